@@ -1,0 +1,234 @@
+//! The log that the services talk through: one small interface, two backends.
+//!
+//! In: keyed records and positions. Out: records in partition order, and atomic steps. Backends: [`kafka`]
+//! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
+//! Everything here blocks and is called from plain threads; it never decides anything and never decodes a value.
+
+pub mod embedded;
+pub mod kafka;
+mod partitioner;
+pub mod topics;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use eadt_schemas::EventTime;
+
+pub use partitioner::{murmur2, partition_for_key};
+
+/// A partition of a topic. The topic is the full name, prefix included.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TopicPartition {
+    pub topic: Arc<str>,
+    pub partition: i32,
+}
+
+impl TopicPartition {
+    pub fn new(topic: impl Into<Arc<str>>, partition: i32) -> Self {
+        Self { topic: topic.into(), partition }
+    }
+}
+
+impl fmt::Display for TopicPartition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.topic, self.partition)
+    }
+}
+
+/// A header: UTF-8 name, bytes as value.
+pub type Header = (Arc<str>, Bytes);
+
+/// A record as the log has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    pub at: TopicPartition,
+    pub offset: i64,
+    /// The log's own stamp (`LogAppendTime`), millisecond resolution.
+    pub stamp: EventTime,
+    pub key: Option<Bytes>,
+    /// `None` is a tombstone.
+    pub value: Option<Bytes>,
+    pub headers: Vec<Header>,
+}
+
+impl Record {
+    /// The last header of this name, where it is UTF-8.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().rev().find(|(n, _)| &**n == name).and_then(|(_, v)| std::str::from_utf8(v).ok())
+    }
+}
+
+/// A record to be appended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Full topic name.
+    pub topic: Arc<str>,
+    /// `None`: chosen by the key as the JVM clients do (`murmur2_random`).
+    pub partition: Option<i32>,
+    pub key: Option<Bytes>,
+    pub value: Option<Bytes>,
+    pub headers: Vec<Header>,
+}
+
+/// What a [`Reader`] or a [`Member`] sees next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Polled {
+    Record(Record),
+    /// Every record before `position` was delivered, and the partition holds none at or after it for now.
+    /// Said once each time the end is reached.
+    End {
+        at: TopicPartition,
+        position: i64,
+    },
+    /// Partitions now belong to this member: it must [`Member::start`] each. Never said by a [`Reader`].
+    Assigned(Vec<TopicPartition>),
+    /// Partitions are about to go: the member may still commit for them; the next `poll` gives them away.
+    Revoked(Vec<TopicPartition>),
+    /// Partitions are gone already: nothing may be committed for them.
+    Lost(Vec<TopicPartition>),
+}
+
+/// What the caller should do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// The same call may succeed later; nothing was done.
+    Retry,
+    /// It is unknown whether the step took place: drop the member, make a new one, start from the committed positions.
+    Restart,
+    /// It cannot succeed: stop and tell the user.
+    Stop,
+}
+
+/// A failed bus call.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {detail}")]
+pub struct BusError {
+    pub remedy: Remedy,
+    /// What was tried, with names and values.
+    pub what: String,
+    /// What came back, and what to do.
+    pub detail: String,
+}
+
+impl BusError {
+    pub fn new(remedy: Remedy, what: impl Into<String>, detail: impl fmt::Display) -> Self {
+        Self { remedy, what: what.into(), detail: detail.to_string() }
+    }
+}
+
+pub type Result<T, E = BusError> = std::result::Result<T, E>;
+
+/// A topic as it is or as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicSpec {
+    /// Full name.
+    pub name: Arc<str>,
+    pub partitions: i32,
+    /// Kafka only; the embedded log has one copy.
+    pub replication: i32,
+    /// Topic settings by their Kafka names: `cleanup.policy`, `retention.ms`, `max.message.bytes`, …
+    pub settings: std::collections::BTreeMap<String, String>,
+}
+
+/// Where a reader begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    Earliest,
+    Latest,
+    At(i64),
+}
+
+/// Which records a reader sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Isolation {
+    #[default]
+    ReadCommitted,
+    ReadUncommitted,
+}
+
+/// First and next offset of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watermarks {
+    /// The oldest kept offset.
+    pub low: i64,
+    /// The offset that the next append gets.
+    pub high: i64,
+}
+
+/// How a member of a group takes part.
+#[derive(Debug, Clone)]
+pub struct MemberOptions {
+    pub group: String,
+    /// `group.instance.id` and `transactional.id`: a stable name. `None`: a plain member that commits positions only
+    /// and never outputs.
+    pub instance: Option<String>,
+    /// Full topic names, all with the same partition count.
+    pub topics: Vec<Arc<str>>,
+}
+
+/// An atomic step: all of it becomes visible, or nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// Outputs and state, in order.
+    pub outputs: Vec<Outgoing>,
+    /// For each input the offset of the first record not yet folded.
+    pub positions: Vec<(TopicPartition, i64)>,
+}
+
+/// A backend.
+pub trait Bus: Send + Sync + fmt::Debug {
+    /// All topics whose names start with `prefix`.
+    fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>>;
+    fn create_topic(&self, topic: &TopicSpec) -> Result<()>;
+    /// Sets exactly these settings of an existing topic, leaves others alone.
+    fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;
+    fn add_partitions(&self, name: &str, partitions: i32) -> Result<()>;
+    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks>;
+    /// A plain idempotent producer; `name` appears in logs and as the client's id.
+    fn producer(&self, name: &str) -> Result<Box<dyn Producer>>;
+    /// Reads given partitions outside any group.
+    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>>;
+    /// Joins a group. Older members of the same instance are fenced.
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>>;
+    /// Positions that a group has committed, `None` where it has none.
+    fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
+}
+
+/// Appends without transactions.
+pub trait Producer: Send + fmt::Debug {
+    /// Hands a record over. [`Remedy::Retry`] when the bounded buffer is full: nothing was taken.
+    fn send(&mut self, record: Outgoing) -> Result<()>;
+    /// Counts of records since creation. Each sent record ends as exactly one of acknowledged or failed.
+    fn counts(&self) -> ProducerCounts;
+    /// Waits until nothing is in flight, at most so long; true when nothing is.
+    fn flush(&mut self, timeout: Duration) -> Result<bool>;
+}
+
+/// What became of the records given to [`Producer::send`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProducerCounts {
+    pub taken: u64,
+    pub acknowledged: u64,
+    pub failed: u64,
+}
+
+/// Reads partitions.
+pub trait Reader: Send + fmt::Debug {
+    /// Appends at most `max` items to `into`; waits at most `timeout` for the first.
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()>;
+    /// Delivers nothing of these partitions until resumed; what is buffered is kept.
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
+}
+
+/// A group member. Delivers nothing of an assigned partition before it is started.
+pub trait Member: Reader {
+    /// Begins (or begins anew) to deliver an assigned partition at this offset.
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()>;
+    /// The group's committed positions; `None` where there is none.
+    fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
+    /// One atomic step. Returns when it is durable (and, on Kafka, decided).
+    fn commit(&mut self, step: Step) -> Result<()>;
+}

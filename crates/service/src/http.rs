@@ -1,0 +1,110 @@
+//! The operational endpoints that every service has.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::routing::get;
+use prometheus_client::registry::Registry;
+
+use crate::Shutdown;
+
+/// The metrics of a process. Each crate registers its own in one file.
+#[derive(Clone, Default)]
+pub struct Metrics(Arc<Mutex<Registry>>);
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Metrics {
+    /// Adds metrics; names are prefixed with `eadt_<part>_`.
+    pub fn register<T>(&self, part: &str, add: impl FnOnce(&mut Registry) -> T) -> T {
+        let mut registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        add(registry.sub_registry_with_prefix(format!("eadt_{part}")))
+    }
+
+    /// The `OpenMetrics` text.
+    pub fn text(&self) -> String {
+        let registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("writing to a String cannot fail");
+        text
+    }
+}
+
+/// Readiness of each part of the process: ready once all are.
+#[derive(Debug, Clone, Default)]
+pub struct Health(Arc<Mutex<Vec<(&'static str, Arc<AtomicBool>)>>>);
+
+/// Says that a part is ready.
+#[derive(Debug, Clone)]
+pub struct Ready(Arc<AtomicBool>);
+
+impl Ready {
+    pub fn set(&self, ready: bool) {
+        self.0.store(ready, Ordering::Release);
+    }
+}
+
+impl Health {
+    /// A part that is not ready yet.
+    pub fn part(&self, name: &'static str) -> Ready {
+        let flag = Arc::new(AtomicBool::new(false));
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, flag.clone()));
+        Ready(flag)
+    }
+
+    /// The parts that are not ready.
+    pub fn waiting(&self) -> Vec<&'static str> {
+        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.iter().filter(|(_, flag)| !flag.load(Ordering::Acquire)).map(|(name, _)| *name).collect()
+    }
+}
+
+/// The operational routes, to be merged with a service's own.
+pub fn routes(metrics: Metrics, health: Health) -> Router {
+    Router::new()
+        .route(
+            "/metrics",
+            get(move || async move {
+                ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], metrics.text())
+            }),
+        )
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route(
+            "/readyz",
+            get(move || async move {
+                match health.waiting() {
+                    waiting if waiting.is_empty() => (StatusCode::OK, "ready\n".to_owned()),
+                    waiting => (StatusCode::SERVICE_UNAVAILABLE, format!("waiting for {}\n", waiting.join(", "))),
+                }
+            }),
+        )
+}
+
+/// The address could not be served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: choose another address or stop what holds it")]
+pub struct ListenError {
+    pub address: SocketAddr,
+    #[source]
+    pub source: std::io::Error,
+}
+
+/// Binds now, so that a busy port is an error at start, and serves until `shutdown`.
+pub async fn serve(
+    address: SocketAddr,
+    router: Router,
+    shutdown: Shutdown,
+) -> Result<(SocketAddr, impl Future<Output = Result<(), std::io::Error>> + Send + 'static), ListenError> {
+    let listener = tokio::net::TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
+    let bound = listener.local_addr().map_err(|source| ListenError { address, source })?;
+    let server = async move { axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await };
+    Ok((bound, server))
+}

@@ -1,0 +1,11 @@
+//! What every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs.
+//!
+//! In: named tasks. Out: their end, said once. It never exits the process and never decides what a service does.
+
+pub mod http;
+pub mod logs;
+pub mod supervise;
+
+pub use http::{Health, Metrics, serve};
+pub use supervise::{Failure, Supervisor};
+pub use tokio_util::sync::CancellationToken as Shutdown;

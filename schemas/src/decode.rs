@@ -1,0 +1,238 @@
+//! From bytes to a checked event. Unknown fields are ignored; known fields with impossible values are refused.
+
+use serde::de::DeserializeOwned;
+
+use crate::EventTime;
+use crate::v1::{
+    Actuation, DeadLetterReason, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Layout, Model,
+    TrainingProgress, Workload,
+};
+
+/// Why a record was not accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refusal {
+    pub reason: DeadLetterReason,
+    /// The field to blame, where there is one.
+    pub field: Option<&'static str>,
+    /// In words, for the sender.
+    pub detail: String,
+}
+
+impl Refusal {
+    pub fn invalid(field: &'static str, detail: impl std::fmt::Display) -> Self {
+        Self { reason: DeadLetterReason::InvalidValue, field: Some(field), detail: format!("field {field}: {detail}") }
+    }
+}
+
+/// An event type that knows which values are possible.
+pub trait Check: DeserializeOwned {
+    /// Refuses impossible values: NaN, negative power, empty names.
+    fn check(&self) -> Result<(), Refusal>;
+}
+
+/// Longest accepted name (workload, device, collector, node) in bytes.
+pub const MAX_NAME_BYTES: usize = 253;
+/// Longest accepted value in bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 20;
+
+/// Decodes and checks one event.
+pub fn decode<T: Check>(value: &[u8]) -> Result<T, Refusal> {
+    if value.len() > MAX_VALUE_BYTES {
+        let detail = format!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len());
+        return Err(Refusal { reason: DeadLetterReason::Malformed, field: None, detail });
+    }
+    let event: T = serde_json::from_slice(value).map_err(|error| Refusal {
+        reason: DeadLetterReason::Malformed,
+        field: None,
+        detail: format!("not a valid event: {error}"),
+    })?;
+    event.check()?;
+    Ok(event)
+}
+
+fn name(field: &'static str, text: &str) -> Result<(), Refusal> {
+    if text.is_empty() {
+        return Err(Refusal::invalid(field, "missing or empty"));
+    }
+    if text.len() > MAX_NAME_BYTES {
+        return Err(Refusal::invalid(field, format_args!("{} bytes, at most {MAX_NAME_BYTES} are allowed", text.len())));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Refusal::invalid(field, "contains a control character"));
+    }
+    Ok(())
+}
+
+fn text(field: &'static str, value: Option<&str>) -> Result<(), Refusal> {
+    value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| name(field, text))
+}
+
+fn workload(text: &str) -> Result<(), Refusal> {
+    name("workload", text)?;
+    match text.split_once('/') {
+        Some((namespace, rest)) if !namespace.is_empty() && !rest.is_empty() && !rest.contains('/') => Ok(()),
+        _ => Err(Refusal::invalid("workload", format_args!("{text:?} is not namespace/name"))),
+    }
+}
+
+fn time(field: &'static str, time: EventTime) -> Result<(), Refusal> {
+    // The default stands for a missing field; no event of this pipeline is that old.
+    if time == EventTime::default() { Err(Refusal::invalid(field, "missing")) } else { Ok(()) }
+}
+
+fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Result<(), Refusal> {
+    match value {
+        Some(value) if !(low..=high).contains(&value) => {
+            Err(Refusal::invalid(field, format_args!("{value} is not between {low} and {high}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+const MAX_COUNTER: f64 = 1e18;
+
+impl Check for GpuTelemetry {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        if let Some(name) = &self.workload {
+            workload(name)?;
+        }
+        name("device", &self.device)?;
+        name("collector", &self.collector)?;
+        text("node", self.node.as_deref())?;
+        text("gpu_model", self.gpu_model.as_deref())?;
+        text("throttle_reasons", self.throttle_reasons.as_deref())?;
+        within("share", self.share, 0.0, 1.0)?;
+        // One device of any meter: a rack draws less than 10 MW.
+        within("power_watts", self.power_watts, 0.0, 1e7)?;
+        within("power_average_watts", self.power_average_watts, 0.0, 1e7)?;
+        within("power_limit_watts", self.power_limit_watts, 0.0, 1e7)?;
+        within("energy_joules_total", self.energy_joules_total, 0.0, MAX_COUNTER)?;
+        for (field, value) in [
+            ("utilization_ratio", self.utilization_ratio),
+            ("memory_utilization_ratio", self.memory_utilization_ratio),
+            ("graphics_active_ratio", self.graphics_active_ratio),
+            ("sm_active_ratio", self.sm_active_ratio),
+            ("sm_occupancy_ratio", self.sm_occupancy_ratio),
+            ("tensor_active_ratio", self.tensor_active_ratio),
+            ("fp32_active_ratio", self.fp32_active_ratio),
+            ("dram_active_ratio", self.dram_active_ratio),
+        ] {
+            // Profiling counters overshoot 1 by rounding.
+            within(field, value, 0.0, 1.05)?;
+        }
+        within("pcie_transmit_bytes_per_second", self.pcie_transmit_bytes_per_second, 0.0, 1e15)?;
+        within("pcie_receive_bytes_per_second", self.pcie_receive_bytes_per_second, 0.0, 1e15)?;
+        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, 1e5)?;
+        within("memory_clock_mhz", self.memory_clock_mhz, 0.0, 1e5)?;
+        within("temperature_celsius", self.temperature_celsius, -100.0, 300.0)?;
+        within("memory_temperature_celsius", self.memory_temperature_celsius, -100.0, 300.0)
+    }
+}
+
+impl Check for TrainingProgress {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        workload(&self.workload)?;
+        name("collector", &self.collector)?;
+        text("span", self.span.as_deref())?;
+        text("backend", self.backend.as_deref())?;
+        text("precision", self.precision.as_deref())?;
+        for (field, value) in [
+            ("samples_total", self.samples_total),
+            ("tokens_total", self.tokens_total),
+            ("steps_total", self.steps_total),
+            ("steps_remaining", self.steps_remaining),
+            ("overflow_skips_total", self.overflow_skips_total),
+            ("remaining_seconds", self.remaining_seconds),
+        ] {
+            within(field, value, 0.0, MAX_COUNTER)?;
+        }
+        within("samples_per_second", self.samples_per_second, 0.0, 1e12)?;
+        within("tokens_per_second", self.tokens_per_second, 0.0, 1e15)?;
+        within("epoch", self.epoch, 0.0, 1e9)?;
+        within("gradient_norm", self.gradient_norm, 0.0, f64::MAX)?;
+        within("loss", self.loss, f64::MIN, f64::MAX)?;
+        match self.mps_thread_percentage {
+            Some(p) if !(1..=100).contains(&p) => {
+                Err(Refusal::invalid("mps_thread_percentage", format_args!("{p} is not between 1 and 100")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn layout(layout: &Layout) -> Result<(), Refusal> {
+    if let Some(p) = layout.mps_thread_percentage.filter(|p| !(1..=100).contains(p)) {
+        return Err(Refusal::invalid("layout.mps_thread_percentage", format_args!("{p} is not between 1 and 100")));
+    }
+    within("layout.power_limit_watts", layout.power_limit_watts, 0.0, 1e7)?;
+    within("layout.sm_clock_mhz", layout.sm_clock_mhz, 0.0, 1e5)
+}
+
+impl Check for Workload {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        workload(&self.workload)?;
+        layout(&self.layout)?;
+        within("gpu_power_limit_watts", self.gpu_power_limit_watts, 0.0, 1e7)?;
+        within("price_per_kwh", self.price_per_kwh, -1e6, 1e6)?;
+        within("carbon_grams_per_kwh", self.carbon_grams_per_kwh, 0.0, 1e5)
+    }
+}
+
+impl Check for EfficiencyWindow {
+    fn check(&self) -> Result<(), Refusal> {
+        name("id", &self.id)?;
+        name("workload", &self.workload)?;
+        if self.window_end <= self.window_start {
+            return Err(Refusal::invalid("window_end", "not after window_start"));
+        }
+        Ok(())
+    }
+}
+
+impl Check for Decision {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("id", &self.id)?;
+        workload(&self.workload)?;
+        layout(&self.from)?;
+        layout(&self.to)
+    }
+}
+
+impl Check for Actuation {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("id", &self.id)?;
+        name("decision_id", &self.decision_id)?;
+        workload(&self.workload)?;
+        layout(&self.layout)
+    }
+}
+
+impl Check for Directive {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        workload(&self.workload)
+    }
+}
+
+impl Check for DeviceIntent {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("node", &self.node)?;
+        within("power_limit_watts", self.power_limit_watts, 0.0, 1e7)?;
+        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, 1e5)
+    }
+}
+
+impl Check for Model {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("name", &self.name)?;
+        name("version", &self.version)
+    }
+}

@@ -1,0 +1,123 @@
+//! The CloudEvents 1.0 envelope in Kafka binary mode: attributes are headers, the value is the data.
+
+use crate::{EventTime, Topic};
+
+/// The event types, in reverse-DNS form with a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EventType {
+    GpuTelemetry,
+    TrainingProgress,
+    Workload,
+    EfficiencyWindow,
+    Decision,
+    Actuation,
+    Directive,
+    DeviceIntent,
+    Model,
+    DeadLetter,
+    ProcessorState,
+    /// Appended to a quiet input partition by its owner so that log time goes on; value `{}`.
+    Heartbeat,
+}
+
+impl EventType {
+    pub const ALL: [Self; 12] = [
+        Self::GpuTelemetry,
+        Self::TrainingProgress,
+        Self::Workload,
+        Self::EfficiencyWindow,
+        Self::Decision,
+        Self::Actuation,
+        Self::Directive,
+        Self::DeviceIntent,
+        Self::Model,
+        Self::DeadLetter,
+        Self::ProcessorState,
+        Self::Heartbeat,
+    ];
+
+    /// The value of `ce_type`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::GpuTelemetry => "io.eadt.gpu.telemetry.v1",
+            Self::TrainingProgress => "io.eadt.training.progress.v1",
+            Self::Workload => "io.eadt.workload.v1",
+            Self::EfficiencyWindow => "io.eadt.efficiency.window.v1",
+            Self::Decision => "io.eadt.decision.v1",
+            Self::Actuation => "io.eadt.actuation.v1",
+            Self::Directive => "io.eadt.directive.v1",
+            Self::DeviceIntent => "io.eadt.device-intent.v1",
+            Self::Model => "io.eadt.model.v1",
+            Self::DeadLetter => "io.eadt.dead-letter.v1",
+            Self::ProcessorState => "io.eadt.processor-state.v1",
+            Self::Heartbeat => "io.eadt.heartbeat.v1",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The topic that events of this type are in; heartbeats are in every input.
+    pub fn topic(self) -> Option<Topic> {
+        Topic::ALL.into_iter().find(|topic| Self::of_topic(*topic) == self)
+    }
+
+    /// The type that a record of `topic` has where it carries no `ce_type` header.
+    pub const fn of_topic(topic: Topic) -> Self {
+        match topic {
+            Topic::GpuTelemetry => Self::GpuTelemetry,
+            Topic::TrainingProgress => Self::TrainingProgress,
+            Topic::Workloads => Self::Workload,
+            Topic::EfficiencyWindows => Self::EfficiencyWindow,
+            Topic::Decisions => Self::Decision,
+            Topic::Actuations => Self::Actuation,
+            Topic::Directives => Self::Directive,
+            Topic::DeviceIntents => Self::DeviceIntent,
+            Topic::Models => Self::Model,
+            Topic::DeadLetters => Self::DeadLetter,
+            Topic::ProcessorState => Self::ProcessorState,
+        }
+    }
+}
+
+/// CloudEvents attributes of one record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope {
+    /// `ce_id`: unique within `source`.
+    pub id: String,
+    /// `ce_source`: who says so, a URI reference such as `/collector/node-1`.
+    pub source: String,
+    /// `ce_type`.
+    pub kind: EventType,
+    /// `ce_time`: event time.
+    pub time: EventTime,
+    /// `ce_subject`: what it is about, a workload, a device or a node.
+    pub subject: String,
+}
+
+/// Header names of the Kafka protocol binding.
+pub mod header {
+    pub const ID: &str = "ce_id";
+    pub const SOURCE: &str = "ce_source";
+    pub const TYPE: &str = "ce_type";
+    pub const SPEC_VERSION: &str = "ce_specversion";
+    pub const TIME: &str = "ce_time";
+    pub const SUBJECT: &str = "ce_subject";
+    pub const CONTENT_TYPE: &str = "content-type";
+}
+
+impl Envelope {
+    /// The headers of this envelope, in a fixed order.
+    pub fn headers(&self) -> [(&'static str, String); 7] {
+        [
+            (header::SPEC_VERSION, "1.0".to_owned()),
+            (header::TYPE, self.kind.name().to_owned()),
+            (header::SOURCE, self.source.clone()),
+            (header::ID, self.id.clone()),
+            (header::TIME, self.time.to_string()),
+            (header::SUBJECT, self.subject.clone()),
+            (header::CONTENT_TYPE, "application/json".to_owned()),
+        ]
+    }
+}

@@ -1,0 +1,53 @@
+//! One line of an event log: a CloudEvents 1.0 JSON object with what the log knew beside it.
+//!
+//! The extension attributes are `partitionkey` (the CloudEvents extension of that name) and `eadttopic`,
+//! `eadtpartition`, `eadtoffset`, `eadtstamp`. Everything but `type`, `time` and `data` may be absent in a
+//! hand-written log.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{EventTime, EventType, Topic};
+
+/// An event with its place in the log, as event logs and archives keep it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LoggedEvent {
+    pub specversion: String,
+    /// `ce_type`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub source: String,
+    pub id: String,
+    pub time: EventTime,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subject: String,
+    #[serde(default = "json", skip_serializing_if = "String::is_empty")]
+    pub datacontenttype: String,
+    /// The record's key.
+    #[serde(rename = "partitionkey", default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// Topic without prefix; absent: the one that the type belongs to.
+    #[serde(rename = "eadttopic", default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<Topic>,
+    #[serde(rename = "eadtpartition", default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<i32>,
+    #[serde(rename = "eadtoffset", default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<i64>,
+    /// The log's append time.
+    #[serde(rename = "eadtstamp", default, skip_serializing_if = "Option::is_none")]
+    pub stamp: Option<EventTime>,
+    /// The record's value; absent: a tombstone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data: Option<Box<RawValue>>,
+}
+
+fn json() -> String {
+    "application/json".to_owned()
+}
+
+impl LoggedEvent {
+    /// The topic that this event belongs to, `None` where neither topic nor type is known.
+    pub fn topic(&self) -> Option<Topic> {
+        self.topic.or_else(|| EventType::from_name(&self.kind).and_then(EventType::topic))
+    }
+}

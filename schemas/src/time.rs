@@ -1,0 +1,251 @@
+//! Event time: microseconds since the Unix epoch, RFC 3339 UTC with microseconds on the wire.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A point in time, in microseconds since 1970-01-01T00:00:00Z.
+///
+/// On the wire an RFC 3339 string in UTC with exactly six decimals (`2026-01-02T03:04:05.678901Z`);
+/// other offsets and precisions are read, too, and normalised.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct EventTime(i64);
+
+/// A text that is not an RFC 3339 time between the years 0 and 9999.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("not an RFC 3339 time with an offset: {text:?}")]
+pub struct InvalidTime {
+    text: String,
+}
+
+impl EventTime {
+    /// The earliest representable time on the wire, 0000-01-01T00:00:00Z.
+    pub const MIN: Self = Self(-62_167_219_200_000_000);
+    /// The latest representable time on the wire, 9999-12-31T23:59:59.999999Z.
+    pub const MAX: Self = Self(253_402_300_799_999_999);
+
+    /// From microseconds since the Unix epoch, clamped to [`Self::MIN`]..=[`Self::MAX`].
+    pub const fn from_micros(micros: i64) -> Self {
+        if micros < Self::MIN.0 {
+            Self::MIN
+        } else if micros > Self::MAX.0 {
+            Self::MAX
+        } else {
+            Self(micros)
+        }
+    }
+
+    /// From milliseconds since the Unix epoch (Kafka's log time stamps).
+    pub const fn from_millis(millis: i64) -> Self {
+        Self::from_micros(millis.saturating_mul(1000))
+    }
+
+    /// From seconds since the Unix epoch, rounded to microseconds.
+    pub fn from_seconds(seconds: f64) -> Self {
+        Self::from_micros((seconds * 1e6).round() as i64)
+    }
+
+    /// Microseconds since the Unix epoch.
+    pub const fn micros(self) -> i64 {
+        self.0
+    }
+
+    /// Milliseconds since the Unix epoch, rounded down.
+    pub const fn millis(self) -> i64 {
+        self.0.div_euclid(1000)
+    }
+
+    /// Seconds from `earlier` to `self`; negative where `earlier` is later.
+    pub fn seconds_since(self, earlier: Self) -> f64 {
+        (self.0 - earlier.0) as f64 / 1e6
+    }
+
+    /// This time moved by `micros`, clamped to the representable range.
+    #[must_use]
+    pub const fn plus_micros(self, micros: i64) -> Self {
+        Self::from_micros(self.0.saturating_add(micros))
+    }
+
+    /// This time moved by `seconds`, rounded to microseconds.
+    #[must_use]
+    pub fn plus_seconds(self, seconds: f64) -> Self {
+        self.plus_micros((seconds * 1e6).round() as i64)
+    }
+
+    /// UTC date as `YYYY-MM-DD`.
+    pub fn date(self) -> String {
+        let (y, m, d) = civil_from_days(self.0.div_euclid(DAY));
+        format!("{y:04}-{m:02}-{d:02}")
+    }
+
+    fn write_rfc3339(self, out: &mut [u8; 27]) {
+        let (y, mo, d) = civil_from_days(self.0.div_euclid(DAY));
+        let rest = self.0.rem_euclid(DAY);
+        let (seconds, micros) = (rest / 1_000_000, rest % 1_000_000);
+        *out = *b"0000-00-00T00:00:00.000000Z";
+        digits(&mut out[0..4], y);
+        digits(&mut out[5..7], mo);
+        digits(&mut out[8..10], d);
+        digits(&mut out[11..13], seconds / 3600);
+        digits(&mut out[14..16], seconds / 60 % 60);
+        digits(&mut out[17..19], seconds % 60);
+        digits(&mut out[20..26], micros);
+    }
+
+    /// Fast path for exactly the form that [`fmt::Display`] writes.
+    fn from_canonical(text: &[u8]) -> Option<Self> {
+        let b: &[u8; 27] = text.try_into().ok()?;
+        if [b[4], b[7], b[10], b[13], b[16], b[19], b[26]] != *b"--T::.Z" {
+            return None;
+        }
+        let (y, mo, d) = (number(&b[0..4])?, number(&b[5..7])?, number(&b[8..10])?);
+        let (h, mi, s) = (number(&b[11..13])?, number(&b[14..16])?, number(&b[17..19])?);
+        let micros = number(&b[20..26])?;
+        if !(1..=12).contains(&mo) || d < 1 || d > days_in_month(y, mo) || h > 23 || mi > 59 || s > 59 {
+            return None;
+        }
+        let seconds = days_from_civil(y, mo, d) * 86_400 + h * 3600 + mi * 60 + s;
+        Some(Self(seconds * 1_000_000 + micros))
+    }
+}
+
+const DAY: i64 = 86_400_000_000;
+
+fn digits(out: &mut [u8], mut value: i64) {
+    for slot in out.iter_mut().rev() {
+        *slot = b'0' + (value % 10) as u8;
+        value /= 10;
+    }
+}
+
+fn number(text: &[u8]) -> Option<i64> {
+    text.iter().try_fold(0, |sum, c| c.is_ascii_digit().then(|| sum * 10 + i64::from(c - b'0')))
+}
+
+fn days_in_month(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+// Proleptic Gregorian calendar by 400-year eras that begin in March.
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+}
+
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let y = year - i64::from(month <= 2);
+    let era = y.div_euclid(400);
+    let yoe = y.rem_euclid(400);
+    let mp = if month > 2 { month - 3 } else { month + 9 };
+    let doy = (153 * mp + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
+impl fmt::Display for EventTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut buffer = [0; 27];
+        self.write_rfc3339(&mut buffer);
+        f.write_str(std::str::from_utf8(&buffer).expect("ASCII"))
+    }
+}
+
+impl fmt::Debug for EventTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for EventTime {
+    type Err = InvalidTime;
+
+    fn from_str(text: &str) -> Result<Self, InvalidTime> {
+        if let Some(time) = Self::from_canonical(text.as_bytes()) {
+            return Ok(time);
+        }
+        text.parse::<jiff::Timestamp>()
+            .ok()
+            .map(jiff::Timestamp::as_microsecond)
+            .filter(|micros| (Self::MIN.0..=Self::MAX.0).contains(micros))
+            .map(Self)
+            .ok_or_else(|| InvalidTime { text: text.chars().take(64).collect() })
+    }
+}
+
+impl Serialize for EventTime {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut buffer = [0; 27];
+        self.write_rfc3339(&mut buffer);
+        serializer.serialize_str(std::str::from_utf8(&buffer).expect("ASCII"))
+    }
+}
+
+impl<'de> Deserialize<'de> for EventTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = EventTime;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an RFC 3339 time")
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<EventTime, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+impl JsonSchema for EventTime {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "EventTime".into()
+    }
+    fn inline_schema() -> bool {
+        true
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string", "format": "date-time"})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn reads_other_offsets_and_precisions() {
+        let at = |text: &str| text.parse::<EventTime>().map(EventTime::micros);
+        assert_eq!(at("1970-01-01T00:00:00Z").ok(), Some(0));
+        assert_eq!(at("1970-01-01T01:00:00.5+01:00").ok(), Some(500_000));
+        assert_eq!(at("1969-12-31T23:59:59.999999Z").ok(), Some(-1));
+        for bad in ["", "yesterday", "2026-02-30T00:00:00.000000Z", "2026-01-01T00:00:00", "2026-01-01"] {
+            assert!(at(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn wire_form_round_trips_and_agrees_with_jiff(micros in EventTime::MIN.0..=EventTime::MAX.0) {
+            let time = EventTime::from_micros(micros);
+            let text = time.to_string();
+            prop_assert_eq!(EventTime::from_canonical(text.as_bytes()), Some(time));
+            if micros >= 0 {
+                prop_assert_eq!(text.parse::<jiff::Timestamp>().unwrap().as_microsecond(), micros);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Layout, Origin};
+use crate::EventTime;
+
+/// What a controller wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    #[default]
+    Maintain,
+    /// Lower the MPS thread percentage.
+    Decrease,
+    /// More replicas with a smaller thread percentage each.
+    ScaleReplicas,
+    /// Raise the MPS thread percentage, or end sharing.
+    Increase,
+    /// Back to the layout before the last change, because validation failed or it never became ready.
+    Revert,
+    /// Change the power cap.
+    SetPowerLimit,
+    /// Change the clocks.
+    SetClocks,
+}
+
+/// Where the validation of the last change stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Validation {
+    /// No change is being validated.
+    #[default]
+    None,
+    /// Waiting for the change to take effect and warm up, or for the windows after it.
+    Pending,
+    /// The change improved what it promised: kept.
+    Kept,
+    /// It did not: reverted.
+    Failed,
+}
+
+/// What a controller decided for one workload at the end of one window, `maintain` included. Key: the workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct Decision {
+    /// Deterministic: from workload, window end, controller.
+    pub id: String,
+    pub workload: String,
+    /// End of the window that led to it: its event time.
+    pub time: EventTime,
+    pub origin: Origin,
+    pub controller: String,
+    pub controller_version: String,
+    pub action: Action,
+    /// Why, in words.
+    pub reason: String,
+    pub from: Layout,
+    pub to: Layout,
+    /// The generation that `from` was read at; made for another one, it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u64>,
+    /// It changes the layout by restarting processes.
+    pub restarts: bool,
+    /// The numbers that led to it, with units in their names.
+    pub evidence: BTreeMap<String, f64>,
+    pub validation: Validation,
+    /// Not to be applied from this time on.
+    pub expires: EventTime,
+    /// The decision that this one reverts or keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concerns: Option<String>,
+    /// Nothing is tried again before this time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_until: Option<EventTime>,
+    /// Version of the learned model that was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_version: Option<String>,
+}

@@ -1,0 +1,21 @@
+//! Version 1 of every event.
+
+mod actuation;
+mod common;
+mod dead_letter;
+mod decision;
+mod model;
+mod progress;
+mod telemetry;
+mod window;
+mod workload;
+
+pub use actuation::{Actuation, DeviceIntent, Directive, Outcome};
+pub use common::{Layout, Meter, Origin};
+pub use dead_letter::{DeadLetterReason, dead_letter_header};
+pub use decision::{Action, Decision, Validation};
+pub use model::Model;
+pub use progress::{Phase, Scope, TrainingProgress};
+pub use telemetry::GpuTelemetry;
+pub use window::{EfficiencyWindow, EnergyMethod, WindowKind};
+pub use workload::{Bounds, UpdateMode, Workload};
