@@ -16,12 +16,13 @@ pub enum EventType {
     Model,
     DeadLetter,
     ProcessorState,
+    SimulatorState,
     /// Appended to a quiet input partition by its owner so that log time goes on; value `{}`.
     Heartbeat,
 }
 
 impl EventType {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workload,
@@ -33,6 +34,7 @@ impl EventType {
         Self::Model,
         Self::DeadLetter,
         Self::ProcessorState,
+        Self::SimulatorState,
         Self::Heartbeat,
     ];
 
@@ -50,6 +52,7 @@ impl EventType {
             Self::Model => "io.eadt.model.v1",
             Self::DeadLetter => "io.eadt.dead-letter.v1",
             Self::ProcessorState => "io.eadt.processor-state.v1",
+            Self::SimulatorState => "io.eadt.simulator-state.v1",
             Self::Heartbeat => "io.eadt.heartbeat.v1",
         }
     }
@@ -77,6 +80,7 @@ impl EventType {
             Topic::Models => Self::Model,
             Topic::DeadLetters => Self::DeadLetter,
             Topic::ProcessorState => Self::ProcessorState,
+            Topic::SimulatorState => Self::SimulatorState,
         }
     }
 }

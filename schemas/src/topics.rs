@@ -27,6 +27,9 @@ pub enum Topic {
     DeadLetters,
     #[serde(rename = "processor-state.v1")]
     ProcessorState,
+    /// State of the simulated cluster; empty where nothing is simulated.
+    #[serde(rename = "simulator-state.v1")]
+    SimulatorState,
 }
 
 /// What a topic keeps.
@@ -39,7 +42,7 @@ pub enum Cleanup {
 }
 
 impl Topic {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workloads,
@@ -51,6 +54,7 @@ impl Topic {
         Self::Models,
         Self::DeadLetters,
         Self::ProcessorState,
+        Self::SimulatorState,
     ];
 
     /// The inputs of the processor, merged per partition. Ties in time are folded in this order.
@@ -71,6 +75,7 @@ impl Topic {
             Self::Models => "models.v1",
             Self::DeadLetters => "dead-letters.v1",
             Self::ProcessorState => "processor-state.v1",
+            Self::SimulatorState => "simulator-state.v1",
         }
     }
 
@@ -84,7 +89,12 @@ impl Topic {
             Self::GpuTelemetry | Self::TrainingProgress => Cleanup::Delete { retention_days: 7 },
             Self::EfficiencyWindows | Self::DeadLetters => Cleanup::Delete { retention_days: 30 },
             Self::Decisions | Self::Actuations => Cleanup::Delete { retention_days: 90 },
-            Self::Workloads | Self::Directives | Self::DeviceIntents | Self::Models | Self::ProcessorState => Cleanup::Compact,
+            Self::Workloads
+            | Self::Directives
+            | Self::DeviceIntents
+            | Self::Models
+            | Self::ProcessorState
+            | Self::SimulatorState => Cleanup::Compact,
         }
     }
 
