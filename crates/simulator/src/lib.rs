@@ -1,1 +1,3 @@
 //! eadt-simulator
+
+pub mod gpu;

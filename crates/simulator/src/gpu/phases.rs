@@ -1,0 +1,132 @@
+use serde::{Deserialize, Serialize};
+
+use super::WorkloadProfile;
+
+/// A stretch of a job's life in which it uses the GPU in one way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    pub name: String,
+    /// How long it lasts, in seconds. Above 0.
+    pub seconds: f64,
+    pub profile: WorkloadProfile,
+}
+
+/// Phases one after the other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseSchedule {
+    /// At least one.
+    pub phases: Vec<Phase>,
+    /// Begins anew after the last phase; otherwise the last phase goes on. Default true.
+    #[serde(default = "yes")]
+    pub repeat: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl PhaseSchedule {
+    /// One profile for ever.
+    pub fn constant(name: &str, profile: WorkloadProfile) -> Self {
+        Self { phases: vec![Phase { name: name.into(), seconds: 3600.0, profile }], repeat: true }
+    }
+
+    /// The phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`:
+    /// never. Times before the start count as the start.
+    ///
+    /// # Panics
+    /// Without any phase; see [`Self::check`].
+    pub fn at(&self, elapsed: f64) -> (&Phase, Option<f64>) {
+        let cycle: f64 = self.phases.iter().map(|phase| phase.seconds).sum();
+        let elapsed = elapsed.max(0.0);
+        let mut end = if self.repeat { (elapsed / cycle).floor() * cycle } else { 0.0 };
+        for (index, phase) in self.phases.iter().enumerate() {
+            end += phase.seconds;
+            let last = index + 1 == self.phases.len();
+            if elapsed < end || last {
+                return (phase, (self.repeat || !last).then_some(end));
+            }
+        }
+        unreachable!("a schedule has at least one phase")
+    }
+
+    /// What is wrong with it, where something is.
+    pub fn check(&self) -> Result<(), String> {
+        if self.phases.is_empty() {
+            return Err("a schedule needs at least one phase".into());
+        }
+        for phase in &self.phases {
+            if !(phase.seconds > 0.0 && phase.seconds.is_finite()) {
+                return Err(format!("phase {:?} lasts {} seconds, but must last longer than 0", phase.name, phase.seconds));
+            }
+            phase.profile.check().map_err(|wrong| format!("phase {:?}: {wrong}", phase.name))?;
+        }
+        Ok(())
+    }
+}
+
+fn phase(name: &str, minutes: u32, profile: WorkloadProfile) -> Phase {
+    Phase { name: name.into(), seconds: f64::from(minutes) * 60.0, profile }
+}
+
+/// The default scenario's language model: short sequences that compute well, long ones that the memory holds back, and
+/// preprocessing between them during which the GPUs mostly wait.
+pub fn llm_training_phases() -> PhaseSchedule {
+    PhaseSchedule {
+        phases: vec![
+            phase("pretraining", 90, WorkloadProfile::COMPUTE.at_rate(45.0)),
+            phase("preprocessing", 120, WorkloadProfile::HOST.at_rate(10.0)),
+            phase("long sequences", 90, WorkloadProfile::MEMORY.at_rate(14.0)),
+        ],
+        repeat: true,
+    }
+}
+
+/// The default scenario's power-heavy second job: large images whose samples cost much energy each.
+pub fn vision_pretraining_phases() -> PhaseSchedule {
+    PhaseSchedule {
+        phases: vec![
+            phase("high resolution", 150, WorkloadProfile::COMPUTE.at_rate(12.0)),
+            phase("low resolution", 90, WorkloadProfile::MID.at_rate(60.0)),
+        ],
+        repeat: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_follow_each_other_and_repeat() {
+        let mut schedule = PhaseSchedule {
+            phases: vec![phase("a", 1, WorkloadProfile::HOST), phase("b", 2, WorkloadProfile::MID)],
+            repeat: true,
+        };
+        let at = |schedule: &PhaseSchedule, seconds| {
+            let (phase, end) = schedule.at(seconds);
+            (phase.name.clone(), end)
+        };
+        assert_eq!(at(&schedule, -5.0), ("a".into(), Some(60.0)));
+        assert_eq!(at(&schedule, 59.9), ("a".into(), Some(60.0)));
+        assert_eq!(at(&schedule, 60.0), ("b".into(), Some(180.0)));
+        assert_eq!(at(&schedule, 180.0), ("a".into(), Some(240.0)));
+        assert_eq!(at(&schedule, 250.0), ("b".into(), Some(360.0)));
+        schedule.repeat = false;
+        assert_eq!(at(&schedule, 250.0), ("b".into(), None));
+    }
+
+    #[test]
+    fn a_schedule_that_cannot_run_is_refused_with_the_field() {
+        assert!(PhaseSchedule { phases: vec![], repeat: true }.check().is_err());
+        let mut schedule = llm_training_phases();
+        assert_eq!(schedule.check(), Ok(()));
+        schedule.phases[0].profile.dram_ratio = f64::NAN;
+        assert!(schedule.check().unwrap_err().contains("dram_ratio"));
+        schedule.phases[0].seconds = 0.0;
+        assert!(schedule.check().unwrap_err().contains("lasts 0 seconds"));
+        assert_eq!(vision_pretraining_phases().check(), Ok(()));
+    }
+}
