@@ -4,6 +4,8 @@
 //! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
 //! Everything here blocks and is called from plain threads; it never decides anything and never decodes a value.
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
 pub mod embedded;
 pub mod kafka;
 mod partitioner;

@@ -1,0 +1,244 @@
+//! Plain producers: a bounded buffer each, written by one thread in batches.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::append::{admit, append, size};
+use super::store::Survives;
+use super::topic::Topic;
+use super::{EmbeddedLog, Shared, lock};
+use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
+
+/// A batch is written without waiting further once so much is there.
+const BATCH_BYTES: usize = 256 << 10;
+/// The longest that acknowledged records may be lost to a power cut.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// Pause before another try on a full disk.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// What one producer has waiting.
+#[derive(Debug, Default)]
+struct Lane {
+    name: String,
+    state: Mutex<LaneState>,
+    settled: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LaneState {
+    waiting: Vec<Outgoing>,
+    /// Of what waits and what is being written.
+    bytes: usize,
+    counts: ProducerCounts,
+    /// Why records failed; the next call says it.
+    failed: Option<BusError>,
+}
+
+/// All producers' lanes, and what the writer waits for.
+#[derive(Debug, Default)]
+pub struct Lanes {
+    state: Mutex<LanesState>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LanesState {
+    lanes: Vec<Arc<Lane>>,
+    /// Bytes waiting in all lanes.
+    bytes: usize,
+    /// Somebody flushes.
+    urgent: bool,
+    closing: bool,
+}
+
+/// The writer thread; dropping it writes what waits and ends it.
+#[derive(Debug)]
+pub struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Writer {
+    pub fn start(shared: Arc<Shared>) -> Result<Self> {
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("log-writer".to_owned())
+            .spawn(move || write(&of_thread))
+            .map_err(|error| BusError::new(Remedy::Stop, "starting the writer of the embedded log", error))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        lock(&self.shared.lanes.state).closing = true;
+        self.shared.lanes.wake.notify_all();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the writer of the embedded log panicked");
+        }
+    }
+}
+
+fn write(shared: &Shared) {
+    let lanes = &shared.lanes;
+    let mut synced = (Instant::now(), true);
+    loop {
+        let mut state = lock(&lanes.state);
+        while state.bytes == 0 && !state.urgent && !state.closing {
+            let due = SYNC_EVERY.saturating_sub(synced.0.elapsed());
+            state = if synced.1 {
+                lanes.wake.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else if due.is_zero() {
+                break;
+            } else {
+                lanes.wake.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+        let linger = shared.options.linger;
+        let waited = lanes
+            .wake
+            .wait_timeout_while(state, linger, |state| {
+                state.bytes > 0 && state.bytes < BATCH_BYTES && !state.urgent && !state.closing
+            })
+            .unwrap_or_else(PoisonError::into_inner);
+        state = waited.0;
+        state.bytes = 0;
+        state.urgent = false;
+        let closing = state.closing;
+        // A lane that only this list still knows belongs to a dropped producer: it goes once it is empty.
+        state.lanes.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
+        let present = state.lanes.clone();
+        drop(state);
+
+        for lane in &present {
+            if write_lane(shared, lane, closing) {
+                synced.1 = false;
+            }
+        }
+        if !synced.1 && (closing || synced.0.elapsed() >= SYNC_EVERY) {
+            if let Err(error) = shared.store.sync() {
+                tracing::error!(%error, "syncing the embedded log failed");
+            }
+            synced = (Instant::now(), true);
+        }
+        if closing {
+            return;
+        }
+    }
+}
+
+/// Writes what waits in a lane; true when anything was written.
+fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
+    let records = std::mem::take(&mut lock(&lane.state).waiting);
+    if records.is_empty() {
+        return false;
+    }
+    let bytes: usize = records.iter().map(size).sum();
+    let mut outcome = append(shared, &records, None, Survives::Process);
+    while let Err(error) = &outcome
+        && error.remedy == Remedy::Retry
+        && !closing
+    {
+        tracing::warn!(producer = lane.name, %error, "records wait");
+        std::thread::sleep(RETRY_AFTER);
+        if lock(&shared.lanes.state).closing {
+            break;
+        }
+        outcome = append(shared, &records, None, Survives::Process);
+    }
+    let mut state = lock(&lane.state);
+    state.bytes -= bytes;
+    let written = outcome.is_ok();
+    match outcome {
+        Ok(()) => state.counts.acknowledged += records.len() as u64,
+        Err(error) => {
+            tracing::error!(producer = lane.name, records = records.len(), %error, "records were not written");
+            state.counts.failed += records.len() as u64;
+            state.failed = Some(error);
+        }
+    }
+    drop(state);
+    lane.settled.notify_all();
+    written
+}
+
+/// A plain producer. Dropping it loses nothing: what it took is still written.
+#[derive(Debug)]
+pub struct EmbeddedProducer {
+    log: EmbeddedLog,
+    lane: Arc<Lane>,
+    last: Option<Arc<Topic>>,
+}
+
+impl EmbeddedProducer {
+    pub fn new(log: EmbeddedLog, name: &str) -> Self {
+        let lane = Arc::new(Lane { name: name.to_owned(), ..Lane::default() });
+        lock(&log.shared.lanes.state).lanes.push(Arc::clone(&lane));
+        Self { log, lane, last: None }
+    }
+
+    fn tell(&self, bytes: usize, urgent: bool) {
+        let lanes = &self.log.shared.lanes;
+        let mut state = lock(&lanes.state);
+        let idle = state.bytes == 0;
+        state.bytes += bytes;
+        state.urgent |= urgent;
+        let wake = idle || urgent || state.bytes >= BATCH_BYTES;
+        drop(state);
+        if wake {
+            lanes.wake.notify_all();
+        }
+    }
+}
+
+impl Producer for EmbeddedProducer {
+    fn send(&mut self, record: Outgoing) -> Result<()> {
+        admit(&self.log.shared, &record, &mut self.last)?;
+        let bytes = size(&record);
+        {
+            let mut state = lock(&self.lane.state);
+            if let Some(error) = state.failed.take() {
+                return Err(error);
+            }
+            let limit = self.log.shared.options.producer_buffer_bytes;
+            if state.bytes + bytes > limit && state.bytes > 0 {
+                return Err(BusError::new(
+                    Remedy::Retry,
+                    format!("appending to topic {}", record.topic),
+                    format!("the buffer of producer {} is full: bytes={limit}", self.lane.name),
+                ));
+            }
+            state.waiting.push(record);
+            state.bytes += bytes;
+            state.counts.taken += 1;
+        }
+        // At least one, so that the writer sees that something waits.
+        self.tell(bytes.max(1), false);
+        Ok(())
+    }
+
+    fn counts(&self) -> ProducerCounts {
+        lock(&self.lane.state).counts
+    }
+
+    fn flush(&mut self, timeout: Duration) -> Result<bool> {
+        self.tell(0, true);
+        let unsettled = |state: &mut LaneState| state.counts.acknowledged + state.counts.failed < state.counts.taken;
+        let waited = self
+            .lane
+            .settled
+            .wait_timeout_while(lock(&self.lane.state), timeout, unsettled)
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = waited.0;
+        if let Some(error) = state.failed.take() {
+            return Err(error);
+        }
+        if unsettled(&mut state) {
+            return Ok(false);
+        }
+        drop(state);
+        self.log.shared.store.sync()?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,86 @@
+//! The log's own clock: it stamps what is appended and never goes back.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use eadt_schemas::EventTime;
+
+/// Where the stamps of appended records come from.
+#[derive(Clone, Default)]
+pub enum Stamps {
+    /// The larger of the wall clock and the last stamp plus the time elapsed since.
+    #[default]
+    Wall,
+    /// Simulated time; held at the last stamp while it is behind.
+    Injected(Arc<dyn Fn() -> EventTime + Send + Sync>),
+}
+
+impl fmt::Debug for Stamps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Wall => "Wall",
+            Self::Injected(_) => "Injected",
+        })
+    }
+}
+
+#[derive(Debug)]
+pub struct StampClock {
+    source: Stamps,
+    last: EventTime,
+    last_at: Instant,
+}
+
+impl StampClock {
+    /// Goes on after the newest stamp that the log holds.
+    pub fn new(source: Stamps, last: EventTime) -> Self {
+        Self { source, last, last_at: Instant::now() }
+    }
+
+    /// The stamp for an append that happens now, in whole milliseconds.
+    pub fn stamp(&mut self) -> EventTime {
+        let now = Instant::now();
+        let wanted = match &self.source {
+            Stamps::Wall => {
+                let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
+                let elapsed = now.duration_since(self.last_at).as_micros() as i64;
+                EventTime::from_micros(wall).max(self.last.plus_micros(elapsed))
+            }
+            Stamps::Injected(clock) => clock(),
+        };
+        if wanted > self.last {
+            (self.last, self.last_at) = (wanted, now);
+        }
+        EventTime::from_millis(self.last.millis())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn simulated_time_never_falls_below_the_last_stamp() {
+        let time = Arc::new(AtomicI64::new(5_000_000));
+        let source = Arc::clone(&time);
+        let injected = Stamps::Injected(Arc::new(move || EventTime::from_micros(source.load(Ordering::Relaxed))));
+        let mut clock = StampClock::new(injected, EventTime::from_millis(4_000));
+        assert_eq!(clock.stamp(), EventTime::from_millis(5_000));
+        time.store(1_000_000, Ordering::Relaxed);
+        assert_eq!(clock.stamp(), EventTime::from_millis(5_000));
+        time.store(6_000_999, Ordering::Relaxed);
+        assert_eq!(clock.stamp(), EventTime::from_millis(6_000));
+    }
+
+    #[test]
+    fn a_wall_clock_behind_the_log_goes_on_with_elapsed_time() {
+        let ahead = EventTime::from_millis(4_000_000_000_000);
+        let mut clock = StampClock::new(Stamps::Wall, ahead);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let stamp = clock.stamp();
+        assert!(stamp >= ahead.plus_micros(20_000) && stamp < ahead.plus_seconds(60.0), "{stamp}");
+    }
+}
