@@ -1,0 +1,139 @@
+//! What an actuator needs from a cluster, so that Kubernetes and the simulated cluster are interchangeable.
+//!
+//! In: fenced changes of one workload. Out: the workload as it is after them, durable before the call returns.
+//! It holds the interface only: no policy (the actuator decides whether a change may be made), no I/O, no clock.
+
+use std::fmt;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Decision, Layout, Workload};
+use serde::{Deserialize, Serialize};
+
+/// A workload that opted in, as the cluster has it now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Managed {
+    /// What is published about it. `time` is since when exactly this is so; `decision_id` and `ready_time` belong to
+    /// the present generation.
+    pub state: Workload,
+    /// The last decision that was written to it; kept with the object, so that a restarted actuator sees it.
+    pub applied: Option<Applied>,
+    /// The node's MPS default; a process cannot get more. `None`: unknown or unlimited.
+    pub mps_default_thread_percentage: Option<u32>,
+    /// When its processes were restarted by a decision, oldest first; at least those of the last 24 h.
+    pub restarts: Vec<EventTime>,
+}
+
+/// The mark that a decision leaves on the object that it changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Applied {
+    pub decision_id: String,
+    /// Event time of the decision; an older decision is refused.
+    pub decision_time: EventTime,
+    /// The generation that it made.
+    pub generation: u64,
+    /// When it took effect.
+    pub time: EventTime,
+    /// What it made.
+    pub layout: Layout,
+    /// The layout before it.
+    pub before: Layout,
+    /// Rolled back unless it is ready by then.
+    pub ready_by: EventTime,
+    /// When every process of it was ready; `None`: not yet, or never.
+    pub ready_time: Option<EventTime>,
+    pub rolled_back: Option<RolledBack>,
+}
+
+/// How a change was taken back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RolledBack {
+    /// The generation that restores the layout before.
+    pub generation: u64,
+    pub time: EventTime,
+    /// In words.
+    pub reason: String,
+}
+
+impl Managed {
+    /// A change that is neither ready nor taken back.
+    pub fn rolling_out(&self) -> Option<&Applied> {
+        self.applied.as_ref().filter(|applied| applied.ready_time.is_none() && applied.rolled_back.is_none())
+    }
+}
+
+/// A change to write, with everything that fences it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Change {
+    pub workload: String,
+    pub decision_id: String,
+    pub decision_time: EventTime,
+    /// The generation that it was planned for; with another one in force nothing is written.
+    pub generation: u64,
+    pub layout: Layout,
+    /// Processes are replaced; `false`: the knobs turn while they run.
+    pub restarts: bool,
+    /// The rollout has this long; counted from the moment of effect.
+    pub ready_within_seconds: f64,
+}
+
+/// Takes a change back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RollBack {
+    pub workload: String,
+    /// The change to take back; when it is not the last one applied, nothing is written.
+    pub decision_id: String,
+    /// The generation to replace; with another one in force nothing is written.
+    pub generation: u64,
+    /// In words.
+    pub reason: String,
+}
+
+/// What a failed call means for the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterRemedy {
+    /// The same call may succeed later. It may also have taken effect: look first.
+    Retry,
+    /// Somebody else changed the object: look again and plan anew.
+    Conflict,
+    /// The cluster will never do this; nothing was touched.
+    Refused,
+    /// The cluster is going away with this process: end.
+    Stopped,
+}
+
+/// A failed cluster call.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct ClusterError {
+    pub remedy: ClusterRemedy,
+    /// What happened, to what, what to do.
+    pub detail: String,
+}
+
+impl ClusterError {
+    pub fn new(remedy: ClusterRemedy, detail: impl fmt::Display) -> Self {
+        Self { remedy, detail: detail.to_string() }
+    }
+}
+
+/// A cluster. Calls block; what they return is durable.
+pub trait Cluster: Send + Sync + fmt::Debug {
+    /// The cluster's clock: wall clock, or simulated.
+    fn now(&self) -> EventTime;
+    /// The time at which this decision is acted on; `None`: not yet, ask again. A cluster on the wall clock acts at once;
+    /// a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
+    fn turn(&self, decision: &Decision) -> Option<EventTime> {
+        let _: &Decision = decision;
+        Some(self.now())
+    }
+    /// Grows whenever [`Cluster::workloads`] or a rollout may have changed, so that watching costs nothing.
+    fn revision(&self) -> u64;
+    /// Every workload that opted in, in any order.
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError>;
+    /// Writes a change. Asked again for the decision that is applied already, it changes nothing and returns the same.
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError>;
+    /// Restores the layout before a change. Asked again, it changes nothing and returns the same.
+    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError>;
+    /// Writes a recommendation beside the workload; touches nothing that runs.
+    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError>;
+}

@@ -1,0 +1,219 @@
+use eadt_cluster::Managed;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, TrainingProgress, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::device::{COLLECTOR, Device, Load};
+use super::{Event, Scenario, WorkloadScenario};
+use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
+
+/// A job, its GPUs, and the object that describes it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Simulated {
+    pub opted_in: bool,
+    pub managed: Managed,
+    pub recommendation: Option<Box<Decision>>,
+    /// Which processes run from when on, in order of time; `None`: none do. The first entry is in force.
+    pub runs: Vec<(EventTime, Option<Layout>)>,
+    /// When the present generation becomes ready; `None`: it is, or never will be.
+    pub ready_at: Option<EventTime>,
+    pub restart_seconds: f64,
+    /// Place among the workloads of the scenario.
+    index: usize,
+    devices: Vec<Device>,
+    job: Job,
+}
+
+/// What the job got done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Job {
+    up: bool,
+    finished: bool,
+    samples: f64,
+    /// Last speed, in samples per second.
+    rate: f64,
+    checkpoint_samples: f64,
+    checkpoint_time: EventTime,
+}
+
+impl Simulated {
+    pub fn new(scenario: &Scenario, workload: &WorkloadScenario, index: usize, first_device: u64, start: EventTime) -> Self {
+        let board = workload.board.board();
+        let layout = Layout {
+            replicas: Some(workload.replicas),
+            mps_thread_percentage: Some(workload.mps_thread_percentage),
+            world_size: Some(workload.replicas),
+            local_world_size: Some(workload.replicas.div_ceil(workload.gpus)),
+            power_limit_watts: workload.power_limit_watts,
+            sm_clock_mhz: None,
+        };
+        let node = format!("sim-node-{}", index + 1);
+        let state = Workload {
+            time: start,
+            workload: workload.name.clone(),
+            origin: Origin::Simulated,
+            kind: workload.kind.clone(),
+            generation: 1,
+            layout: layout.clone(),
+            mode: workload.mode,
+            paused: workload.paused,
+            controller: workload.controller.clone(),
+            bounds: workload.bounds.clone(),
+            gpus: Some(workload.gpus),
+            gpu_model: Some(board.name.into()),
+            gpu_power_limit_watts: Some(board.power_limit_watts),
+            backend: Some(workload.backend.clone()),
+            global_batch_size: Some(workload.global_batch_size),
+            price_per_kwh: scenario.price_per_kwh,
+            carbon_grams_per_kwh: scenario.carbon_grams_per_kwh,
+            decision_id: None,
+            ready_time: Some(start),
+        };
+        Self {
+            opted_in: workload.opted_in,
+            managed: Managed {
+                state,
+                applied: None,
+                mps_default_thread_percentage: Some(workload.mps_default_thread_percentage),
+                restarts: vec![],
+            },
+            recommendation: None,
+            runs: vec![(start, Some(layout))],
+            ready_at: None,
+            restart_seconds: workload.restart_seconds,
+            index,
+            devices: (0..workload.gpus)
+                .map(|gpu| Device::new(scenario.noise.seed, &node, gpu, first_device + u64::from(gpu), scenario.ambient_celsius))
+                .collect(),
+            job: Job { up: true, finished: false, samples: 0.0, rate: 0.0, checkpoint_samples: 0.0, checkpoint_time: start },
+        }
+    }
+
+    /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then.
+    pub fn advance(
+        &mut self,
+        scenario: &Scenario,
+        solver: &mut Solver,
+        start: EventTime,
+        instant: EventTime,
+        seconds: f64,
+        into: &mut Vec<Event>,
+    ) {
+        let config = &scenario.workloads[self.index];
+        let (board, noise, name) = (config.board.board(), &scenario.noise, config.name.as_str());
+        let begin = instant.plus_seconds(-seconds);
+        while self.runs.get(1).is_some_and(|(from, _)| *from <= begin) {
+            self.runs.remove(0);
+        }
+        let layout = self.runs.first().and_then(|(_, layout)| layout.as_ref()).filter(|_| !self.job.finished).cloned();
+        self.job.start_or_stop(layout.is_some(), begin, config);
+
+        let elapsed = instant.seconds_since(start);
+        let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
+        let gpus = self.devices.len() as u32;
+        let processes_on = |gpu: u32, layout: &Layout| {
+            let replicas = layout.replicas.unwrap_or(gpus);
+            replicas / gpus + u32::from(gpu < replicas % gpus)
+        };
+        let mut rates = Vec::with_capacity(self.devices.len());
+        let mut most = 0;
+        for (device, gpu) in self.devices.iter_mut().zip(0..) {
+            let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, layout));
+            let limit = layout.as_ref().and_then(|layout| layout.power_limit_watts);
+            let steady = layout.as_ref().filter(|_| processes > 0).map(|layout| {
+                let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
+                let runners = vec![Runner { profile, share }; processes as usize];
+                let limits = Limits { clock_mhz: layout.sm_clock_mhz, power_watts: layout.power_limit_watts };
+                solver.solve(board, &runners, limits, device.thermal.celsius)
+            });
+            let load = match steady {
+                Some(steady) => {
+                    rates.push(steady.samples_per_second.iter().sum());
+                    most = most.max(processes);
+                    Load::Running { steady, processes, memory_gib: profile.memory_gib }
+                }
+                None => Load::Waiting,
+            };
+            if scenario.faults.iter().any(|fault| fault.resets(name, gpu, elapsed, seconds)) {
+                device.reset_counter();
+            }
+            device.advance(board, noise, &load, scenario.ambient_celsius, seconds);
+            if !scenario.faults.iter().any(|fault| fault.silences(name, Some(gpu), elapsed)) {
+                into.push(Event::Telemetry(Box::new(device.read(board, noise, &load, name, limit, instant))));
+            }
+        }
+        let Some(layout) = layout else { return };
+        let speed = noise.throughput(self.index as u64, begin.micros());
+        self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
+        let first = instant == start;
+        let due = instant.micros().rem_euclid(scenario.progress_interval_micros()) == 0;
+        if (due || first || self.job.finished) && !scenario.faults.iter().any(|fault| fault.silences(name, None, elapsed)) {
+            into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first))));
+        }
+    }
+}
+
+impl Job {
+    /// Takes note of processes that came or went at `at`.
+    fn start_or_stop(&mut self, up: bool, at: EventTime, config: &WorkloadScenario) {
+        if self.up && !up && !self.finished {
+            // A checkpoint is asked for before the restart; what was done while it was being written is lost.
+            let kept = self.samples - self.rate * config.lost_work_seconds;
+            if kept > self.checkpoint_samples {
+                self.checkpoint_samples = kept;
+                self.checkpoint_time = at.plus_seconds(-config.lost_work_seconds);
+            }
+        } else if !self.up && up {
+            self.samples = self.checkpoint_samples;
+        }
+        self.up = up;
+    }
+
+    fn work(&mut self, rate: f64, begin: EventTime, seconds: f64, start: EventTime, config: &WorkloadScenario) {
+        let checkpoints = |time: EventTime| (time.seconds_since(start) / config.checkpoint_seconds).floor();
+        let end = begin.plus_seconds(seconds);
+        self.rate = rate;
+        self.samples += rate * seconds;
+        if let Some(planned) = config.planned_samples.filter(|planned| self.samples >= *planned) {
+            self.samples = planned;
+            self.finished = true;
+        }
+        if checkpoints(end) > checkpoints(begin) {
+            self.checkpoint_samples = self.samples;
+            self.checkpoint_time = end;
+        }
+    }
+
+    fn report(&self, config: &WorkloadScenario, layout: &Layout, time: EventTime, first: bool) -> TrainingProgress {
+        let steps = self.samples / f64::from(config.global_batch_size);
+        let remaining = config.planned_samples.map(|planned| planned - self.samples);
+        TrainingProgress {
+            time,
+            workload: config.name.clone(),
+            rank: 0,
+            collector: COLLECTOR.into(),
+            scope: Scope::Global,
+            origin: Origin::Simulated,
+            phase: match (first, self.finished) {
+                (true, _) => Phase::Started,
+                (_, true) => Phase::Finished,
+                _ => Phase::Progress,
+            },
+            last: self.finished,
+            samples_total: Some(self.samples),
+            tokens_total: config.tokens_per_sample.map(|tokens| self.samples * tokens),
+            steps_total: Some(steps.floor()),
+            // The shape of a language model's loss over its steps.
+            loss: Some(1.8 + 9.0 / (1.0 + steps / 50.0).sqrt()),
+            checkpoint_time: Some(self.checkpoint_time),
+            steps_remaining: remaining.map(|samples| (samples / f64::from(config.global_batch_size)).ceil()),
+            remaining_seconds: remaining.filter(|_| self.rate > 0.0).map(|samples| samples / self.rate),
+            global_batch_size: Some(config.global_batch_size),
+            world_size: layout.world_size,
+            backend: Some(config.backend.clone()),
+            precision: Some("bf16".into()),
+            mps_thread_percentage: layout.mps_thread_percentage,
+            ..TrainingProgress::default()
+        }
+    }
+}

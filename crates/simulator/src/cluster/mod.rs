@@ -1,0 +1,161 @@
+//! The simulated cluster: jobs on GPUs, and the objects that describe them.
+
+mod device;
+mod job;
+mod object;
+mod scenario;
+
+use eadt_cluster::{Change, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Decision, GpuTelemetry, TrainingProgress};
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::Solver;
+use job::Simulated;
+pub use scenario::{Fault, Scenario, ScenarioError, WorkloadScenario};
+
+/// What the cluster reports.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Telemetry(Box<GpuTelemetry>),
+    Progress(Box<TrainingProgress>),
+}
+
+impl Event {
+    pub fn time(&self) -> EventTime {
+        match self {
+            Self::Telemetry(event) => event.time,
+            Self::Progress(event) => event.time,
+        }
+    }
+}
+
+/// Jobs, GPUs and objects at one instant of simulated time. Serialising it and going on from the copy gives the same
+/// events, bit for bit.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Cluster {
+    scenario: Scenario,
+    start: EventTime,
+    /// Instants reported so far.
+    reported: u64,
+    workloads: Vec<Simulated>,
+    #[serde(skip)]
+    solver: Solver,
+}
+
+impl Cluster {
+    /// A cluster that begins at `start`, which must be a whole multiple of the sample interval since the epoch.
+    pub fn new(scenario: Scenario, start: EventTime) -> Result<Self, ScenarioError> {
+        scenario.check()?;
+        let interval = scenario.sample_interval_micros();
+        if start.micros().rem_euclid(interval) != 0 {
+            return Err(ScenarioError::new(format!("the start {start} is not on a sample of the interval {interval} µs")));
+        }
+        let mut devices = 0;
+        let workloads = scenario
+            .workloads
+            .iter()
+            .enumerate()
+            .map(|(index, workload)| {
+                let first = devices;
+                devices += u64::from(workload.gpus);
+                Simulated::new(&scenario, workload, index, first, start)
+            })
+            .collect();
+        Ok(Self { scenario, start, reported: 0, workloads, solver: Solver::default() })
+    }
+
+    pub fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    pub fn start(&self) -> EventTime {
+        self.start
+    }
+
+    /// The next instant to be reported: everything before it was.
+    pub fn now(&self) -> EventTime {
+        self.instant(self.reported)
+    }
+
+    fn instant(&self, index: u64) -> EventTime {
+        self.start.plus_micros(index as i64 * self.scenario.sample_interval_micros())
+    }
+
+    /// The first instant that is not before `time`.
+    pub fn instant_at_or_after(&self, time: EventTime) -> EventTime {
+        let interval = self.scenario.sample_interval_micros();
+        let behind = (time.micros() - self.start.micros()).max(0);
+        self.start.plus_micros((behind + interval - 1) / interval * interval)
+    }
+
+    /// Goes on up to `to` and reports every instant before it, in order of time.
+    ///
+    /// An instant's figures are of the interval that ends with it, so a change that is applied now does not show in the
+    /// instant at now, but from then on.
+    pub fn step(&mut self, to: EventTime, into: &mut Vec<Event>) {
+        while self.now() < to {
+            let instant = self.now();
+            let seconds = if self.reported == 0 { 0.0 } else { self.scenario.sample_interval_seconds };
+            for workload in &mut self.workloads {
+                workload.advance(&self.scenario, &mut self.solver, self.start, instant, seconds, into);
+            }
+            self.reported += 1;
+        }
+        let now = self.now();
+        for workload in &mut self.workloads {
+            workload.settle(now);
+        }
+    }
+
+    /// The next time after now at which an object changes by itself or a rollout runs out of time, on an instant.
+    pub fn next_transition(&self) -> Option<EventTime> {
+        let now = self.now();
+        let times = self.workloads.iter().flat_map(|workload| workload.transitions());
+        times.filter(|time| *time > now).min().map(|time| self.instant_at_or_after(time))
+    }
+
+    /// The workloads that opted in.
+    pub fn managed(&self) -> Vec<Managed> {
+        self.workloads.iter().filter(|w| w.opted_in).map(|w| w.managed.clone()).collect()
+    }
+
+    /// Names of all workloads, those that did not opt in included.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.workloads.iter().map(|w| w.managed.state.workload.as_str())
+    }
+
+    /// Writes a change as an API server does; takes effect now. Errors: see [`eadt_cluster::Cluster::apply`].
+    pub fn apply(&mut self, change: &Change) -> Result<Managed, ClusterError> {
+        let now = self.now();
+        let never_ready = self.scenario.faults.iter().any(|fault| fault.never_ready(&change.workload, self.start, now));
+        self.find(&change.workload)?.apply(change, now, never_ready)
+    }
+
+    /// Restores the layout before a change; takes effect now.
+    pub fn roll_back(&mut self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+        let now = self.now();
+        self.find(&roll_back.workload)?.roll_back(roll_back, now)
+    }
+
+    /// Keeps a recommendation beside its workload.
+    pub fn recommend(&mut self, decision: &Decision) -> Result<(), ClusterError> {
+        self.find(&decision.workload)?.recommendation = Some(Box::new(decision.clone()));
+        Ok(())
+    }
+
+    /// The last recommendation for a workload.
+    pub fn recommendation(&self, workload: &str) -> Option<&Decision> {
+        self.workloads.iter().find(|w| w.managed.state.workload == workload)?.recommendation.as_deref()
+    }
+
+    fn find(&mut self, workload: &str) -> Result<&mut Simulated, ClusterError> {
+        self.workloads
+            .iter_mut()
+            .find(|w| w.opted_in && w.managed.state.workload == workload)
+            .ok_or_else(|| ClusterError::new(ClusterRemedy::Refused, format!("there is no workload {workload} that opted in")))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! The API server's side: generations, marks, rollouts.
+
+use eadt_cluster::{Applied, Change, ClusterError, ClusterRemedy, Managed, RollBack, RolledBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::Layout;
+
+use super::job::Simulated;
+
+const DAY_SECONDS: f64 = 86_400.0;
+
+impl Simulated {
+    pub fn apply(&mut self, change: &Change, now: EventTime, never_ready: bool) -> Result<Managed, ClusterError> {
+        let state = &self.managed.state;
+        if self.managed.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
+            return Ok(self.managed.clone());
+        }
+        fence(change.generation, state.generation)?;
+        if state.ready_time.is_none() {
+            return Err(ClusterError::new(
+                ClusterRemedy::Conflict,
+                format!("generation {} is still rolling out", state.generation),
+            ));
+        }
+        if change.layout.replicas == Some(0) {
+            return Err(ClusterError::new(ClusterRemedy::Refused, "replicas: 0 is not a training job"));
+        }
+        let before = state.layout.clone();
+        let generation = self.replace(&change.layout, Some(&change.decision_id), change.restarts, now, !never_ready);
+        self.managed.applied = Some(Applied {
+            decision_id: change.decision_id.clone(),
+            decision_time: change.decision_time,
+            generation,
+            time: now,
+            layout: change.layout.clone(),
+            before,
+            ready_by: now.plus_seconds(change.ready_within_seconds),
+            ready_time: None,
+            rolled_back: None,
+        });
+        self.settle(now);
+        Ok(self.managed.clone())
+    }
+
+    pub fn roll_back(&mut self, back: &RollBack, now: EventTime) -> Result<Managed, ClusterError> {
+        let conflict = |detail: String| Err(ClusterError::new(ClusterRemedy::Conflict, detail));
+        let Some(applied) = self.managed.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
+            return conflict(format!("decision {} is not the last one applied", back.decision_id));
+        };
+        if applied.rolled_back.is_some() {
+            return Ok(self.managed.clone());
+        }
+        fence(back.generation, self.managed.state.generation)?;
+        if applied.ready_time.is_some() {
+            return conflict(format!("decision {} became ready meanwhile", back.decision_id));
+        }
+        let before = applied.before.clone();
+        let generation = self.replace(&before, None, true, now, true);
+        if let Some(applied) = &mut self.managed.applied {
+            applied.rolled_back = Some(RolledBack { generation, time: now, reason: back.reason.clone() });
+        }
+        self.settle(now);
+        Ok(self.managed.clone())
+    }
+
+    /// Puts a layout in force from now on; gives its generation.
+    fn replace(&mut self, layout: &Layout, decision: Option<&str>, restarts: bool, now: EventTime, gets_ready: bool) -> u64 {
+        let down_seconds = if restarts { self.restart_seconds } else { 0.0 };
+        let ready = now.plus_seconds(down_seconds);
+        self.runs.retain(|(from, _)| *from <= now);
+        if restarts {
+            self.runs.push((now, None));
+            self.managed.restarts.retain(|time| now.seconds_since(*time) < DAY_SECONDS);
+            self.managed.restarts.push(now);
+        }
+        if gets_ready {
+            self.runs.push((ready, Some(layout.clone())));
+        }
+        self.ready_at = gets_ready.then_some(ready);
+        let state = &mut self.managed.state;
+        state.time = now;
+        state.generation += 1;
+        state.layout = layout.clone();
+        state.decision_id = decision.map(str::to_owned);
+        state.ready_time = None;
+        state.generation
+    }
+
+    /// Notes readiness that has come by `now`.
+    pub fn settle(&mut self, now: EventTime) {
+        let Some(ready) = self.ready_at.take_if(|ready| *ready <= now) else { return };
+        let state = &mut self.managed.state;
+        state.time = ready;
+        state.ready_time = Some(ready);
+        if let Some(applied) = self.managed.applied.as_mut().filter(|applied| applied.generation == state.generation) {
+            applied.ready_time = Some(ready);
+        }
+    }
+
+    /// When the object changes by itself, and when its rollout runs out of time.
+    pub fn transitions(&self) -> impl Iterator<Item = EventTime> {
+        self.ready_at.into_iter().chain(self.managed.rolling_out().map(|applied| applied.ready_by))
+    }
+}
+
+fn fence(asked: u64, present: u64) -> Result<(), ClusterError> {
+    if asked == present {
+        return Ok(());
+    }
+    Err(ClusterError::new(ClusterRemedy::Conflict, format!("generation {present} is in force, the change is for {asked}")))
+}

@@ -1,0 +1,271 @@
+use eadt_cluster::{Change, ClusterRemedy, RollBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
+use proptest::prelude::*;
+
+use super::{Cluster, Event, Fault, Scenario, WorkloadScenario};
+use crate::gpu::{Noise, WorkloadProfile};
+
+const LLM: &str = "eadt/llm-training";
+
+fn start() -> EventTime {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+fn at(seconds: f64) -> EventTime {
+    start().plus_seconds(seconds)
+}
+
+fn scenario(faults: Vec<Fault>) -> Scenario {
+    Scenario { faults, ..Scenario::default() }
+}
+
+fn run(cluster: &mut Cluster, to: f64) -> Vec<Event> {
+    let mut events = Vec::new();
+    cluster.step(at(to), &mut events);
+    events
+}
+
+fn telemetry<'a>(events: &'a [Event], workload: &'a str, gpu: u32) -> Vec<&'a GpuTelemetry> {
+    let of = |event: &'a Event| match event {
+        Event::Telemetry(t) if t.workload.as_deref() == Some(workload) && t.gpu_index == Some(gpu) => Some(&**t),
+        _ => None,
+    };
+    events.iter().filter_map(of).collect()
+}
+
+fn progress<'a>(events: &'a [Event], workload: &str) -> Vec<&'a TrainingProgress> {
+    let of = |event: &'a Event| match event {
+        Event::Progress(p) if p.workload == workload => Some(&**p),
+        _ => None,
+    };
+    events.iter().filter_map(of).collect()
+}
+
+fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> Change {
+    let state = &cluster.managed()[0].state;
+    Change {
+        workload: LLM.into(),
+        decision_id: id.into(),
+        decision_time: at(60.0),
+        generation: state.generation,
+        layout: Layout {
+            replicas: Some(replicas),
+            mps_thread_percentage: Some(percentage),
+            world_size: Some(replicas),
+            local_world_size: Some(replicas / 3),
+            ..state.layout.clone()
+        },
+        restarts: true,
+        ready_within_seconds: 600.0,
+    }
+}
+
+#[test]
+fn the_default_is_the_seeds_initial_configuration() {
+    let cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let managed = cluster.managed();
+    let state = &managed[0].state;
+    assert_eq!((state.workload.as_str(), state.kind.as_str(), state.gpus), (LLM, "StatefulSet", Some(3)));
+    let layout = &state.layout;
+    assert_eq!((layout.replicas, layout.mps_thread_percentage), (Some(6), Some(50)));
+    assert_eq!((layout.world_size, layout.local_world_size), (Some(6), Some(2)));
+    assert_eq!((state.global_batch_size, state.backend.as_deref()), (Some(576), Some("gloo")));
+    assert_eq!(state.bounds.oversubscription_percentage_max, Some(200));
+    assert_eq!(managed.len(), 2);
+}
+
+#[test]
+fn a_scenario_is_a_toml_file_and_a_misspelt_key_is_refused() {
+    let text =
+        toml::to_string(&scenario(vec![Fault::Gap { workload: LLM.into(), from_seconds: 1.0, until_seconds: 2.0 }])).unwrap();
+    let read: Scenario = toml::from_str(&text).unwrap();
+    assert_eq!(toml::to_string(&read).unwrap(), text);
+    read.check().unwrap();
+    for wrong in ["sample_intervall_seconds = 1.0", "[[workloads]]\nname = \"a/b\"\nreplica = 3", "[[faults]]\nkind = \"gapp\""] {
+        assert!(toml::from_str::<Scenario>(wrong).is_err(), "{wrong}");
+    }
+    let wrong =
+        Scenario { workloads: vec![WorkloadScenario { replicas: 0, ..WorkloadScenario::default() }], ..Scenario::default() };
+    assert_eq!(
+        wrong.check().unwrap_err().to_string(),
+        "scenario: workload eadt/training: replicas is 0, but must be within 1 and 100000"
+    );
+}
+
+#[test]
+fn samples_and_progress_lie_on_the_edges_of_windows() {
+    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let events = run(&mut cluster, 121.0);
+    let gpu = telemetry(&events, LLM, 0);
+    assert_eq!(gpu.iter().map(|t| t.time).collect::<Vec<_>>(), (0..=120).map(|s| at(f64::from(s))).collect::<Vec<_>>());
+    let job = progress(&events, LLM);
+    assert_eq!(job.iter().map(|p| p.time).collect::<Vec<_>>(), (0..=24).map(|n| at(f64::from(n) * 5.0)).collect::<Vec<_>>());
+    assert_eq!((job[0].phase, job[0].samples_total), (Phase::Started, Some(0.0)));
+    assert!(job.windows(2).all(|pair| pair[0].samples_total < pair[1].samples_total));
+    assert!(events.windows(2).all(|pair| pair[0].time() <= pair[1].time()), "in order of time");
+}
+
+#[test]
+fn the_energy_counter_is_the_integral_of_what_is_drawn() {
+    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    let events = run(&mut cluster, 601.0);
+    for gpu in 0..3 {
+        let samples = telemetry(&events, LLM, gpu);
+        let counted = samples.last().unwrap().energy_joules_total.unwrap() - samples[0].energy_joules_total.unwrap();
+        let integral: f64 = samples
+            .windows(2)
+            .map(|pair| f64::midpoint(pair[0].power_average_watts.unwrap(), pair[1].power_average_watts.unwrap()))
+            .sum();
+        assert!((counted / integral - 1.0).abs() < 1e-3, "{counted} {integral}");
+        assert!(samples.last().unwrap().temperature_celsius.unwrap() > 45.0, "it warms up");
+    }
+}
+
+#[test]
+fn a_restart_stops_work_draws_idle_power_and_loses_some_work() {
+    let mut cluster = Cluster::new(Scenario { noise: Noise::none(), ..Scenario::default() }, start()).unwrap();
+    let before = run(&mut cluster, 310.0);
+    let written = cluster.apply(&change(&cluster, "d1", 6, 40)).unwrap();
+    assert_eq!((written.state.generation, written.state.time, written.state.ready_time), (2, at(310.0), None));
+    assert_eq!(cluster.next_transition(), Some(at(430.0)));
+    let down = run(&mut cluster, 430.0);
+    assert_eq!(cluster.managed()[0].state.ready_time, Some(at(430.0)));
+    assert_eq!(cluster.managed()[0].applied.as_ref().unwrap().ready_time, Some(at(430.0)));
+    let after = run(&mut cluster, 461.0);
+
+    let watts = |events: &[Event]| telemetry(events, LLM, 0).iter().map(|t| t.power_watts.unwrap()).collect::<Vec<_>>();
+    let busy = watts(&before)[300];
+    // The instant at the change still shows the old processes.
+    assert!((watts(&down)[0] - busy).abs() < 1.0);
+    assert!(watts(&down)[1..].iter().all(|w| *w < 0.5 * busy), "{:?}", watts(&down));
+    assert_eq!(telemetry(&down, LLM, 0)[1].processes, Some(0));
+    // The last event of the old processes, then silence.
+    assert_eq!(progress(&down, LLM).iter().map(|p| p.time).collect::<Vec<_>>(), [at(310.0)]);
+    assert_eq!(telemetry(&after, LLM, 0)[1].processes, Some(2));
+
+    let done = progress(&down, LLM)[0].samples_total.unwrap();
+    let again = progress(&after, LLM)[0];
+    let rate = done / 310.0;
+    assert_eq!(again.time, at(435.0));
+    let lost = done - (again.samples_total.unwrap() - 5.0 * rate);
+    assert!((lost / rate - 60.0).abs() < 5.0, "about a minute of work is redone: {lost} at {rate}/s");
+    assert_eq!(again.checkpoint_time, Some(at(250.0)));
+    assert_eq!(again.mps_thread_percentage, Some(40));
+}
+
+#[test]
+fn a_cap_turns_while_the_job_runs() {
+    let mut cluster = Cluster::new(scenario(vec![]), start()).unwrap();
+    run(&mut cluster, 70.0);
+    let layout = Layout { power_limit_watts: Some(200.0), ..cluster.managed()[0].state.layout.clone() };
+    let written = cluster.apply(&Change { layout, restarts: false, ..change(&cluster, "d1", 6, 50) }).unwrap();
+    assert_eq!((written.state.ready_time, written.restarts.len()), (Some(at(70.0)), 0));
+    let events = run(&mut cluster, 80.0);
+    let gpu = telemetry(&events, LLM, 0);
+    assert!(gpu[0].power_average_watts.unwrap() > 210.0);
+    assert!(gpu[1..].iter().all(|t| t.power_average_watts.unwrap() < 206.0 && t.power_limit_watts == Some(200.0)));
+    assert_eq!(gpu[1].throttle_reasons.as_deref(), Some("sw_power_cap"));
+    assert_eq!(progress(&events, LLM).len(), 2);
+}
+
+#[test]
+fn a_change_is_written_once_and_only_for_its_generation() {
+    let mut cluster = Cluster::new(Scenario::default(), start()).unwrap();
+    run(&mut cluster, 70.0);
+    let good = change(&cluster, "d1", 6, 40);
+    let written = cluster.apply(&good).unwrap();
+    run(&mut cluster, 80.0);
+    assert_eq!(cluster.apply(&good), Ok(written), "asked again, it is the same");
+    let refused = |cluster: &mut Cluster, change: &Change| cluster.apply(change).unwrap_err().remedy;
+    assert_eq!(refused(&mut cluster, &Change { decision_id: "d2".into(), ..good.clone() }), ClusterRemedy::Conflict);
+    let rolling = Change { decision_id: "d2".into(), generation: 2, ..good.clone() };
+    assert_eq!(refused(&mut cluster, &rolling), ClusterRemedy::Conflict, "one rollout at a time");
+    assert_eq!(refused(&mut cluster, &Change { workload: "a/b".into(), ..good }), ClusterRemedy::Refused);
+    assert_eq!(cluster.managed()[0].state.generation, 2);
+}
+
+#[test]
+fn what_never_becomes_ready_can_be_taken_back() {
+    let fault = Fault::NeverReady { workload: LLM.into(), from_seconds: 0.0, until_seconds: 100.0 };
+    let mut cluster = Cluster::new(scenario(vec![fault]), start()).unwrap();
+    run(&mut cluster, 70.0);
+    cluster.apply(&change(&cluster, "d1", 9, 35)).unwrap();
+    assert_eq!(cluster.next_transition(), Some(at(670.0)), "its deadline");
+    run(&mut cluster, 670.0);
+    assert_eq!(cluster.managed()[0].state.ready_time, None);
+    let back = RollBack { workload: LLM.into(), decision_id: "d1".into(), generation: 2, reason: "late".into() };
+    let restored = cluster.roll_back(&back).unwrap();
+    assert_eq!((restored.state.generation, restored.state.layout.replicas), (3, Some(6)));
+    assert_eq!(cluster.roll_back(&back), Ok(restored), "asked again, it is the same");
+    let events = run(&mut cluster, 796.0);
+    assert_eq!(cluster.managed()[0].state.ready_time, Some(at(790.0)));
+    assert!(!progress(&events, LLM).is_empty(), "the old layout runs again");
+    assert_eq!(cluster.next_transition(), None);
+}
+
+#[test]
+fn faults_silence_sensors_and_reset_counters_but_stop_no_work() {
+    let mut cluster = Cluster::new(
+        scenario(vec![
+            Fault::DeviceLost { workload: LLM.into(), gpu: 1, from_seconds: 20.0, until_seconds: None },
+            Fault::CounterReset { workload: LLM.into(), gpu: 0, at_seconds: 30.0 },
+            Fault::Gap { workload: "eadt/vision-pretraining".into(), from_seconds: 10.0, until_seconds: 40.0 },
+        ]),
+        start(),
+    )
+    .unwrap();
+    let mut healthy = Cluster::new(scenario(vec![]), start()).unwrap();
+    let (events, reference) = (run(&mut cluster, 61.0), run(&mut healthy, 61.0));
+    assert_eq!(telemetry(&events, LLM, 1).len(), 20);
+    let counter = |second: usize| telemetry(&events, LLM, 0)[second].energy_joules_total.unwrap();
+    assert!(counter(30) > counter(29) && counter(31) < counter(30) && counter(32) > counter(31));
+    assert_eq!(telemetry(&events, "eadt/vision-pretraining", 0).len(), 31);
+    assert_eq!(progress(&events, "eadt/vision-pretraining").len(), 7);
+    assert_eq!(progress(&events, LLM).last(), progress(&reference, LLM).last());
+}
+
+#[test]
+fn a_planned_job_ends_once_and_its_gpus_go_idle() {
+    let job = WorkloadScenario { planned_samples: Some(2000.0), ..WorkloadScenario::constant("a/b", WorkloadProfile::MID) };
+    let mut cluster = Cluster::new(Scenario { workloads: vec![job], ..Scenario::default() }, start()).unwrap();
+    let events = run(&mut cluster, 120.0);
+    let job = progress(&events, "a/b");
+    let ends: Vec<_> = job.iter().filter(|p| p.phase == Phase::Finished).collect();
+    assert_eq!((ends.len(), ends[0].last, ends[0].samples_total), (1, true, Some(2000.0)));
+    assert_eq!(job.last(), Some(ends[0]));
+    assert_eq!(telemetry(&events, "a/b", 0).last().unwrap().processes, Some(0));
+    assert!(job[1].remaining_seconds.is_some());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    /// However time is cut into steps and wherever the state is saved and read again, the events are the same, byte for byte.
+    #[test]
+    fn steps_and_restarts_change_nothing(cuts in prop::collection::vec(1_u32..120, 1..12), seed: u64) {
+        let scenario = Scenario { noise: Noise { seed, ..Noise::default() }, ..Scenario::default() };
+        let bytes = |events: &[Event]| {
+            events.iter().flat_map(|event| match event {
+                Event::Telemetry(t) => serde_json::to_vec(t).unwrap(),
+                Event::Progress(p) => serde_json::to_vec(p).unwrap(),
+            }).collect::<Vec<u8>>()
+        };
+        let mut whole = Cluster::new(scenario.clone(), start()).unwrap();
+        let mut cut = Cluster::new(scenario, start()).unwrap();
+        let mut pieces = Vec::new();
+        let mut now = 70.0;
+        let mut expected = run(&mut whole, now);
+        whole.apply(&change(&whole, "d1", 9, 35)).unwrap();
+        pieces.append(&mut run(&mut cut, now));
+        cut.apply(&change(&cut, "d1", 9, 35)).unwrap();
+        for cut_seconds in cuts {
+            now += f64::from(cut_seconds);
+            pieces.append(&mut run(&mut cut, now));
+            cut = serde_json::from_str(&serde_json::to_string(&cut).unwrap()).unwrap();
+        }
+        expected.append(&mut run(&mut whole, now));
+        prop_assert!(bytes(&pieces) == bytes(&expected));
+        prop_assert_eq!(whole.managed(), cut.managed());
+    }
+}
