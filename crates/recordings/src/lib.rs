@@ -1,1 +1,82 @@
-//! eadt-recordings
+//! Other people's recordings, and our own event logs, as events.
+//!
+//! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`]). Out: events of
+//! [`eadt_schemas`] in event-time order over all sources, with a [`Report`] of what the files held, or an
+//! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
+//! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
+//! never drops a row without counting it.
+
+mod assemble;
+mod clock;
+mod csv_table;
+mod dcgmi;
+mod error;
+mod fields;
+mod format;
+mod lines;
+mod log;
+mod mlperf;
+mod mlperf_inference;
+mod nvidia_smi;
+mod options;
+mod prometheus;
+mod recording;
+mod report;
+mod units;
+
+use std::fmt;
+use std::io::Read;
+
+pub use assemble::{Events, Imported};
+pub use clock::TimeFormat;
+pub use error::ImportError;
+pub use fields::Field;
+pub use format::Format;
+pub use log::{Compression, EventRef, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
+pub use options::{FieldMap, InvalidOption, Options, parse_interval};
+pub use report::{CounterCheck, Gap, Report, Skipped};
+
+/// One file of a recording.
+pub struct Input<'a> {
+    /// As the user knows it; errors name it, and devices without a name of their own are called after it.
+    pub name: String,
+    /// Its bytes; zstd is recognised and decompressed.
+    pub reader: Box<dyn Read + 'a>,
+}
+
+impl<'a> Input<'a> {
+    pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Self {
+        Self { name: name.into(), reader: Box::new(reader) }
+    }
+}
+
+impl fmt::Debug for Input<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Input").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Reads the files of one run.
+///
+/// Everything is read before the first event comes out, because the last event of each source says so. The
+/// recording is held in memory: about 50 bytes a reading and 16 more a value.
+pub fn import(format: Format, inputs: Vec<Input<'_>>, options: &Options) -> Result<Imported, ImportError> {
+    options.check(format)?;
+    if inputs.is_empty() {
+        return Err(ImportError::whole("(no file)", "nothing to import", "name at least one file"));
+    }
+    let mut recording = recording::Recording::new(format, options);
+    let mut files = Vec::with_capacity(inputs.len());
+    for Input { name, reader } in inputs {
+        files.push((recording.add_file(&name), lines::Lines::new(&name, reader)?));
+    }
+    match format {
+        Format::Mlperf => mlperf::read(files, &mut recording)?,
+        Format::MlperfInference => mlperf_inference::read(files, &mut recording)?,
+        Format::Dcgmi => dcgmi::read(files, &mut recording, options)?,
+        Format::NvidiaSmi => nvidia_smi::read(files, &mut recording, options)?,
+        Format::Prometheus => prometheus::read(files, &mut recording, options)?,
+        Format::Csv => csv_table::read(files, &mut recording, options)?,
+    }
+    assemble::assemble(recording, options)
+}

@@ -1,0 +1,108 @@
+//! The text of `dcgmi dmon`: blocks of rows below a repeated two-line header. Rows have no times: the k-th row of an
+//! entity is at start + k × interval.
+
+use std::collections::HashMap;
+
+use crate::error::quote;
+use crate::lines::Lines;
+use crate::recording::{Device, FileId, Recording, SourceId};
+use crate::units::{Cell, Dimension, Unit, cell, is_dcgm_sentinel};
+use crate::{Field, ImportError, Options};
+
+/// The column's short name in dcgmi, our field, and dcgmi's unit where it is not ours.
+const COLUMNS: &[(&str, Field, &str)] = &[
+    ("POWER", Field::PowerWatts, "W"),
+    ("TOTEC", Field::EnergyJoulesTotal, "mJ"),
+    ("GPUTL", Field::UtilizationRatio, "%"),
+    ("MCUTL", Field::MemoryUtilizationRatio, "%"),
+    ("GRACT", Field::GraphicsActiveRatio, "ratio"),
+    ("SMACT", Field::SmActiveRatio, "ratio"),
+    ("SMOCC", Field::SmOccupancyRatio, "ratio"),
+    ("TENSO", Field::TensorActiveRatio, "ratio"),
+    ("DRAMA", Field::DramActiveRatio, "ratio"),
+    ("FP32A", Field::Fp32ActiveRatio, "ratio"),
+    ("PCITX", Field::PcieTransmitBytesPerSecond, "B/s"),
+    ("PCIRX", Field::PcieReceiveBytesPerSecond, "B/s"),
+    ("FBUSD", Field::MemoryUsedBytes, "MiB"),
+    ("FBTTL", Field::MemoryTotalBytes, "MiB"),
+    ("SMCLK", Field::SmClockMhz, "MHz"),
+    ("MMCLK", Field::MemoryClockMhz, "MHz"),
+    ("TMPTR", Field::TemperatureCelsius, "C"),
+    ("MMTMP", Field::MemoryTemperatureCelsius, "C"),
+];
+
+pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    let interval = options.interval.unwrap_or_default().as_micros() as i64;
+    let start = options.start.unwrap_or(Options::DEFAULT_START);
+    let several = files.len() > 1;
+    for (name, field, _) in COLUMNS {
+        recording.columns.insert(*field, (*name).to_owned());
+    }
+    recording.notes.push(format!("times are made from the row number: {start} + row × {} ms", interval as f64 / 1000.0));
+    for (file, mut lines) in files {
+        let mut header: Vec<Option<(Field, Unit)>> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let mut devices: HashMap<u32, (SourceId, i64)> = HashMap::new();
+        let mut values = Vec::new();
+        while let Some((line, text)) = lines.next_line()? {
+            let trimmed = text.trim();
+            if let Some(head) = trimmed.strip_prefix('#') {
+                names = head.split_whitespace().skip(1).map(str::to_owned).collect();
+                header = names.iter().map(|name| column(name)).collect();
+                continue;
+            }
+            let mut cells = trimmed.split_whitespace();
+            let (kind, id) = (cells.next(), cells.next());
+            if kind.is_none() || kind == Some("Id") || kind == Some("ID") {
+                continue;
+            }
+            let (Some("GPU"), Some(Ok(id))) = (kind, id.map(str::parse::<u32>)) else {
+                recording.skip(file, line, "not a row of a GPU");
+                continue;
+            };
+            recording.rows += 1;
+            let cells: Vec<&str> = cells.collect();
+            if cells.len() != header.len() {
+                let problem = format!("row has {} value(s), its header {} column(s)", cells.len(), header.len());
+                let remedy = "the file is truncated or damaged here: restore the row or take it out";
+                return Err(recording.error(file, line, problem, remedy));
+            }
+            values.clear();
+            for ((text, column), name) in cells.iter().zip(&header).zip(&names) {
+                let Some((field, unit)) = column else { continue };
+                match cell(text) {
+                    Cell::Number(value) if is_dcgm_sentinel(value) && *field != Field::EnergyJoulesTotal => recording.absent += 1,
+                    Cell::Number(value) if value >= 9.2e18 => recording.absent += 1,
+                    Cell::Number(value) => values.push((*field, unit.to_ours(value))),
+                    Cell::Absent => recording.absent += 1,
+                    Cell::Other => {
+                        let problem = format!("{} is not a number", quote(text));
+                        return Err(recording.error(file, line, problem, "restore the row or take it out").column(name));
+                    }
+                }
+            }
+            let (source, row) = devices.entry(id).or_insert_with(|| {
+                let device = if several { format!("{}:gpu-{id}", recording.stem(file)) } else { format!("gpu-{id}") };
+                let device = Device { name: device, gpu_index: Some(id), ..Device::default() };
+                (recording.add_device(file, device), 0)
+            });
+            let time = start.plus_micros(interval.saturating_mul(*row));
+            *row += 1;
+            recording.push(*source, time, line, &values, None);
+        }
+        for name in names.iter().filter(|name| column(name).is_none()) {
+            let note = format!("column {name} has no field in the events and is left out");
+            if !recording.notes.contains(&note) {
+                recording.notes.push(note);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn column(name: &str) -> Option<(Field, Unit)> {
+    let (_, field, unit) = COLUMNS.iter().find(|(short, _, _)| *short == name)?;
+    let unit = Unit::named(unit)?;
+    debug_assert!(unit.dimension == field.dimension() || field.dimension() == Dimension::Count);
+    Some((*field, unit))
+}

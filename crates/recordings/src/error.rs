@@ -1,0 +1,60 @@
+use std::fmt;
+
+/// A recording that cannot be imported.
+///
+/// Displayed as `file:line: column "x": what happened; what to do`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImportError {
+    pub file: String,
+    /// Counted from 1.
+    pub line: Option<u64>,
+    /// The column, field or series to blame.
+    pub column: Option<String>,
+    /// What happened.
+    pub problem: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl ImportError {
+    pub(crate) fn whole(file: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { file: file.into(), line: None, column: None, problem: problem.into(), remedy: remedy.into() }
+    }
+
+    pub(crate) fn at(file: &str, line: u64, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { line: Some(line), ..Self::whole(file, problem, remedy) }
+    }
+
+    pub(crate) fn column(mut self, column: impl Into<String>) -> Self {
+        self.column = Some(column.into());
+        self
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(column) = &self.column {
+            write!(f, ": column {column:?}")?;
+        }
+        write!(f, ": {}", self.problem)?;
+        if !self.remedy.is_empty() {
+            write!(f, "; {}", self.remedy)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+/// At most this much of somebody's file is quoted in an error.
+pub(crate) fn quote(text: &str) -> String {
+    let mut short: String = text.chars().take(60).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    format!("{short:?}")
+}

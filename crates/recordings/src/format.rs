@@ -1,0 +1,56 @@
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::InvalidOption;
+
+/// Whose recording it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// `MLPerf` Training: one `:::MLLOG` console log, and the power logs of the nodes.
+    Mlperf,
+    /// `MLPerf` Inference: `mlperf_log_detail.txt` and the power analyser's `spl.txt`.
+    MlperfInference,
+    /// The text that `dcgmi dmon` writes. It has no times: needs an interval.
+    Dcgmi,
+    /// `nvidia-smi --query-gpu=timestamp,… --format=csv`, with or without `nounits`.
+    NvidiaSmi,
+    /// Prometheus: the JSON of `query_range`, or text exposition or `OpenMetrics` with a time stamp on every sample.
+    Prometheus,
+    /// Any table; `--map` says what its columns are.
+    Csv,
+}
+
+impl Format {
+    pub const ALL: [Self; 6] = [Self::Mlperf, Self::MlperfInference, Self::Dcgmi, Self::NvidiaSmi, Self::Prometheus, Self::Csv];
+
+    /// As the command line says it, `mlperf-inference` for example.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Mlperf => "mlperf",
+            Self::MlperfInference => "mlperf-inference",
+            Self::Dcgmi => "dcgmi",
+            Self::NvidiaSmi => "nvidia-smi",
+            Self::Prometheus => "prometheus",
+            Self::Csv => "csv",
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = InvalidOption;
+
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
+        Self::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
+            InvalidOption::new(format!("unknown recording format {text:?}; known: {}", Self::ALL.map(Self::name).join(", ")))
+        })
+    }
+}

@@ -1,0 +1,7 @@
+//! Event logs: one CloudEvents JSON object a line, `.jsonl` or `.jsonl.zst`.
+
+mod reader;
+mod writer;
+
+pub use reader::{EventRef, LogError, LogReader, MAX_EVENT_BYTES};
+pub use writer::{Compression, LogWriter};

@@ -1,0 +1,180 @@
+//! Units of measurement as people write them, and numbers that may be absent.
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Dimension {
+    Power,
+    Energy,
+    Ratio,
+    Clock,
+    Bytes,
+    BytesPerSecond,
+    Temperature,
+    Duration,
+    /// A plain number.
+    Count,
+}
+
+/// value in our unit = value × scale + offset.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Unit {
+    pub(crate) name: &'static str,
+    pub(crate) dimension: Dimension,
+    scale: f64,
+    offset: f64,
+}
+
+const fn unit(name: &'static str, dimension: Dimension, scale: f64) -> Unit {
+    Unit { name, dimension, scale, offset: 0.0 }
+}
+
+use Dimension::{Bytes, BytesPerSecond, Clock, Duration, Energy, Power, Ratio, Temperature};
+
+// The first of a dimension is our own. Letter case matters: mW is not MW.
+const UNITS: &[Unit] = &[
+    unit("W", Power, 1.0),
+    unit("mW", Power, 1e-3),
+    unit("uW", Power, 1e-6),
+    unit("µW", Power, 1e-6),
+    unit("kW", Power, 1e3),
+    unit("MW", Power, 1e6),
+    unit("watts", Power, 1.0),
+    unit("Watts", Power, 1.0),
+    unit("J", Energy, 1.0),
+    unit("mJ", Energy, 1e-3),
+    unit("uJ", Energy, 1e-6),
+    unit("µJ", Energy, 1e-6),
+    unit("kJ", Energy, 1e3),
+    unit("MJ", Energy, 1e6),
+    unit("joules", Energy, 1.0),
+    unit("Joules", Energy, 1.0),
+    unit("mWh", Energy, 3.6),
+    unit("Wh", Energy, 3600.0),
+    unit("kWh", Energy, 3.6e6),
+    unit("ratio", Ratio, 1.0),
+    unit("%", Ratio, 0.01),
+    unit("percent", Ratio, 0.01),
+    unit("MHz", Clock, 1.0),
+    unit("Hz", Clock, 1e-6),
+    unit("kHz", Clock, 1e-3),
+    unit("GHz", Clock, 1e3),
+    unit("B", Bytes, 1.0),
+    unit("bytes", Bytes, 1.0),
+    unit("kB", Bytes, 1e3),
+    unit("MB", Bytes, 1e6),
+    unit("GB", Bytes, 1e9),
+    unit("KiB", Bytes, 1024.0),
+    unit("MiB", Bytes, 1_048_576.0),
+    unit("GiB", Bytes, 1_073_741_824.0),
+    unit("B/s", BytesPerSecond, 1.0),
+    unit("kB/s", BytesPerSecond, 1e3),
+    unit("MB/s", BytesPerSecond, 1e6),
+    unit("GB/s", BytesPerSecond, 1e9),
+    unit("KiB/s", BytesPerSecond, 1024.0),
+    unit("MiB/s", BytesPerSecond, 1_048_576.0),
+    unit("GiB/s", BytesPerSecond, 1_073_741_824.0),
+    unit("C", Temperature, 1.0),
+    unit("°C", Temperature, 1.0),
+    Unit { name: "K", dimension: Temperature, scale: 1.0, offset: -273.15 },
+    Unit { name: "F", dimension: Temperature, scale: 1.0 / 1.8, offset: -32.0 / 1.8 },
+    Unit { name: "°F", dimension: Temperature, scale: 1.0 / 1.8, offset: -32.0 / 1.8 },
+    unit("s", Duration, 1.0),
+    unit("ms", Duration, 1e-3),
+    unit("us", Duration, 1e-6),
+    unit("µs", Duration, 1e-6),
+    unit("ns", Duration, 1e-9),
+    unit("min", Duration, 60.0),
+    unit("h", Duration, 3600.0),
+];
+
+impl Unit {
+    /// Any unit by its name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        UNITS.iter().copied().find(|unit| unit.name == name)
+    }
+
+    pub(crate) fn to_ours(self, value: f64) -> f64 {
+        // Division keeps 32402 mW at 32.402 W; a product with 1e-3 would not.
+        let scaled = if self.scale < 1.0 { value / (1.0 / self.scale).round() } else { value * self.scale };
+        if self.offset == 0.0 { scaled } else { value * self.scale + self.offset }
+    }
+}
+
+impl Dimension {
+    /// The units of this dimension, for error messages.
+    pub(crate) fn units(self) -> String {
+        let names: Vec<&str> = UNITS.iter().filter(|unit| unit.dimension == self).map(|unit| unit.name).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    }
+}
+
+/// What a cell holds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Cell {
+    Number(f64),
+    /// The writer says that there is no value.
+    Absent,
+    /// Neither a number nor a known way to say that there is none.
+    Other,
+}
+
+/// Reads a cell. `NaN`, and text in brackets such as `[N/A]`, say that there is no value.
+pub(crate) fn cell(text: &str) -> Cell {
+    let text = text.trim();
+    if text.is_empty() || text.starts_with('[') && text.ends_with(']') {
+        return Cell::Absent;
+    }
+    if text.len() <= 4 && ["-", "n/a", "na", "nan", "null", "none"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Cell::Absent;
+    }
+    match text.parse::<f64>() {
+        Ok(value) if value.is_finite() => Cell::Number(value),
+        _ => Cell::Other,
+    }
+}
+
+/// DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float widths.
+pub(crate) fn is_dcgm_sentinel(value: f64) -> bool {
+    (2_147_483_632.0..=2_147_483_647.0).contains(&value)
+        || (140_737_488_355_328.0..=140_737_488_355_343.0).contains(&value)
+        || value >= 9.223_372_036_854_775e18
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn converts_to_the_units_of_the_events() {
+        let ours = |value: f64, unit: &str| Unit::named(unit).unwrap().to_ours(value);
+        assert_eq!(ours(32402.0, "mW"), 32.402);
+        assert_eq!(ours(152_162_756.0, "mJ"), 152_162.756);
+        assert_eq!(ours(1.5, "kW"), 1500.0);
+        assert_eq!(ours(2.0, "kWh"), 7.2e6);
+        assert_eq!(ours(87.0, "%"), 0.87);
+        assert_eq!(ours(1.41, "GHz"), 1410.0);
+        assert_eq!(ours(2.0, "MiB"), 2_097_152.0);
+        assert!((ours(300.15, "K") - 27.0).abs() < 1e-9);
+        assert!((ours(212.0, "F") - 100.0).abs() < 1e-9);
+        assert_eq!(Unit::named("mw"), None, "mW or MW: not to be guessed");
+    }
+
+    #[test]
+    fn tells_absent_from_zero_and_from_nonsense() {
+        for text in ["", " ", "[N/A]", "N/A", "[Not Supported]", "nan", "NaN", "-", "null", "[Unknown Error]"] {
+            assert_eq!(cell(text), Cell::Absent, "{text:?}");
+        }
+        assert_eq!(cell(" 0 "), Cell::Number(0.0));
+        assert_eq!(cell("-1.5e3"), Cell::Number(-1500.0));
+        for text in ["1e999", "inf", "12 W", "1,5", "abc"] {
+            assert_eq!(cell(text), Cell::Other, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn knows_dcgm_sentinels() {
+        assert!(is_dcgm_sentinel(9_223_372_036_854_775_794.0));
+        assert!(is_dcgm_sentinel(2_147_483_632.0));
+        assert!(!is_dcgm_sentinel(15_152_422_938.0), "an energy counter in mJ");
+    }
+}

@@ -1,0 +1,354 @@
+//! Each format on small recordings made for the purpose.
+
+use eadt_recordings::{Format, Imported, Input, Options, TimeFormat, import};
+use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
+use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
+
+fn read(format: Format, files: &[(&str, &str)], options: &Options) -> Result<Imported, String> {
+    let inputs = files.iter().map(|(name, text)| Input::new(*name, text.as_bytes())).collect();
+    import(format, inputs, options).map_err(|error| error.to_string())
+}
+
+fn telemetry(events: &[LoggedEvent]) -> Vec<GpuTelemetry> {
+    events.iter().filter(|event| event.topic() == Some(Topic::GpuTelemetry)).map(data).collect()
+}
+
+fn progress(events: &[LoggedEvent]) -> Vec<TrainingProgress> {
+    events.iter().filter(|event| event.topic() == Some(Topic::TrainingProgress)).map(data).collect()
+}
+
+fn data<T: decode::Check>(event: &LoggedEvent) -> T {
+    eadt_schemas::decode(event.data.as_ref().unwrap().get().as_bytes()).unwrap()
+}
+
+fn micros(text: &str) -> EventTime {
+    text.parse().unwrap()
+}
+
+fn maps(texts: &[&str]) -> Options {
+    Options { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..Options::default() }
+}
+
+fn mllog(rank: &str, time_ms: u64, key: &str, value: &str, metadata: &str) -> String {
+    format!(
+        "{rank}:::MLLOG {{\"namespace\": \"\", \"time_ms\": {time_ms}, \"key\": \"{key}\", \"value\": {value}, \"metadata\": {metadata}}}\n"
+    )
+}
+
+const T0: u64 = 1_700_000_000_000;
+
+fn power_log() -> String {
+    (0..20).map(|i| mllog("", T0 - 4000 + 2000 * i, "power_reading", &(6000 + i).to_string(), "\"\"")).collect()
+}
+
+#[test]
+fn mlperf_tells_phases_blocks_evaluations_and_samples() {
+    let log = [
+        "+ shell trace\n".to_owned(),
+        mllog("0: ", T0 - 2000, "submission_benchmark", "\"llama2_70b_lora\"", "{}"),
+        mllog("0: ", T0 - 1999, "global_batch_size", "8", "{}"),
+        mllog("1: ", T0, "run_start", "null", "{}"),
+        mllog("0: ", T0, "run_start", "null", "{}"),
+        mllog("0: ", T0, "block_start", "null", "{\"samples_count\": 0}"),
+        mllog("0: ", T0 + 10_000, "block_stop", "null", "{\"samples_count\": 100}"),
+        mllog("0: ", T0 + 10_000, "eval_start", "null", "{\"samples_count\": 100}"),
+        mllog("0: ", T0 + 12_000, "eval_stop", "null", "{\"samples_count\": 100}"),
+        mllog("0: ", T0 + 12_001, "block_start", "null", "{\"samples_count\": 100}"),
+        mllog("0: ", T0 + 20_000, "block_stop", "null", "{\"samples_count\": 180}"),
+        mllog("0: ", T0 + 20_500, "run_stop", "null", "{\"samples_count\": 180}"),
+    ]
+    .concat();
+    let options = Options { workload: Some("lab/llama".to_owned()), ..Options::default() };
+    let imported = read(Format::Mlperf, &[("runs/result.txt", &log), ("power/node_0.txt", &power_log())], &options).unwrap();
+    let events: Vec<LoggedEvent> = imported.events().collect();
+    assert!(events.is_sorted_by_key(|event| event.time));
+    assert_eq!(events.len() as u64, imported.report.events);
+
+    let power = telemetry(&events);
+    assert_eq!(power.len(), 20);
+    assert_eq!(power[3].power_watts, Some(6003.0));
+    assert_eq!((power[0].device.as_str(), power[0].meter, power[0].origin), ("node_0", Meter::Node, Origin::Imported));
+    assert_eq!(power.iter().filter(|event| event.last).count(), 1);
+    assert!(power[19].last);
+
+    let progress = progress(&events);
+    let told: Vec<_> = progress
+        .iter()
+        .map(|event| ((event.time.millis() - T0 as i64), event.phase, event.span.as_deref(), event.samples_total))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (0, Phase::Started, Some("block 1"), Some(0.0)),
+            (10_000, Phase::Progress, Some("evaluation 1"), Some(100.0)),
+            (12_000, Phase::Progress, Some(""), Some(100.0)),
+            (12_001, Phase::Progress, Some("block 2"), Some(100.0)),
+            (20_000, Phase::Progress, Some(""), Some(180.0)),
+            (20_500, Phase::Finished, Some(""), Some(180.0)),
+        ]
+    );
+    assert!(progress.last().unwrap().last);
+    assert_eq!(progress[0].global_batch_size, Some(8));
+    let skipped: Vec<_> = imported.report.skipped.iter().map(|skipped| (skipped.reason.as_str(), skipped.lines)).collect();
+    assert!(skipped.contains(&("not an MLLOG entry", 1)) && skipped.contains(&("told by another rank, too", 1)), "{skipped:?}");
+    assert_eq!(imported.report.same_stamp, 0, "entries of one time are no equal rows");
+}
+
+#[test]
+fn mlperf_counts_epochs_where_nothing_else_counts() {
+    let mut log = mllog("", T0, "run_start", "null", "{}") + &mllog("", T0, "train_samples", "1000", "{}");
+    for epoch in 1..=3 {
+        log += &mllog("", T0 + epoch * 1000, "epoch_start", "null", &format!("{{\"epoch_num\": {epoch}}}"));
+        log += &mllog("", T0 + epoch * 1000 + 900, "epoch_stop", "null", &format!("{{\"epoch_num\": {epoch}}}"));
+    }
+    log += &mllog("", T0 + 3950, "run_stop", "null", "{}");
+    let imported = read(Format::Mlperf, &[("result.txt", &log)], &Options::default()).unwrap();
+    let events: Vec<LoggedEvent> = imported.events().collect();
+    let progress = progress(&events);
+    let samples: Vec<_> = progress.iter().map(|event| event.samples_total.unwrap()).collect();
+    assert_eq!(samples, [0.0, 0.0, 1000.0, 1000.0, 2000.0, 2000.0, 3000.0, 3000.0]);
+    assert_eq!(progress[3].span.as_deref(), Some("epoch 2"));
+    assert_eq!(progress[0].workload, "imported/result");
+}
+
+#[test]
+fn mlperf_errors_say_where_and_what() {
+    let start = mllog("", T0, "run_start", "null", "{}");
+    let cut = format!("{start}:::MLLOG {{\"time_ms\": 17000000");
+    let error = |files: &[(&str, &str)]| read(Format::Mlperf, files, &Options::default()).unwrap_err();
+    assert!(error(&[("a.txt", &cut)]).starts_with("a.txt:2: log entry"), "{}", error(&[("a.txt", &cut)]));
+    let twice = [start.clone(), mllog("", T0 + 9, "run_start", "null", "{}")].concat();
+    assert!(error(&[("a.txt", &twice)]).contains("a.txt:2: a second run"));
+    assert!(error(&[("a.txt", &start), ("b.txt", &start)]).contains("one call imports one run"));
+    let bad = mllog("", T0, "power_reading", "\"high\"", "\"\"");
+    assert!(error(&[("p.txt", &bad)]).contains("column \"value\": power_reading \"high\""));
+    let huge = mllog("", T0, "power_reading", "6781000", "\"\"");
+    assert!(error(&[("p.txt", &huge)]).contains("p.txt:1: column \"value\": 6781000 W is more than one node can draw"));
+    assert!(error(&[("p.txt", "hello\n")]).contains("no reading found"));
+}
+
+#[test]
+fn mlperf_inference_joins_both_files_by_their_clock() {
+    let spl: Vec<String> = (0..10)
+        .map(|i| format!("Time,07-12-2024 23:12:{:02}.500,Watts,{}.5,Volts,239.1,Ch1,Watts,800.0\n", i, 2000 + i))
+        .collect();
+    let spl = spl.concat();
+    let detail = [
+        mllog("", 1, "effective_samples_per_query", "500", "{}"),
+        mllog("", 2, "result_query_count", "3", "{}"),
+        mllog("", 3, "power_begin", "\"07-12-2024 23:12:02.000\"", "{}"),
+        mllog("", 3, "power_end", "\"07-12-2024 23:12:07.000\"", "{}"),
+    ]
+    .concat();
+    let imported =
+        read(Format::MlperfInference, &[("spl.txt", &spl), ("mlperf_log_detail.txt", &detail)], &Options::default()).unwrap();
+    let events: Vec<LoggedEvent> = imported.events().collect();
+    let power = telemetry(&events);
+    assert_eq!((power[1].power_watts, power[1].meter), (Some(2001.5), Meter::Wall));
+    let progress = progress(&events);
+    assert_eq!(progress.iter().map(|event| event.phase).collect::<Vec<_>>(), [Phase::Started, Phase::Finished]);
+    assert_eq!(progress[1].samples_total, Some(1500.0));
+    assert_eq!(progress[0].time, micros("2024-07-12T23:12:02Z"));
+    let cut = format!("{spl}Time,07-12-2024 23:1");
+    let error = read(Format::MlperfInference, &[("spl.txt", &cut)], &Options::default()).unwrap_err();
+    assert!(error.starts_with("spl.txt:11: column \"Time\""), "{error}");
+}
+
+const DMON: &str = "\
+# Entity  POWER  TOTEC  SMCLK  SACLK  GPUTL
+      Id      W     mJ                     
+   GPU 0  100.5  1000000  1410  1410  50
+   GPU 1  N/A    2000000  1410  1410  51
+
+# Entity  POWER  TOTEC  SMCLK  SACLK  GPUTL
+      Id      W     mJ                     
+   GPU 0  101.5  1002000  1400  1410  52
+   GPU 1  90.0   9223372036854775794  1410  1410  53
+Switch 0  1 2 3 4 5
+";
+
+#[test]
+fn dcgmi_makes_times_from_the_interval_and_keeps_absent_apart_from_zero() {
+    let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
+    let imported = read(Format::Dcgmi, &[("a.txt", DMON)], &options).unwrap();
+    let events: Vec<LoggedEvent> = imported.events().collect();
+    let rows = telemetry(&events);
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[0].energy_joules_total, Some(1000.0));
+    assert_eq!(rows[2].time.micros() - rows[0].time.micros(), 20_000);
+    assert_eq!((rows[1].power_watts, rows[3].energy_joules_total), (None, None));
+    assert_eq!(rows[2].utilization_ratio, Some(0.52));
+    assert_eq!(imported.report.absent_values, 2);
+    assert!(imported.report.notes.iter().any(|note| note.contains("SACLK")));
+    assert!(imported.report.skipped.iter().any(|skipped| skipped.first_line == 10));
+    let cut = DMON.replace("1410  53\nSwitch 0  1 2 3 4 5\n", "");
+    let error = read(Format::Dcgmi, &[("a.txt", &cut)], &options).unwrap_err();
+    assert!(error.contains("a.txt:9: row has 3 value(s), its header 5"), "{error}");
+    let two = read(Format::Dcgmi, &[("a.txt", DMON), ("b.txt", DMON)], &options).unwrap();
+    let devices: std::collections::BTreeSet<String> =
+        telemetry(&two.events().collect::<Vec<_>>()).into_iter().map(|row| row.device).collect();
+    assert_eq!(devices.into_iter().collect::<Vec<_>>(), ["a:gpu-0", "a:gpu-1", "b:gpu-0", "b:gpu-1"]);
+}
+
+#[test]
+fn nvidia_smi_with_and_without_units() {
+    let with = "timestamp, index, uuid, name, power.draw [W], utilization.gpu [%], memory.used [MiB], temperature.gpu, pstate\n\
+                2023/11/16 18:17:03.979, 0, GPU-a, NVIDIA H100 80GB HBM3, 62.35 W, 87 %, 1024 MiB, 45, P0\n\
+                2023/11/16 18:17:04.979, 0, GPU-a, NVIDIA H100 80GB HBM3, [N/A], 88 %, 1024 MiB, 46, P0\n";
+    let without = with.replace(" W,", ",").replace(" %,", ",").replace(" MiB,", ",");
+    for text in [with, without.as_str()] {
+        let imported = read(Format::NvidiaSmi, &[("smi.csv", text)], &Options::default()).unwrap();
+        let rows = telemetry(&imported.events().collect::<Vec<_>>());
+        assert_eq!((rows[0].power_average_watts, rows[0].power_watts), (Some(62.35), None), "an average on this board");
+        assert_eq!((rows[0].utilization_ratio, rows[0].memory_used_bytes), (Some(0.87), Some(1 << 30)));
+        assert_eq!((rows[1].power_average_watts, rows[1].temperature_celsius), (None, Some(46.0)));
+        assert_eq!((rows[0].device.as_str(), rows[0].gpu_index), ("GPU-a", Some(0)));
+        assert_eq!(imported.report.absent_values, 1);
+    }
+    let a100 = read(Format::NvidiaSmi, &[("smi.csv", &with.replace("H100", "A100"))], &Options::default()).unwrap();
+    assert_eq!(telemetry(&a100.events().collect::<Vec<_>>())[0].power_watts, Some(62.35));
+    let bad = with.replace("62.35 W", "62.35 V");
+    let error = read(Format::NvidiaSmi, &[("smi.csv", &bad)], &Options::default()).unwrap_err();
+    assert!(error.contains("smi.csv:2: column \"power.draw\": \"62.35 V\" has an unknown unit"), "{error}");
+    let headless = with.split_once('\n').unwrap().1;
+    assert!(read(Format::NvidiaSmi, &[("smi.csv", headless)], &Options::default()).unwrap_err().contains("noheader"));
+}
+
+#[test]
+fn prometheus_in_all_three_writings() {
+    let json = r#"{"status":"success","data":{"resultType":"matrix","result":[
+        {"metric":{"__name__":"DCGM_FI_DEV_POWER_USAGE","UUID":"GPU-a","gpu":"0","Hostname":"n1","namespace":"lab","pod":"bert-0"},
+         "values":[[1700000000,"300.5"],[1700000001.5,"301"]]},
+        {"metric":{"__name__":"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION","UUID":"GPU-a","gpu":"0","namespace":"lab","pod":"bert-0"},
+         "values":[[1700000000,"5000"],[1700000001.5,"455000"]]},
+        {"metric":{"__name__":"training_samples_per_second","namespace":"lab","pod":"bert-0"},"values":[[1700000000,"12.5"]]}]}}"#;
+    let text = "# HELP DCGM_FI_DEV_POWER_USAGE power\n\
+        DCGM_FI_DEV_POWER_USAGE{UUID=\"GPU-a\",gpu=\"0\",Hostname=\"n1\",namespace=\"lab\",pod=\"bert-0\"} 300.5 1700000000000\n\
+        DCGM_FI_DEV_POWER_USAGE{UUID=\"GPU-a\",gpu=\"0\",namespace=\"lab\",pod=\"bert-0\"} 301 1700000001500\n\
+        {__name__=\"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION\",UUID=\"GPU-a\",namespace=\"lab\",pod=\"bert-0\"} 5000 1700000000000\n\
+        DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID=\"GPU-a\",namespace=\"lab\",pod=\"bert-0\"} 455000 1700000001500\n\
+        training_samples_per_second{namespace=\"lab\",pod=\"bert-0\"} 12.5 1700000000000\n";
+    let open = text.replace("1700000000000\n", "1700000000\n").replace("1700000001500\n", "1700000001.5\n") + "# EOF\n";
+    for text in [json, text, open.as_str()] {
+        let imported = read(Format::Prometheus, &[("p", text)], &Options::default()).unwrap();
+        let events: Vec<LoggedEvent> = imported.events().collect();
+        let rows = telemetry(&events);
+        assert_eq!(rows.len(), 2, "{text}");
+        assert_eq!((rows[0].power_watts, rows[0].energy_joules_total), (Some(300.5), Some(5.0)));
+        assert_eq!((rows[1].power_watts, rows[1].energy_joules_total), (Some(301.0), Some(455.0)));
+        assert_eq!(rows[0].workload.as_deref(), Some("lab/bert-0"));
+        assert_eq!(rows[1].time.seconds_since(rows[0].time), 1.5);
+        assert_eq!(progress(&events)[0].samples_per_second, Some(12.5));
+        assert_eq!((imported.report.duplicates, imported.report.same_stamp), (0, 0));
+    }
+    let error = |text: &str| read(Format::Prometheus, &[("p", text)], &Options::default()).unwrap_err();
+    assert!(error("DCGM_FI_DEV_GPU_UTIL{gpu=\"0\"} 5\n").contains("no time stamp"));
+    assert!(error(&json[..json.len() - 9]).contains("truncated"));
+    assert!(error("DCGM_FI_DEV_GPU_UTIL{gpu=\"0} 5 1\n").contains("p:1: "));
+}
+
+#[test]
+fn csv_reads_units_and_refuses_impossible_ones() {
+    let text = "Time,Power,Energy [mJ],Util\n2022-07-13 02:07:36.5,350000,1000,50\n2022-07-13 02:07:37.5,351000,351000,n/a\n";
+    let options = maps(&["power_watts=Power:mW", "energy_joules_total=Energy", "utilization_ratio=Util:%"]);
+    let imported = read(Format::Csv, &[("board.csv", text)], &options).unwrap();
+    let rows = telemetry(&imported.events().collect::<Vec<_>>());
+    assert_eq!(
+        (rows[0].power_watts, rows[0].energy_joules_total, rows[0].utilization_ratio),
+        (Some(350.0), Some(1.0), Some(0.5))
+    );
+    assert_eq!((rows[1].utilization_ratio, rows[1].last), (None, true));
+    assert_eq!(imported.report.counters[0].counter_joules, 350.0);
+    assert_eq!(imported.report.counters[0].integral_joules, 350.5);
+
+    let error = |texts: &[&str]| read(Format::Csv, &[("board.csv", text)], &maps(texts)).unwrap_err();
+    assert_eq!(
+        error(&["power_watts=Power"]),
+        "board.csv:2: column \"Power\": 350000 W is more than one GPU board can draw (5000 W); say the unit, for example \
+         --map power_watts=Power:mW, or what the meter covers if it is more than one GPU (gpu, module, node, wall)"
+    );
+    assert!(error(&["power_watts=Watt"]).contains("has no column \"Watt\"; the columns are: \"Time\", \"Power\""));
+    assert!(error(&["power_watts=Power:bananas"]).contains("unknown unit \"bananas\""));
+    assert!(error(&["power_watts=Power:MHz"]).contains("MHz is not a unit of power_watts; units of power_watts: W, mW"));
+    assert!(error(&["energy_joules_total=Energy:kWh"]).contains("--map says kWh, the header says mJ"));
+    assert!(error(&["utilization_ratio=Util"]).contains("board.csv:2: column \"Util\": field utilization_ratio: 50 is not"));
+    assert!(error(&["power_watts=Power:mW", "time=#9"]).contains("has no column \"#9\""));
+    let counter = text.replace("[mJ]", "");
+    let error = read(Format::Csv, &[("board.csv", &counter)], &maps(&["energy_joules_total=Energy"])).unwrap_err();
+    assert!(error.contains("grows by 350000 W on average") && error.contains("--map energy_joules_total=Energy:mJ"), "{error}");
+}
+
+#[test]
+fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
+    let mut text = "ts,w\n".to_owned();
+    for second in [0, 1, 2, 4, 3, 3, 5, 5, 6, 60] {
+        // Second 3 is told twice alike, second 5 with two values.
+        let watts = if second == 5 { 100 + text.len() % 7 } else { 100 };
+        text += &[(1_700_000_000 + second).to_string(), format!(",{watts}\n")].concat();
+    }
+    let fives: Vec<f64> =
+        text.lines().filter_map(|line| line.strip_prefix("1700000005,")).map(|watts| watts.parse().unwrap()).collect();
+    assert_ne!(fives[0], fives[1]);
+    let options = Options { time_format: Some(TimeFormat::Unix), ..maps(&["power_watts=w"]) };
+    let imported = read(Format::Csv, &[("a.csv", &text)], &options).unwrap();
+    let report = &imported.report;
+    assert_eq!((report.rows, report.events), (10, 8));
+    assert_eq!((report.duplicates, report.same_stamp, report.out_of_order), (1, 1, 2));
+    assert_eq!(report.gaps.len(), 1);
+    assert_eq!(report.gaps[0].seconds, 54.0);
+    let rows = telemetry(&imported.events().collect::<Vec<_>>());
+    assert_eq!(rows[5].power_watts, Some(f64::midpoint(fives[0], fives[1])));
+    assert!(rows.is_sorted_by_key(|row| row.time));
+    let shown = report.to_string();
+    for part in ["repeated rows dropped: 1", "put together: 1", "out of order, sorted: 2", "gaps: 1", "54.000 s"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+}
+
+#[test]
+fn csv_counts_requests_and_adds_up_tokens() {
+    let text = "TIMESTAMP,Generated\n2023-11-16 18:17:03.5,10\n2023-11-16 18:17:03.5,5\n2023-11-16 18:17:09.0,7\n";
+    let imported = read(Format::Csv, &[("trace.csv", text)], &maps(&["samples=*", "tokens=Generated"])).unwrap();
+    let events = imported.events().collect::<Vec<_>>();
+    let told: Vec<_> =
+        progress(&events).iter().map(|event| (event.samples_total.unwrap(), event.tokens_total.unwrap())).collect();
+    assert_eq!(told, [(0.0, 0.0), (2.0, 15.0), (2.0, 15.0), (3.0, 22.0)]);
+    assert_eq!(events[1].time.micros() - events[0].time.micros(), 1);
+    assert_eq!(events[2].time.to_string(), "2023-11-16T18:17:09.000000Z");
+    assert_eq!((imported.report.duplicates, imported.report.same_stamp, imported.report.rows), (0, 0, 3));
+    let error = read(Format::Csv, &[("trace.csv", "time,n\n2023-11-16 18:17:03,-4\n")], &maps(&["tokens=n"])).unwrap_err();
+    assert!(error.contains("-4 cannot be added"), "{error}");
+}
+
+#[test]
+fn csv_names_damage_by_line() {
+    let error = |text: &str| read(Format::Csv, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error("time,w\n2022-07-13 02:07:36,1\n2022-07-13 02:0").starts_with("a.csv:3: row has 1 cell(s)"));
+    assert!(error("time,w\n2022-07-13 02:07:36,1e999\n").contains("a.csv:2: column \"w\": \"1e999\" is not a number"));
+    assert!(error("time,w\n1700000000,5\n").contains("say --time-format unix "));
+    assert!(error("x,w\n1,5\n").contains("--map time=COLUMN"));
+    assert!(error("time,w\n2022-07-13 02:07:36,-5\n").contains("field power_watts: -5 is not between"));
+    assert!(error("").contains("a.csv"));
+}
+
+#[test]
+fn a_compressed_recording_is_read_and_a_damaged_one_named() {
+    let text = "Time,Power\n".to_owned() + &"2022-07-13 02:07:36.5,30\n".repeat(2000);
+    let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    let of = |bytes: &[u8]| import(Format::Csv, vec![Input::new("a.csv.zst", bytes)], &maps(&["power_watts=Power"]));
+    assert_eq!(of(&packed).unwrap().report.duplicates, 1999);
+    assert!(of(&packed[..packed.len() / 2]).unwrap_err().to_string().contains("truncated or damaged"));
+}
+
+#[test]
+fn an_import_is_the_same_every_time_and_its_ids_are_unique() {
+    let options = Options { workload: Some("lab/run".to_owned()), ..Options::default() };
+    let lines = || {
+        let imported = read(Format::Mlperf, &[("node_0.txt", &power_log())], &options).unwrap();
+        imported.events().map(|event| serde_json::to_string(&event).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(), lines());
+    let ids: std::collections::BTreeSet<String> =
+        read(Format::Mlperf, &[("node_0.txt", &power_log())], &options).unwrap().events().map(|event| event.id).collect();
+    assert_eq!(ids.len(), 20);
+}
