@@ -1,1 +1,24 @@
-//! eadt-actuator
+//! The actuator: has workloads changed as decided, and says what became of every decision.
+//!
+//! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every
+//! change) and `actuations.v1`. A decision goes through dereference → plan → check → apply → watch → report, a file each;
+//! all but apply are pure, and only what was checked can be applied.
+//!
+//! Delivery is at-least-once with an idempotent, fenced effect: decision id and generation are written with the change,
+//! so a decision that is seen again is recognised on the object, and what was reported already is read from
+//! `workloads.v1`. The actuator keeps no state of its own. It never touches a workload that did not opt in, that is
+//! paused, or that is not in mode `enforce`; it never goes outside a workload's bounds; it never decides.
+
+pub mod apply;
+pub mod check;
+pub mod dereference;
+mod metrics;
+pub mod plan;
+pub mod report;
+mod service;
+mod settings;
+pub mod watch;
+
+pub use eadt_cluster::Cluster;
+pub use service::{Error, Service, run};
+pub use settings::Settings;

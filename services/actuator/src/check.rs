@@ -1,0 +1,446 @@
+//! Step 3: whether a planned change may and can be made. Pure; everything that cannot be done is refused here, before
+//! anything is touched.
+
+use eadt_cluster::{Change, Managed};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Bounds, Decision, Layout, UpdateMode, Workload};
+
+use crate::plan::Planned;
+
+/// Why a decision is not applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Short and fixed, for metrics.
+    pub kind: &'static str,
+    /// In words, for people.
+    pub reason: String,
+}
+
+impl Refusal {
+    pub fn new(kind: &'static str, reason: impl Into<String>) -> Self {
+        Self { kind, reason: reason.into() }
+    }
+}
+
+/// A change that may be made: only this can be applied.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checked {
+    change: Change,
+}
+
+impl Checked {
+    pub fn change(&self) -> &Change {
+        &self.change
+    }
+}
+
+/// What the checks allow.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    Apply(Checked),
+    /// Mode `recommend`: it could be made, but people decide.
+    Recommend,
+}
+
+/// Checks a planned change against the object as it is at `now`; `deadline_seconds` is what a rollout has.
+pub fn check(
+    planned: &Planned,
+    decision: &Decision,
+    managed: &Managed,
+    now: EventTime,
+    deadline_seconds: f64,
+) -> Result<Verdict, Refusal> {
+    let state = &managed.state;
+    in_time(decision, managed, now)?;
+    permitted(state)?;
+    same_base(decision, managed)?;
+    if planned.layout == state.layout {
+        return Err(Refusal::new("no_change", "the workload is laid out like this already"));
+    }
+    within_bounds(&planned.layout, state)?;
+    feasible(planned, decision, managed, now)?;
+    if state.mode == UpdateMode::Recommend {
+        return Ok(Verdict::Recommend);
+    }
+    Ok(Verdict::Apply(Checked {
+        change: Change {
+            workload: state.workload.clone(),
+            decision_id: decision.id.clone(),
+            decision_time: decision.time,
+            generation: state.generation,
+            layout: planned.layout.clone(),
+            restarts: planned.restarts,
+            ready_within_seconds: deadline_seconds,
+        },
+    }))
+}
+
+fn refuse<T>(kind: &'static str, reason: String) -> Result<T, Refusal> {
+    Err(Refusal { kind, reason })
+}
+
+fn in_time(decision: &Decision, managed: &Managed, now: EventTime) -> Result<(), Refusal> {
+    // A decision without an expiry carries the default time.
+    if decision.expires != EventTime::default() && now >= decision.expires {
+        return refuse("expired", format!("it expired at {}, now is {now}", decision.expires));
+    }
+    match &managed.applied {
+        Some(applied) if decision.time <= applied.decision_time => refuse(
+            "older",
+            format!(
+                "it is of {}, not newer than the decision {} of {}",
+                decision.time, applied.decision_id, applied.decision_time
+            ),
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn permitted(state: &Workload) -> Result<(), Refusal> {
+    if state.mode == UpdateMode::Observe {
+        return refuse("mode", "the workload is in mode observe: nothing is changed".into());
+    }
+    if state.paused {
+        return refuse("paused", "the workload is paused".into());
+    }
+    Ok(())
+}
+
+fn same_base(decision: &Decision, managed: &Managed) -> Result<(), Refusal> {
+    let state = &managed.state;
+    if let Some(applied) = managed.rolling_out() {
+        return refuse("rollout", format!("the rollout of decision {} is still in progress", applied.decision_id));
+    }
+    if state.ready_time.is_none() {
+        return refuse("rollout", format!("generation {} is not ready yet", state.generation));
+    }
+    match decision.generation {
+        Some(generation) if generation == state.generation => {}
+        Some(generation) => {
+            return refuse("generation", format!("it was made for generation {generation}, in force is {}", state.generation));
+        }
+        None => return refuse("generation", "it names no generation".into()),
+    }
+    if decision.from != state.layout {
+        return refuse(
+            "layout",
+            format!("it was made for the layout {}, in force is {}", words(&decision.from), words(&state.layout)),
+        );
+    }
+    Ok(())
+}
+
+fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
+    let Bounds { mps_thread_percentage_min, mps_thread_percentage_max, replicas_min, replicas_max, .. } = state.bounds;
+    let now = &state.layout;
+    let from_u32 = |value: Option<u32>| value.map(f64::from);
+    for (name, to, now, low, high) in [
+        (
+            "mps_thread_percentage",
+            from_u32(to.mps_thread_percentage),
+            from_u32(now.mps_thread_percentage),
+            from_u32(mps_thread_percentage_min).unwrap_or(1.0),
+            from_u32(mps_thread_percentage_max).unwrap_or(100.0),
+        ),
+        (
+            "replicas",
+            from_u32(to.replicas),
+            from_u32(now.replicas),
+            from_u32(replicas_min).unwrap_or(1.0),
+            from_u32(replicas_max).unwrap_or(f64::MAX),
+        ),
+        (
+            "power_limit_watts",
+            to.power_limit_watts,
+            now.power_limit_watts,
+            state.bounds.power_limit_watts_min.unwrap_or(f64::MIN_POSITIVE),
+            least(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
+        ),
+        ("sm_clock_mhz", to.sm_clock_mhz, now.sm_clock_mhz, f64::MIN_POSITIVE, f64::MAX),
+    ] {
+        // What is not turned is not judged: the user may have set it outside the bounds.
+        if let Some(to) = to.filter(|to| Some(*to) != now && !(low..=high).contains(to)) {
+            let side = if to < low { format!("below {low}") } else { format!("above {high}") };
+            return refuse("bounds", format!("{name} {to} is {side}"));
+        }
+    }
+    if let (Some(replicas), Some(percentage), Some(gpus)) = (to.replicas, to.mps_thread_percentage, state.gpus.filter(|n| *n > 0))
+    {
+        let sum = u64::from(replicas.div_ceil(gpus)) * u64::from(percentage);
+        let allowed = u64::from(state.bounds.oversubscription_percentage_max.unwrap_or(100).clamp(100, 200));
+        let before = now.replicas.zip(now.mps_thread_percentage).map(|(r, p)| u64::from(r.div_ceil(gpus)) * u64::from(p));
+        // One process alone cannot be too many; and going down from what is allowed no longer is always allowed.
+        if sum > allowed && before.is_none_or(|before| sum > before) {
+            return refuse(
+                "bounds",
+                format!("the processes on one GPU would hold {sum} % of its threads, allowed are {allowed} %"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn least(a: Option<f64>, b: Option<f64>) -> f64 {
+    a.unwrap_or(f64::MAX).min(b.unwrap_or(f64::MAX))
+}
+
+fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: EventTime) -> Result<(), Refusal> {
+    let (to, state) = (&planned.layout, &managed.state);
+    if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage) {
+        if asked > default {
+            return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the {asked} % asked for"));
+        }
+    }
+    if let (Some(replicas), Some(world)) = (to.replicas, to.world_size) {
+        if replicas != world {
+            return refuse("world_size", format!("a world of {world} needs {world} replicas, not {replicas}"));
+        }
+    }
+    if to.replicas != state.layout.replicas {
+        if let Some(replicas) = to.replicas {
+            replicas_fit(replicas, to, state)?;
+        }
+    }
+    let day_ago = now.plus_seconds(-86_400.0);
+    let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
+    match state.bounds.restarts_per_day_max.map(u64::from) {
+        // The way back is never barred.
+        Some(max) if planned.restarts && decision.action != Action::Revert && recent >= max => {
+            refuse("restart_budget", format!("{recent} restarts within 24 h, allowed are {max}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn replicas_fit(replicas: u32, to: &Layout, state: &Workload) -> Result<(), Refusal> {
+    if replicas == 0 {
+        return refuse("replicas", "at least one replica must stay".into());
+    }
+    if let Some(gpus) = state.gpus.filter(|gpus| *gpus > 0) {
+        if replicas > gpus {
+            match state.backend.as_deref() {
+                None => {
+                    let reason =
+                        format!("{replicas} ranks on {gpus} GPUs: the backend is not declared, and NCCL allows one rank a GPU");
+                    return refuse("backend", reason);
+                }
+                Some(backend) if backend.eq_ignore_ascii_case("nccl") => {
+                    return refuse("backend", format!("{replicas} ranks on {gpus} GPUs: NCCL allows one rank a GPU"));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(local) = to.local_world_size {
+            if local.checked_mul(gpus) != Some(replicas) {
+                return refuse("world_size", format!("{replicas} replicas on {gpus} GPUs do not make {local} a GPU"));
+            }
+        }
+    }
+    match state.global_batch_size {
+        Some(batch) if batch % replicas != 0 => {
+            refuse("batch", format!("{replicas} replicas do not divide the global batch of {batch}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A layout in words, for a reason.
+fn words(layout: &Layout) -> String {
+    let mut parts = Vec::new();
+    let mut add = |name: &str, value: Option<f64>, unit: &str| {
+        if let Some(value) = value {
+            parts.push(format!("{name} {value}{unit}"));
+        }
+    };
+    add("replicas", layout.replicas.map(f64::from), "");
+    add("threads", layout.mps_thread_percentage.map(f64::from), " %");
+    add("world", layout.world_size.map(f64::from), "");
+    add("per GPU", layout.local_world_size.map(f64::from), "");
+    add("cap", layout.power_limit_watts, " W");
+    add("clock", layout.sm_clock_mhz, " MHz");
+    if parts.is_empty() { "unknown".into() } else { parts.join(", ") }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use eadt_cluster::Applied;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::plan::{Plan, plan};
+
+    pub fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    pub fn layout(replicas: u32, percentage: u32) -> Layout {
+        Layout {
+            replicas: Some(replicas),
+            mps_thread_percentage: Some(percentage),
+            world_size: Some(replicas),
+            local_world_size: Some(replicas / 3),
+            ..Layout::default()
+        }
+    }
+
+    pub fn managed() -> Managed {
+        Managed {
+            state: Workload {
+                time: at(0.0),
+                workload: "eadt/llm-training".into(),
+                kind: "StatefulSet".into(),
+                generation: 4,
+                layout: layout(6, 50),
+                mode: UpdateMode::Enforce,
+                bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+                gpus: Some(3),
+                gpu_power_limit_watts: Some(400.0),
+                backend: Some("gloo".into()),
+                global_batch_size: Some(576),
+                ready_time: Some(at(0.0)),
+                ..Workload::default()
+            },
+            applied: None,
+            mps_default_thread_percentage: Some(100),
+            restarts: vec![],
+        }
+    }
+
+    pub fn decision() -> Decision {
+        Decision {
+            id: "d-60".into(),
+            workload: "eadt/llm-training".into(),
+            time: at(60.0),
+            action: Action::Decrease,
+            from: layout(6, 50),
+            to: layout(6, 40),
+            generation: Some(4),
+            restarts: true,
+            expires: at(360.0),
+            ..Decision::default()
+        }
+    }
+
+    pub fn applied() -> Applied {
+        Applied {
+            decision_id: "d-0".into(),
+            decision_time: at(0.0),
+            generation: 4,
+            time: at(10.0),
+            layout: layout(6, 50),
+            before: layout(6, 60),
+            ready_by: at(610.0),
+            ready_time: Some(at(40.0)),
+            rolled_back: None,
+        }
+    }
+
+    fn verdict(decision: &Decision, managed: &Managed, now: EventTime) -> Result<Verdict, Refusal> {
+        match plan(decision, managed) {
+            Plan::Change(planned) => check(&planned, decision, managed, now, 600.0),
+            other => panic!("not a change: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_good_change_is_fenced_by_decision_and_generation() {
+        let Ok(Verdict::Apply(checked)) = verdict(&decision(), &managed(), at(70.0)) else { panic!("refused") };
+        let change = checked.change();
+        assert_eq!((change.decision_id.as_str(), change.generation, change.restarts), ("d-60", 4, true));
+        assert_eq!(change.layout, layout(6, 40));
+    }
+
+    #[test]
+    fn mode_recommend_only_recommends() {
+        let mut managed = managed();
+        managed.state.mode = UpdateMode::Recommend;
+        assert_eq!(verdict(&decision(), &managed, at(70.0)), Ok(Verdict::Recommend));
+    }
+
+    /// Each refusal of the design: what is wrong, and a word of the reason that must be given.
+    #[test]
+    fn everything_that_may_not_be_done_is_refused_with_its_reason() {
+        type Spoil = fn(&mut Decision, &mut Managed, &mut EventTime);
+        let cases: [(&str, &str, Spoil); 20] = [
+            ("expired", "expired", |_, _, now| *now = at(360.0)),
+            ("older", "d-0", |d, m, _| {
+                m.applied = Some(Applied { decision_time: d.time, ..applied() });
+            }),
+            ("mode", "observe", |_, m, _| m.state.mode = UpdateMode::Observe),
+            ("paused", "paused", |_, m, _| m.state.paused = true),
+            ("rollout", "d-0", |_, m, _| m.applied = Some(Applied { ready_time: None, ..applied() })),
+            ("rollout", "not ready", |_, m, _| m.state.ready_time = None),
+            ("generation", "generation 3", |d, _, _| d.generation = Some(3)),
+            ("generation", "names no", |d, _, _| d.generation = None),
+            ("layout", "threads 60 %", |d, _, _| d.from.mps_thread_percentage = Some(60)),
+            ("no_change", "already", |d, _, _| d.to = d.from.clone()),
+            ("bounds", "below 45", |_, m, _| m.state.bounds.mps_thread_percentage_min = Some(45)),
+            ("bounds", "above 6", |d, m, _| {
+                m.state.bounds.replicas_max = Some(6);
+                d.to = layout(9, 35);
+            }),
+            ("bounds", "105 %", |d, m, _| {
+                m.state.bounds.oversubscription_percentage_max = None;
+                d.to = layout(9, 35);
+            }),
+            ("bounds", "above 400", |d, _, _| d.to.power_limit_watts = Some(450.0)),
+            ("mps_default", "default of 30 %", |_, m, _| m.mps_default_thread_percentage = Some(30)),
+            ("world_size", "world of 6", |d, _, _| d.to.replicas = Some(9)),
+            ("backend", "NCCL", |d, m, _| {
+                m.state.backend = Some("NCCL".into());
+                d.to = layout(9, 35);
+            }),
+            ("backend", "not declared", |d, m, _| {
+                m.state.backend = None;
+                d.to = layout(9, 35);
+            }),
+            ("batch", "576", |d, _, _| d.to = layout(15, 25)),
+            ("restart_budget", "2 restarts", |_, m, _| {
+                m.state.bounds.restarts_per_day_max = Some(2);
+                m.restarts = vec![at(-86_400.0), at(-3600.0), at(-60.0)];
+            }),
+        ];
+        for (kind, word, spoil) in cases {
+            let (mut decision, mut managed, mut now) = (decision(), managed(), at(70.0));
+            spoil(&mut decision, &mut managed, &mut now);
+            match verdict(&decision, &managed, now) {
+                Err(refusal) => assert!(refusal.kind == kind && refusal.reason.contains(word), "{kind} {word}: {refusal:?}"),
+                other => panic!("{kind} {word}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn the_way_back_is_not_barred_by_the_restart_budget() {
+        let (mut decision, mut managed) = (decision(), managed());
+        managed.state.bounds.restarts_per_day_max = Some(0);
+        decision.action = Action::Revert;
+        assert!(matches!(verdict(&decision, &managed, at(70.0)), Ok(Verdict::Apply(_))));
+    }
+
+    proptest! {
+        /// Whatever is decided, what passes is inside the bounds and can run.
+        #[test]
+        fn what_passes_is_inside_the_bounds(
+            replicas in 0_u32..40, percentage in 1_u32..=100, low in 1_u32..60, high in 40_u32..=100, batch in 1_u32..800,
+            over in 100_u32..=200, gloo: bool,
+        ) {
+            let (mut decision, mut managed) = (decision(), managed());
+            managed.state.bounds.mps_thread_percentage_min = Some(low);
+            managed.state.bounds.mps_thread_percentage_max = Some(high);
+            managed.state.bounds.oversubscription_percentage_max = Some(over);
+            managed.state.global_batch_size = Some(batch);
+            managed.state.backend = gloo.then(|| "gloo".into());
+            decision.to = layout(replicas, percentage);
+            if let Ok(Verdict::Apply(checked)) = verdict(&decision, &managed, at(70.0)) {
+                let to = &checked.change().layout;
+                prop_assert!(percentage == 50 || (low..=high).contains(&percentage));
+                prop_assert!(replicas > 0 && replicas % 3 == 0);
+                prop_assert!(replicas == 6 || batch % replicas == 0);
+                prop_assert!(replicas <= 6 || gloo);
+                let sum = replicas.div_ceil(3) * percentage;
+                prop_assert!(sum <= over.max(100), "{to:?}");
+            }
+        }
+    }
+}

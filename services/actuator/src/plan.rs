@@ -1,0 +1,83 @@
+//! Step 2: what a decision means for the object as it is now. Pure.
+
+use eadt_cluster::{Applied, Managed};
+use eadt_schemas::v1::{Action, Decision, Layout};
+
+/// What is to be done about a decision.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Plan {
+    /// `maintain`: nothing, and nothing to report.
+    Nothing,
+    /// It is the one that the object carries already: applied before a restart of the actuator.
+    AppliedAlready(Applied),
+    /// A change, not checked yet.
+    Change(Planned),
+}
+
+/// A change that was not checked yet.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Planned {
+    pub layout: Layout,
+    /// Processes are replaced.
+    pub restarts: bool,
+}
+
+/// Compares a decision with its object.
+pub fn plan(decision: &Decision, managed: &Managed) -> Plan {
+    if decision.action == Action::Maintain {
+        return Plan::Nothing;
+    }
+    if let Some(applied) = managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id) {
+        return Plan::AppliedAlready(applied.clone());
+    }
+    let layout = over(&decision.to, &managed.state.layout);
+    let restarts = restarts(&managed.state.layout, &layout);
+    Plan::Change(Planned { layout, restarts })
+}
+
+/// The decision's knobs over the present ones: a knob that it does not name stays as it is.
+fn over(to: &Layout, present: &Layout) -> Layout {
+    Layout {
+        replicas: to.replicas.or(present.replicas),
+        mps_thread_percentage: to.mps_thread_percentage.or(present.mps_thread_percentage),
+        world_size: to.world_size.or(present.world_size),
+        local_world_size: to.local_world_size.or(present.local_world_size),
+        power_limit_watts: to.power_limit_watts.or(present.power_limit_watts),
+        sm_clock_mhz: to.sm_clock_mhz.or(present.sm_clock_mhz),
+    }
+}
+
+/// Number, world and thread percentage of processes are fixed when they start; caps and clocks turn while they run.
+fn restarts(from: &Layout, to: &Layout) -> bool {
+    let of_processes = |l: &Layout| (l.replicas, l.mps_thread_percentage, l.world_size, l.local_world_size);
+    of_processes(from) != of_processes(to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::{decision, managed};
+
+    #[test]
+    fn a_knob_that_is_not_named_stays() {
+        let mut managed = managed();
+        managed.state.layout.power_limit_watts = Some(300.0);
+        let Plan::Change(planned) = plan(&decision(), &managed) else { panic!("a change was decided") };
+        assert_eq!((planned.layout.mps_thread_percentage, planned.layout.power_limit_watts), (Some(40), Some(300.0)));
+        assert!(planned.restarts);
+    }
+
+    #[test]
+    fn a_cap_alone_restarts_nothing() {
+        let mut decision = decision();
+        decision.to = Layout { power_limit_watts: Some(250.0), ..Layout::default() };
+        let Plan::Change(planned) = plan(&decision, &managed()) else { panic!("a change was decided") };
+        assert!(!planned.restarts);
+    }
+
+    #[test]
+    fn maintain_means_nothing() {
+        let maintain = Decision { action: Action::Maintain, ..decision() };
+        assert_eq!(plan(&maintain, &managed()), Plan::Nothing);
+    }
+}

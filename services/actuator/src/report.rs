@@ -1,0 +1,242 @@
+//! Step 6: what is to be said about a workload. Pure: the difference between what `workloads.v1` says and what is.
+//!
+//! Because every `applied`, `ready`, `rolled_back` and `failed` is published in one atomic step with the workload event
+//! that shows it, the last published workload event says which of them were published: nothing is said twice or never.
+
+use eadt_cluster::Managed;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Actuation, Decision, Layout, Outcome, Workload};
+
+use crate::check::Refusal;
+
+/// Something to publish.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Report {
+    Actuation(Box<Actuation>),
+    Workload(Box<Workload>),
+}
+
+/// What changed since `published`, oldest first.
+pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
+    let state = &present.state;
+    let mut reports = Vec::new();
+    // Of this generation or a later one something was published.
+    let said = |generation: u64| published.is_some_and(|w| w.generation >= generation);
+    let said_ready = |generation: u64| {
+        published.is_some_and(|w| w.generation > generation || w.generation == generation && w.ready_time.is_some())
+    };
+    if let Some(applied) = &present.applied {
+        let actuation = |outcome, time, reason: &str, layout: &Layout, generation, downtime_seconds| {
+            Report::Actuation(Box::new(Actuation {
+                id: actuation_id(&applied.decision_id, outcome),
+                decision_id: applied.decision_id.clone(),
+                workload: state.workload.clone(),
+                time,
+                origin: state.origin,
+                outcome,
+                reason: reason.to_owned(),
+                layout: layout.clone(),
+                generation,
+                downtime_seconds,
+            }))
+        };
+        if !said(applied.generation) {
+            reports.push(actuation(Outcome::Applied, applied.time, "", &applied.layout, applied.generation, None));
+            if state.time > applied.time {
+                // Seen late: the layout was in force before the present state of the object was.
+                reports.push(Report::Workload(Box::new(Workload {
+                    time: applied.time,
+                    generation: applied.generation,
+                    layout: applied.layout.clone(),
+                    decision_id: Some(applied.decision_id.clone()),
+                    ready_time: None,
+                    ..state.clone()
+                })));
+            }
+        }
+        if let Some(ready) = applied.ready_time {
+            if !said_ready(applied.generation) {
+                let downtime = Some(ready.seconds_since(applied.time));
+                reports.push(actuation(Outcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
+            }
+        } else if let Some(back) = &applied.rolled_back {
+            if !said(back.generation) {
+                reports.push(actuation(Outcome::RolledBack, back.time, &back.reason, &applied.before, back.generation, None));
+            }
+        } else if state.generation > applied.generation && !said(applied.generation + 1) {
+            let reason = format!("somebody else changed the workload to generation {} before it was ready", state.generation);
+            reports.push(actuation(Outcome::Failed, state.time, &reason, &state.layout, state.generation, None));
+        }
+    }
+    if published != Some(state) {
+        reports.push(Report::Workload(Box::new(state.clone())));
+    }
+    reports
+}
+
+/// A decision that was not applied. `managed`: the workload, where there is one.
+pub fn refused(decision: &Decision, refusal: &Refusal, managed: Option<&Managed>, now: EventTime) -> Report {
+    untouched(decision, Outcome::Refused, refusal.reason.clone(), managed, now)
+}
+
+/// A decision that was written as a recommendation.
+pub fn recommended(decision: &Decision, managed: &Managed, now: EventTime) -> Report {
+    let reason = "the workload is in mode recommend: written as a recommendation, nothing was changed";
+    untouched(decision, Outcome::Recommended, reason.into(), Some(managed), now)
+}
+
+/// A rollout that could not be taken back; what is left is the layout in force.
+pub fn failed(managed: &Managed, reason: &str, now: EventTime) -> Option<Report> {
+    let applied = managed.applied.as_ref()?;
+    Some(Report::Actuation(Box::new(Actuation {
+        id: actuation_id(&applied.decision_id, Outcome::Failed),
+        decision_id: applied.decision_id.clone(),
+        workload: managed.state.workload.clone(),
+        time: now,
+        origin: managed.state.origin,
+        outcome: Outcome::Failed,
+        reason: format!("not ready in time, and it could not be taken back: {reason}; the layout shown is still rolling out"),
+        layout: managed.state.layout.clone(),
+        generation: managed.state.generation,
+        downtime_seconds: None,
+    })))
+}
+
+fn untouched(decision: &Decision, outcome: Outcome, reason: String, managed: Option<&Managed>, now: EventTime) -> Report {
+    Report::Actuation(Box::new(Actuation {
+        id: actuation_id(&decision.id, outcome),
+        decision_id: decision.id.clone(),
+        workload: decision.workload.clone(),
+        time: now,
+        origin: decision.origin,
+        outcome,
+        reason,
+        layout: managed.map_or_else(|| decision.from.clone(), |m| m.state.layout.clone()),
+        generation: managed.map_or(0, |m| m.state.generation),
+        downtime_seconds: None,
+    }))
+}
+
+/// Deterministic, so that a report that is made again after a crash is the same event.
+fn actuation_id(decision_id: &str, outcome: Outcome) -> String {
+    format!("{decision_id}/{}", name(outcome))
+}
+
+/// The outcome as it stands on the wire.
+pub const fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Applied => "applied",
+        Outcome::Ready => "ready",
+        Outcome::Refused => "refused",
+        Outcome::Recommended => "recommended",
+        Outcome::RolledBack => "rolled_back",
+        Outcome::Failed => "failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_cluster::{Applied, RolledBack};
+
+    use super::*;
+    use crate::check::tests::{applied, at, layout, managed};
+
+    fn shape(reports: &[Report]) -> Vec<(&'static str, EventTime, u64)> {
+        reports
+            .iter()
+            .map(|report| match report {
+                Report::Actuation(a) => (name(a.outcome), a.time, a.generation),
+                Report::Workload(w) => (if w.ready_time.is_some() { "workload" } else { "rolling" }, w.time, w.generation),
+            })
+            .collect()
+    }
+
+    /// A change of generation 4 to 5 that rolls out from 70 s on and is ready at 190 s; the object as it is at each step.
+    fn history() -> [Managed; 3] {
+        let before = managed();
+        let mut rolling = before.clone();
+        rolling.state = Workload {
+            time: at(70.0),
+            generation: 5,
+            layout: layout(6, 40),
+            decision_id: Some("d-60".into()),
+            ready_time: None,
+            ..rolling.state
+        };
+        rolling.applied = Some(Applied {
+            decision_id: "d-60".into(),
+            decision_time: at(60.0),
+            generation: 5,
+            time: at(70.0),
+            layout: layout(6, 40),
+            before: layout(6, 50),
+            ready_by: at(670.0),
+            ready_time: None,
+            rolled_back: None,
+        });
+        let mut ready = rolling.clone();
+        ready.state.time = at(190.0);
+        ready.state.ready_time = Some(at(190.0));
+        ready.applied.as_mut().unwrap().ready_time = Some(at(190.0));
+        [before, rolling, ready]
+    }
+
+    #[test]
+    fn every_step_is_said_once_whenever_it_is_seen() {
+        let [before, rolling, ready] = history();
+        assert_eq!(shape(&changes(None, &before)), [("workload", at(0.0), 4)]);
+        assert_eq!(shape(&changes(Some(&before.state), &before)), []);
+        let step = changes(Some(&before.state), &rolling);
+        assert_eq!(shape(&step), [("applied", at(70.0), 5), ("rolling", at(70.0), 5)]);
+        assert_eq!(shape(&changes(Some(&rolling.state), &ready)), [("ready", at(190.0), 5), ("workload", at(190.0), 5)]);
+        // Seen only when all was over, because the actuator was down: the same events.
+        let late = changes(Some(&before.state), &ready);
+        assert_eq!(
+            shape(&late),
+            [("applied", at(70.0), 5), ("rolling", at(70.0), 5), ("ready", at(190.0), 5), ("workload", at(190.0), 5)]
+        );
+        assert_eq!(late[..2], step[..], "what is said late is what would have been said in time");
+        let Report::Actuation(ready) = &late[2] else { panic!("ready was expected") };
+        assert_eq!(ready.downtime_seconds, Some(120.0));
+    }
+
+    #[test]
+    fn a_rollback_is_said_once_and_nothing_after_it() {
+        let [_, rolling, _] = history();
+        let mut back = rolling.clone();
+        let reason = "not ready 600 s after the change".to_owned();
+        back.applied.as_mut().unwrap().rolled_back = Some(RolledBack { generation: 6, time: at(670.0), reason });
+        back.state = Workload { time: at(670.0), generation: 6, layout: layout(6, 50), decision_id: None, ..back.state };
+        let reports = changes(Some(&rolling.state), &back);
+        assert_eq!(shape(&reports), [("rolled_back", at(670.0), 6), ("rolling", at(670.0), 6)]);
+        let Report::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
+        assert_eq!(actuation.layout, layout(6, 50));
+        let mut restored = back.clone();
+        restored.state.time = at(790.0);
+        restored.state.ready_time = Some(at(790.0));
+        assert_eq!(shape(&changes(Some(&back.state), &restored)), [("workload", at(790.0), 6)]);
+    }
+
+    #[test]
+    fn a_change_by_somebody_else_ends_a_rollout_as_failed() {
+        let [_, rolling, _] = history();
+        let mut taken = rolling.clone();
+        taken.state = Workload { time: at(100.0), generation: 6, decision_id: None, ..taken.state };
+        let reports = changes(Some(&rolling.state), &taken);
+        assert_eq!(shape(&reports), [("failed", at(100.0), 6), ("rolling", at(100.0), 6)]);
+        assert_eq!(shape(&changes(Some(&taken.state), &taken)), []);
+    }
+
+    #[test]
+    fn a_knob_that_turns_at_once_is_ready_at_once() {
+        let mut present = managed();
+        present.applied = Some(Applied { time: at(10.0), ready_time: Some(at(10.0)), ..applied() });
+        present.state.time = at(10.0);
+        present.state.ready_time = Some(at(10.0));
+        let before = Workload { generation: 3, ..managed().state };
+        assert_eq!(
+            shape(&changes(Some(&before), &present)),
+            [("applied", at(10.0), 4), ("ready", at(10.0), 4), ("workload", at(10.0), 4)]
+        );
+    }
+}

@@ -1,0 +1,602 @@
+//! The loop: decisions in, cluster calls at the edge, reports and positions out in one atomic step.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eadt_bus::{
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition,
+    partition_for_key,
+};
+use eadt_cluster::{Cluster, ClusterError, ClusterRemedy};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{DeadLetterReason, Decision, Outcome, Workload, dead_letter_header};
+use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
+use eadt_service::http::Ready;
+use eadt_service::{Metrics, Shutdown};
+
+use crate::check::{Refusal, Verdict, check};
+use crate::dereference::{View, dereference};
+use crate::metrics::ActuatorMetrics;
+use crate::plan::{Plan, plan};
+use crate::report::{self, Report};
+use crate::{Settings, apply, watch};
+
+/// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
+const MAX_QUEUED: usize = 1000;
+/// Longest wait for the next record; it bounds how late a finished rollout is noticed.
+const POLL: Duration = Duration::from_millis(5);
+const SOURCE: &str = "/actuator";
+
+/// Why the actuator ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot start: {0}")]
+    Settings(String),
+    #[error("the bus refuses the actuator")]
+    Bus(#[from] BusError),
+}
+
+/// What the actuator works with.
+#[derive(Debug)]
+pub struct Service {
+    pub settings: Settings,
+    pub bus: Arc<dyn Bus>,
+    pub cluster: Arc<dyn Cluster>,
+    pub shutdown: Shutdown,
+    pub metrics: Metrics,
+    /// Set once the present layout of every managed workload is published.
+    pub ready: Ready,
+}
+
+/// Runs until `shutdown`; blocks, so give it a thread.
+pub fn run(service: &Service) -> Result<(), Error> {
+    service.settings.check().map_err(Error::Settings)?;
+    let metrics = ActuatorMetrics::new(&service.metrics);
+    let mut pause = service.settings.retry_min_seconds;
+    while !service.shutdown.is_cancelled() {
+        let began = Instant::now();
+        match Session::open(service, &metrics).and_then(|mut session| session.run()) {
+            Ok(()) => break,
+            Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
+            Err(error) => {
+                metrics.restarts.inc();
+                if began.elapsed().as_secs_f64() > service.settings.retry_max_seconds {
+                    pause = service.settings.retry_min_seconds;
+                }
+                tracing::warn!(%error, pause_seconds = pause, "beginning anew from the committed positions");
+                sleep(&service.shutdown, Duration::from_secs_f64(pause));
+                pause = (pause * 2.0).min(service.settings.retry_max_seconds);
+            }
+        }
+        service.ready.set(false);
+    }
+    Ok(())
+}
+
+fn sleep(shutdown: &Shutdown, time: Duration) {
+    let until = Instant::now() + time;
+    while !shutdown.is_cancelled() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10).min(time));
+    }
+}
+
+/// A record of `decisions.v1` that is not finished with.
+#[derive(Debug)]
+struct Waiting {
+    record: Record,
+    /// `Err`: unreadable.
+    decision: Result<Decision, Unreadable>,
+    /// Failed attempts so far.
+    attempts: u32,
+    not_before: Option<Instant>,
+}
+
+/// An assigned partition. Decisions are finished in order; one that cannot be finished yet holds back only its partition.
+#[derive(Debug, Default)]
+struct Assigned {
+    waiting: VecDeque<Waiting>,
+    /// First offset that is not finished with and not committed yet.
+    position: i64,
+    committed: i64,
+    paused: bool,
+}
+
+/// From joining the group to the first error.
+struct Session<'a> {
+    service: &'a Service,
+    metrics: &'a ActuatorMetrics,
+    topics: Topics,
+    partitions: i32,
+    member: Box<dyn Member>,
+    assigned: BTreeMap<i32, Assigned>,
+    /// The last published event of each workload.
+    published: BTreeMap<String, Workload>,
+    view: View,
+    /// Revision of the cluster that `view` shows; `None`: look now.
+    revision: Option<u64>,
+    looked: Instant,
+    look_not_before: Option<Instant>,
+    failures: u32,
+    /// Rollouts that could not be taken back.
+    given_up: BTreeSet<String>,
+    outputs: Vec<Outgoing>,
+}
+
+struct Topics {
+    decisions: Arc<str>,
+    workloads: Arc<str>,
+    actuations: Arc<str>,
+    dead_letters: Arc<str>,
+}
+
+/// What became of one attempt at a decision.
+enum Attempt {
+    Done,
+    /// Not its turn yet, or the cluster did not answer.
+    Later,
+    /// The cluster is going away.
+    Stopped,
+}
+
+impl<'a> Session<'a> {
+    fn open(service: &'a Service, metrics: &'a ActuatorMetrics) -> Result<Self, BusError> {
+        let Settings { prefix, group, instance, .. } = &service.settings;
+        let full = |topic: Topic| -> Arc<str> { format!("{prefix}{topic}").into() };
+        let topics = Topics {
+            decisions: full(Topic::Decisions),
+            workloads: full(Topic::Workloads),
+            actuations: full(Topic::Actuations),
+            dead_letters: full(Topic::DeadLetters),
+        };
+        let partitions = service
+            .bus
+            .topics(prefix)?
+            .into_iter()
+            .find(|spec| spec.name == topics.decisions)
+            .map(|spec| spec.partitions)
+            .ok_or_else(|| {
+                let what = format!("reading topic {}", topics.decisions);
+                BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
+            })?;
+        let member = service.bus.member(MemberOptions {
+            group: group.clone(),
+            instance: Some(instance.clone()),
+            topics: vec![topics.decisions.clone()],
+        })?;
+        Ok(Self {
+            service,
+            metrics,
+            topics,
+            partitions,
+            member,
+            assigned: BTreeMap::new(),
+            published: BTreeMap::new(),
+            view: View::new(),
+            revision: None,
+            looked: Instant::now(),
+            look_not_before: None,
+            failures: 0,
+            given_up: BTreeSet::new(),
+            outputs: Vec::new(),
+        })
+    }
+
+    fn run(&mut self) -> Result<(), BusError> {
+        let mut polled = Vec::new();
+        while !self.service.shutdown.is_cancelled() {
+            self.member.poll(256, POLL, &mut polled)?;
+            for item in polled.drain(..) {
+                self.take(item)?;
+            }
+            if self.assigned.is_empty() {
+                continue;
+            }
+            let seen = self.look();
+            if !self.act() {
+                break;
+            }
+            self.commit()?;
+            if seen {
+                self.service.ready.set(true);
+            }
+            self.make_room()?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, item: Polled) -> Result<(), BusError> {
+        match item {
+            Polled::Record(record) => {
+                let Some(assigned) = self.assigned.get_mut(&record.at.partition) else { return Ok(()) };
+                let decision = match (record.header(header::TYPE), &record.value) {
+                    (Some(kind), _) if kind != EventType::Decision.name() => Err(Unreadable {
+                        reason: DeadLetterReason::UnexpectedType,
+                        field: None,
+                        detail: format!("{kind} is not {}", EventType::Decision.name()),
+                    }),
+                    (_, None) => {
+                        let detail = "a decision without a value".into();
+                        Err(Unreadable { reason: DeadLetterReason::Malformed, field: None, detail })
+                    }
+                    (_, Some(value)) => decode(value),
+                };
+                assigned.waiting.push_back(Waiting { record, decision, attempts: 0, not_before: None });
+            }
+            Polled::End { .. } => {}
+            Polled::Assigned(parts) => self.assign(&parts)?,
+            Polled::Revoked(parts) | Polled::Lost(parts) => {
+                // Every loop ends with a commit, so nothing is held here that is worth committing now.
+                for at in parts {
+                    self.assigned.remove(&at.partition);
+                }
+                self.view.clear();
+                self.revision = None;
+                self.outputs.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn assign(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
+        let committed = self.member.committed(parts)?;
+        for (at, committed) in parts.iter().zip(committed) {
+            self.read_published(at.partition)?;
+            let start = match committed {
+                Some(position) => position,
+                None => self.service.bus.watermarks(at)?.low,
+            };
+            self.member.start(at, start)?;
+            self.assigned.insert(at.partition, Assigned { position: start, committed: start, ..Assigned::default() });
+        }
+        self.revision = None;
+        Ok(())
+    }
+
+    /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the
+    /// end that is noted now is the end.
+    fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
+        let at = TopicPartition::new(self.topics.workloads.clone(), partition);
+        let high = self.service.bus.watermarks(&at)?.high;
+        let mut reader = self.service.bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
+        let (mut polled, mut complete) = (Vec::new(), high == 0);
+        while !complete && !self.service.shutdown.is_cancelled() {
+            reader.poll(1000, Duration::from_millis(100), &mut polled)?;
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => match record.value.as_deref().map(decode::<Workload>) {
+                        Some(Ok(workload)) => {
+                            self.published.insert(workload.workload.clone(), workload);
+                        }
+                        None => {
+                            let key = record.key.as_deref().unwrap_or_default();
+                            self.published.remove(&*String::from_utf8_lossy(key));
+                        }
+                        // A heartbeat, or not ours; what the cluster says is published over it.
+                        Some(Err(_)) => {}
+                    },
+                    Polled::End { position, .. } => complete = position >= high,
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the cluster where something may have changed, and notes what is to be said; true once it was seen.
+    fn look(&mut self) -> bool {
+        let Service { cluster, settings, .. } = self.service;
+        let revision = cluster.revision();
+        let stale = self.looked.elapsed().as_secs_f64() >= settings.reconcile_seconds;
+        if self.look_not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            return self.revision.is_some();
+        }
+        if self.revision != Some(revision) || stale {
+            match cluster.workloads() {
+                Ok(workloads) => {
+                    let (partitions, assigned) = (self.partitions, &self.assigned);
+                    self.view = workloads
+                        .into_iter()
+                        .filter(|m| assigned.contains_key(&partition_for_key(m.state.workload.as_bytes(), partitions)))
+                        .map(|m| (m.state.workload.clone(), m))
+                        .collect();
+                    self.revision = Some(revision);
+                    self.looked = Instant::now();
+                    self.failures = 0;
+                    self.look_not_before = None;
+                }
+                Err(error) => {
+                    self.put_off_looking(&error, "the cluster cannot be looked at");
+                    return self.revision.is_some();
+                }
+            }
+            for name in self.view.keys().cloned().collect::<Vec<_>>() {
+                self.say_changes(&name);
+            }
+            self.metrics.workloads.set(self.view.len() as i64);
+            self.metrics.rollouts.set(self.view.values().filter(|m| m.rolling_out().is_some()).count() as i64);
+        }
+        self.take_back_overdue();
+        true
+    }
+
+    fn put_off_looking(&mut self, error: &ClusterError, what: &'static str) {
+        self.metrics.retries.inc();
+        let pause = self.pause(self.failures);
+        self.failures += 1;
+        tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "{what}; it is tried again");
+        self.look_not_before = Some(Instant::now() + pause);
+    }
+
+    fn pause(&self, attempts: u32) -> Duration {
+        let Settings { retry_min_seconds, retry_max_seconds, .. } = self.service.settings;
+        Duration::from_secs_f64((retry_min_seconds * 2_f64.powi(attempts.min(30) as i32)).min(retry_max_seconds))
+    }
+
+    fn take_back_overdue(&mut self) {
+        let now = self.service.cluster.now();
+        let overdue: Vec<_> = self.view.values().filter_map(|managed| watch::overdue(managed, now)).collect();
+        for back in overdue {
+            if self.given_up.contains(&back.decision_id) {
+                continue;
+            }
+            tracing::warn!(workload = back.workload, decision = back.decision_id, reason = back.reason, "rolling back");
+            match apply::roll_back(&*self.service.cluster, &back) {
+                Ok(written) => self.written(written),
+                Err(error) => match error.remedy {
+                    ClusterRemedy::Refused => {
+                        if let Some(report) = self.view.get(&back.workload).and_then(|m| report::failed(m, &error.detail, now)) {
+                            self.say(report);
+                        }
+                        self.given_up.insert(back.decision_id);
+                    }
+                    ClusterRemedy::Conflict => self.revision = None,
+                    ClusterRemedy::Retry => self.put_off_looking(&error, "a rollout cannot be taken back"),
+                    ClusterRemedy::Stopped => {}
+                },
+            }
+        }
+    }
+
+    /// Finishes what can be finished; false when the cluster is going away.
+    fn act(&mut self) -> bool {
+        if self.revision.is_none() {
+            return true;
+        }
+        for partition in self.assigned.keys().copied().collect::<Vec<_>>() {
+            while let Some(mut head) = self.assigned.get_mut(&partition).and_then(|assigned| assigned.waiting.pop_front()) {
+                let early = head.not_before.is_some_and(|not_before| Instant::now() < not_before);
+                match if early { Attempt::Later } else { self.attempt(&mut head) } {
+                    Attempt::Done => {
+                        if let Some(assigned) = self.assigned.get_mut(&partition) {
+                            assigned.position = head.record.offset + 1;
+                        }
+                    }
+                    Attempt::Later => {
+                        if let Some(assigned) = self.assigned.get_mut(&partition) {
+                            assigned.waiting.push_front(head);
+                        }
+                        break;
+                    }
+                    Attempt::Stopped => return false,
+                }
+            }
+        }
+        true
+    }
+
+    fn attempt(&mut self, waiting: &mut Waiting) -> Attempt {
+        let decision = match &waiting.decision {
+            Ok(decision) => decision,
+            Err(unreadable) => {
+                self.metrics.dead_letters.inc();
+                self.outputs.push(dead_letter(&self.topics.dead_letters, &waiting.record, unreadable));
+                return Attempt::Done;
+            }
+        };
+        let Some(now) = self.service.cluster.turn(decision) else { return Attempt::Later };
+        // The object may have changed while the decision waited for its turn.
+        if self.revision != Some(self.service.cluster.revision()) && !self.look() {
+            return Attempt::Later;
+        }
+        if waiting.attempts == 0 {
+            self.metrics.decisions.inc();
+        }
+        match self.decide(decision, now) {
+            Ok(None) => Attempt::Done,
+            Ok(Some(report)) => {
+                self.say(report);
+                Attempt::Done
+            }
+            Err(error) => match error.remedy {
+                ClusterRemedy::Stopped => Attempt::Stopped,
+                ClusterRemedy::Refused => {
+                    let refusal = Refusal::new("cluster", format!("the cluster refuses it: {error}"));
+                    self.refuse(decision, &refusal, now);
+                    Attempt::Done
+                }
+                // Look again: it may have taken effect, or somebody else changed the object.
+                ClusterRemedy::Retry | ClusterRemedy::Conflict => {
+                    self.revision = None;
+                    self.metrics.retries.inc();
+                    let pause = self.pause(waiting.attempts);
+                    tracing::warn!(
+                        workload = decision.workload,
+                        decision = decision.id,
+                        %error,
+                        pause_seconds = pause.as_secs_f64(),
+                        "a change was not written; it is tried again until it expires"
+                    );
+                    waiting.attempts += 1;
+                    waiting.not_before = Some(Instant::now() + pause);
+                    Attempt::Later
+                }
+            },
+        }
+    }
+
+    /// dereference → plan → check → apply.
+    fn decide(&mut self, decision: &Decision, now: EventTime) -> Result<Option<Report>, ClusterError> {
+        let cluster = &self.service.cluster;
+        let deadline = self.service.settings.rollout_deadline_seconds;
+        let managed = match dereference(decision, &self.view) {
+            Ok(managed) => managed,
+            Err(_) if decision.action == eadt_schemas::v1::Action::Maintain => return Ok(None),
+            Err(refusal) => {
+                self.refuse(decision, &refusal, now);
+                return Ok(None);
+            }
+        };
+        let planned = match plan(decision, managed) {
+            // What it did is said by the difference between what was published and what is.
+            Plan::Nothing | Plan::AppliedAlready(_) => return Ok(None),
+            Plan::Change(planned) => planned,
+        };
+        match check(&planned, decision, managed, now, deadline) {
+            Ok(Verdict::Recommend) => {
+                cluster.recommend(decision)?;
+                Ok(Some(report::recommended(decision, managed, now)))
+            }
+            Ok(Verdict::Apply(checked)) => {
+                let written = apply::apply(&**cluster, &checked)?;
+                tracing::info!(workload = decision.workload, decision = decision.id, reason = decision.reason, "applied");
+                self.written(written);
+                Ok(None)
+            }
+            Err(refusal) => {
+                self.refuse(decision, &refusal, now);
+                Ok(None)
+            }
+        }
+    }
+
+    fn refuse(&mut self, decision: &Decision, refusal: &Refusal, now: EventTime) {
+        tracing::info!(workload = decision.workload, decision = decision.id, reason = refusal.reason, "refused");
+        self.metrics.refusal(refusal.kind);
+        let report = report::refused(decision, refusal, self.view.get(&decision.workload), now);
+        self.say(report);
+    }
+
+    fn written(&mut self, written: apply::Written) {
+        let name = written.0.state.workload.clone();
+        self.view.insert(name.clone(), written.0);
+        self.say_changes(&name);
+    }
+
+    fn say_changes(&mut self, workload: &str) {
+        let Some(managed) = self.view.get(workload) else { return };
+        for report in report::changes(self.published.get(workload), managed) {
+            self.say(report);
+        }
+    }
+
+    fn say(&mut self, report: Report) {
+        match report {
+            Report::Actuation(actuation) => {
+                if actuation.outcome == Outcome::RolledBack || actuation.outcome == Outcome::Failed {
+                    tracing::warn!(
+                        workload = actuation.workload,
+                        decision = actuation.decision_id,
+                        reason = actuation.reason,
+                        "undone"
+                    );
+                }
+                self.metrics.outcome(actuation.outcome);
+                let envelope = Envelope {
+                    id: actuation.id.clone(),
+                    source: SOURCE.into(),
+                    kind: EventType::Actuation,
+                    time: actuation.time,
+                    subject: actuation.workload.clone(),
+                };
+                self.outputs.push(event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
+            }
+            Report::Workload(workload) => {
+                let envelope = Envelope {
+                    id: format!("{}/{}/{}", workload.workload, workload.generation, workload.time.micros()),
+                    source: SOURCE.into(),
+                    kind: EventType::Workload,
+                    time: workload.time,
+                    subject: workload.workload.clone(),
+                };
+                self.outputs.push(event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
+                self.published.insert(workload.workload.clone(), *workload);
+            }
+        }
+    }
+
+    fn commit(&mut self) -> Result<(), BusError> {
+        let decisions = &self.topics.decisions;
+        let positions: Vec<_> = self
+            .assigned
+            .iter()
+            .filter(|(_, assigned)| assigned.position != assigned.committed)
+            .map(|(partition, assigned)| (TopicPartition::new(decisions.clone(), *partition), assigned.position))
+            .collect();
+        if positions.is_empty() && self.outputs.is_empty() {
+            return Ok(());
+        }
+        self.member.commit(Step { outputs: std::mem::take(&mut self.outputs), positions })?;
+        for assigned in self.assigned.values_mut() {
+            assigned.committed = assigned.position;
+        }
+        Ok(())
+    }
+
+    fn make_room(&mut self) -> Result<(), BusError> {
+        for (partition, assigned) in &mut self.assigned {
+            let full = assigned.waiting.len() >= MAX_QUEUED;
+            if full != assigned.paused {
+                let at = [TopicPartition::new(self.topics.decisions.clone(), *partition)];
+                if full {
+                    self.member.pause(&at)?
+                } else {
+                    self.member.resume(&at)?
+                }
+                assigned.paused = full;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl serde::Serialize) -> Outgoing {
+    let headers = envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
+    let value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
+    Outgoing {
+        topic: topic.clone(),
+        partition: None,
+        key: Some(Bytes::copy_from_slice(key.as_bytes())),
+        value: Some(value.into()),
+        headers,
+    }
+}
+
+fn dead_letter(topic: &Arc<str>, record: &Record, unreadable: &Unreadable) -> Outgoing {
+    let envelope = Envelope {
+        id: format!("{}/{}", record.at, record.offset),
+        source: SOURCE.into(),
+        kind: EventType::DeadLetter,
+        time: record.stamp,
+        subject: record.at.topic.to_string(),
+    };
+    let mut headers: Vec<(Arc<str>, Bytes)> =
+        envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
+    let mut add = |name: &str, value: Bytes| headers.push((name.into(), value));
+    add(dead_letter_header::REASON, unreadable.reason.name().into());
+    add(dead_letter_header::DETAIL, unreadable.detail.clone().into());
+    if let Some(field) = unreadable.field {
+        add(dead_letter_header::FIELD, field.into());
+    }
+    add(dead_letter_header::ORIGIN_TOPIC, record.at.topic.to_string().into());
+    add(dead_letter_header::ORIGIN_PARTITION, record.at.partition.to_string().into());
+    add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
+    add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
+    if let Some(key) = &record.key {
+        add(dead_letter_header::ORIGIN_KEY, key.clone());
+    }
+    add(dead_letter_header::REFUSED_BY, "actuator".into());
+    let key = Some(Bytes::copy_from_slice(record.at.topic.as_bytes()));
+    Outgoing { topic: topic.clone(), partition: None, key, value: record.value.clone(), headers }
+}

@@ -1,0 +1,59 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the actuator works.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Prefix of every topic. Default `eadt.`.
+    pub prefix: String,
+    /// Consumer group. Actuators of one group share the workloads. Default `actuator`.
+    pub group: String,
+    /// Stable name of this instance within the group; a newer process of the same name fences the older one.
+    /// Default `actuator-0`.
+    pub instance: String,
+    /// A rollout that is not ready after this long is rolled back, in seconds. 1 to 86,400. Default 600.
+    pub rollout_deadline_seconds: f64,
+    /// The whole cluster is looked at again this often even when nothing is said to have changed, in seconds of wall time.
+    /// 1 to 3,600. Default 30.
+    pub reconcile_seconds: f64,
+    /// Pause before a failed call is tried again, in seconds of wall time; doubles up to `retry_max_seconds`.
+    /// Above 0. Default 0.2.
+    pub retry_min_seconds: f64,
+    /// Longest pause before a failed call is tried again, in seconds of wall time. Default 10.
+    pub retry_max_seconds: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            prefix: "eadt.".into(),
+            group: "actuator".into(),
+            instance: "actuator-0".into(),
+            rollout_deadline_seconds: 600.0,
+            reconcile_seconds: 30.0,
+            retry_min_seconds: 0.2,
+            retry_max_seconds: 10.0,
+        }
+    }
+}
+
+impl Settings {
+    /// The first value that is out of its range, in words.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, low, high) in [
+            ("rollout_deadline_seconds", self.rollout_deadline_seconds, 1.0, 86_400.0),
+            ("reconcile_seconds", self.reconcile_seconds, 1.0, 3600.0),
+            ("retry_min_seconds", self.retry_min_seconds, 0.001, 3600.0),
+            ("retry_max_seconds", self.retry_max_seconds, self.retry_min_seconds, 3600.0),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(format!("actuator.{name} is {value}, but must be within {low} and {high}"));
+            }
+        }
+        if self.group.is_empty() || self.instance.is_empty() {
+            return Err("actuator.group and actuator.instance must not be empty".into());
+        }
+        Ok(())
+    }
+}
