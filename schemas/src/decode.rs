@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 
 use crate::EventTime;
 use crate::v1::{
-    Actuation, DeadLetterReason, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Layout, Model,
+    Actuation, Bounds, DeadLetterReason, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Layout, Model,
     TrainingProgress, Workload,
 };
 
@@ -21,8 +21,23 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn invalid(field: &'static str, detail: impl std::fmt::Display) -> Self {
-        Self { reason: DeadLetterReason::InvalidValue, field: Some(field), detail: format!("field {field}: {detail}") }
+        let detail = clip(format!("field {field}: {detail}"));
+        Self { reason: DeadLetterReason::InvalidValue, field: Some(field), detail }
     }
+
+    fn malformed(detail: impl std::fmt::Display) -> Self {
+        Self { reason: DeadLetterReason::Malformed, field: None, detail: clip(detail.to_string()) }
+    }
+}
+
+/// A parser may repeat the offending text, however long; both ends say enough.
+fn clip(text: String) -> String {
+    const END: usize = 200;
+    if text.len() <= 2 * END + 5 {
+        return text;
+    }
+    let (head, tail) = (text.floor_char_boundary(END), text.ceil_char_boundary(text.len() - END));
+    format!("{} … {}", &text[..head], &text[tail..])
 }
 
 /// An event type that knows which values are possible.
@@ -39,14 +54,14 @@ pub const MAX_VALUE_BYTES: usize = 1 << 20;
 /// Decodes and checks one event.
 pub fn decode<T: Check>(value: &[u8]) -> Result<T, Refusal> {
     if value.len() > MAX_VALUE_BYTES {
-        let detail = format!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len());
-        return Err(Refusal { reason: DeadLetterReason::Malformed, field: None, detail });
+        return Err(Refusal::malformed(format_args!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len())));
     }
-    let event: T = serde_json::from_slice(value).map_err(|error| Refusal {
-        reason: DeadLetterReason::Malformed,
-        field: None,
-        detail: format!("not a valid event: {error}"),
-    })?;
+    // A list would be read field by field in the order of declaration: nobody means that.
+    if value.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(Refusal::malformed("not a JSON object"));
+    }
+    let event: T =
+        serde_json::from_slice(value).map_err(|error| Refusal::malformed(format_args!("not a valid event: {error}")))?;
     event.check()?;
     Ok(event)
 }
@@ -77,8 +92,7 @@ fn workload(text: &str) -> Result<(), Refusal> {
 }
 
 fn time(field: &'static str, time: EventTime) -> Result<(), Refusal> {
-    // The default stands for a missing field; no event of this pipeline is that old.
-    if time == EventTime::default() { Err(Refusal::invalid(field, "missing")) } else { Ok(()) }
+    if time == EventTime::missing() { Err(Refusal::invalid(field, "missing")) } else { Ok(()) }
 }
 
 fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Result<(), Refusal> {
@@ -91,6 +105,18 @@ fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Resul
 }
 
 const MAX_COUNTER: f64 = 1e18;
+/// One device of any meter: a rack draws less than 10 MW.
+const MAX_WATTS: f64 = 1e7;
+const MAX_MHZ: f64 = 1e5;
+
+fn percentage(field: &'static str, value: Option<u32>) -> Result<(), Refusal> {
+    match value {
+        Some(value) if !(1..=100).contains(&value) => {
+            Err(Refusal::invalid(field, format_args!("{value} is not between 1 and 100")))
+        }
+        _ => Ok(()),
+    }
+}
 
 impl Check for GpuTelemetry {
     fn check(&self) -> Result<(), Refusal> {
@@ -104,10 +130,9 @@ impl Check for GpuTelemetry {
         text("gpu_model", self.gpu_model.as_deref())?;
         text("throttle_reasons", self.throttle_reasons.as_deref())?;
         within("share", self.share, 0.0, 1.0)?;
-        // One device of any meter: a rack draws less than 10 MW.
-        within("power_watts", self.power_watts, 0.0, 1e7)?;
-        within("power_average_watts", self.power_average_watts, 0.0, 1e7)?;
-        within("power_limit_watts", self.power_limit_watts, 0.0, 1e7)?;
+        within("power_watts", self.power_watts, 0.0, MAX_WATTS)?;
+        within("power_average_watts", self.power_average_watts, 0.0, MAX_WATTS)?;
+        within("power_limit_watts", self.power_limit_watts, 0.0, MAX_WATTS)?;
         within("energy_joules_total", self.energy_joules_total, 0.0, MAX_COUNTER)?;
         for (field, value) in [
             ("utilization_ratio", self.utilization_ratio),
@@ -124,8 +149,8 @@ impl Check for GpuTelemetry {
         }
         within("pcie_transmit_bytes_per_second", self.pcie_transmit_bytes_per_second, 0.0, 1e15)?;
         within("pcie_receive_bytes_per_second", self.pcie_receive_bytes_per_second, 0.0, 1e15)?;
-        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, 1e5)?;
-        within("memory_clock_mhz", self.memory_clock_mhz, 0.0, 1e5)?;
+        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, MAX_MHZ)?;
+        within("memory_clock_mhz", self.memory_clock_mhz, 0.0, MAX_MHZ)?;
         within("temperature_celsius", self.temperature_celsius, -100.0, 300.0)?;
         within("memory_temperature_celsius", self.memory_temperature_celsius, -100.0, 300.0)
     }
@@ -154,29 +179,34 @@ impl Check for TrainingProgress {
         within("epoch", self.epoch, 0.0, 1e9)?;
         within("gradient_norm", self.gradient_norm, 0.0, f64::MAX)?;
         within("loss", self.loss, f64::MIN, f64::MAX)?;
-        match self.mps_thread_percentage {
-            Some(p) if !(1..=100).contains(&p) => {
-                Err(Refusal::invalid("mps_thread_percentage", format_args!("{p} is not between 1 and 100")))
-            }
-            _ => Ok(()),
-        }
+        percentage("mps_thread_percentage", self.mps_thread_percentage)
     }
 }
 
 fn layout(layout: &Layout) -> Result<(), Refusal> {
-    if let Some(p) = layout.mps_thread_percentage.filter(|p| !(1..=100).contains(p)) {
-        return Err(Refusal::invalid("layout.mps_thread_percentage", format_args!("{p} is not between 1 and 100")));
-    }
-    within("layout.power_limit_watts", layout.power_limit_watts, 0.0, 1e7)?;
-    within("layout.sm_clock_mhz", layout.sm_clock_mhz, 0.0, 1e5)
+    percentage("layout.mps_thread_percentage", layout.mps_thread_percentage)?;
+    within("layout.power_limit_watts", layout.power_limit_watts, 0.0, MAX_WATTS)?;
+    within("layout.sm_clock_mhz", layout.sm_clock_mhz, 0.0, MAX_MHZ)
+}
+
+fn bounds(bounds: &Bounds) -> Result<(), Refusal> {
+    percentage("bounds.mps_thread_percentage_min", bounds.mps_thread_percentage_min)?;
+    percentage("bounds.mps_thread_percentage_max", bounds.mps_thread_percentage_max)?;
+    within("bounds.power_limit_watts_min", bounds.power_limit_watts_min, 0.0, MAX_WATTS)?;
+    within("bounds.power_limit_watts_max", bounds.power_limit_watts_max, 0.0, MAX_WATTS)
 }
 
 impl Check for Workload {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
         workload(&self.workload)?;
+        text("kind", Some(&self.kind))?;
+        text("controller", self.controller.as_deref())?;
+        text("gpu_model", self.gpu_model.as_deref())?;
+        text("backend", self.backend.as_deref())?;
         layout(&self.layout)?;
-        within("gpu_power_limit_watts", self.gpu_power_limit_watts, 0.0, 1e7)?;
+        bounds(&self.bounds)?;
+        within("gpu_power_limit_watts", self.gpu_power_limit_watts, 0.0, MAX_WATTS)?;
         within("price_per_kwh", self.price_per_kwh, -1e6, 1e6)?;
         within("carbon_grams_per_kwh", self.carbon_grams_per_kwh, 0.0, 1e5)
     }
@@ -186,10 +216,13 @@ impl Check for EfficiencyWindow {
     fn check(&self) -> Result<(), Refusal> {
         name("id", &self.id)?;
         name("workload", &self.workload)?;
+        text("span", self.span.as_deref())?;
+        time("window_start", self.window_start)?;
+        time("window_end", self.window_end)?;
         if self.window_end <= self.window_start {
             return Err(Refusal::invalid("window_end", "not after window_start"));
         }
-        Ok(())
+        self.layout.as_ref().map_or(Ok(()), layout)
     }
 }
 
@@ -198,6 +231,7 @@ impl Check for Decision {
         time("time", self.time)?;
         name("id", &self.id)?;
         workload(&self.workload)?;
+        text("controller", Some(&self.controller))?;
         layout(&self.from)?;
         layout(&self.to)
     }
@@ -209,6 +243,7 @@ impl Check for Actuation {
         name("id", &self.id)?;
         name("decision_id", &self.decision_id)?;
         workload(&self.workload)?;
+        within("downtime_seconds", self.downtime_seconds, 0.0, MAX_COUNTER)?;
         layout(&self.layout)
     }
 }
@@ -216,7 +251,9 @@ impl Check for Actuation {
 impl Check for Directive {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
-        workload(&self.workload)
+        workload(&self.workload)?;
+        name("decision_id", &self.decision_id)?;
+        text("precision", self.precision.as_deref())
     }
 }
 
@@ -224,8 +261,16 @@ impl Check for DeviceIntent {
     fn check(&self) -> Result<(), Refusal> {
         time("time", self.time)?;
         name("node", &self.node)?;
-        within("power_limit_watts", self.power_limit_watts, 0.0, 1e7)?;
-        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, 1e5)
+        name("decision_id", &self.decision_id)?;
+        text("device", self.device.as_deref())?;
+        within("power_limit_watts", self.power_limit_watts, 0.0, MAX_WATTS)?;
+        within("sm_clock_mhz", self.sm_clock_mhz, 0.0, MAX_MHZ)?;
+        percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
+        // A device is given back in the end: at most after a year.
+        if self.time_to_live_seconds <= 0.0 {
+            return Err(Refusal::invalid("time_to_live_seconds", "missing or not above 0"));
+        }
+        within("time_to_live_seconds", Some(self.time_to_live_seconds), 0.0, 31_536_000.0)
     }
 }
 

@@ -4,7 +4,9 @@
 //! One sample is one event; values are flat JSON; units stand in field names; times are RFC 3339 UTC.
 //! This crate never reads a clock, never does I/O and never invents a value: what is unknown is `None`.
 
+pub mod compat;
 pub mod decode;
+pub mod documents;
 pub mod envelope;
 pub mod event_log;
 pub mod time;

@@ -26,6 +26,11 @@ impl EventTime {
     /// The latest representable time on the wire, 9999-12-31T23:59:59.999999Z.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
+    /// What a required time field is read as when it is absent; no event has this time.
+    pub(crate) const fn missing() -> Self {
+        Self::MIN
+    }
+
     /// From microseconds since the Unix epoch, clamped to [`Self::MIN`]..=[`Self::MAX`].
     pub const fn from_micros(micros: i64) -> Self {
         if micros < Self::MIN.0 {
@@ -96,17 +101,17 @@ impl EventTime {
 
     /// Fast path for exactly the form that [`fmt::Display`] writes.
     fn from_canonical(text: &[u8]) -> Option<Self> {
-        let b: &[u8; 27] = text.try_into().ok()?;
-        if [b[4], b[7], b[10], b[13], b[16], b[19], b[26]] != *b"--T::.Z" {
+        let bytes: &[u8; 27] = text.try_into().ok()?;
+        if [bytes[4], bytes[7], bytes[10], bytes[13], bytes[16], bytes[19], bytes[26]] != *b"--T::.Z" {
             return None;
         }
-        let (y, mo, d) = (number(&b[0..4])?, number(&b[5..7])?, number(&b[8..10])?);
-        let (h, mi, s) = (number(&b[11..13])?, number(&b[14..16])?, number(&b[17..19])?);
-        let micros = number(&b[20..26])?;
-        if !(1..=12).contains(&mo) || d < 1 || d > days_in_month(y, mo) || h > 23 || mi > 59 || s > 59 {
+        let (year, month, day) = (number(&bytes[0..4])?, number(&bytes[5..7])?, number(&bytes[8..10])?);
+        let (hour, minute, second) = (number(&bytes[11..13])?, number(&bytes[14..16])?, number(&bytes[17..19])?);
+        let micros = number(&bytes[20..26])?;
+        if !(1..=12).contains(&month) || day < 1 || day > days_in_month(year, month) || hour > 23 || minute > 59 || second > 59 {
             return None;
         }
-        let seconds = days_from_civil(y, mo, d) * 86_400 + h * 3600 + mi * 60 + s;
+        let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
         Some(Self(seconds * 1_000_000 + micros))
     }
 }

@@ -1,1 +1,53 @@
-fn main() {}
+//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `deny`.
+//!
+//! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
+//! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
+
+mod bench;
+mod generate;
+mod prerequisites;
+mod process;
+mod summary;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Formatting, lints, all tests, and whether generated files are up to date.
+    Test(test::Options),
+    /// Write every generated document.
+    Generate(generate::Options),
+    /// Freeze the present schemas as released: from then on only compatible changes pass.
+    ReleaseSchemas,
+    /// Build and run benchmarks in release mode.
+    Bench(bench::Options),
+    /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
+    Deny,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Test(options) => test::run(&options),
+        Command::Generate(options) => generate::run(options),
+        Command::ReleaseSchemas => generate::release_schemas(),
+        Command::Bench(options) => bench::run(&options),
+        Command::Deny => process::deny(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

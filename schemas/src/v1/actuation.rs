@@ -26,35 +26,55 @@ pub enum Outcome {
 /// What the actuator did about one decision. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["id", "decision_id", "workload", "time"]))]
 pub struct Actuation {
     /// Deterministic: from decision and outcome.
+    #[schemars(length(min = 1, max = 253))]
     pub id: String,
+    /// The decision that this answers.
+    #[schemars(length(min = 1, max = 253))]
     pub decision_id: String,
+    /// `namespace/name`.
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
+    /// When it was so.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
+    /// Whether the workload is real.
     pub origin: Origin,
+    /// What became of the decision.
     pub outcome: Outcome,
     /// In words; empty where there is nothing to explain.
     pub reason: String,
     /// The layout that is in force, or being rolled out, after this.
     pub layout: Layout,
+    /// Generation of that layout.
     pub generation: u64,
     /// From the patch to readiness.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e18))]
     pub downtime_seconds: Option<f64>,
 }
 
 /// What a training job is asked to do. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["time", "workload", "decision_id"]))]
 pub struct Directive {
+    /// When it was asked.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
+    /// `namespace/name`.
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
+    /// The decision that asks for it.
+    #[schemars(length(min = 1, max = 253))]
     pub decision_id: String,
-    /// `fp16`, `bf16`.
+    /// Precision to go on with: `fp16`, `bf16`; absent: as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub precision: Option<String>,
-    /// Number of layers frozen, counted from the input side.
+    /// Number of layers to freeze, counted from the input side; absent: as it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen_prefix_layers: Option<u32>,
     /// Write a checkpoint now.
@@ -64,19 +84,34 @@ pub struct Directive {
 /// What a node agent is asked to set on its node. Key: the node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["time", "node", "decision_id", "time_to_live_seconds"]))]
 pub struct DeviceIntent {
+    /// When it was asked.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
+    /// The node whose agent is asked.
+    #[schemars(length(min = 1, max = 253))]
     pub node: String,
+    /// The decision that asks for it.
+    #[schemars(length(min = 1, max = 253))]
     pub decision_id: String,
     /// GPU UUID; absent: every GPU of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub device: Option<String>,
+    /// Power cap to set; absent: left alone.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts: Option<f64>,
+    /// Upper bound of the SM clock to set; absent: left alone.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz: Option<f64>,
+    /// Default thread percentage of the MPS daemon to set; absent: left alone.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
     pub mps_default_thread_percentage: Option<u32>,
     /// The agent restores the device this long after `time` unless a newer intent arrives.
+    #[schemars(range(max = 31_536_000), extend("exclusiveMinimum" = 0))]
     pub time_to_live_seconds: f64,
 }

@@ -1,5 +1,9 @@
+use std::collections::BTreeMap;
+use std::fmt;
+
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, MapAccess};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a power or energy figure covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
@@ -37,6 +41,7 @@ pub struct Layout {
     pub replicas: Option<u32>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of each process, 1 to 100.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
     pub mps_thread_percentage: Option<u32>,
     /// `WORLD_SIZE`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,8 +51,31 @@ pub struct Layout {
     pub local_world_size: Option<u32>,
     /// Power cap of each GPU in watts.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts: Option<f64>,
     /// Upper bound of the SM clock of each GPU in MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz: Option<f64>,
+}
+
+/// Reads a map of numbers and refuses a name that stands twice: which of the two was meant is unknown.
+pub(super) fn unique_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, f64>, D::Error> {
+    struct Visitor;
+    impl<'de> de::Visitor<'de> for Visitor {
+        type Value = BTreeMap<String, f64>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of numbers")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut numbers = BTreeMap::new();
+            while let Some((name, value)) = map.next_entry::<String, f64>()? {
+                if numbers.insert(name.clone(), value).is_some() {
+                    return Err(de::Error::custom(format_args!("duplicate field `{name}`")));
+                }
+            }
+            Ok(numbers)
+        }
+    }
+    deserializer.deserialize_map(Visitor)
 }

@@ -10,6 +10,7 @@ use crate::EventTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
+    /// Leave everything as it is; the reason says why.
     #[default]
     Maintain,
     /// Lower the MPS thread percentage.
@@ -44,19 +45,31 @@ pub enum Validation {
 /// What a controller decided for one workload at the end of one window, `maintain` included. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["id", "workload", "time"]))]
 pub struct Decision {
     /// Deterministic: from workload, window end, controller.
+    #[schemars(length(min = 1, max = 253))]
     pub id: String,
+    /// `namespace/name`.
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
     /// End of the window that led to it: its event time.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
+    /// The window's origin.
     pub origin: Origin,
+    /// Name of the controller that decided: `matrix`, `matrix-literal`.
+    #[schemars(length(max = 253))]
     pub controller: String,
+    /// Version of its rules.
     pub controller_version: String,
+    /// What is to be done.
     pub action: Action,
     /// Why, in words.
     pub reason: String,
+    /// The layout that the decision starts from.
     pub from: Layout,
+    /// The layout that is wanted; the same as `from` where nothing is to be done.
     pub to: Layout,
     /// The generation that `from` was read at; made for another one, it is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +77,9 @@ pub struct Decision {
     /// It changes the layout by restarting processes.
     pub restarts: bool,
     /// The numbers that led to it, with units in their names.
+    #[serde(deserialize_with = "super::common::unique_numbers")]
     pub evidence: BTreeMap<String, f64>,
+    /// Where the validation of the last change stands.
     pub validation: Validation,
     /// Not to be applied from this time on.
     pub expires: EventTime,

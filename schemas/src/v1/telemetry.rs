@@ -9,23 +9,35 @@ use crate::EventTime;
 /// Absent means unknown or not supported; it never means zero.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["time", "device", "collector"]))]
 pub struct GpuTelemetry {
     /// When the device was read.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// `namespace/name` of the workload that the device works for; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: Option<String>,
     /// UUID of the GPU; for other meters the name of the metered thing.
+    #[schemars(length(min = 1, max = 253))]
     pub device: String,
     /// The collector that read it; with workload and device it names the source.
+    #[schemars(length(min = 1, max = 253))]
     pub collector: String,
+    /// What the power and energy figures cover.
     pub meter: Meter,
+    /// Where the figures come from.
     pub origin: Origin,
+    /// Name of the node that holds the device.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub node: Option<String>,
+    /// Index of the GPU on its node, as NVML counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_index: Option<u32>,
+    /// Product name, as the driver reports it: `NVIDIA A100-SXM4-40GB`.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub gpu_model: Option<String>,
     /// The source ends here: no sample follows.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -35,63 +47,100 @@ pub struct GpuTelemetry {
     pub tenure: Option<u64>,
     /// Part of the device's power attributed to this workload, 0 to 1; absent: all of it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1))]
     pub share: Option<f64>,
     /// Number of workloads that share the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenants: Option<u32>,
     /// Power of the whole device at this instant.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_watts: Option<f64>,
     /// Power of the whole device as an average that the device makes itself (about a second on Ampere and later).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_average_watts: Option<f64>,
-    /// The device's hardware energy counter.
+    /// The device's hardware energy counter: joules since it last began at zero. A fall is a reset.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e18))]
     pub energy_joules_total: Option<f64>,
     /// Share of time in which a kernel ran (NVML, DCGM `GPU_UTIL`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub utilization_ratio: Option<f64>,
     /// Share of time in which memory was read or written (`MEM_COPY_UTIL`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub memory_utilization_ratio: Option<f64>,
+    /// Share of time in which the graphics or compute engine was active (`GR_ENGINE_ACTIVE`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub graphics_active_ratio: Option<f64>,
+    /// Share of time in which an SM had a warp assigned, averaged over SMs (`SM_ACTIVE`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub sm_active_ratio: Option<f64>,
+    /// Resident warps over the most possible, averaged over SMs and time (`SM_OCCUPANCY`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub sm_occupancy_ratio: Option<f64>,
+    /// Share of cycles in which the tensor pipe was active (`PIPE_TENSOR_ACTIVE`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub tensor_active_ratio: Option<f64>,
+    /// Share of cycles in which the FP32 pipe was active (`PIPE_FP32_ACTIVE`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub fp32_active_ratio: Option<f64>,
+    /// Share of cycles in which device memory sent or received data (`DRAM_ACTIVE`).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1.05))]
     pub dram_active_ratio: Option<f64>,
+    /// Bytes sent by the device over PCIe, protocol overhead included.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e15))]
     pub pcie_transmit_bytes_per_second: Option<f64>,
+    /// Bytes received by the device over PCIe, protocol overhead included.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e15))]
     pub pcie_receive_bytes_per_second: Option<f64>,
+    /// Device memory in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used_bytes: Option<u64>,
+    /// Device memory there is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
+    /// Present SM clock.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz: Option<f64>,
+    /// Present memory clock.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
     pub memory_clock_mhz: Option<f64>,
+    /// Temperature of the GPU die.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -100, max = 300))]
     pub temperature_celsius: Option<f64>,
+    /// Temperature of the device memory.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -100, max = 300))]
     pub memory_temperature_celsius: Option<f64>,
+    /// Power limit in force on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts: Option<f64>,
     /// Why the clocks are held down, in NVML's terms (`sw_power_cap`, `hw_thermal_slowdown`, …), joined by commas.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub throttle_reasons: Option<String>,
     /// Number of compute processes on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<u32>,
+    /// The device is in MIG mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_enabled: Option<bool>,
+    /// An MPS server runs on the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_enabled: Option<bool>,
 }

@@ -21,17 +21,27 @@ pub enum UpdateMode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct Bounds {
+    /// Least MPS thread percentage of a process.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
     pub mps_thread_percentage_min: Option<u32>,
+    /// Greatest MPS thread percentage of a process.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
     pub mps_thread_percentage_max: Option<u32>,
+    /// Least number of training processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_min: Option<u32>,
+    /// Greatest number of training processes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas_max: Option<u32>,
+    /// Least power cap of a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts_min: Option<f64>,
+    /// Greatest power cap of a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts_max: Option<f64>,
     /// Largest sum of thread percentages on one GPU: 100 clamps, up to 200 allows oversubscription.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,40 +56,58 @@ pub struct Bounds {
 /// A replay uses the settings that this event carried at the time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
+#[schemars(extend("required" = ["time", "workload"]))]
 pub struct Workload {
+    /// When the layout was read or changed.
+    #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// `namespace/name`.
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
+    /// Whether the workload is real.
     pub origin: Origin,
     /// The Kubernetes kind, `StatefulSet` for example.
+    #[schemars(length(max = 253))]
     pub kind: String,
     /// Grows with every change of the layout, whoever made it.
     pub generation: u64,
+    /// The layout in force.
     pub layout: Layout,
+    /// What may be done to the workload.
     pub mode: UpdateMode,
     /// Nothing is changed while this is set.
     pub paused: bool,
     /// Name of the controller in force; absent: the processor's default.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub controller: Option<String>,
+    /// Limits inside which a controller stays.
     pub bounds: Bounds,
     /// GPUs that the workload holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<u32>,
+    /// Product name of those GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub gpu_model: Option<String>,
     /// The board's default power limit.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
     pub gpu_power_limit_watts: Option<f64>,
-    /// Undeclared counts as NCCL, which allows one rank a GPU.
+    /// Communication backend: `nccl`, `gloo`, `mpi`, `ucc`. Undeclared counts as NCCL, which allows one rank a GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub backend: Option<String>,
+    /// Samples of one optimiser step over all ranks; a replica count must divide it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub global_batch_size: Option<u32>,
     /// Price of electricity, in currency units per kWh.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1e6, max = 1e6))]
     pub price_per_kwh: Option<f64>,
+    /// Carbon intensity of electricity, in grams of CO₂ equivalent.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1e5))]
     pub carbon_grams_per_kwh: Option<f64>,
     /// The decision that made this layout, where one did.
     #[serde(skip_serializing_if = "Option::is_none")]

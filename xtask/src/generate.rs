@@ -1,0 +1,118 @@
+//! `cargo xtask generate`: documents that come from the code.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use eadt_schemas::documents;
+
+use crate::process;
+
+/// Documents that the program prints: path and the arguments that print it.
+const PRINTED: [(&str, &[&str]); 2] = [("docs/configuration.md", &["config", "reference"]), ("docs/metrics.md", &["metrics"])];
+
+/// A document with its content.
+type Document = (PathBuf, String);
+
+/// What to generate.
+#[derive(Debug, Clone, Copy, Default, clap::Args)]
+pub struct Options {
+    /// Write nothing; fail where a document is out of date.
+    #[arg(long)]
+    pub check: bool,
+    /// Only what comes from the event types; does not build the program.
+    #[arg(long)]
+    pub schemas: bool,
+}
+
+/// Writes all documents, or says which differ.
+pub fn run(options: Options) -> anyhow::Result<()> {
+    let root = process::root();
+    let mut wanted: Vec<Document> =
+        documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
+    wanted.push(("docs/events.md".into(), documents::events_page()));
+    let mut failed = Vec::new();
+    for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {
+        match printed(arguments) {
+            Ok(text) => wanted.push((path.into(), text)),
+            Err(error) => failed.push(format!("{path}: {error:#}")),
+        }
+    }
+    let stale = if options.check { differing(&root, &wanted) } else { write(&root, &wanted)? };
+    for path in &stale {
+        println!("{} {}", if options.check { "out of date:" } else { "written:" }, path.display());
+    }
+    if !failed.is_empty() {
+        bail!("not generated: {}", failed.join("; "));
+    }
+    if options.check && !stale.is_empty() {
+        bail!("{} generated files are out of date; run `cargo xtask generate` and commit them", stale.len());
+    }
+    println!("{} generated files are up to date", wanted.len());
+    Ok(())
+}
+
+/// Copies the schemas to those that count as released; refuses where that would break readers of released events.
+pub fn release_schemas() -> anyhow::Result<()> {
+    run(Options { check: false, schemas: true })?;
+    let root = process::root().join("schemas");
+    for (path, text) in documents::schema_files() {
+        let released = root.join(path.replacen("json/", "released/", 1));
+        if let Ok(old) = fs::read(&released) {
+            let old = serde_json::from_slice(&old).with_context(|| format!("{} is not JSON", released.display()))?;
+            let new = serde_json::from_str(&text).expect("generated JSON");
+            if let Err(breaks) = eadt_schemas::compat::compatible(&old, &new) {
+                let list: Vec<String> = breaks.iter().map(ToString::to_string).collect();
+                bail!("{} breaks readers of released events: {}", released.display(), list.join("; "));
+            }
+        }
+        fs::create_dir_all(released.parent().expect("a file in a folder"))?;
+        fs::write(&released, text).with_context(|| format!("cannot write {}", released.display()))?;
+        println!("released: {}", released.display());
+    }
+    Ok(())
+}
+
+/// What the program prints.
+fn printed(arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = process::cargo();
+    command.args(["run", "--quiet", "--package", "eadt", "--"]).args(arguments);
+    let output = command.output().context("cannot start cargo run")?;
+    if !output.status.success() {
+        bail!("eadt {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    String::from_utf8(output.stdout).context("the program printed something that is not UTF-8")
+}
+
+fn differing(root: &Path, wanted: &[Document]) -> Vec<PathBuf> {
+    let differs = |(path, text): &&Document| fs::read_to_string(root.join(path)).ok().as_deref() != Some(text.as_str());
+    wanted.iter().filter(differs).map(|(path, _)| path.clone()).collect()
+}
+
+/// Writes what differs and says what that was.
+fn write(root: &Path, wanted: &[Document]) -> anyhow::Result<Vec<PathBuf>> {
+    let stale = differing(root, wanted);
+    for (path, text) in wanted.iter().filter(|(path, _)| stale.contains(path)) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().expect("a file in a folder"))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(stale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_only_what_differs_and_check_sees_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let wanted = vec![("docs/a.md".into(), "a\n".to_owned()), ("b.json".into(), "{}\n".to_owned())];
+        fs::write(folder.path().join("b.json"), "{}\n").unwrap();
+        assert_eq!(differing(folder.path(), &wanted), [PathBuf::from("docs/a.md")]);
+        assert_eq!(write(folder.path(), &wanted).unwrap(), [PathBuf::from("docs/a.md")]);
+        assert_eq!(differing(folder.path(), &wanted), Vec::<PathBuf>::new());
+        fs::write(folder.path().join("docs/a.md"), "b\n").unwrap();
+        assert_eq!(differing(folder.path(), &wanted), [PathBuf::from("docs/a.md")]);
+    }
+}

@@ -1,0 +1,51 @@
+//! Starting other programs in the root of the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
+}
+
+/// The cargo that runs us.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// The command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
+    std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Runs a command with our own output streams; an error where it does not end with status 0.
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
+    let text = shown(command);
+    println!("$ {text}");
+    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start {text}"))?;
+    if !status.success() {
+        bail!("{text} failed: {status}");
+    }
+    Ok(())
+}
+
+/// What a program prints (standard output, then standard error) when it ends with status 0.
+pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    output.status.success().then(|| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// `cargo deny check` with the settings in deny.toml.
+pub fn deny() -> anyhow::Result<()> {
+    if output("cargo", &["deny", "--version"]).is_none() {
+        bail!("cargo-deny is not installed; install it with: cargo install --locked cargo-deny");
+    }
+    run(cargo().args(["deny", "--all-features", "check"]))
+}

@@ -1,0 +1,186 @@
+//! `cargo xtask test`: formatting, lints, all tests, generated files; the totals stand last.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::Value;
+
+use crate::summary::{Reader, Totals};
+use crate::{generate, prerequisites, process};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Install missing system packages with apt-get (also with `CI=true`).
+    #[arg(long)]
+    install: bool,
+    /// Only what needs nothing but Rust, a C and a C++ compiler and make: no Apache Kafka, no Python.
+    #[arg(long)]
+    fast: bool,
+    /// Passed on to `cargo test`: `-p eadt-core`, part of a test's name, …
+    #[arg(last = true)]
+    extra: Vec<String>,
+}
+
+/// Test binaries that need more than Rust.
+fn needs_more(binary: &str) -> bool {
+    binary.starts_with("kafka_") || binary == "lake_readers"
+}
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    if !options.fast {
+        prerequisites::ensure(options.install || ci)?;
+    }
+    let locked: &[&str] = if ci { &["--locked"] } else { &[] };
+    let mut failed = Vec::new();
+    let mut step = |name: &str, result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            eprintln!("error: {error:#}");
+            failed.push(name.to_owned());
+        }
+    };
+
+    step("formatting", process::run(process::cargo().args(["fmt", "--all", "--check"])));
+    let clippy = ["clippy", "--workspace", "--all-targets"];
+    step("lints", timed(|| process::run(process::cargo().args(clippy).args(locked).args(["--", "-D", "warnings"]))));
+
+    let mut totals = Totals::default();
+    for mut command in test_commands(options)? {
+        let (counts, result) = run_tests(command.args(locked));
+        totals = totals.plus(counts);
+        step("tests", result);
+    }
+    step("generated files", generate::run(generate::Options { check: true, schemas: false }));
+
+    println!();
+    for reason in &totals.reasons {
+        println!("{reason}");
+    }
+    for name in &totals.failures {
+        println!("failed: {name}");
+    }
+    if failed.is_empty() && totals.passed == 0 {
+        failed.push("tests: none ran".to_owned());
+    }
+    println!("{}", totals.line());
+    if failed.is_empty() { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
+}
+
+/// The `cargo test` calls of this run.
+fn test_commands(options: &Options) -> anyhow::Result<Vec<Command>> {
+    let own_selection = options.extra.iter().any(|word| word == "-p" || word.starts_with("--package") || word.starts_with("-p="));
+    let base = || {
+        let mut command = process::cargo();
+        command.args(["test", "--no-fail-fast"]);
+        if !own_selection {
+            command.arg("--workspace");
+        }
+        command
+    };
+    if !options.fast {
+        let mut all = base();
+        all.args(&options.extra);
+        return Ok(vec![all]);
+    }
+    let mut selected = base();
+    selected.args(["--lib", "--bins"]);
+    for name in integration_tests(&metadata()?).into_iter().filter(|name| !needs_more(name)) {
+        selected.args(["--test", &name]);
+    }
+    selected.args(&options.extra);
+    let mut docs = base();
+    docs.arg("--doc").args(&options.extra);
+    Ok(if own_selection { vec![selected] } else { vec![selected, docs] })
+}
+
+fn metadata() -> anyhow::Result<Value> {
+    let output =
+        process::cargo().args(["metadata", "--format-version=1", "--no-deps"]).output().context("cannot start cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+/// Names of all integration test targets, each once.
+fn integration_tests(metadata: &Value) -> BTreeSet<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
+    let tests = targets.filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|kind| kind == "test")));
+    tests.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect()
+}
+
+/// Runs one `cargo test`, shows its output, counts.
+fn run_tests(command: &mut Command) -> (Totals, anyhow::Result<()>) {
+    // Outputs of passed tests are read so that a skipped one is counted and said.
+    if !command.get_args().any(|word| word == "--") {
+        command.arg("--");
+    }
+    command.arg("--show-output");
+    let text = process::shown(command);
+    println!("$ {text}");
+    let mut reader = Reader::default();
+    let result = (|| {
+        let mut child =
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().with_context(|| format!("cannot start {text}"))?;
+        let stdout = child.stdout.take().expect("piped");
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.context("cannot read the output of cargo test")?;
+            let line = String::from_utf8_lossy(&line);
+            if reader.line(&line) {
+                println!("{line}");
+            }
+        }
+        let status = child.wait()?;
+        if status.success() { Ok(()) } else { bail!("{text} failed: {status}") }
+    })();
+    (reader.totals(), result)
+}
+
+fn timed<T>(step: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = step();
+    println!("  took {:.0} s", start.elapsed().as_secs_f64());
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn fast_leaves_out_what_needs_kafka_or_python_and_nothing_else() {
+        let metadata = json!({"packages": [
+            {"targets": [{"name": "eadt", "kind": ["lib"]}, {"name": "kafka_loop", "kind": ["test"]}, {"name": "walls", "kind": ["test"]}]},
+            {"targets": [{"name": "lake_readers", "kind": ["test"]}, {"name": "lake", "kind": ["test"]}, {"name": "speed", "kind": ["bench"]}]},
+        ]});
+        let kept: Vec<String> = integration_tests(&metadata).into_iter().filter(|name| !needs_more(name)).collect();
+        assert_eq!(kept, ["lake", "walls"]);
+    }
+
+    #[test]
+    fn this_workspace_is_found() {
+        assert!(integration_tests(&metadata().unwrap()).contains("walls"));
+    }
+
+    #[test]
+    fn a_selection_replaces_the_workspace() {
+        let words = |fast: bool, extra: &[&str]| {
+            let options = Options { install: false, fast, extra: extra.iter().map(ToString::to_string).collect() };
+            let commands = test_commands(&options).unwrap();
+            commands.iter().map(|command| process::shown(command).replace("cargo ", "")).collect::<Vec<_>>()
+        };
+        assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace"]);
+        assert_eq!(words(false, &["-p", "eadt-core", "late"]), ["test --no-fail-fast -p eadt-core late"]);
+        let fast = words(true, &[]);
+        assert!(fast[0].contains("--lib --bins") && fast[0].contains("--test walls"), "{fast:?}");
+        assert!(!fast[0].contains("kafka_"), "{fast:?}");
+        assert_eq!(fast[1], "test --no-fail-fast --workspace --doc");
+    }
+}

@@ -1,0 +1,172 @@
+//! The walls between the crates, as cargo sees them. docs/architecture.md says what each is for.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+struct Workspace {
+    /// Package id to name.
+    names: BTreeMap<String, String>,
+    /// Package id to the packages that it is built with (development dependencies apart).
+    uses: BTreeMap<String, Vec<String>>,
+    members: BTreeSet<String>,
+}
+
+impl Workspace {
+    fn load() -> Self {
+        let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
+        let version = String::from_utf8(version.stdout).expect("rustc prints text");
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc says its host");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        // What was built is here already: no network, this platform only.
+        let output = Command::new(cargo)
+            .args(["metadata", "--format-version=1", "--offline", "--filter-platform", host])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo runs");
+        assert!(output.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
+        let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+        let text = |value: &Value| value.as_str().expect("a string").to_owned();
+        let list = |value: &Value| value.as_array().expect("an array").clone();
+        let names = list(&metadata["packages"]).iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
+        let used = |node: &Value| {
+            let deps = list(&node["deps"]);
+            let built_with = deps.iter().filter(|dep| list(&dep["dep_kinds"]).iter().any(|kind| kind["kind"] != "dev"));
+            built_with.map(|dep| text(&dep["pkg"])).collect()
+        };
+        let uses = list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), used(node))).collect();
+        let members = list(&metadata["workspace_members"]).iter().map(text).collect();
+        Self { names, uses, members }
+    }
+
+    fn id(&self, name: &str) -> &str {
+        self.members.iter().find(|id| self.names[*id] == name).unwrap_or_else(|| panic!("no crate {name} in the workspace"))
+    }
+
+    /// Names of the packages that this crate is built with, directly.
+    fn direct(&self, name: &str) -> BTreeSet<&str> {
+        self.uses[self.id(name)].iter().map(|id| self.names[id].as_str()).collect()
+    }
+
+    /// Names of all packages that this crate is built with, through others, too.
+    fn all(&self, name: &str) -> BTreeSet<&str> {
+        let mut seen = BTreeSet::new();
+        let mut next = VecDeque::from([self.id(name)]);
+        while let Some(id) = next.pop_front() {
+            for used in &self.uses[id] {
+                if seen.insert(used.as_str()) {
+                    next.push_back(used);
+                }
+            }
+        }
+        seen.into_iter().map(|id| self.names[id].as_str()).collect()
+    }
+
+    /// Names of the workspace's crates that use this package directly.
+    fn users(&self, package: &str) -> BTreeSet<&str> {
+        let members = self.members.iter().map(|id| self.names[id].as_str());
+        members.filter(|member| self.direct(member).contains(package)).collect()
+    }
+
+    fn services(&self) -> BTreeSet<&str> {
+        // Services are the crates below services/.
+        let services = self.members.iter().filter(|id| id.contains("/services/"));
+        services.map(|id| self.names[id].as_str()).collect()
+    }
+}
+
+fn workspace() -> &'static Workspace {
+    static WORKSPACE: OnceLock<Workspace> = OnceLock::new();
+    WORKSPACE.get_or_init(Workspace::load)
+}
+
+/// Runtimes, transports, stores, clocks, chance, operating system: nothing of it where deciding happens.
+const IMPURE: [&str; 19] = [
+    "tokio",
+    "rdkafka",
+    "redb",
+    "fjall",
+    "chrono",
+    "time",
+    "rand",
+    "getrandom",
+    "kube",
+    "nvml-wrapper",
+    "axum",
+    "hyper",
+    "reqwest",
+    "mio",
+    "socket2",
+    "rustix",
+    "nix",
+    "object_store",
+    "async-std",
+];
+
+#[test]
+fn what_decides_is_pure() {
+    let workspace = workspace();
+    for pure in ["eadt-core", "eadt-schemas", "eadt-report"] {
+        let used = workspace.all(pure);
+        let impure: Vec<_> = IMPURE.iter().filter(|package| used.contains(*package)).collect();
+        assert!(impure.is_empty(), "{pure} is built with {impure:?}; it takes times and chance as parameters and does no I/O");
+    }
+}
+
+#[test]
+fn one_crate_knows_each_outside_thing() {
+    let workspace = workspace();
+    for (package, owner) in [
+        ("rdkafka", "eadt-bus"),
+        ("redb", "eadt-bus"),
+        ("nvml-wrapper", "eadt-collector"),
+        ("arrow", "eadt-lake"),
+        ("parquet", "eadt-lake"),
+    ] {
+        let users = workspace.users(package);
+        let strangers: Vec<_> = users.iter().filter(|user| **user != owner).collect();
+        assert!(strangers.is_empty(), "{strangers:?} use {package}; only {owner} may");
+    }
+    assert!(workspace.users("rdkafka").contains("eadt-bus"), "the wall is checked against what is really there");
+}
+
+#[test]
+fn services_do_not_know_each_other() {
+    let workspace = workspace();
+    let services = workspace.services();
+    assert!(services.len() >= 5, "{services:?}");
+    for service in &services {
+        let others: Vec<_> = workspace.all(service).intersection(&services).copied().collect();
+        assert!(others.is_empty(), "{service} depends on {others:?}; services talk through topics only");
+    }
+}
+
+#[test]
+fn only_the_program_and_the_tests_know_services() {
+    let workspace = workspace();
+    for service in workspace.services() {
+        let users = workspace.users(service);
+        let strangers: Vec<_> = users.iter().filter(|user| !["eadt", "eadt-tests"].contains(*user)).collect();
+        assert!(strangers.is_empty(), "{strangers:?} depend on {service}; only the program and the tests may");
+    }
+}
+
+#[test]
+fn shared_crates_do_not_know_what_is_above_them() {
+    let workspace = workspace();
+    for (crate_name, allowed) in [
+        ("eadt-schemas", [].as_slice()),
+        ("eadt-core", &["eadt-schemas"]),
+        ("eadt-bus", &["eadt-schemas"]),
+        ("eadt-lake", &["eadt-schemas"]),
+        ("eadt-recordings", &["eadt-schemas"]),
+        ("eadt-report", &["eadt-schemas"]),
+        ("eadt-service", &[]),
+    ] {
+        let used = workspace.direct(crate_name);
+        let ours: Vec<_> = used.iter().filter(|name| name.starts_with("eadt") && !allowed.contains(*name)).collect();
+        assert!(ours.is_empty(), "{crate_name} uses {ours:?}; it may use {allowed:?}");
+    }
+}
