@@ -1,11 +1,45 @@
 //! Controllers: `decide(state, window, context) -> Decision`, pure.
+//!
+//! In: one closed tumbling window at a time, in order, and what is known beside it. Out: one decision a window,
+//! `maintain` with its reason included. A controller never reads a clock (time is the window's end), never acts, and
+//! never forgets what it tried: its memory is [`ControllerState`], which the caller keeps.
+//!
+//! `matrix-literal` is the EADT table as its authors wrote it. `matrix` is the same table with what a cluster needs
+//! around it: medians instead of single readings, dead bands, bounds, a check that a change helped, and the way back.
+//!
+//! ```text
+//! window ─▶ usable? ─▶ settle what became of the last change ─▶ judge it after three windows ─▶ kept | revert + hold
+//!                                        │ nothing under way
+//!                                        ▼
+//!              median of five ─▶ table ─▶ target within bounds ─▶ not tabu, affordable, worth it ─▶ change
+//! ```
+
+mod draft;
+mod history;
+mod literal;
+mod precise;
+mod settings;
+mod state;
+mod table;
+mod target;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod trial;
+
+use std::fmt;
+use std::str::FromStr;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Layout, Workload};
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
+pub use settings::{ControllerSettings, PowerReading};
+pub use state::ControllerState;
+
 /// A controller by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ControllerName {
     /// The EADT matrix made precise.
@@ -13,6 +47,40 @@ pub enum ControllerName {
     Matrix,
     /// The EADT matrix as the seed has it.
     MatrixLiteral,
+}
+
+impl ControllerName {
+    pub const ALL: [Self; 2] = [Self::Matrix, Self::MatrixLiteral];
+
+    /// As in settings, workloads and decisions.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Matrix => "matrix",
+            Self::MatrixLiteral => "matrix-literal",
+        }
+    }
+}
+
+impl fmt::Display for ControllerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A name that no controller has.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no controller is named {name:?}; there are matrix and matrix-literal")]
+pub struct UnknownController {
+    name: String,
+}
+
+impl FromStr for ControllerName {
+    type Err = UnknownController;
+
+    fn from_str(name: &str) -> Result<Self, UnknownController> {
+        let known = Self::ALL.into_iter().find(|known| known.as_str() == name);
+        known.ok_or_else(|| UnknownController { name: name.chars().take(64).collect() })
+    }
 }
 
 /// Everything beside the window that a controller may look at.
@@ -29,20 +97,12 @@ pub struct Context<'a> {
     pub settings: &'a ControllerSettings,
 }
 
-/// Limits and thresholds. Defaults are those of the precise matrix.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-pub struct ControllerSettings {}
-
-/// What a workload's controller remembers from window to window; part of the processor's state.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ControllerState {
-    /// The layout before the change that is being validated.
-    pub before: Option<Layout>,
-}
-
 /// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
-pub fn decide(_: ControllerName, _: &mut ControllerState, window: &EfficiencyWindow, _: &Context<'_>) -> Decision {
-    Decision { workload: window.workload.clone(), time: window.window_end, ..Decision::default() }
+///
+/// Windows come in the order of their ends. The same state, window and context give the same decision.
+pub fn decide(name: ControllerName, state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+    match name {
+        ControllerName::Matrix => precise::decide(state, window, context),
+        ControllerName::MatrixLiteral => literal::decide(state, window, context),
+    }
 }

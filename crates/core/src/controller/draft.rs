@@ -1,0 +1,102 @@
+use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Validation};
+
+use super::history::Medians;
+use super::table::Thresholds;
+use super::trial::Note;
+use super::{Context, ControllerName, PowerReading};
+
+/// Grows with every change of what a controller decides.
+const VERSION: &str = "1";
+
+/// A decision in the making: `maintain` unless told otherwise.
+#[derive(Debug)]
+pub(super) struct Draft {
+    decision: Decision,
+}
+
+impl Draft {
+    pub fn new(name: ControllerName, window: &EfficiencyWindow, context: &Context<'_>) -> Self {
+        let layout = context.workload.map(|workload| &workload.layout).or(window.layout.as_ref()).cloned().unwrap_or_default();
+        let mut draft = Self {
+            decision: Decision {
+                id: format!("{}@{}/{name}", window.workload, window.window_end),
+                workload: window.workload.clone(),
+                time: window.window_end,
+                origin: window.origin,
+                controller: name.as_str().into(),
+                controller_version: VERSION.into(),
+                from: layout.clone(),
+                to: layout,
+                generation: context.workload.map(|workload| workload.generation),
+                expires: window.window_end.plus_seconds(context.settings.expiry_seconds),
+                ..Decision::default()
+            },
+        };
+        draft.note("gpus", Some(f64::from(window.gpus)));
+        draft.note("energy_coverage_ratio", Some(window.energy_coverage_ratio));
+        draft.note("progress_coverage_ratio", Some(window.progress_coverage_ratio));
+        draft.note("samples_per_second", window.samples_per_second);
+        draft.note("power_watts", window.mean_power_watts);
+        draft.note("power_per_gpu_watts", window.mean_power_per_gpu_watts);
+        draft.note("joules_per_sample", window.joules_per_sample);
+        draft
+    }
+
+    /// Adds a number that the decision rests on. What is unknown, or no number, is left out.
+    pub fn note(&mut self, name: &str, value: Option<f64>) {
+        if let Some(value) = value.filter(|value| value.is_finite()) {
+            self.decision.evidence.insert(name.into(), value);
+        }
+    }
+
+    /// What the table was asked.
+    pub fn note_reading(&mut self, reading: PowerReading, watts: f64, efficiency: f64, table: &Thresholds) {
+        let compared = match reading {
+            PowerReading::PerGpu => "compared_power_per_gpu_watts",
+            PowerReading::Total => "compared_power_total_watts",
+        };
+        self.note(compared, Some(watts));
+        self.note("compared_efficiency_samples_per_second_per_watt", Some(efficiency));
+        self.note("threshold_power_high_watts", Some(table.high_watts));
+        self.note("threshold_power_low_watts", Some(table.low_watts));
+        self.note("threshold_efficiency_poor_samples_per_second_per_watt", Some(table.poor));
+        self.note("threshold_efficiency_good_samples_per_second_per_watt", Some(table.good));
+    }
+
+    pub fn note_medians(&mut self, when: &str, medians: &Medians) {
+        self.note(&format!("{when}_windows"), Some(medians.windows as f64));
+        self.note(&format!("{when}_samples_per_second"), Some(medians.samples_per_second));
+        self.note(&format!("{when}_power_watts"), Some(medians.watts));
+        self.note(&format!("{when}_joules_per_sample"), medians.joules_per_sample());
+    }
+
+    /// Says where the validation of a change stands.
+    pub fn validating(mut self, validation: Validation, concerns: &str) -> Self {
+        self.decision.validation = validation;
+        self.decision.concerns = Some(concerns.into());
+        self
+    }
+
+    pub fn holding(mut self, until: Option<eadt_schemas::EventTime>) -> Self {
+        self.decision.hold_until = until;
+        self
+    }
+
+    pub fn maintain(mut self, reason: impl Into<String>) -> Decision {
+        self.decision.reason = reason.into();
+        self.decision
+    }
+
+    pub fn tell(self, note: Note) -> Decision {
+        self.validating(note.validation, &note.concerns).holding(note.hold_until).maintain(note.reason)
+    }
+
+    /// A change of the layout, which restarts the workload's processes.
+    pub fn change(mut self, action: Action, to: Layout, reason: String) -> Decision {
+        self.decision.action = action;
+        self.decision.restarts = true;
+        self.decision.to = to;
+        self.decision.reason = reason;
+        self.decision
+    }
+}

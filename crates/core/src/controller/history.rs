@@ -1,0 +1,173 @@
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{EfficiencyWindow, Meter};
+use serde::{Deserialize, Serialize};
+
+use super::PowerReading;
+
+/// What a usable window says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Measured {
+    pub end: EventTime,
+    pub samples_per_second: f64,
+    /// Power attributed to the whole workload.
+    pub watts: f64,
+    pub watts_per_gpu: f64,
+}
+
+impl Measured {
+    /// The window's figures, or why it decides nothing.
+    pub fn of(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
+        if window.gap {
+            return Err("events of this window were deleted from the log before they were read: it decides nothing".into());
+        }
+        if window.restarted {
+            return Err("the workload was restarting in this window: it decides nothing".into());
+        }
+        for (what, ratio) in [("energy", window.energy_coverage_ratio), ("progress", window.progress_coverage_ratio)] {
+            if ratio.is_nan() || ratio < coverage_min_ratio {
+                let (known, needed) = (100.0 * ratio, 100.0 * coverage_min_ratio);
+                return Err(format!("{what} is known for {known:.0} % of this window, under {needed:.0} %: it decides nothing"));
+            }
+        }
+        if matches!(window.meter, Meter::Node | Meter::Wall) {
+            return Err("power is measured for a whole server, but the thresholds are those of a GPU: it decides nothing".into());
+        }
+        let (Some(samples_per_second), Some(watts)) = (window.samples_per_second, window.mean_power_watts) else {
+            return Err("power or throughput of this window is unknown: it decides nothing".into());
+        };
+        let per_gpu = window.mean_power_per_gpu_watts.or_else(|| (window.gpus > 0).then(|| watts / f64::from(window.gpus)));
+        match per_gpu {
+            Some(watts_per_gpu) if watts > 0.0 && watts_per_gpu > 0.0 && samples_per_second >= 0.0 => {
+                Ok(Self { end: window.window_end, samples_per_second, watts, watts_per_gpu })
+            }
+            _ => Err("power of this window is zero or its GPUs are unknown: it decides nothing".into()),
+        }
+    }
+
+    /// Samples per second and watt.
+    pub fn efficiency(&self) -> f64 {
+        self.samples_per_second / self.watts
+    }
+
+    /// The power to compare, and whose it is in words.
+    pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
+        choose(reading, self.watts, self.watts_per_gpu)
+    }
+
+    /// Medians of each figure over windows.
+    pub fn median<'a>(windows: impl IntoIterator<Item = &'a Self>) -> Option<Medians> {
+        let windows: Vec<&Self> = windows.into_iter().collect();
+        let end = windows.iter().map(|window| window.end).max()?;
+        let of = |figure: fn(&Self) -> f64| median(windows.iter().map(|window| figure(window)).collect());
+        Some(Medians {
+            end,
+            windows: windows.len(),
+            samples_per_second: of(|w| w.samples_per_second),
+            watts: of(|w| w.watts),
+            watts_per_gpu: of(|w| w.watts_per_gpu),
+            efficiency: of(Self::efficiency),
+        })
+    }
+}
+
+/// Medians over some windows; each figure has its own.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Medians {
+    pub end: EventTime,
+    pub windows: usize,
+    pub samples_per_second: f64,
+    pub watts: f64,
+    pub watts_per_gpu: f64,
+    pub efficiency: f64,
+}
+
+impl Medians {
+    /// The power to compare, and whose it is in words.
+    pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
+        choose(reading, self.watts, self.watts_per_gpu)
+    }
+
+    /// `None` where nothing was processed.
+    pub fn joules_per_sample(&self) -> Option<f64> {
+        (self.efficiency > 0.0).then(|| 1.0 / self.efficiency)
+    }
+}
+
+fn choose(reading: PowerReading, total: f64, per_gpu: f64) -> (f64, &'static str) {
+    match reading {
+        PowerReading::PerGpu => (per_gpu, "per GPU"),
+        PowerReading::Total => (total, "in all"),
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+/// The last usable windows of one generation of the layout.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Recent {
+    pub generation: Option<u64>,
+    pub windows: VecDeque<Measured>,
+    /// Usable windows that are still to be left out.
+    pub warming_up: u32,
+}
+
+impl Recent {
+    /// Forgets all windows; the next ones warm up.
+    pub fn restart(&mut self, warm_up_windows: u32) {
+        self.windows.clear();
+        self.warming_up = warm_up_windows;
+    }
+
+    /// Adds a window, unless it warms up; gives whether it was added. Windows that lie too far back go.
+    pub fn add(&mut self, measured: Measured, keep: u32, window_seconds: f64) -> bool {
+        let oldest = 2.0 * f64::from(keep) * window_seconds;
+        self.windows.retain(|window| measured.end.seconds_since(window.end) < oldest);
+        if self.warming_up > 0 {
+            self.warming_up -= 1;
+            return false;
+        }
+        self.windows.push_back(measured);
+        while self.windows.len() > keep as usize {
+            self.windows.pop_front();
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_of_odd_and_even_counts() {
+        assert_eq!(median(vec![5.0, 1.0, 3.0]), 3.0);
+        assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn windows_far_back_are_forgotten() {
+        let at = |seconds: f64| Measured {
+            end: EventTime::from_seconds(seconds),
+            samples_per_second: 1.0,
+            watts: 1.0,
+            watts_per_gpu: 1.0,
+        };
+        let mut recent = Recent::default();
+        for seconds in [60.0, 120.0, 180.0] {
+            assert!(recent.add(at(seconds), 5, 60.0));
+        }
+        recent.add(at(719.0), 5, 60.0);
+        assert_eq!(recent.windows.len(), 3);
+        recent.restart(1);
+        assert!(!recent.add(at(780.0), 5, 60.0));
+        assert!(recent.add(at(840.0), 5, 60.0));
+    }
+}

@@ -1,0 +1,249 @@
+//! The EADT table made precise: decides on medians, within bounds, and takes back what did not help.
+
+use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, UpdateMode, Validation, Workload};
+
+use super::draft::Draft;
+use super::history::{Measured, Medians};
+use super::state::ControllerState;
+use super::table::Thresholds;
+use super::target::{self, Knobs};
+use super::trial::{self, Failure, Proposal};
+use super::{Context, ControllerName, ControllerSettings, PowerReading};
+
+pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &Context<'_>) -> Decision {
+    let (settings, now) = (context.settings, window.window_end);
+    let draft = Draft::new(ControllerName::Matrix, window, context);
+    let Some(workload) = context.workload else {
+        return draft.maintain("nobody manages this workload: it is only observed");
+    };
+    // What is known about the past first: a fate must not be missed because this window decides nothing.
+    let fate = context.last_actuation.and_then(|actuation| trial::settle(state, workload, actuation, now, settings));
+    let outside = trial::follow(state, workload, now, settings);
+    state.forget_before(now);
+
+    let measured = usable(state, window, workload, settings);
+    if let Some(note) = fate.or(outside) {
+        return draft.tell(note);
+    }
+    let measured = match measured {
+        Ok(measured) => measured,
+        Err(reason) => return under_way(state, workload, draft).maintain(reason),
+    };
+    if state.trial.is_some() {
+        return judge(state, measured, workload, draft, context);
+    }
+    let window_seconds = now.seconds_since(window.window_start);
+    if !state.recent.add(measured, settings.median_windows, window_seconds) {
+        return under_way(state, workload, draft).maintain("the job warms up after a restart");
+    }
+    if workload.paused {
+        return draft.maintain("the workload is paused");
+    }
+    if let Some(failure) = state.unreverted.clone() {
+        if awaits(state, workload) {
+            return under_way(state, workload, draft).maintain("waits for the last change to be taken back");
+        }
+        if workload.mode == UpdateMode::Enforce {
+            return take_back(state, failure, draft);
+        }
+        state.unreverted = None;
+    }
+    if awaits(state, workload) {
+        return under_way(state, workload, draft).maintain("waits for the last decision to be applied");
+    }
+    if let Some(hold) = &state.hold {
+        let reason = format!("nothing is tried before {}: {}", hold.until, hold.why);
+        return draft.holding(Some(hold.until)).maintain(reason);
+    }
+    propose(state, window, workload, draft, context)
+}
+
+/// The window's figures if it can be compared with others of this layout, or why not.
+fn usable(
+    state: &mut ControllerState,
+    window: &EfficiencyWindow,
+    workload: &Workload,
+    settings: &ControllerSettings,
+) -> Result<Measured, String> {
+    if window.restarted {
+        state.recent.restart(settings.warm_up_windows);
+        if let Some(trial) = &mut state.trial {
+            trial.warming_up = settings.warm_up_windows;
+        }
+    }
+    let measured = Measured::of(window, settings.coverage_min_ratio)?;
+    match window.generation {
+        Some(generation) if generation == workload.generation => Ok(measured),
+        Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
+        None => Err("the layout of this window is not known: it decides nothing".into()),
+    }
+}
+
+/// A change is on its way to the cluster. Where nothing is applied without a person, nothing is waited for.
+fn awaits(state: &ControllerState, workload: &Workload) -> bool {
+    workload.mode == UpdateMode::Enforce && !state.proposals.is_empty()
+}
+
+/// Marks a decision that only waits with what it waits for.
+fn under_way(state: &ControllerState, workload: &Workload, draft: Draft) -> Draft {
+    let waiting = state.proposals.last().filter(|_| awaits(state, workload)).map(|proposal| &proposal.id);
+    match state.trial.as_ref().map(|trial| &trial.id).or(waiting) {
+        Some(id) => draft.validating(Validation::Pending, id),
+        None => draft.holding(state.hold.as_ref().map(|hold| hold.until)),
+    }
+}
+
+/// Adds a window to the trial and, once there are enough, keeps the change or takes it back.
+fn judge(
+    state: &mut ControllerState,
+    measured: Measured,
+    workload: &Workload,
+    mut draft: Draft,
+    context: &Context<'_>,
+) -> Decision {
+    let settings = context.settings;
+    let Some(trial) = &mut state.trial else { unreachable!("judged without a trial") };
+    let id = trial.id.clone();
+    if workload.generation != trial.generation {
+        return draft.validating(Validation::Pending, &id).maintain("the last change is rolling out");
+    }
+    if trial.warming_up > 0 {
+        trial.warming_up -= 1;
+        return draft.validating(Validation::Pending, &id).maintain("the job warms up after the last change");
+    }
+    trial.windows.push(measured);
+    let (have, need) = (trial.windows.len(), settings.validation_windows as usize);
+    if have > need {
+        trial.windows.remove(0);
+    }
+    if have < need {
+        let reason = format!("the last change is being checked: {have} of {need} windows");
+        return draft.validating(Validation::Pending, &id).maintain(reason);
+    }
+    if workload.paused {
+        return draft.validating(Validation::Pending, &id).maintain("the workload is paused: the last change is judged after it");
+    }
+    let Some(verdict) = trial.verdict(settings) else { unreachable!("a verdict needs a window") };
+    let Some(trial) = state.trial.take() else { unreachable!("judged without a trial") };
+    let outcome = verdict.explain(&trial.baseline);
+    draft.note_medians("before", &trial.baseline);
+    draft.note_medians("after", &verdict.after);
+    draft.note("gain_ratio", Some(verdict.gain_ratio));
+    draft.note("throughput_ratio", Some(verdict.throughput_ratio));
+    if verdict.kept {
+        state.learn_saving(trial.action, verdict.gain_ratio);
+        state.next_hold_seconds = None;
+        state.recent.restart(0);
+        for window in trial.windows {
+            state.recent.add(window, settings.median_windows, f64::INFINITY);
+        }
+        return draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
+    }
+    let demanded = format!(
+        "demanded are {:.1} % less energy and {:.0} % of the throughput",
+        100.0 * settings.validation_gain_ratio,
+        100.0 * settings.validation_throughput_ratio
+    );
+    let why = format!("the last change did not help: {outcome}; {demanded}");
+    let now = measured.end;
+    trial::fail(state, &id, &trial.from, trial.action, &why, now, settings);
+    let failure = Failure { concerns: id, to: trial.from, generation: trial.generation, why };
+    state.unreverted = Some(failure.clone());
+    take_back(state, failure, draft)
+}
+
+fn take_back(state: &mut ControllerState, failure: Failure, draft: Draft) -> Decision {
+    let hold_until = state.hold.as_ref().map(|hold| hold.until);
+    let draft = draft.validating(Validation::Failed, &failure.concerns).holding(hold_until);
+    let decision = draft.change(Action::Revert, failure.to, failure.why);
+    state.proposals = vec![Proposal::of(&decision, None)];
+    decision
+}
+
+/// Asks the table, and checks whether what it says can and should be done.
+fn propose(
+    state: &mut ControllerState,
+    window: &EfficiencyWindow,
+    workload: &Workload,
+    mut draft: Draft,
+    context: &Context<'_>,
+) -> Decision {
+    let settings = context.settings;
+    let need = settings.median_windows as usize;
+    let medians = match Measured::median(&state.recent.windows) {
+        Some(medians) if medians.windows >= need => medians,
+        found => {
+            let have = found.map_or(0, |medians| medians.windows);
+            return draft.maintain(format!("has {have} of the {need} windows that a decision needs"));
+        }
+    };
+    let gpus = workload.gpus.unwrap_or(window.gpus);
+    if gpus == 0 {
+        return draft.maintain("the number of its GPUs is not known");
+    }
+    let reading = settings.power.unwrap_or(PowerReading::PerGpu);
+    let (watts, whose) = medians.power(reading);
+    let efficiency = medians.efficiency;
+    let table = Thresholds::precise(settings, reading, workload, gpus);
+    draft.note_medians("before", &medians);
+    draft.note_reading(reading, watts, efficiency, &table);
+    if efficiency <= 0.0 {
+        return draft.maintain("the job makes no progress: no layout can be compared");
+    }
+    let action = table.action(watts, efficiency);
+    let mut reason = table.explain(action, whose, watts, efficiency);
+    if action == Action::Maintain {
+        return draft.maintain(reason);
+    }
+    let wanted = Knobs::of(&workload.layout)
+        .and_then(|from| Ok((from, target::precise(action, from, gpus, workload, settings)?)))
+        .and_then(|change| allowed(state, action, &medians, workload, context, &mut draft).map(|()| change));
+    match wanted {
+        Ok((from, to)) => {
+            reason = format!("{reason}: {}", from.change_to(to));
+            let decision = draft.change(action, to.in_layout(&workload.layout, gpus), reason);
+            state.proposals.push(Proposal::of(&decision, Some(medians)));
+            decision
+        }
+        Err(hindrance) => draft.maintain(format!("{reason}, but {hindrance}")),
+    }
+}
+
+/// Whether a restart for this action is not tabu, affordable and worth its cost.
+fn allowed(
+    state: &ControllerState,
+    action: Action,
+    medians: &Medians,
+    workload: &Workload,
+    context: &Context<'_>,
+    draft: &mut Draft,
+) -> Result<(), String> {
+    let settings = context.settings;
+    if let Some(tabu) = state.forbidden(&workload.layout, action) {
+        return Err(format!("this was tried from this layout and is not tried again before {}: {}", tabu.until, tabu.why));
+    }
+    let most = workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
+    let used = state.restarts.len() as u32;
+    draft.note("restarts_last_day", Some(f64::from(used)));
+    if used + 2 > most {
+        return Err(format!("{used} of {most} restarts a day are used, and one is kept for the way back"));
+    }
+    let saving = state.saving(action).unwrap_or(settings.expected_saving_ratio);
+    let remaining = context.remaining_seconds.unwrap_or(settings.horizon_seconds);
+    let downtime = state.rollout_seconds.unwrap_or(settings.restart_seconds);
+    let redone = context.checkpoint_time.map_or(settings.redone_seconds, |time| medians.end.seconds_since(time).max(0.0));
+    draft.note("expected_saving_ratio", Some(saving));
+    draft.note("remaining_seconds", context.remaining_seconds);
+    draft.note("expected_downtime_seconds", Some(downtime));
+    draft.note("expected_redone_seconds", Some(redone));
+    let gain = saving * remaining - (downtime + redone);
+    // An estimate that is not a number is no reason to restart.
+    if gain.is_nan() || gain <= 0.0 {
+        return Err(format!(
+            "a restart costs about {:.0} s of work, more than {:.1} % of the {remaining:.0} s that are left would save",
+            downtime + redone,
+            100.0 * saving
+        ));
+    }
+    Ok(())
+}

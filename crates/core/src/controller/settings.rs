@@ -1,0 +1,185 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Which power the matrix compares with its thresholds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PowerReading {
+    /// Mean power of one GPU.
+    PerGpu,
+    /// Power of the whole workload: the literal reading.
+    Total,
+}
+
+/// Limits and thresholds of the controllers.
+///
+/// `matrix` uses all of them; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`, `efficiency_poor`,
+/// `efficiency_good`, `literal_interval_seconds`, `coverage_min_ratio` and `expiry_seconds`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControllerSettings {
+    /// Power that is compared with the thresholds: `per_gpu` or `total`. Default: `per_gpu` for `matrix`, `total` for
+    /// `matrix-literal`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerReading>,
+    /// Above this power a workload draws much, in watts. Above `power_low_watts`. Default 250.
+    pub power_high_watts: f64,
+    /// Below this power a workload draws little, in watts. Above 0. Default 200.
+    pub power_low_watts: f64,
+    /// The high threshold is at most this part of the board's default power limit, where that is known, so that a 250 W
+    /// board can exceed it, too. Above 0, at most 1 (1: watts alone count). Default 0.625, which is 250 W of 400 W.
+    pub power_high_board_ratio: f64,
+    /// The low threshold is at most this part of the board's default power limit, where that is known. Above 0, at most 1.
+    /// Default 0.5, which is 200 W of 400 W.
+    pub power_low_board_ratio: f64,
+    /// Below this a workload that draws much is inefficient, above it efficient, in samples/s/W. Above 0. Default 0.1.
+    pub efficiency_poor: f64,
+    /// Below this a workload that draws little is inefficient, in samples/s/W. Above 0. Default 0.2.
+    pub efficiency_good: f64,
+    /// Dead band around the power thresholds, as a part of them. 0 to 0.5. Default 0.02.
+    pub power_hysteresis_ratio: f64,
+    /// Dead band around the efficiency thresholds, as a part of them. 0 to 0.5. Default 0.05.
+    pub efficiency_hysteresis_ratio: f64,
+    /// The median of this many usable windows is compared. 1 to 60. Default 5.
+    pub median_windows: u32,
+    /// Usable windows that are left out after a restart while the job warms up. 0 to 60. Default 1.
+    pub warm_up_windows: u32,
+    /// A change is judged by the median of this many windows. 1 to 60. Default 3.
+    pub validation_windows: u32,
+    /// A change is kept if energy per sample fell by at least this part. 0 to 1. Default 0.01.
+    pub validation_gain_ratio: f64,
+    /// A change is kept if throughput is at least this part of what it was. 0 to 1. Default 0.9.
+    pub validation_throughput_ratio: f64,
+    /// A window with less known energy or progress than this part of its time decides nothing. 0 to 1. Default 0.9.
+    pub coverage_min_ratio: f64,
+    /// After a change that did not help nothing is tried for this long, doubling with every further one, in seconds.
+    /// Above 0. Default 3600.
+    pub hold_seconds: f64,
+    /// The doubling ends here, in seconds. At least `hold_seconds`. Default 86400.
+    pub hold_max_seconds: f64,
+    /// What did not help is not tried again from the same layout for this long, in seconds. Above 0. Default 86400.
+    pub tabu_seconds: f64,
+    /// Lowest MPS thread percentage, where the workload's bounds do not say. 1 to 100. Default 25.
+    pub thread_percentage_min: u32,
+    /// Most processes per GPU, where the workload's bounds do not limit its replicas. 1 to 48. Default 4.
+    pub replicas_per_gpu_max: u32,
+    /// Largest sum of thread percentages on one GPU, where the workload's bounds do not say. 100 to 200. Default 100.
+    pub oversubscription_percentage_max: u32,
+    /// Restarts within 24 h, where the workload's bounds do not say; one of them is kept for the way back. 0 to 1000.
+    /// Default 8.
+    pub restarts_per_day_max: u32,
+    /// Part of the energy that a change is expected to save until this workload's own kept changes say better. 0 to 1.
+    /// Default 0.05.
+    pub expected_saving_ratio: f64,
+    /// Time that a job is taken to go on for where it does not say, in seconds. Above 0. Default 14400.
+    pub horizon_seconds: f64,
+    /// Time that a restart is taken to cost until one was measured, in seconds. At least 0. Default 120.
+    pub restart_seconds: f64,
+    /// Work that a restart is taken to repeat where the job does not say when its last checkpoint was, in seconds. At
+    /// least 0. Default 60.
+    pub redone_seconds: f64,
+    /// A decision that was not applied within this time after its window is void, in seconds. Above 0. Default 300.
+    pub expiry_seconds: f64,
+    /// `matrix-literal` looks once in this time, in seconds. At least 0 (every window). Default 300.
+    pub literal_interval_seconds: f64,
+}
+
+impl Default for ControllerSettings {
+    fn default() -> Self {
+        Self {
+            power: None,
+            power_high_watts: 250.0,
+            power_low_watts: 200.0,
+            power_high_board_ratio: 0.625,
+            power_low_board_ratio: 0.5,
+            efficiency_poor: 0.1,
+            efficiency_good: 0.2,
+            power_hysteresis_ratio: 0.02,
+            efficiency_hysteresis_ratio: 0.05,
+            median_windows: 5,
+            warm_up_windows: 1,
+            validation_windows: 3,
+            validation_gain_ratio: 0.01,
+            validation_throughput_ratio: 0.9,
+            coverage_min_ratio: 0.9,
+            hold_seconds: 3600.0,
+            hold_max_seconds: 86_400.0,
+            tabu_seconds: 86_400.0,
+            thread_percentage_min: 25,
+            replicas_per_gpu_max: 4,
+            oversubscription_percentage_max: 100,
+            restarts_per_day_max: 8,
+            expected_saving_ratio: 0.05,
+            horizon_seconds: 14_400.0,
+            restart_seconds: 120.0,
+            redone_seconds: 60.0,
+            expiry_seconds: 300.0,
+            literal_interval_seconds: 300.0,
+        }
+    }
+}
+
+impl ControllerSettings {
+    /// The first field that is out of its range, with what was expected of it.
+    pub fn check(&self) -> Result<(), String> {
+        const LONG: f64 = 366.0 * 86_400.0;
+        let ranges = [
+            ("power_high_watts", self.power_high_watts, self.power_low_watts, 1e9),
+            ("power_low_watts", self.power_low_watts, 1e-9, 1e9),
+            ("power_high_board_ratio", self.power_high_board_ratio, 1e-3, 1.0),
+            ("power_low_board_ratio", self.power_low_board_ratio, 1e-3, self.power_high_board_ratio),
+            ("efficiency_poor", self.efficiency_poor, 1e-12, 1e9),
+            ("efficiency_good", self.efficiency_good, 1e-12, 1e9),
+            ("power_hysteresis_ratio", self.power_hysteresis_ratio, 0.0, 0.5),
+            ("efficiency_hysteresis_ratio", self.efficiency_hysteresis_ratio, 0.0, 0.5),
+            ("median_windows", f64::from(self.median_windows), 1.0, 60.0),
+            ("warm_up_windows", f64::from(self.warm_up_windows), 0.0, 60.0),
+            ("validation_windows", f64::from(self.validation_windows), 1.0, 60.0),
+            ("validation_gain_ratio", self.validation_gain_ratio, 0.0, 1.0),
+            ("validation_throughput_ratio", self.validation_throughput_ratio, 0.0, 1.0),
+            ("coverage_min_ratio", self.coverage_min_ratio, 0.0, 1.0),
+            ("hold_seconds", self.hold_seconds, 1.0, LONG),
+            ("hold_max_seconds", self.hold_max_seconds, self.hold_seconds, LONG),
+            ("tabu_seconds", self.tabu_seconds, 1.0, LONG),
+            ("thread_percentage_min", f64::from(self.thread_percentage_min), 1.0, 100.0),
+            ("replicas_per_gpu_max", f64::from(self.replicas_per_gpu_max), 1.0, 48.0),
+            ("oversubscription_percentage_max", f64::from(self.oversubscription_percentage_max), 100.0, 200.0),
+            ("restarts_per_day_max", f64::from(self.restarts_per_day_max), 0.0, 1000.0),
+            ("expected_saving_ratio", self.expected_saving_ratio, 0.0, 1.0),
+            ("horizon_seconds", self.horizon_seconds, 1.0, LONG),
+            ("restart_seconds", self.restart_seconds, 0.0, LONG),
+            ("redone_seconds", self.redone_seconds, 0.0, LONG),
+            ("expiry_seconds", self.expiry_seconds, 1.0, LONG),
+            ("literal_interval_seconds", self.literal_interval_seconds, 0.0, LONG),
+        ];
+        match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
+            Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_their_ranges_and_others_are_named() {
+        assert_eq!(ControllerSettings::default().check(), Ok(()));
+        let named = |change: fn(&mut ControllerSettings)| {
+            let mut settings = ControllerSettings::default();
+            change(&mut settings);
+            settings.check().unwrap_err()
+        };
+        assert!(named(|s| s.power_high_watts = 150.0).starts_with("power_high_watts is 150,"));
+        assert!(named(|s| s.efficiency_poor = f64::NAN).starts_with("efficiency_poor"));
+        assert!(named(|s| s.oversubscription_percentage_max = 201).starts_with("oversubscription_percentage_max"));
+        assert!(named(|s| s.hold_max_seconds = 60.0).starts_with("hold_max_seconds"));
+    }
+
+    #[test]
+    fn unknown_settings_are_refused() {
+        assert!(serde_json::from_str::<ControllerSettings>(r#"{"power":"total","median_windows":3}"#).is_ok());
+        assert!(serde_json::from_str::<ControllerSettings>(r#"{"median_window":3}"#).is_err());
+    }
+}

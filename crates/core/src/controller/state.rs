@@ -1,0 +1,115 @@
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Layout};
+use serde::{Deserialize, Serialize};
+
+use super::history::Recent;
+use super::trial::{Failure, Proposal, Trial};
+
+/// What a workload's controller remembers from window to window; part of the processor's state.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ControllerState {
+    /// Usable windows of the present layout, oldest first.
+    pub(super) recent: Recent,
+    /// Changes that were decided and of whose fate nothing is known yet; at most as many as fit into an expiry.
+    pub(super) proposals: Vec<Proposal>,
+    /// The applied change that is being judged.
+    pub(super) trial: Option<Trial>,
+    /// The change that failed and is not yet taken back.
+    pub(super) unreverted: Option<Failure>,
+    pub(super) hold: Option<Hold>,
+    /// How long the next hold lasts; absent: the setting's.
+    pub(super) next_hold_seconds: Option<f64>,
+    pub(super) tabu: Vec<Tabu>,
+    /// Restarts of the last 24 h that decisions caused, oldest first.
+    pub(super) restarts: Vec<Restart>,
+    /// What kept changes saved, by action.
+    pub(super) savings: Vec<Saving>,
+    /// How long the last measured rollout took.
+    pub(super) rollout_seconds: Option<f64>,
+    /// When `matrix-literal` looked last.
+    pub(super) looked: Option<EventTime>,
+}
+
+/// Nothing is tried before `until`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Hold {
+    pub until: EventTime,
+    pub why: String,
+}
+
+/// From this layout this action is not tried again before `until`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Tabu {
+    pub from: Layout,
+    pub action: Action,
+    pub until: EventTime,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Restart {
+    pub time: EventTime,
+    pub decision: String,
+}
+
+/// Mean saving of the kept changes by one action.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Saving {
+    pub action: Action,
+    pub ratio: f64,
+    pub count: u32,
+}
+
+const DAY_SECONDS: f64 = 86_400.0;
+
+impl ControllerState {
+    /// Forgets what time has made irrelevant.
+    pub(super) fn forget_before(&mut self, now: EventTime) {
+        self.restarts.retain(|restart| now.seconds_since(restart.time) < DAY_SECONDS);
+        self.tabu.retain(|tabu| tabu.until > now);
+        self.proposals.retain(|proposal| proposal.expires > now);
+        if self.hold.as_ref().is_some_and(|hold| hold.until <= now) {
+            self.hold = None;
+        }
+    }
+
+    /// Holds for the present hold-down time and doubles the next one.
+    pub(super) fn hold_down(&mut self, now: EventTime, why: &str, first_seconds: f64, max_seconds: f64) -> EventTime {
+        let seconds = self.next_hold_seconds.unwrap_or(first_seconds).clamp(first_seconds, max_seconds);
+        self.next_hold_seconds = Some((seconds * 2.0).min(max_seconds));
+        let until = now.plus_seconds(seconds);
+        self.hold = Some(Hold { until, why: why.into() });
+        until
+    }
+
+    pub(super) fn forbid(&mut self, from: &Layout, action: Action, until: EventTime, why: &str) {
+        self.tabu.retain(|tabu| !(tabu.action == action && tabu.from == *from));
+        self.tabu.push(Tabu { from: from.clone(), action, until, why: why.into() });
+    }
+
+    pub(super) fn forbidden(&self, from: &Layout, action: Action) -> Option<&Tabu> {
+        self.tabu.iter().find(|tabu| tabu.action == action && tabu.from == *from)
+    }
+
+    /// Counts a restart once per decision and `step` (the change itself, or its roll-back).
+    pub(super) fn count_restart(&mut self, time: EventTime, decision: String) {
+        if !self.restarts.iter().any(|restart| restart.decision == decision) {
+            self.restarts.push(Restart { time, decision });
+        }
+    }
+
+    pub(super) fn saving(&self, action: Action) -> Option<f64> {
+        self.savings.iter().find(|saving| saving.action == action).map(|saving| saving.ratio)
+    }
+
+    pub(super) fn learn_saving(&mut self, action: Action, ratio: f64) {
+        match self.savings.iter_mut().find(|saving| saving.action == action) {
+            Some(saving) => {
+                saving.count += 1;
+                saving.ratio += (ratio - saving.ratio) / f64::from(saving.count);
+            }
+            None => self.savings.push(Saving { action, ratio, count: 1 }),
+        }
+    }
+}

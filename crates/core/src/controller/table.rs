@@ -1,0 +1,151 @@
+//! The EADT matrix: what to do at a power and an efficiency.
+
+use eadt_schemas::v1::{Action, Workload};
+
+use super::{ControllerSettings, PowerReading};
+
+/// Thresholds in force, dead bands apart.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Thresholds {
+    pub high_watts: f64,
+    pub low_watts: f64,
+    pub poor: f64,
+    pub good: f64,
+    pub power_hysteresis: f64,
+    pub efficiency_hysteresis: f64,
+}
+
+impl Thresholds {
+    /// Exactly those of the settings.
+    pub fn literal(settings: &ControllerSettings) -> Self {
+        Self {
+            high_watts: settings.power_high_watts,
+            low_watts: settings.power_low_watts,
+            poor: settings.efficiency_poor,
+            good: settings.efficiency_good,
+            power_hysteresis: 0.0,
+            efficiency_hysteresis: 0.0,
+        }
+    }
+
+    /// With dead bands, and lowered to what the workload's boards can draw.
+    pub fn precise(settings: &ControllerSettings, reading: PowerReading, workload: &Workload, gpus: u32) -> Self {
+        let boards = match reading {
+            PowerReading::PerGpu => 1.0,
+            PowerReading::Total => f64::from(gpus),
+        };
+        let at_most = |watts: f64, ratio: f64| match workload.gpu_power_limit_watts {
+            Some(limit) if limit > 0.0 => watts.min(ratio * limit * boards),
+            _ => watts,
+        };
+        Self {
+            high_watts: at_most(settings.power_high_watts, settings.power_high_board_ratio),
+            low_watts: at_most(settings.power_low_watts, settings.power_low_board_ratio),
+            power_hysteresis: settings.power_hysteresis_ratio,
+            efficiency_hysteresis: settings.efficiency_hysteresis_ratio,
+            ..Self::literal(settings)
+        }
+    }
+
+    /// The table. A figure exactly on a threshold is on neither side of it.
+    pub fn action(&self, watts: f64, efficiency: f64) -> Action {
+        let (up, down) = (1.0 + self.power_hysteresis, 1.0 - self.power_hysteresis);
+        let (better, worse) = (1.0 + self.efficiency_hysteresis, 1.0 - self.efficiency_hysteresis);
+        if watts > self.high_watts * up && efficiency < self.poor * worse {
+            Action::Decrease
+        } else if watts > self.high_watts * up && efficiency > self.poor * better {
+            Action::ScaleReplicas
+        } else if watts < self.low_watts * down && efficiency < self.good * worse {
+            Action::Increase
+        } else {
+            Action::Maintain
+        }
+    }
+
+    /// Where a power and an efficiency lie, in words.
+    pub fn explain(&self, action: Action, whose: &str, watts: f64, efficiency: f64) -> String {
+        let Self { high_watts, low_watts, poor, good, .. } = *self;
+        match action {
+            Action::Decrease => {
+                format!(
+                    "{watts:.0} W {whose} is above {high_watts:.0} W at only {efficiency:.4} samples/s/W (poor is under {poor})"
+                )
+            }
+            Action::ScaleReplicas => {
+                format!("{watts:.0} W {whose} is above {high_watts:.0} W at a good {efficiency:.4} samples/s/W (over {poor})")
+            }
+            Action::Increase => {
+                format!("{watts:.0} W {whose} is below {low_watts:.0} W at only {efficiency:.4} samples/s/W (good is {good})")
+            }
+            _ => format!("{watts:.0} W {whose} at {efficiency:.4} samples/s/W calls for no change"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_with_every_boundary() {
+        let table = Thresholds::literal(&ControllerSettings::default());
+        let just = |value: f64, up: bool| if up { value.next_up() } else { value.next_down() };
+        let rows = [
+            (280.0, 0.08, Action::Decrease),
+            (270.0, 0.22, Action::ScaleReplicas),
+            (180.0, 0.08, Action::Increase),
+            // 45 samples/s at 250 W.
+            (250.0, 45.0 / 250.0, Action::Maintain),
+            (280.0, 0.1, Action::Maintain),
+            (280.0, just(0.1, false), Action::Decrease),
+            (280.0, just(0.1, true), Action::ScaleReplicas),
+            (250.0, 0.05, Action::Maintain),
+            (250.0, 0.3, Action::Maintain),
+            (just(250.0, true), 0.05, Action::Decrease),
+            (just(250.0, true), 0.3, Action::ScaleReplicas),
+            (200.0, 0.05, Action::Maintain),
+            (just(200.0, false), 0.05, Action::Increase),
+            (just(200.0, false), 0.2, Action::Maintain),
+            (just(200.0, false), just(0.2, false), Action::Increase),
+            (just(200.0, false), 0.1, Action::Increase),
+            (225.0, 0.01, Action::Maintain),
+            (100.0, 0.5, Action::Maintain),
+        ];
+        for (watts, efficiency, action) in rows {
+            assert_eq!(table.action(watts, efficiency), action, "{watts} W, {efficiency}");
+        }
+    }
+
+    #[test]
+    fn dead_bands_widen_every_threshold() {
+        let table = Thresholds::precise(&ControllerSettings::default(), PowerReading::PerGpu, &Workload::default(), 1);
+        let rows = [
+            (254.0, 0.05, Action::Maintain),
+            (255.1, 0.05, Action::Decrease),
+            (255.1, 0.096, Action::Maintain),
+            (255.1, 0.104, Action::Maintain),
+            (255.1, 0.106, Action::ScaleReplicas),
+            (197.0, 0.05, Action::Maintain),
+            (195.9, 0.05, Action::Increase),
+            (195.9, 0.191, Action::Maintain),
+            (195.9, 0.189, Action::Increase),
+        ];
+        for (watts, efficiency, action) in rows {
+            assert_eq!(table.action(watts, efficiency), action, "{watts} W, {efficiency}");
+        }
+    }
+
+    #[test]
+    fn thresholds_follow_small_boards_only() {
+        let on = |limit, reading, gpus| {
+            let workload = Workload { gpu_power_limit_watts: limit, ..Workload::default() };
+            let table = Thresholds::precise(&ControllerSettings::default(), reading, &workload, gpus);
+            (table.high_watts, table.low_watts)
+        };
+        assert_eq!(on(None, PowerReading::PerGpu, 3), (250.0, 200.0));
+        assert_eq!(on(Some(400.0), PowerReading::PerGpu, 3), (250.0, 200.0));
+        assert_eq!(on(Some(250.0), PowerReading::PerGpu, 3), (156.25, 125.0));
+        assert_eq!(on(Some(700.0), PowerReading::PerGpu, 3), (250.0, 200.0));
+        assert_eq!(on(Some(250.0), PowerReading::Total, 2), (250.0, 200.0));
+    }
+}

@@ -1,0 +1,212 @@
+//! From an action to a layout.
+
+use eadt_schemas::v1::{Action, Bounds, Layout, Workload};
+
+use super::ControllerSettings;
+
+const DECREASE_POINTS: u32 = 10;
+const SCALE_POINTS: u32 = 15;
+const INCREASE_POINTS: u32 = 10;
+const LITERAL_MIN: u32 = 25;
+const LITERAL_PER_GPU: u32 = 4;
+/// Backends that let several ranks share a GPU. NCCL does not since 2.5.
+const SHARING_BACKENDS: [&str; 3] = ["gloo", "mpi", "ucc"];
+
+/// The two knobs of the matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Knobs {
+    pub replicas: u32,
+    pub threads: u32,
+}
+
+impl Knobs {
+    /// The knobs of a layout, or why they cannot be turned.
+    pub fn of(layout: &Layout) -> Result<Self, String> {
+        match (layout.replicas, layout.mps_thread_percentage) {
+            (Some(replicas), Some(threads)) => Ok(Self { replicas, threads }),
+            (None, _) => Err("the number of replicas is not known: nothing can be changed".into()),
+            (_, None) => Err("no MPS thread percentage is set: nothing can be changed".into()),
+        }
+    }
+
+    /// This layout with the knobs so.
+    pub fn in_layout(self, layout: &Layout, gpus: u32) -> Layout {
+        Layout {
+            replicas: Some(self.replicas),
+            mps_thread_percentage: Some(self.threads),
+            world_size: Some(self.replicas),
+            local_world_size: Some(self.replicas / gpus.max(1)),
+            ..layout.clone()
+        }
+    }
+
+    /// As `MPS 50 % → 40 %, 6 → 9 replicas`.
+    pub fn change_to(self, to: Self) -> String {
+        let mut parts = Vec::new();
+        if to.replicas != self.replicas {
+            parts.push(format!("{} → {} replicas", self.replicas, to.replicas));
+        }
+        if to.threads != self.threads {
+            parts.push(format!("MPS {} % → {} %", self.threads, to.threads));
+        }
+        parts.join(", ")
+    }
+}
+
+/// The formulas of the seed; explicit bounds of the workload still hold.
+pub(super) fn literal(action: Action, from: Knobs, gpus: u32, bounds: &Bounds) -> Knobs {
+    let Knobs { replicas, threads } = from;
+    let to = match action {
+        Action::Decrease => Knobs { replicas, threads: threads.saturating_sub(DECREASE_POINTS).max(LITERAL_MIN) },
+        Action::ScaleReplicas => Knobs {
+            replicas: (replicas + gpus).min(LITERAL_PER_GPU * gpus),
+            threads: threads.saturating_sub(SCALE_POINTS).max(LITERAL_MIN),
+        },
+        Action::Increase if threads + INCREASE_POINTS >= 100 => Knobs { replicas: gpus, threads: 100 },
+        Action::Increase => Knobs { replicas, threads: threads + INCREASE_POINTS },
+        _ => from,
+    };
+    let mut limits = Limits::none();
+    limits.tighten(bounds);
+    // A knob that the rule does not turn stays, even where it is outside the bounds.
+    let replicas = if to.replicas == replicas { replicas } else { limits.replicas(to.replicas) };
+    let per_gpu = replicas.div_ceil(gpus.max(1));
+    Knobs { replicas, threads: if to.threads == threads { threads } else { limits.threads(to.threads, per_gpu) } }
+}
+
+/// The layout that an action of the precise matrix leads to, or the reason why it must not be.
+pub(super) fn precise(
+    action: Action,
+    from: Knobs,
+    gpus: u32,
+    workload: &Workload,
+    settings: &ControllerSettings,
+) -> Result<Knobs, String> {
+    let mut limits = Limits::of(settings, gpus);
+    limits.tighten(&workload.bounds);
+    if limits.threads_min > limits.threads_max || limits.replicas_min > limits.replicas_max {
+        return Err("the workload's bounds exclude every layout: correct them".into());
+    }
+    let Knobs { replicas, threads } = from;
+    let per_gpu = |replicas: u32| replicas.div_ceil(gpus);
+    let to = match action {
+        Action::Decrease => {
+            Knobs { replicas, threads: limits.threads(threads.saturating_sub(DECREASE_POINTS), per_gpu(replicas)) }
+        }
+        Action::ScaleReplicas => {
+            let most = limits.replicas_max / gpus * gpus;
+            let to = replicas.saturating_add(gpus).min(most.max(replicas));
+            Knobs { replicas: to, threads: limits.threads(threads.saturating_sub(SCALE_POINTS), per_gpu(to)) }
+        }
+        Action::Increase => {
+            let wanted = threads.saturating_add(INCREASE_POINTS).min(limits.threads_max);
+            if wanted >= 100 && gpus >= limits.replicas_min {
+                Knobs { replicas: gpus.min(replicas), threads: 100 }
+            } else {
+                Knobs { replicas, threads: limits.threads(wanted, per_gpu(replicas)) }
+            }
+        }
+        _ => from,
+    };
+    check_room(action, from, to, gpus, &limits)?;
+    if to.replicas != replicas {
+        check_world(to.replicas, gpus, workload)?;
+    }
+    Ok(to)
+}
+
+/// The change must go the way that the action means, end inside the limits and change something.
+fn check_room(action: Action, from: Knobs, to: Knobs, gpus: u32, limits: &Limits) -> Result<(), String> {
+    let forward = match action {
+        Action::Decrease => to.threads < from.threads,
+        Action::ScaleReplicas => to.threads <= from.threads && to.replicas >= from.replicas && to != from,
+        Action::Increase => to.threads > from.threads || to.replicas < from.replicas,
+        _ => false,
+    };
+    let per_gpu = to.replicas.div_ceil(gpus);
+    let inside = (limits.threads_min..=limits.threads_max).contains(&to.threads)
+        && (limits.replicas_min..=limits.replicas_max).contains(&to.replicas)
+        && per_gpu.saturating_mul(to.threads) <= limits.oversubscription;
+    if forward && inside {
+        return Ok(());
+    }
+    let Knobs { replicas, threads } = from;
+    let Limits { threads_min, threads_max, replicas_max, oversubscription, .. } = limits;
+    Err(match action {
+        Action::Decrease => format!("MPS {threads} % cannot go lower (at least {threads_min} %)"),
+        Action::ScaleReplicas => format!(
+            "{replicas} replicas at MPS {threads} % leave no room to scale (at most {replicas_max} replicas, at least \
+             {threads_min} %, {oversubscription} % a GPU in sum)"
+        ),
+        _ => format!(
+            "MPS {threads} % for {replicas} replicas cannot go higher (at most {threads_max} %, {oversubscription} % a GPU in sum)"
+        ),
+    })
+}
+
+/// A new number of replicas must fit GPUs, batch and backend.
+fn check_world(replicas: u32, gpus: u32, workload: &Workload) -> Result<(), String> {
+    if !replicas.is_multiple_of(gpus) {
+        return Err(format!("{replicas} replicas do not spread evenly over {gpus} GPUs"));
+    }
+    match workload.global_batch_size {
+        None => {
+            return Err(format!("the global batch size is not declared, so {replicas} replicas cannot be checked against it"));
+        }
+        Some(batch) if !batch.is_multiple_of(replicas) => {
+            return Err(format!("{replicas} replicas do not divide the global batch of {batch}"));
+        }
+        Some(_) => {}
+    }
+    let backend = workload.backend.as_deref();
+    let shares = backend.is_some_and(|name| SHARING_BACKENDS.iter().any(|known| known.eq_ignore_ascii_case(name)));
+    if replicas > gpus && !shares {
+        let backend = backend.map_or_else(|| "nccl (none is declared)".into(), |name| format!("{name:?}"));
+        return Err(format!("{replicas} replicas on {gpus} GPUs need the backend gloo, mpi or ucc, and this is {backend}"));
+    }
+    Ok(())
+}
+
+/// Where the knobs may go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Limits {
+    threads_min: u32,
+    threads_max: u32,
+    replicas_min: u32,
+    replicas_max: u32,
+    oversubscription: u32,
+}
+
+impl Limits {
+    const fn none() -> Self {
+        Self { threads_min: 1, threads_max: 100, replicas_min: 1, replicas_max: u32::MAX, oversubscription: u32::MAX }
+    }
+
+    fn of(settings: &ControllerSettings, gpus: u32) -> Self {
+        Self {
+            threads_min: settings.thread_percentage_min,
+            replicas_max: settings.replicas_per_gpu_max.saturating_mul(gpus),
+            oversubscription: settings.oversubscription_percentage_max,
+            ..Self::none()
+        }
+    }
+
+    /// What the bounds say replaces what was so far.
+    fn tighten(&mut self, bounds: &Bounds) {
+        let set = |limit: &mut u32, bound: Option<u32>| *limit = bound.unwrap_or(*limit);
+        set(&mut self.threads_min, bounds.mps_thread_percentage_min.map(|percent| percent.max(1)));
+        set(&mut self.threads_max, bounds.mps_thread_percentage_max.map(|percent| percent.min(100)));
+        set(&mut self.replicas_min, bounds.replicas_min.map(|replicas| replicas.max(1)));
+        set(&mut self.replicas_max, bounds.replicas_max);
+        set(&mut self.oversubscription, bounds.oversubscription_percentage_max.map(|percent| percent.min(200)));
+    }
+
+    fn threads(&self, wanted: u32, per_gpu: u32) -> u32 {
+        let share = self.oversubscription / per_gpu.max(1);
+        wanted.max(self.threads_min).min(share.max(1)).min(self.threads_max)
+    }
+
+    fn replicas(&self, wanted: u32) -> u32 {
+        wanted.max(self.replicas_min).min(self.replicas_max)
+    }
+}

@@ -1,0 +1,257 @@
+//! What became of a change, and whether it helped.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::ControllerSettings;
+use super::history::{Measured, Medians};
+use super::state::ControllerState;
+
+/// A change that was decided and of whose fate nothing is known yet.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Proposal {
+    pub id: String,
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    pub expires: EventTime,
+    /// What it has to beat; absent for a revert, which nothing has to justify.
+    pub baseline: Option<Medians>,
+}
+
+impl Proposal {
+    pub fn of(decision: &Decision, baseline: Option<Medians>) -> Self {
+        Self {
+            id: decision.id.clone(),
+            action: decision.action,
+            from: decision.from.clone(),
+            to: decision.to.clone(),
+            expires: decision.expires,
+            baseline,
+        }
+    }
+}
+
+/// A change that was applied and is being judged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Trial {
+    pub id: String,
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    /// The generation that it made.
+    pub generation: u64,
+    pub baseline: Medians,
+    /// Usable windows since it was ready and warm.
+    pub windows: Vec<Measured>,
+    /// Usable windows that are still to be left out.
+    pub warming_up: u32,
+}
+
+/// A change that did not help and is to be taken back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Failure {
+    pub concerns: String,
+    pub to: Layout,
+    /// The generation of the failed layout; once it is another one, there is nothing left to take back.
+    pub generation: u64,
+    pub why: String,
+}
+
+/// Something about the last change that the next decision tells.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Note {
+    pub reason: String,
+    pub concerns: String,
+    pub validation: Validation,
+    pub hold_until: Option<EventTime>,
+}
+
+/// The judgement over a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Verdict {
+    pub after: Medians,
+    /// Part of the energy per sample that it saved; negative where it cost more.
+    pub gain_ratio: f64,
+    pub throughput_ratio: f64,
+    pub kept: bool,
+}
+
+impl Trial {
+    /// Judges by the last windows.
+    pub fn verdict(&self, settings: &ControllerSettings) -> Option<Verdict> {
+        let skip = self.windows.len().saturating_sub(settings.validation_windows as usize);
+        let after = Measured::median(self.windows.iter().skip(skip))?;
+        // Joules per sample are the reciprocal of the efficiency: no progress at all gains minus infinity.
+        let gain_ratio = 1.0 - self.baseline.efficiency / after.efficiency;
+        let throughput_ratio = after.samples_per_second / self.baseline.samples_per_second;
+        let kept = gain_ratio >= settings.validation_gain_ratio && throughput_ratio >= settings.validation_throughput_ratio;
+        Some(Verdict { after, gain_ratio, throughput_ratio, kept })
+    }
+}
+
+impl Verdict {
+    /// As `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
+    pub fn explain(&self, before: &Medians) -> String {
+        let throughput = 100.0 * self.throughput_ratio;
+        match (self.after.joules_per_sample(), before.joules_per_sample()) {
+            (Some(after), Some(before)) => {
+                let change = -100.0 * self.gain_ratio;
+                format!("{after:.3} J/sample instead of {before:.3} ({change:+.1} %) at {throughput:.1} % of the throughput")
+            }
+            _ => "no progress at all".into(),
+        }
+    }
+}
+
+/// Takes in what the actuator reported about the last change.
+pub(super) fn settle(
+    state: &mut ControllerState,
+    workload: &Workload,
+    actuation: &Actuation,
+    now: EventTime,
+    settings: &ControllerSettings,
+) -> Option<Note> {
+    if let Some(seconds) = actuation.downtime_seconds.filter(|seconds| *seconds >= 0.0 && seconds.is_finite()) {
+        state.rollout_seconds = Some(seconds);
+    }
+    let id = &actuation.decision_id;
+    if let Some(index) = state.proposals.iter().position(|proposal| proposal.id == *id) {
+        let proposal = state.proposals.remove(index);
+        return settle_proposal(state, proposal, workload, actuation, now, settings);
+    }
+    // Its beginning is known: only a bad end is news.
+    let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+    if undone && state.trial.as_ref().is_some_and(|trial| trial.id == *id) {
+        let trial = state.trial.take()?;
+        return Some(undo(state, id, &trial.from, trial.action, actuation, now, settings));
+    }
+    None
+}
+
+fn settle_proposal(
+    state: &mut ControllerState,
+    proposal: Proposal,
+    workload: &Workload,
+    actuation: &Actuation,
+    now: EventTime,
+    settings: &ControllerSettings,
+) -> Option<Note> {
+    let Proposal { id, action, from, to, baseline, .. } = proposal;
+    let reason = &actuation.reason;
+    match actuation.outcome {
+        Outcome::Applied | Outcome::Ready => {
+            state.count_restart(actuation.time, id.clone());
+            // What was proposed beside it was made for the layout before.
+            state.proposals.clear();
+            state.unreverted = None;
+            state.trial = baseline.map(|baseline| Trial {
+                id,
+                action,
+                from,
+                to,
+                generation: actuation.generation,
+                baseline,
+                windows: Vec::new(),
+                warming_up: settings.warm_up_windows,
+            });
+            None
+        }
+        Outcome::Recommended => None,
+        Outcome::Refused if workload.mode != UpdateMode::Enforce => None,
+        Outcome::Refused if action == Action::Revert => {
+            state.unreverted = None;
+            Some(Note {
+                reason: format!("the last change could not be taken back: {reason}"),
+                concerns: id,
+                validation: Validation::Failed,
+                hold_until: state.hold.as_ref().map(|hold| hold.until),
+            })
+        }
+        Outcome::Refused => {
+            let until = now.plus_seconds(settings.hold_seconds);
+            state.forbid(&from, action, until, &format!("it was refused: {reason}"));
+            Some(Note {
+                reason: format!("the last decision was refused: {reason}"),
+                concerns: id,
+                validation: Validation::None,
+                hold_until: None,
+            })
+        }
+        Outcome::RolledBack | Outcome::Failed => {
+            state.count_restart(actuation.time, id.clone());
+            Some(undo(state, &id, &from, action, actuation, now, settings))
+        }
+    }
+}
+
+/// The actuator itself undid a change, or failed to.
+fn undo(
+    state: &mut ControllerState,
+    id: &str,
+    from: &Layout,
+    action: Action,
+    actuation: &Actuation,
+    now: EventTime,
+    settings: &ControllerSettings,
+) -> Note {
+    let why = if actuation.outcome == Outcome::RolledBack {
+        state.count_restart(actuation.time, format!("{id}/rolled-back"));
+        format!("the last change was rolled back: {}", actuation.reason)
+    } else {
+        format!("the last change failed: {}", actuation.reason)
+    };
+    state.unreverted = None;
+    fail(state, id, from, action, &why, now, settings)
+}
+
+/// Remembers that a change did not work.
+pub(super) fn fail(
+    state: &mut ControllerState,
+    id: &str,
+    from: &Layout,
+    action: Action,
+    why: &str,
+    now: EventTime,
+    settings: &ControllerSettings,
+) -> Note {
+    if action != Action::Revert {
+        state.forbid(from, action, now.plus_seconds(settings.tabu_seconds), why);
+    }
+    let until = state.hold_down(now, why, settings.hold_seconds, settings.hold_max_seconds);
+    Note { reason: why.into(), concerns: id.into(), validation: Validation::Failed, hold_until: Some(until) }
+}
+
+/// Follows the layout: windows of different generations are never compared by accident.
+pub(super) fn follow(
+    state: &mut ControllerState,
+    workload: &Workload,
+    now: EventTime,
+    settings: &ControllerSettings,
+) -> Option<Note> {
+    let generation = workload.generation;
+    match state.recent.generation.replace(generation) {
+        Some(known) if known == generation => {}
+        Some(_) => state.recent.restart(settings.warm_up_windows),
+        None => state.recent.restart(0),
+    }
+    if state.unreverted.as_ref().is_some_and(|failure| failure.generation != generation) {
+        state.unreverted = None;
+    }
+    // The table may lag behind the actuation, but once it is ahead of it, somebody else changed the layout.
+    if state.trial.as_ref().is_none_or(|trial| generation <= trial.generation) {
+        return None;
+    }
+    let trial = state.trial.take()?;
+    if workload.layout == trial.from {
+        let why = "the last change was taken back from outside";
+        return Some(fail(state, &trial.id, &trial.from, trial.action, why, now, settings));
+    }
+    Some(Note {
+        reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
+        concerns: trial.id,
+        validation: Validation::None,
+        hold_until: None,
+    })
+}
