@@ -3,4 +3,16 @@
 //! In: decoded events with their log stamps, in any order that the log gives them. Out: windows, decisions,
 //! refusals. It never reads a clock, never awaits, does no I/O, and knows neither Kafka nor Kubernetes.
 
+pub mod clock;
 pub mod controller;
+pub mod merge;
+pub mod partition;
+pub mod settings;
+pub mod state;
+pub mod window;
+pub mod workload;
+
+pub use merge::Merge;
+pub use partition::{Event, Input, Output, Partition, Tally};
+pub use settings::FoldSettings;
+pub use state::{StateError, StateRecord};

@@ -1,0 +1,212 @@
+//! Which record of several co-partitioned inputs is folded next.
+//!
+//! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs'
+//! order. An input that may still have records is waited for; one that is at its end counts as empty. A record without an
+//! event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of any other
+//! head: it moves nothing but the log clock, and must neither hold other inputs up nor run ahead of them.
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+
+/// A record that waits for its turn.
+#[derive(Debug)]
+struct Waiting<T> {
+    offset: i64,
+    stamp: EventTime,
+    bytes: usize,
+    record: T,
+}
+
+/// The key of a head, found once.
+#[derive(Debug, Clone, Copy)]
+enum Key {
+    Unknown,
+    Known(Option<EventTime>),
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    records: VecDeque<Waiting<T>>,
+    head: Key,
+    bytes: usize,
+    at_end: bool,
+    /// The offset after the last record that came in, or after it what the end said.
+    position: i64,
+}
+
+/// The inputs of one partition, each in offset order.
+#[derive(Debug)]
+pub struct Merge<T> {
+    queues: Vec<Queue<T>>,
+    max_future: Option<i64>,
+}
+
+/// A record whose turn it is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Next<T> {
+    pub input: usize,
+    pub offset: i64,
+    pub stamp: EventTime,
+    pub record: T,
+}
+
+impl<T> Merge<T> {
+    /// `positions`: where each input begins; their order is that of ties.
+    pub fn new(positions: &[i64], max_future: Option<i64>) -> Self {
+        let queue =
+            |position: &i64| Queue { records: VecDeque::new(), head: Key::Unknown, bytes: 0, at_end: false, position: *position };
+        Self { queues: positions.iter().map(queue).collect(), max_future }
+    }
+
+    /// The next record of an input.
+    pub fn push(&mut self, input: usize, offset: i64, stamp: EventTime, bytes: usize, record: T) {
+        let queue = &mut self.queues[input];
+        queue.records.push_back(Waiting { offset, stamp, bytes, record });
+        queue.bytes += bytes;
+        queue.at_end = false;
+        queue.position = offset + 1;
+    }
+
+    /// Everything before `position` of an input came in, and there is no more for now.
+    pub fn end(&mut self, input: usize, position: i64) {
+        let queue = &mut self.queues[input];
+        queue.at_end = true;
+        queue.position = queue.position.max(position);
+    }
+
+    /// Bytes of an input that wait for their turn: the caller pauses inputs that hold too many.
+    pub fn bytes(&self, input: usize) -> usize {
+        self.queues[input].bytes
+    }
+
+    /// Whether an input has nothing waiting.
+    pub fn is_empty(&self, input: usize) -> bool {
+        self.queues[input].records.is_empty()
+    }
+
+    /// Of each input the offset of the first record that was not taken.
+    pub fn positions(&self) -> impl Iterator<Item = i64> {
+        self.queues.iter().map(|queue| queue.records.front().map_or(queue.position, |head| head.offset))
+    }
+
+    /// The next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked once
+    /// for each record that becomes a head.
+    pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Next<T>> {
+        let mut least: Option<(EventTime, usize)> = None;
+        let mut timeless: Option<(EventTime, usize)> = None;
+        let mut least_stamp: Option<EventTime> = None;
+        for (i, queue) in self.queues.iter_mut().enumerate() {
+            let Some(head) = queue.records.front() else {
+                if queue.at_end {
+                    continue;
+                }
+                return None;
+            };
+            let time = match queue.head {
+                Key::Known(time) => time,
+                Key::Unknown => {
+                    let time =
+                        time_of(i, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, self.max_future));
+                    queue.head = Key::Known(time);
+                    time
+                }
+            };
+            match time {
+                Some(time) if least.is_none_or(|(other, _)| time < other) => least = Some((time, i)),
+                Some(_) => {}
+                None if timeless.is_none_or(|(other, _)| head.stamp < other) => timeless = Some((head.stamp, i)),
+                None => {}
+            }
+            if time.is_some() && least_stamp.is_none_or(|stamp| head.stamp < stamp) {
+                least_stamp = Some(head.stamp);
+            }
+        }
+        let input = match (timeless, least) {
+            (Some((stamp, i)), _) if least_stamp.is_none_or(|other| stamp <= other) => i,
+            (_, Some((_, i))) => i,
+            (_, None) => return None,
+        };
+        let queue = &mut self.queues[input];
+        let head = queue.records.pop_front()?;
+        queue.head = Key::Unknown;
+        queue.bytes -= head.bytes;
+        Some(Next { input, offset: head.offset, stamp: head.stamp, record: head.record })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    /// Records are their own event times.
+    fn drain(merge: &mut Merge<Option<i64>>) -> Vec<(usize, Option<i64>)> {
+        let mut taken = Vec::new();
+        while let Some(next) = merge.next(|_, record| record.map(at)) {
+            taken.push((next.input, next.record));
+        }
+        taken
+    }
+
+    fn push(merge: &mut Merge<Option<i64>>, input: usize, offset: i64, stamp: i64, time: Option<i64>) {
+        merge.push(input, offset, at(stamp), 1, time);
+    }
+
+    #[test]
+    fn waits_for_an_input_until_it_is_at_its_end() {
+        let mut merge = Merge::new(&[0, 0], Some(0));
+        push(&mut merge, 0, 0, 5, Some(5));
+        assert_eq!(drain(&mut merge), []);
+        push(&mut merge, 1, 0, 3, Some(3));
+        assert_eq!(drain(&mut merge), [(1, Some(3))], "input 1 may have more");
+        // Control records: the end lies beyond the last record.
+        merge.end(1, 7);
+        assert_eq!(drain(&mut merge), [(0, Some(5))]);
+        assert_eq!(merge.positions().collect::<Vec<_>>(), [1, 7]);
+        merge.end(0, 1);
+        push(&mut merge, 1, 7, 9, Some(9));
+        assert_eq!(drain(&mut merge), [(1, Some(9))], "after its end an input goes on");
+    }
+
+    #[test]
+    fn ties_go_by_input_and_a_clock_ahead_of_the_log_waits_for_its_stamp() {
+        let mut merge = Merge::new(&[0, 0], Some(0));
+        push(&mut merge, 1, 0, 5, Some(5));
+        push(&mut merge, 0, 0, 6, Some(5));
+        push(&mut merge, 1, 1, 6, Some(100));
+        push(&mut merge, 0, 1, 8, Some(7));
+        merge.end(0, 2);
+        merge.end(1, 2);
+        assert_eq!(drain(&mut merge), [(0, Some(5)), (1, Some(5)), (1, Some(100)), (0, Some(7))]);
+    }
+
+    #[test]
+    fn heartbeats_of_an_hours_downtime_do_not_run_ahead_of_the_other_inputs() {
+        let mut merge = Merge::new(&[0, 0], Some(0));
+        for i in 0..3 {
+            push(&mut merge, 0, i, 10 * i, None);
+            push(&mut merge, 1, i, 10 * i + 1, Some(10 * i + 1));
+        }
+        merge.end(0, 3);
+        merge.end(1, 3);
+        let order: Vec<usize> = drain(&mut merge).into_iter().map(|(input, _)| input).collect();
+        assert_eq!(order, [0, 1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_heartbeat_before_an_imported_record_does_not_hold_it_up() {
+        // Stamps of today, event times of long ago.
+        let mut merge = Merge::new(&[0, 0], None);
+        push(&mut merge, 0, 0, 1_000, None);
+        push(&mut merge, 0, 1, 1_005, Some(3));
+        push(&mut merge, 1, 0, 1_004, Some(2));
+        push(&mut merge, 1, 1, 1_006, Some(4));
+        merge.end(0, 2);
+        merge.end(1, 2);
+        assert_eq!(drain(&mut merge), [(0, None), (1, Some(2)), (0, Some(3)), (1, Some(4))]);
+    }
+}

@@ -1,0 +1,400 @@
+//! The fold of one partition: each input record, in merged order, into state and outputs.
+
+use eadt_schemas::decode::Refusal;
+use eadt_schemas::v1::{
+    Actuation, DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+};
+use eadt_schemas::{EventTime, Topic};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::LogClock;
+use crate::settings::FoldSettings;
+use crate::window::Tumbling;
+use crate::workload::source::Index;
+use crate::workload::{Place, Taken, WorkloadState};
+
+/// A decoded record.
+#[derive(Debug, Clone, Copy)]
+pub enum Event<'a> {
+    Telemetry(&'a GpuTelemetry),
+    Progress(&'a TrainingProgress),
+    Workload(&'a Workload),
+    /// A tombstone in the workloads topic.
+    WorkloadGone,
+    Actuation(&'a Actuation),
+    Model(&'a Model),
+    Heartbeat,
+    /// It could not be decoded.
+    Refused(&'a Refusal),
+}
+
+impl Event<'_> {
+    /// Event time; heartbeats, tombstones and what could not be decoded have none.
+    pub fn time(&self) -> Option<EventTime> {
+        match self {
+            Self::Telemetry(event) => Some(event.time),
+            Self::Progress(event) => Some(event.time),
+            Self::Workload(event) => Some(event.time),
+            Self::Actuation(event) => Some(event.time),
+            Self::Model(event) => Some(event.time),
+            Self::WorkloadGone | Self::Heartbeat | Self::Refused(_) => None,
+        }
+    }
+}
+
+/// One record of an input.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    pub topic: Topic,
+    pub stamp: EventTime,
+    /// The record's key, where it is UTF-8; `None` is not checked against the event.
+    pub key: Option<&'a str>,
+    pub event: Event<'a>,
+}
+
+/// What the fold says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Output {
+    Window(Box<EfficiencyWindow>),
+    Decision(Box<Decision>),
+    /// The record just folded goes to the dead letters.
+    Refused(Refusal),
+}
+
+/// Counts over the life of this value, for metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub events: u64,
+    pub duplicates: u64,
+    pub late: u64,
+    pub stale: u64,
+    pub late_tables: u64,
+    pub heartbeats: u64,
+}
+
+/// What of a partition belongs to no workload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PartitionHead {
+    pub clock: LogClock,
+    /// The largest key merged so far.
+    pub merged: Option<EventTime>,
+}
+
+const DEVICE_PREFIX: &str = "gpus//";
+
+/// The name under which a device without a workload is kept. A workload's name has one slash, so the two never meet.
+pub fn device_name(device: &str) -> String {
+    format!("{DEVICE_PREFIX}{device}")
+}
+
+/// The device of such a name.
+pub fn device_of(name: &str) -> Option<&str> {
+    name.strip_prefix(DEVICE_PREFIX)
+}
+
+/// State of one partition.
+#[derive(Debug)]
+pub struct Partition {
+    settings: FoldSettings,
+    pub(crate) head: PartitionHead,
+    /// Places are reused; `None` is free.
+    pub(crate) workloads: Vec<Option<WorkloadState>>,
+    free: Vec<usize>,
+    index: Index,
+    sources: usize,
+    /// No workload is due before this log clock.
+    due: i64,
+    tally: Tally,
+    pub(crate) changed: Vec<usize>,
+    /// Names of workloads that are forgotten, with the number of their state blocks: to be deleted.
+    pub(crate) forgotten: Vec<(Box<str>, u32)>,
+    origins: std::collections::BTreeMap<Box<str>, EventTime>,
+    device_key: String,
+}
+
+impl Partition {
+    pub fn new(settings: FoldSettings) -> Self {
+        Self {
+            settings,
+            head: PartitionHead::default(),
+            workloads: Vec::new(),
+            free: Vec::new(),
+            index: Index::default(),
+            sources: 0,
+            due: i64::MAX,
+            tally: Tally::default(),
+            changed: Vec::new(),
+            forgotten: Vec::new(),
+            origins: std::collections::BTreeMap::new(),
+            device_key: String::new(),
+        }
+    }
+
+    /// Aligns the windows of a workload that is not known yet to this time instead of the epoch.
+    pub fn align(&mut self, workload: &str, origin: EventTime) {
+        self.origins.insert(workload.into(), origin);
+    }
+
+    pub fn settings(&self) -> &FoldSettings {
+        &self.settings
+    }
+
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Number of workloads, devices without one included, and of sources.
+    pub fn size(&self) -> (usize, usize) {
+        (self.workloads.len() - self.free.len(), self.sources)
+    }
+
+    pub fn clock(&self) -> LogClock {
+        self.head.clock
+    }
+
+    /// The merge key of an event with this time and stamp.
+    pub fn merge_key(&self, time: EventTime, stamp: EventTime) -> EventTime {
+        merge_key(time, stamp, self.settings.max_future)
+    }
+
+    pub(crate) fn adopt(&mut self, mut state: WorkloadState) {
+        state.resize(self.settings.window);
+        self.sources += state.sources();
+        self.due = self.due.min(state.due);
+        self.insert(state);
+    }
+
+    fn insert(&mut self, state: WorkloadState) -> usize {
+        let i = if let Some(i) = self.free.pop() {
+            self.workloads[i] = Some(state);
+            i
+        } else {
+            self.workloads.push(Some(state));
+            self.workloads.len() - 1
+        };
+        let workloads = &self.workloads;
+        self.index.insert(i, |i| name_at(workloads, i));
+        i
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        let workloads = &self.workloads;
+        self.index.find(&name, |i| name_at(workloads, i) == name)
+    }
+
+    fn find_or_add(&mut self, name: &str) -> Result<usize, Refusal> {
+        if let Some(i) = self.find(name) {
+            return Ok(i);
+        }
+        let cap = self.settings.max_workloads;
+        if self.size().0 >= cap {
+            let detail = format!("workload {name:?} is refused: the cap of {cap} workloads of the partition is reached");
+            return Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail });
+        }
+        let origin = self.origins.get(name).copied().unwrap_or(EventTime::from_micros(0));
+        let windows = Tumbling { size: self.settings.window, origin };
+        Ok(self.insert(WorkloadState::new(name, windows, self.head.clock.elapsed())))
+    }
+
+    /// Inputs are missing from here on: windows that hold the next event of a known workload say so.
+    pub fn mark_gap(&mut self) {
+        for (i, state) in self.workloads.iter_mut().enumerate() {
+            if let Some(state) = state {
+                state.head.gap_next = true;
+                mark_changed(&mut self.changed, state, i);
+            }
+        }
+    }
+
+    /// Folds the next record of the merged order.
+    pub fn fold(&mut self, input: &Input<'_>, out: &mut Vec<Output>) {
+        self.tally.events += 1;
+        self.head.clock.observe(input.stamp);
+        let clock = self.head.clock.elapsed();
+        if clock >= self.due {
+            self.age(clock, out);
+        }
+        let time = input.event.time();
+        let capped = time.map(|time| self.merge_key(time, input.stamp));
+        let overtaken = capped.is_some() && capped < self.head.merged;
+        self.head.merged = self.head.merged.max(capped);
+        let place = Place { stamp: input.stamp, capped: capped.unwrap_or(input.stamp), clock };
+        let refused = match input.event {
+            Event::Heartbeat => {
+                self.tally.heartbeats += 1;
+                return;
+            }
+            Event::Refused(refusal) => Err(refusal.clone()),
+            event => {
+                self.accept(event, input.key, input.stamp).and_then(|()| self.apply(event, input.key, place, overtaken, out))
+            }
+        };
+        if let Err(refusal) = refused {
+            match refusal.reason {
+                DeadLetterReason::Late => self.tally.late += 1,
+                DeadLetterReason::Stale => self.tally.stale += 1,
+                _ => {}
+            }
+            out.push(Output::Refused(refusal));
+        }
+    }
+
+    /// Refuses what no workload should see.
+    fn accept(&self, event: Event<'_>, key: Option<&str>, stamp: EventTime) -> Result<(), Refusal> {
+        if let (Some(time), Some(most)) = (event.time(), self.settings.max_future)
+            && time.micros() - stamp.micros() > most
+        {
+            let ahead = time.seconds_since(stamp);
+            let detail =
+                format!("time={time} is {ahead} s ahead of the log's stamp, at most {} s are allowed", most as f64 / 1e6);
+            return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
+        }
+        let expected = match event {
+            Event::Telemetry(event) => event.workload.as_deref().unwrap_or(&event.device),
+            Event::Progress(event) => &event.workload,
+            Event::Workload(event) => &event.workload,
+            Event::Actuation(event) => &event.workload,
+            Event::Model(_) | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
+        };
+        match key {
+            Some(key) if key != expected => {
+                let detail = format!("the record's key {key:?} is not {expected:?}, of which the event speaks");
+                Err(Refusal { reason: DeadLetterReason::WrongKey, field: None, detail })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn apply(
+        &mut self,
+        event: Event<'_>,
+        key: Option<&str>,
+        place: Place,
+        overtaken: bool,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Refusal> {
+        let i = match event {
+            Event::Telemetry(event) => {
+                if let Some(workload) = &event.workload {
+                    self.find_or_add(workload)?
+                } else {
+                    let mut name = std::mem::take(&mut self.device_key);
+                    name.clear();
+                    name.push_str(DEVICE_PREFIX);
+                    name.push_str(&event.device);
+                    let found = self.find_or_add(&name);
+                    self.device_key = name;
+                    found?
+                }
+            }
+            Event::Progress(event) => self.find_or_add(&event.workload)?,
+            Event::Workload(event) => self.find_or_add(&event.workload)?,
+            Event::Actuation(event) => self.find_or_add(&event.workload)?,
+            Event::WorkloadGone => match key.and_then(|key| self.find(key)) {
+                Some(i) => i,
+                None => return Ok(()),
+            },
+            Event::Model(_) => {
+                self.tally.late_tables += u64::from(overtaken);
+                return Ok(());
+            }
+            Event::Heartbeat | Event::Refused(_) => return Ok(()),
+        };
+        let sources = self.sources;
+        let state = self.workloads[i].as_mut().expect("the index holds live places");
+        state.head.heard = place.clock;
+        mark_changed(&mut self.changed, state, i);
+        let before = state.sources();
+        let taken = match event {
+            Event::Telemetry(event) => state.telemetry(event, place, sources, &self.settings),
+            Event::Progress(event) => state.progress(event, place, sources, &self.settings),
+            Event::Workload(event) => {
+                if state.head.tables.put(event) {
+                    state.forget_missing();
+                }
+                state.head.origin = state.head.origin.max(event.origin);
+                Taken::Folded
+            }
+            Event::Actuation(event) => {
+                state.head.tables.note(event);
+                Taken::Folded
+            }
+            Event::WorkloadGone => {
+                state.head.tables.clear();
+                Taken::Folded
+            }
+            Event::Model(_) | Event::Heartbeat | Event::Refused(_) => Taken::Folded,
+        };
+        if overtaken && matches!(event, Event::Workload(_) | Event::Actuation(_)) {
+            state.head.counts.late_tables += 1;
+            self.tally.late_tables += 1;
+        }
+        if state.sources() == 0 {
+            state.due = state.due.min(place.clock + self.settings.retention);
+        }
+        state.close(place.clock, &self.settings, out);
+        self.sources += state.sources() - before;
+        self.due = self.due.min(state.due);
+        match taken {
+            Taken::Folded => Ok(()),
+            Taken::Duplicate => {
+                self.tally.duplicates += 1;
+                Ok(())
+            }
+            Taken::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    /// The log clock passed a time at which workloads may change by themselves.
+    fn age(&mut self, clock: i64, out: &mut Vec<Output>) {
+        let mut due: Vec<usize> =
+            (0..self.workloads.len()).filter(|i| self.workloads[*i].as_ref().is_some_and(|state| clock >= state.due)).collect();
+        due.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
+        for i in due {
+            let Some(state) = self.workloads[i].as_mut() else { continue };
+            let before = state.sources();
+            state.age(clock, &self.settings);
+            mark_changed(&mut self.changed, state, i);
+            state.close(clock, &self.settings, out);
+            self.sources = self.sources + state.sources() - before;
+            if state.is_forgettable(clock, &self.settings) {
+                let (name, blocks) = (state.head.name.clone(), state.blocks);
+                self.index.remove(&&*name, i);
+                self.workloads[i] = None;
+                self.free.push(i);
+                self.changed.retain(|changed| *changed != i);
+                self.forgotten.push((name, blocks));
+            }
+        }
+        self.due = self.workloads.iter().flatten().map(|state| state.due).min().unwrap_or(i64::MAX);
+    }
+
+    /// Every input has ended for good: closes all windows, by workload name.
+    pub fn finish(&mut self, out: &mut Vec<Output>) {
+        let mut all: Vec<usize> = (0..self.workloads.len()).filter(|i| self.workloads[*i].is_some()).collect();
+        all.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
+        for i in all {
+            if let Some(state) = self.workloads[i].as_mut() {
+                state.close_all(&self.settings, out);
+                mark_changed(&mut self.changed, state, i);
+            }
+        }
+    }
+}
+
+fn mark_changed(changed: &mut Vec<usize>, state: &mut WorkloadState, i: usize) {
+    if !state.changed {
+        state.changed = true;
+        changed.push(i);
+    }
+}
+
+fn name_at(workloads: &[Option<WorkloadState>], i: usize) -> &str {
+    workloads[i].as_ref().map_or("", |state| &state.head.name)
+}
+
+/// Merge key: event time, not ahead of the stamp unless `max_future` is off.
+pub fn merge_key(time: EventTime, stamp: EventTime, max_future: Option<i64>) -> EventTime {
+    if max_future.is_some() { time.min(stamp) } else { time }
+}

@@ -1,0 +1,58 @@
+//! What the fold may be told. Plain numbers in microseconds; texts and defaults of a program are its own affair.
+
+use crate::controller::{ControllerName, ControllerSettings};
+
+/// One second in the unit of this crate's durations, microseconds.
+pub const SECOND: i64 = 1_000_000;
+
+/// Settings of one partition's fold. They are part of what a result depends on: a replay uses those of the live run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FoldSettings {
+    /// Length of the tumbling windows, positive.
+    pub window: i64,
+    /// How far an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and their time alone
+    /// counts.
+    pub max_future: Option<i64>,
+    /// A source is idle once the log clock is this far past its last event; `None`: never (files, whose sources end at
+    /// their last record).
+    pub idle_grace: Option<i64>,
+    /// Two power readings further apart than this say nothing about the time between them.
+    pub power_gap: i64,
+    /// No window closes before the log clock is this far past the first event of a workload without live sources.
+    pub join_grace: i64,
+    /// A source or workload silent for this long, in log time, is forgotten: the retention of the inputs.
+    pub retention: i64,
+    /// Most windows that one workload may have open; an event beyond is refused as too far in the future.
+    pub max_open_windows: i64,
+    /// Most workloads in one partition, devices without a workload included.
+    pub max_workloads: usize,
+    /// Most sources in one partition.
+    pub max_sources: usize,
+    /// Most sources of one workload.
+    pub max_sources_per_workload: usize,
+    /// Used where the workload does not name a controller.
+    pub controller: ControllerName,
+    /// Used whatever the workload names.
+    pub controller_override: Option<ControllerName>,
+    pub controller_settings: ControllerSettings,
+}
+
+impl Default for FoldSettings {
+    fn default() -> Self {
+        Self {
+            window: 60 * SECOND,
+            max_future: Some(60 * SECOND),
+            idle_grace: Some(120 * SECOND),
+            power_gap: 120 * SECOND,
+            join_grace: 10 * SECOND,
+            retention: 7 * 86_400 * SECOND,
+            max_open_windows: 10_080,
+            max_workloads: 5_000,
+            max_sources: 50_000,
+            max_sources_per_workload: 16_384,
+            controller: ControllerName::default(),
+            controller_override: None,
+            controller_settings: ControllerSettings::default(),
+        }
+    }
+}

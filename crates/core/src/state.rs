@@ -1,0 +1,143 @@
+//! What a commit writes of a partition's state, and how it is read again.
+//!
+//! JSON, so that a state of an older release can be read by a newer one; doubles are written with as many digits as they
+//! need, so that what is read is what was written. A workload's sources are written in blocks, because thousands of them in
+//! one record would exceed the log's message limit.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::partition::{Partition, PartitionHead};
+use crate::settings::FoldSettings;
+use crate::workload::source::{GpuSource, RankSource};
+use crate::workload::{Head, WorkloadState};
+
+/// Most sources in one record.
+pub const BLOCK: usize = 256;
+/// Key of what belongs to no workload.
+const PARTITION_KEY: &str = "#";
+
+/// One record of the state topic, to be written to the partition that it is the state of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRecord {
+    pub key: String,
+    /// `None` deletes.
+    pub value: Option<Vec<u8>>,
+}
+
+/// State that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("state record {key:?} cannot be read: {source}; was it written by a newer release?")]
+    Unreadable { key: String, source: serde_json::Error },
+    #[error("state of workload {workload:?} is incomplete: {found} of {expected} blocks; the state topic has lost records")]
+    Incomplete { workload: String, found: usize, expected: usize },
+}
+
+#[derive(Serialize)]
+struct BlockOut<'a> {
+    workload: &'a str,
+    block: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    head: Option<&'a Head>,
+    blocks: u32,
+    gpus: &'a [GpuSource],
+    ranks: &'a [RankSource],
+}
+
+#[derive(Deserialize)]
+struct BlockIn {
+    workload: String,
+    block: u32,
+    #[serde(default)]
+    head: Option<Head>,
+    blocks: u32,
+    gpus: Vec<GpuSource>,
+    ranks: Vec<RankSource>,
+}
+
+fn key(workload: &str, block: u32) -> String {
+    // Two names never meet: each key ends with exactly one block number that is no part of the name.
+    format!("{workload}#{block}")
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("state has string keys and finite numbers")
+}
+
+impl Partition {
+    /// Whether anything was folded that a commit would have to write.
+    pub fn has_changes(&self) -> bool {
+        !self.changed.is_empty() || !self.forgotten.is_empty()
+    }
+
+    /// The records of everything that changed since the last call.
+    pub fn take_changes(&mut self) -> Vec<StateRecord> {
+        let mut records = vec![StateRecord { key: PARTITION_KEY.to_owned(), value: Some(json(&self.head)) }];
+        for (name, blocks) in std::mem::take(&mut self.forgotten) {
+            records.extend((0..blocks).map(|block| StateRecord { key: key(&name, block), value: None }));
+        }
+        for i in std::mem::take(&mut self.changed) {
+            let Some(state) = self.workloads[i].as_mut() else { continue };
+            state.changed = false;
+            let before = state.blocks;
+            state.blocks = state.sources().div_ceil(BLOCK).max(1) as u32;
+            for block in 0..state.blocks {
+                let from = block as usize * BLOCK;
+                let slice =
+                    |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
+                let value = json(&BlockOut {
+                    workload: &state.head.name,
+                    block,
+                    head: (block == 0).then_some(&state.head),
+                    blocks: state.blocks,
+                    gpus: &state.gpus[slice(state.gpus.len(), 0)],
+                    ranks: &state.ranks[slice(state.ranks.len(), state.gpus.len())],
+                });
+                records.push(StateRecord { key: key(&state.head.name, block), value: Some(value) });
+            }
+            records.extend((state.blocks..before).map(|block| StateRecord { key: key(&state.head.name, block), value: None }));
+        }
+        records
+    }
+
+    /// The partition that these records describe; of several with one key the last counts.
+    pub fn restore<K: Into<String>, V: AsRef<[u8]>>(
+        settings: FoldSettings,
+        records: impl IntoIterator<Item = (K, Option<V>)>,
+    ) -> Result<Self, StateError> {
+        let mut partition = Self::new(settings);
+        let mut newest = BTreeMap::new();
+        for (key, value) in records {
+            newest.insert(key.into(), value);
+        }
+        let mut workloads: BTreeMap<String, Vec<BlockIn>> = BTreeMap::new();
+        for (key, value) in newest {
+            let Some(value) = value else { continue };
+            let unreadable = |source| StateError::Unreadable { key: key.clone(), source };
+            if key == PARTITION_KEY {
+                partition.head = serde_json::from_slice::<PartitionHead>(value.as_ref()).map_err(unreadable)?;
+                continue;
+            }
+            let block: BlockIn = serde_json::from_slice(value.as_ref()).map_err(unreadable)?;
+            workloads.entry(block.workload.clone()).or_default().push(block);
+        }
+        for (workload, mut blocks) in workloads {
+            blocks.sort_by_key(|block| block.block);
+            let expected = blocks[0].blocks as usize;
+            let found = blocks.len();
+            let incomplete = StateError::Incomplete { workload, found, expected };
+            let Some(head) = blocks[0].head.take().filter(|_| found == expected) else { return Err(incomplete) };
+            let (mut gpus, mut ranks) = (Vec::new(), Vec::new());
+            for block in blocks {
+                gpus.extend(block.gpus);
+                ranks.extend(block.ranks);
+            }
+            let mut state = WorkloadState::restored(head, gpus, ranks);
+            state.blocks = expected as u32;
+            partition.adopt(state);
+        }
+        Ok(partition)
+    }
+}

@@ -1,0 +1,259 @@
+//! Energy from one source's samples: the counter's difference, else the integral of power, else nothing.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{GpuTelemetry, Origin};
+use serde::{Deserialize, Serialize};
+
+use super::{Cuts, spread};
+
+/// What of a sample the next step needs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    pub time: EventTime,
+    pub energy: Option<f64>,
+    pub power: Option<f64>,
+    pub average: Option<f64>,
+    pub share: f64,
+    pub tenure: Option<u64>,
+}
+
+impl Sample {
+    pub fn of(event: &GpuTelemetry) -> Self {
+        Self {
+            time: event.time,
+            energy: event.energy_joules_total,
+            power: event.power_watts,
+            average: event.power_average_watts,
+            share: event.share.unwrap_or(1.0),
+            tenure: event.tenure,
+        }
+    }
+}
+
+/// How the energy of one step was found, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Counter,
+    Instant,
+    Average,
+}
+
+/// Attributed power between two samples, straight from `from` to `to` watts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Flow {
+    pub kind: Kind,
+    from: f64,
+    to: f64,
+    start: EventTime,
+    duration: i64,
+}
+
+impl Flow {
+    /// The flow between two samples of one source; `None` where nothing is known about it.
+    pub fn between(a: &Sample, b: &Sample, power_gap: i64) -> Option<Self> {
+        let duration = b.time.micros() - a.time.micros();
+        if a.tenure != b.tenure || duration <= 0 {
+            return None;
+        }
+        let flow = |kind, from, to| Some(Self { kind, from, to, start: a.time, duration });
+        if let (Some(before), Some(after)) = (a.energy, b.energy)
+            && after >= before
+        {
+            let watts = (after - before) / (duration as f64 / 1e6) * (a.share + b.share) * 0.5;
+            return flow(Kind::Counter, watts, watts);
+        }
+        if duration > power_gap {
+            return None;
+        }
+        if let (Some(before), Some(after)) = (a.power, b.power) {
+            return flow(Kind::Instant, before * a.share, after * b.share);
+        }
+        let (before, after) = (a.average?, b.average?);
+        flow(Kind::Average, before * a.share, after * b.share)
+    }
+
+    /// Joules from `from` to `to`, both within the step.
+    pub fn joules(&self, from: EventTime, to: EventTime) -> f64 {
+        let seconds = (to.micros() - from.micros()) as f64 / 1e6;
+        if self.kind == Kind::Counter {
+            return self.from * seconds;
+        }
+        let slope = (self.to - self.from) / self.duration as f64;
+        let at = |time: EventTime| self.from + slope * (time.micros() - self.start.micros()) as f64;
+        (at(from) + at(to)) * 0.5 * seconds
+    }
+
+    /// Joules of the whole step.
+    pub fn total(&self) -> f64 {
+        self.joules(self.start, self.start.plus_micros(self.duration))
+    }
+}
+
+/// Number of gauges whose mean a window has, and the place of each.
+pub const GAUGES: usize = 8;
+pub const UTILIZATION: usize = 0;
+pub const MEMORY_UTILIZATION: usize = 1;
+pub const SM_ACTIVE: usize = 2;
+pub const SM_OCCUPANCY: usize = 3;
+pub const TENSOR: usize = 4;
+pub const DRAM: usize = 5;
+pub const SM_CLOCK: usize = 6;
+pub const TEMPERATURE: usize = 7;
+
+/// One source's part of one stretch.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuSums {
+    /// Attributed energy, in joules.
+    #[serde(rename = "j")]
+    pub joules: f64,
+    /// Microseconds of known energy by [`Kind`].
+    #[serde(rename = "c")]
+    pub covered: [i64; 3],
+    /// The part of the stretch between this source's first and last sample; equal where there is none.
+    #[serde(rename = "f")]
+    pub from: EventTime,
+    #[serde(rename = "t")]
+    pub to: EventTime,
+    /// The longest step, clipped to the stretch, in microseconds.
+    #[serde(rename = "g")]
+    pub largest: i64,
+    #[serde(rename = "e")]
+    pub events: u64,
+    #[serde(rename = "o")]
+    pub origin: Origin,
+    #[serde(rename = "s")]
+    pub sums: [f64; GAUGES],
+    #[serde(rename = "n")]
+    pub counts: [u32; GAUGES],
+    #[serde(rename = "h", skip_serializing_if = "Option::is_none")]
+    pub hottest: Option<f64>,
+}
+
+impl GpuSums {
+    /// Microseconds with known energy.
+    pub fn known(&self) -> i64 {
+        self.covered.iter().sum()
+    }
+
+    /// Whether anything of the source touches the stretch.
+    pub fn touched(&self) -> bool {
+        self.events > 0 || self.from < self.to
+    }
+
+    fn stretch(&mut self, from: EventTime, to: EventTime) {
+        if self.from >= self.to {
+            (self.from, self.to) = (from, to);
+        } else {
+            self.from = self.from.min(from);
+            self.to = self.to.max(to);
+        }
+        self.largest = self.largest.max(to.micros() - from.micros());
+    }
+
+    /// Counts a sample taken in this stretch.
+    pub fn sample(&mut self, event: &GpuTelemetry) {
+        self.events += 1;
+        self.origin = self.origin.max(event.origin);
+        for (i, value) in [
+            event.utilization_ratio,
+            event.memory_utilization_ratio,
+            event.sm_active_ratio,
+            event.sm_occupancy_ratio,
+            event.tensor_active_ratio,
+            event.dram_active_ratio,
+            event.sm_clock_mhz,
+            event.temperature_celsius,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            if let Some(value) = value {
+                self.sums[i] += value;
+                self.counts[i] += 1;
+            }
+        }
+        if let Some(value) = event.temperature_celsius {
+            self.hottest = Some(self.hottest.map_or(value, |hottest| hottest.max(value)));
+        }
+    }
+
+    /// Cuts a stretch `[start, end]` at `at` and returns the part after it, and whether the cut went through what was summed
+    /// already (its energy is then divided by time).
+    pub fn split(&mut self, at: EventTime) -> (Self, bool) {
+        if self.from >= self.to || self.to <= at {
+            return (Self::default(), false);
+        }
+        if self.from >= at {
+            return (std::mem::take(self), false);
+        }
+        let right = (self.to.micros() - at.micros()) as f64 / (self.to.micros() - self.from.micros()) as f64;
+        let mut after = Self { joules: self.joules * right, from: at, to: self.to, largest: self.largest, ..Self::default() };
+        after.origin = self.origin;
+        for (mine, theirs) in self.covered.iter_mut().zip(&mut after.covered) {
+            *theirs = (*mine as f64 * right).round() as i64;
+            *mine -= *theirs;
+        }
+        self.joules -= after.joules;
+        self.to = at;
+        (after, true)
+    }
+}
+
+/// Spreads one step over the stretches; returns the joules that lie before the first of them.
+pub fn add_step(
+    stretches: &mut std::collections::VecDeque<GpuSums>,
+    cuts: &Cuts,
+    (from, to): (EventTime, EventTime),
+    flow: Option<&Flow>,
+    origin: Origin,
+) -> f64 {
+    let before = spread(cuts, from, to, |i, a, b| {
+        if stretches.len() <= i {
+            stretches.resize_with(i + 1, GpuSums::default);
+        }
+        let sums = &mut stretches[i];
+        sums.stretch(a, b);
+        sums.origin = sums.origin.max(origin);
+        if let Some(flow) = flow {
+            sums.joules += flow.joules(a, b);
+            sums.covered[flow.kind as usize] += b.micros() - a.micros();
+        }
+    });
+    flow.filter(|_| before > 0).map_or(0.0, |flow| flow.joules(from, from.plus_micros(before)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(seconds: i64, energy: Option<f64>, power: Option<f64>) -> Sample {
+        let time = EventTime::from_micros(seconds * 1_000_000);
+        Sample { time, energy, power, average: None, share: 1.0, tenure: None }
+    }
+
+    #[test]
+    fn the_counter_wins_a_fall_falls_back_to_power_and_a_change_of_tenure_knows_nothing() {
+        let flow = |a: &Sample, b: &Sample| Flow::between(a, b, 120_000_000).map(|f| (f.kind, f.total()));
+        let a = sample(0, Some(100.0), Some(10.0));
+        assert_eq!(flow(&a, &sample(10, Some(400.0), Some(20.0))), Some((Kind::Counter, 300.0)));
+        assert_eq!(flow(&a, &sample(10, Some(4.0), Some(20.0))), Some((Kind::Instant, 150.0)));
+        assert_eq!(flow(&a, &sample(10, Some(4.0), None)), None);
+        assert_eq!(flow(&a, &sample(200, None, Some(20.0))), None, "two readings 200 s apart");
+        let moved = Sample { tenure: Some(2), ..sample(10, Some(400.0), Some(20.0)) };
+        assert_eq!(flow(&a, &moved), None);
+    }
+
+    #[test]
+    fn shares_of_all_tenants_add_up_to_the_device() {
+        let whole = Flow::between(&sample(0, Some(0.0), None), &sample(10, Some(50.0), None), 1).unwrap().total();
+        let parts: f64 = [0.25, 0.75]
+            .map(|share| {
+                let of = |s: Sample| Sample { share, ..s };
+                Flow::between(&of(sample(0, Some(0.0), None)), &of(sample(10, Some(50.0), None)), 1).unwrap().total()
+            })
+            .iter()
+            .sum();
+        assert!((whole - parts).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,86 @@
+//! Windows: their arithmetic, what sources put into them, what comes out when they close.
+
+pub mod energy;
+pub mod progress;
+pub mod summary;
+
+use eadt_schemas::EventTime;
+use serde::{Deserialize, Serialize};
+
+/// Tumbling windows: number `n` is `[origin + n·size, origin + (n+1)·size)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tumbling {
+    /// Microseconds, positive.
+    pub size: i64,
+    /// Where window 0 begins: the epoch, or a job's start.
+    pub origin: EventTime,
+}
+
+impl Tumbling {
+    /// Start of the window that holds `time`; right for times before the origin, too.
+    pub fn start(self, time: EventTime) -> EventTime {
+        time.plus_micros(-(time.micros() - self.origin.micros()).rem_euclid(self.size))
+    }
+
+    /// End of the window that holds `time`; a window's end belongs to the next one.
+    pub fn end(self, time: EventTime) -> EventTime {
+        self.start(time).plus_micros(self.size)
+    }
+}
+
+/// The stretches of the open windows of one workload, cut at window edges, at the ends of runs and of spans: ascending
+/// times, stretch `i` from cut `i` to cut `i + 1`.
+pub type Cuts = std::collections::VecDeque<EventTime>;
+
+/// Calls `put(i, from, to)` for each stretch that `[from, to]` crosses and returns the microseconds before the first cut.
+pub fn spread(cuts: &Cuts, from: EventTime, to: EventTime, mut put: impl FnMut(usize, EventTime, EventTime)) -> i64 {
+    let Some(&first) = cuts.front() else { return to.micros() - from.micros() };
+    let before = (first.min(to).micros() - from.micros()).max(0);
+    // Nearly always the step lies in the newest stretch.
+    let mut i = cuts.partition_point(|cut| *cut <= from).saturating_sub(1);
+    let mut at = from.max(first);
+    while at < to && i + 1 < cuts.len() {
+        let until = cuts[i + 1].min(to);
+        put(i, at, until);
+        at = until;
+        i += 1;
+    }
+    before
+}
+
+/// The stretch that holds `time`, where one does.
+pub fn stretch_of(cuts: &Cuts, time: EventTime) -> Option<usize> {
+    let i = cuts.partition_point(|cut| *cut <= time);
+    (i > 0 && i < cuts.len()).then(|| i - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn windows_before_the_epoch_and_before_the_origin() {
+        let epoch = Tumbling { size: 60_000_000, origin: at(0) };
+        for (time, start) in [(0, 0), (59, 0), (60, 60), (-1, -60), (-60, -60), (-61, -120)] {
+            assert_eq!((epoch.start(at(time)), epoch.end(at(time))), (at(start), at(start + 60)), "{time}");
+        }
+        let run = Tumbling { size: 60_000_000, origin: at(17) };
+        for (time, start) in [(17, 17), (16, -43), (77, 77), (76, 17)] {
+            assert_eq!(run.start(at(time)), at(start), "{time}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_spread_over_every_stretch_it_crosses() {
+        let cuts: Cuts = [10, 20, 25, 40].map(at).into();
+        let mut seen = Vec::new();
+        assert_eq!(spread(&cuts, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
+        assert_eq!(seen, [(0, at(10), at(20)), (1, at(20), at(25)), (2, at(25), at(30))]);
+        assert_eq!(spread(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
+        assert_eq!((stretch_of(&cuts, at(10)), stretch_of(&cuts, at(39)), stretch_of(&cuts, at(40))), (Some(0), Some(2), None));
+    }
+}

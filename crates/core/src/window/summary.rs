@@ -1,0 +1,292 @@
+//! What comes out when an interval closes: totals over stretches and sources, then the window event.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{EfficiencyWindow, EnergyMethod, Meter, Origin, WindowKind, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::energy::{self, GAUGES, GpuSums, Kind};
+use super::progress::{COUNTERS, RankSums, SAMPLES};
+
+/// Energy of some devices in some time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Energy {
+    pub joules: f64,
+    /// Microseconds of device time with known energy, by [`Kind`].
+    pub known: [i64; 3],
+    /// Microseconds of device time.
+    pub expected: i64,
+    /// Microseconds of the interval.
+    pub time: i64,
+}
+
+impl Energy {
+    fn known(&self) -> i64 {
+        self.known.iter().sum()
+    }
+
+    fn coverage(&self) -> f64 {
+        ratio(self.known(), self.expected)
+    }
+
+    fn joules(&self) -> Option<f64> {
+        (self.known() > 0).then_some(self.joules)
+    }
+
+    /// Mean watts of all devices together, over the covered time.
+    fn watts(&self) -> Option<f64> {
+        let devices = self.expected as f64 / self.time as f64;
+        self.watts_per_device().map(|watts| watts * devices)
+    }
+
+    fn watts_per_device(&self) -> Option<f64> {
+        (self.known() > 0).then(|| self.joules / (self.known() as f64 / 1e6))
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.joules += other.joules;
+        for (mine, theirs) in self.known.iter_mut().zip(other.known) {
+            *mine += theirs;
+        }
+        self.expected += other.expected;
+        self.time += other.time;
+    }
+}
+
+fn ratio(part: i64, whole: i64) -> f64 {
+    if whole > 0 { (part as f64 / whole as f64).clamp(0.0, 1.0) } else { 0.0 }
+}
+
+/// Everything summed over an interval. Totals of neighbouring intervals add up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    pub energy: Energy,
+    pub run: Energy,
+    pub energy_gap: i64,
+    pub amounts: [f64; COUNTERS],
+    pub redone: [f64; COUNTERS],
+    pub covered: [i64; COUNTERS],
+    pub progress_known: i64,
+    pub progress_expected: i64,
+    pub progress_gap: i64,
+    pub sums: [f64; GAUGES],
+    pub counts: [u64; GAUGES],
+    pub hottest: Option<f64>,
+    pub loss: f64,
+    pub losses: u64,
+    pub events: u64,
+    pub origin: Origin,
+    pub meter: Meter,
+    pub devices: u32,
+    pub ranks: u32,
+    pub fell: bool,
+}
+
+/// A stretch of time.
+#[derive(Debug, Clone, Copy)]
+pub struct Stretch {
+    pub from: EventTime,
+    pub to: EventTime,
+    pub in_run: bool,
+}
+
+impl Stretch {
+    fn micros(self) -> i64 {
+        self.to.micros() - self.from.micros()
+    }
+}
+
+impl Totals {
+    /// Counts the time of a stretch, once.
+    pub fn add_stretch(&mut self, stretch: Stretch) {
+        self.energy.time += stretch.micros();
+        if stretch.in_run {
+            self.run.time += stretch.micros();
+        }
+    }
+
+    /// A device's part of a stretch, expected up to `until`.
+    pub fn add_device(&mut self, stretch: Stretch, sums: Option<&GpuSums>, until: EventTime) {
+        let expected = (until.min(stretch.to).micros() - stretch.from.micros()).max(0);
+        let mut part = Energy { expected, ..Energy::default() };
+        let mut gap = expected;
+        if let Some(sums) = sums {
+            part.joules = sums.joules;
+            part.known = sums.covered;
+            if sums.from < sums.to {
+                let ahead = sums.from.micros() - stretch.from.micros();
+                let behind = (until.min(stretch.to).micros() - sums.to.micros()).max(0);
+                gap = sums.largest.max(ahead).max(behind);
+            }
+            for i in 0..GAUGES {
+                self.sums[i] += sums.sums[i];
+                self.counts[i] += u64::from(sums.counts[i]);
+            }
+            self.hottest = match (self.hottest, sums.hottest) {
+                (Some(a), Some(b)) => Some(a.max(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        self.energy_gap = self.energy_gap.max(gap);
+        if stretch.in_run {
+            self.run.add(&part);
+        }
+        self.energy.add(&part);
+    }
+
+    /// A rank's part of a stretch.
+    pub fn add_rank(&mut self, stretch: Stretch, sums: Option<&RankSums>) {
+        let mut gap = stretch.micros();
+        if let Some(sums) = sums {
+            for i in 0..COUNTERS {
+                self.amounts[i] += sums.amounts[i];
+                self.redone[i] += sums.redone[i];
+                self.covered[i] += sums.covered[i];
+            }
+            self.progress_known += sums.known();
+            if sums.from < sums.to {
+                let ahead = sums.from.micros() - stretch.from.micros();
+                let behind = stretch.to.micros() - sums.to.micros();
+                gap = sums.largest.max(ahead).max(behind);
+            }
+            self.loss += sums.loss;
+            self.losses += u64::from(sums.losses);
+            self.fell |= sums.fell;
+        }
+        self.progress_expected += stretch.micros();
+        self.progress_gap = self.progress_gap.max(gap);
+    }
+
+    /// Takes in the totals of a neighbouring interval.
+    pub fn merge(&mut self, other: &Self) {
+        self.energy.add(&other.energy);
+        self.run.add(&other.run);
+        self.energy_gap = self.energy_gap.max(other.energy_gap);
+        for i in 0..COUNTERS {
+            self.amounts[i] += other.amounts[i];
+            self.redone[i] += other.redone[i];
+            self.covered[i] += other.covered[i];
+        }
+        self.progress_known += other.progress_known;
+        self.progress_expected += other.progress_expected;
+        self.progress_gap = self.progress_gap.max(other.progress_gap);
+        for i in 0..GAUGES {
+            self.sums[i] += other.sums[i];
+            self.counts[i] += other.counts[i];
+        }
+        self.hottest = match (self.hottest, other.hottest) {
+            (Some(a), Some(b)) => Some(a.max(b)),
+            (a, b) => a.or(b),
+        };
+        self.loss += other.loss;
+        self.losses += other.losses;
+        self.events += other.events;
+        self.origin = self.origin.max(other.origin);
+        self.meter = self.meter.max(other.meter);
+        self.devices = self.devices.max(other.devices);
+        self.ranks = self.ranks.max(other.ranks);
+        self.fell |= other.fell;
+    }
+
+    fn method(&self) -> EnergyMethod {
+        let known = self.energy.known;
+        let integral = known[Kind::Instant as usize] + known[Kind::Average as usize] > 0;
+        match (known[Kind::Counter as usize] > 0, integral) {
+            (true, true) => EnergyMethod::Mixed,
+            (true, false) => EnergyMethod::Counter,
+            (false, true) => EnergyMethod::Integral,
+            (false, false) => EnergyMethod::None,
+        }
+    }
+
+    fn mean(&self, gauge: usize) -> Option<f64> {
+        (self.counts[gauge] > 0).then(|| self.sums[gauge] / self.counts[gauge] as f64)
+    }
+
+    fn amount(&self, counter: usize) -> Option<f64> {
+        (self.covered[counter] > 0).then_some(self.amounts[counter])
+    }
+
+    /// Units of a counter per second of all ranks together, over the time with known progress.
+    fn rate(&self, counter: usize) -> Option<f64> {
+        let ranks = self.progress_expected as f64 / self.energy.time as f64;
+        self.amount(counter).map(|amount| amount / (self.covered[counter] as f64 / 1e6) * ranks)
+    }
+}
+
+/// What an interval is called and what was in force.
+#[derive(Debug, Clone, Copy)]
+pub struct Interval<'a> {
+    pub id_prefix: &'a str,
+    pub workload: &'a str,
+    pub kind: WindowKind,
+    pub span: Option<&'a str>,
+    pub start: EventTime,
+    pub end: EventTime,
+    pub table: Option<&'a Workload>,
+    pub run_declared: bool,
+}
+
+/// The event of a closed interval; refusal counts and unassigned energy are the caller's to add.
+pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
+    let energy = totals.energy.joules();
+    let run = if interval.run_declared { &totals.run } else { &totals.energy };
+    // Idle time around a run says nothing about the run's efficiency.
+    let watts = if run.known() > 0 { run.watts() } else { totals.energy.watts() };
+    let per_second = totals.rate(SAMPLES);
+    let kwh = energy.map(|joules| joules / 3.6e6);
+    let over = |a: Option<f64>, b: Option<f64>| Some(a? / b.filter(|b| *b > 0.0)?);
+    let id = match interval.span {
+        Some(span) => format!("{}/span/{span}/{}", interval.id_prefix, interval.start),
+        None => format!("{}/tumbling/{}", interval.id_prefix, interval.start),
+    };
+    EfficiencyWindow {
+        id,
+        workload: interval.workload.to_owned(),
+        kind: interval.kind,
+        span: interval.span.map(str::to_owned),
+        window_start: interval.start,
+        window_end: interval.end,
+        origin: totals.origin,
+        meter: totals.meter,
+        energy_joules: energy,
+        energy_method: totals.method(),
+        energy_coverage_ratio: totals.energy.coverage(),
+        energy_largest_gap_seconds: totals.energy_gap as f64 / 1e6,
+        run_declared: interval.run_declared,
+        run_seconds: run.time as f64 / 1e6,
+        run_energy_joules: run.joules(),
+        run_coverage_ratio: run.coverage(),
+        samples: totals.amount(SAMPLES),
+        samples_redone: totals.redone[SAMPLES],
+        tokens: totals.amount(1),
+        steps: totals.amount(2),
+        progress_coverage_ratio: ratio(totals.progress_known, totals.progress_expected),
+        progress_largest_gap_seconds: totals.progress_gap as f64 / 1e6,
+        samples_per_second: per_second,
+        joules_per_sample: over(watts, per_second),
+        samples_per_joule: over(per_second, watts),
+        tokens_per_joule: over(totals.rate(1), watts),
+        mean_power_watts: totals.energy.watts(),
+        mean_power_per_gpu_watts: totals.energy.watts_per_device(),
+        cost: interval.table.and_then(|table| Some(table.price_per_kwh? * kwh?)),
+        co2_grams: interval.table.and_then(|table| Some(table.carbon_grams_per_kwh? * kwh?)),
+        mean_utilization_ratio: totals.mean(energy::UTILIZATION),
+        mean_memory_utilization_ratio: totals.mean(energy::MEMORY_UTILIZATION),
+        mean_sm_active_ratio: totals.mean(energy::SM_ACTIVE),
+        mean_sm_occupancy_ratio: totals.mean(energy::SM_OCCUPANCY),
+        mean_tensor_active_ratio: totals.mean(energy::TENSOR),
+        mean_dram_active_ratio: totals.mean(energy::DRAM),
+        mean_sm_clock_mhz: totals.mean(energy::SM_CLOCK),
+        mean_temperature_celsius: totals.mean(energy::TEMPERATURE),
+        max_temperature_celsius: totals.hottest,
+        mean_loss: (totals.losses > 0).then(|| totals.loss / totals.losses as f64),
+        layout: interval.table.map(|table| table.layout.clone()),
+        generation: interval.table.map(|table| table.generation),
+        gpus: totals.devices,
+        ranks: totals.ranks,
+        events: totals.events,
+        ..EfficiencyWindow::default()
+    }
+}

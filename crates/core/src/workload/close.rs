@@ -1,0 +1,365 @@
+//! Closing: when a window closes, whose figures count in it, and what is written.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{EfficiencyWindow, Meter, Scope, WindowKind};
+
+use super::WorkloadState;
+use super::source::{GpuSource, Life, RankSource};
+use crate::controller::{self, ControllerName};
+use crate::partition::{Output, device_of};
+use crate::settings::FoldSettings;
+use crate::window::energy::GpuSums;
+use crate::window::progress::{COUNTERS, RankSums};
+use crate::window::summary::{Interval, Stretch, Totals, event};
+
+/// The key and workload under which devices without a workload are reported.
+pub const UNASSIGNED: &str = "gpus";
+
+/// Whose figures count in one window: one source of energy for each device, one of progress for the job or for each rank.
+struct Choice {
+    meter: Meter,
+    /// Source and the time up to which it is expected, by device name.
+    gpus: Vec<(usize, EventTime)>,
+    /// By rank.
+    ranks: Vec<usize>,
+}
+
+/// Of several sources for the same thing the best one that covers about as much as the most covering one.
+fn pick<K: Ord>(sources: &[usize], known: impl Fn(usize) -> i64, rank: impl Fn(usize) -> K) -> usize {
+    let most = sources.iter().map(|i| known(*i)).max().unwrap_or(0);
+    let enough = |i: &&usize| known(**i) * 100 >= most * 95;
+    *sources.iter().filter(enough).min_by_key(|i| rank(**i)).unwrap_or(&sources[0])
+}
+
+fn kind(known: [i64; 3]) -> usize {
+    (0..known.len()).max_by_key(|i| (known[*i], usize::MAX - i)).unwrap_or(0)
+}
+
+impl WorkloadState {
+    /// Closes what is to be closed at this log clock.
+    pub fn close(&mut self, clock: i64, settings: &FoldSettings, out: &mut Vec<Output>) {
+        if self.head.cuts.is_empty() || (self.live > 0 && self.behind > 0) {
+            return;
+        }
+        let grace = self.head.joined + settings.join_grace;
+        if clock < grace {
+            self.due = self.due.min(grace);
+            return;
+        }
+        if self.live == 0 {
+            self.close_all(settings, out);
+            return;
+        }
+        let time = self.pulses().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();
+        while let (Some(edge), Some(time)) = (self.edge(), time)
+            && time >= edge
+        {
+            // The window that holds the newest events stays open, or a gap in them would open it anew.
+            self.close_oldest(settings, out);
+        }
+        self.recount();
+    }
+
+    /// Closes every open window: nothing is waited for any more.
+    pub fn close_all(&mut self, settings: &FoldSettings, out: &mut Vec<Output>) {
+        while !self.head.cuts.is_empty() {
+            self.close_oldest(settings, out);
+        }
+        self.recount();
+    }
+
+    fn stretch(&self, i: usize) -> Stretch {
+        let (from, to) = (self.head.cuts[i], self.head.cuts[i + 1]);
+        Stretch { from, to, in_run: self.head.runs.hold(from, to) }
+    }
+
+    fn close_oldest(&mut self, settings: &FoldSettings, out: &mut Vec<Output>) {
+        let start = self.head.cuts[0];
+        let end = self.head.windows.end(start);
+        let n = self.head.cuts.iter().position(|cut| *cut == end).expect("window edges are cuts");
+        let choice = self.choose(n, end);
+        let totals = self.collect(&choice, 0..n);
+        self.head.closed_through = Some(end);
+        let window = self.window(start, end, &totals, &choice);
+        self.feed_spans(&choice, n);
+        for gpu in &mut self.gpus {
+            gpu.stretches.drain(..n.min(gpu.stretches.len()));
+        }
+        for rank in &mut self.ranks {
+            rank.stretches.drain(..n.min(rank.stretches.len()));
+        }
+        self.head.cuts.drain(..n);
+        if self.head.cuts.len() == 1 {
+            self.head.cuts.clear();
+        }
+        let device = device_of(&self.head.name).is_some();
+        let decision = (!device).then(|| self.decide(&window, settings));
+        out.push(Output::Window(Box::new(window)));
+        self.close_spans(end, out);
+        out.extend(decision.map(|decision| Output::Decision(Box::new(decision))));
+        self.head.tables.prune(end);
+        self.head.runs.prune(end);
+        if self.head.gap_until.is_some_and(|until| until <= end) {
+            self.head.gap_until = None;
+        }
+    }
+
+    /// Chooses the sources for the first `n` stretches.
+    fn choose(&self, n: usize, end: EventTime) -> Choice {
+        let part = |gpu: &GpuSource| -> (i64, [i64; 3], bool) {
+            let mut covered = [0; 3];
+            let mut touched = false;
+            for sums in gpu.stretches.iter().take(n) {
+                (0..3).for_each(|k| covered[k] += sums.covered[k]);
+                touched |= sums.touched();
+            }
+            (covered.iter().sum(), covered, touched)
+        };
+        // By device, each with its chosen source; sources of one device are neighbours in the order.
+        let mut devices: Vec<(usize, i64)> = Vec::new();
+        let mut group: Vec<usize> = Vec::new();
+        let parts: Vec<_> = self.gpus.iter().map(part).collect();
+        let choose = |group: &mut Vec<usize>, devices: &mut Vec<(usize, i64)>| {
+            if group.is_empty() {
+                return;
+            }
+            let rank = |i: usize| {
+                let gpu = &self.gpus[i];
+                (kind(parts[i].1), !gpu.collector.starts_with("nvml"), &gpu.collector)
+            };
+            let chosen = pick(group, |i| parts[i].0, rank);
+            devices.push((chosen, parts[chosen].0));
+            group.clear();
+        };
+        for i in self.gpu_order.iter().map(|i| *i as usize) {
+            if group.first().is_some_and(|first| self.gpus[*first].device != self.gpus[i].device) {
+                choose(&mut group, &mut devices);
+            }
+            if parts[i].2 || self.gpus[i].pulse.is_missing() {
+                group.push(i);
+            }
+        }
+        choose(&mut group, &mut devices);
+        // Power at the wall holds that of the GPUs: one kind of meter counts, the narrowest that knows anything.
+        let narrowest = |known: bool| devices.iter().filter(|(_, k)| *k > 0 || !known).map(|(i, _)| self.gpus[*i].meter).min();
+        let meter = narrowest(true).or_else(|| narrowest(false)).unwrap_or_default();
+        devices.retain(|(i, _)| self.gpus[*i].meter == meter);
+        let reaches_end = |i: usize| {
+            let sums = self.gpus[i].stretches.get(n - 1);
+            sums.is_some_and(|sums| sums.from < sums.to && sums.to >= end)
+        };
+        let anybody = devices.iter().any(|(i, _)| reaches_end(*i));
+        let gpus = devices
+            .into_iter()
+            .map(|(i, _)| {
+                // A device that left is not missed as long as another stays.
+                let left = anybody && !reaches_end(i) && self.gpus[i].pulse.life == Life::Ended;
+                (i, if left { self.gpus[i].pulse.last } else { end })
+            })
+            .collect();
+        Choice { meter, gpus, ranks: self.choose_ranks(n) }
+    }
+
+    fn choose_ranks(&self, n: usize) -> Vec<usize> {
+        let known = |i: usize| self.ranks[i].stretches.iter().take(n).map(RankSums::known).sum::<i64>();
+        let touched = |rank: &RankSource| rank.stretches.iter().take(n).any(RankSums::touched);
+        let here: Vec<usize> = self
+            .rank_order
+            .iter()
+            .map(|i| *i as usize)
+            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].pulse.is_missing())
+            .collect();
+        let name = |i: usize| (self.ranks[i].rank, &self.ranks[i].collector);
+        let global: Vec<usize> = here.iter().copied().filter(|i| self.ranks[*i].scope == Scope::Global).collect();
+        if global.len() == here.len() || global.iter().any(|i| known(*i) > 0) {
+            return if global.is_empty() { global } else { vec![pick(&global, known, name)] };
+        }
+        let mut chosen = Vec::new();
+        let ranks: Vec<usize> = here.into_iter().filter(|i| self.ranks[*i].scope == Scope::Rank).collect();
+        for group in ranks.chunk_by(|a, b| self.ranks[*a].rank == self.ranks[*b].rank) {
+            chosen.push(pick(group, known, name));
+        }
+        chosen
+    }
+
+    /// Totals of some stretches, sources in the order of their names.
+    fn collect(&self, choice: &Choice, stretches: impl IntoIterator<Item = usize>) -> Totals {
+        let mut totals = Totals {
+            meter: choice.meter,
+            devices: choice.gpus.len() as u32,
+            ranks: choice.ranks.len() as u32,
+            ..Totals::default()
+        };
+        let mut any = false;
+        for s in stretches {
+            let stretch = self.stretch(s);
+            totals.add_stretch(stretch);
+            for (i, until) in &choice.gpus {
+                totals.add_device(stretch, self.gpus[*i].stretches.get(s), *until);
+            }
+            for i in &choice.ranks {
+                totals.add_rank(stretch, self.ranks[*i].stretches.get(s));
+            }
+            let gpus = self.gpus.iter().filter_map(|gpu| gpu.stretches.get(s)).filter(|sums| sums.touched());
+            let ranks = self.ranks.iter().filter_map(|rank| rank.stretches.get(s)).filter(|sums| sums.touched());
+            let parts = gpus.map(|sums| (sums.events, sums.origin)).chain(ranks.map(|sums| (sums.events, sums.origin)));
+            for (events, origin) in parts {
+                any = true;
+                totals.events += events;
+                totals.origin = totals.origin.max(origin);
+            }
+        }
+        if !any {
+            totals.origin = self.head.origin;
+        }
+        totals
+    }
+
+    fn window(&mut self, start: EventTime, end: EventTime, totals: &Totals, choice: &Choice) -> EfficiencyWindow {
+        let head = &self.head;
+        let interval = Interval {
+            id_prefix: &head.name,
+            workload: if device_of(&head.name).is_some() { UNASSIGNED } else { &head.name },
+            kind: WindowKind::Tumbling,
+            span: None,
+            start,
+            end,
+            table: head.tables.at(end),
+            run_declared: head.runs.declared(),
+        };
+        let mut window = event(&interval, totals);
+        window.restarted = totals.fell || head.tables.restarted(start, end);
+        window.gap = head.gap_next || head.gap_until.is_some_and(|until| end <= until);
+        let counts = std::mem::take(&mut self.head.counts);
+        window.late = counts.late;
+        window.stale = counts.stale;
+        window.duplicates = counts.duplicates;
+        window.late_tables = counts.late_tables;
+        window.unassigned_energy_joules = self.take_unassigned_energy(choice);
+        let progress = self.take_unassigned_progress(choice);
+        [window.unassigned_samples, window.unassigned_tokens, window.unassigned_steps] = progress;
+        window
+    }
+
+    /// Energy of closed time, of one source a device: of the one whose figures the windows had, where they had any.
+    fn take_unassigned_energy(&mut self, choice: &Choice) -> f64 {
+        let mut sum = 0.0;
+        let mut order = self.gpu_order.as_slice();
+        while let Some(first) = order.first() {
+            let device = &self.gpus[*first as usize].device;
+            let n = order.iter().take_while(|i| self.gpus[**i as usize].device == *device).count();
+            let (group, rest) = order.split_at(n);
+            order = rest;
+            let group = || group.iter().map(|i| *i as usize);
+            let chosen = choice.gpus.iter().map(|(i, _)| *i).find(|chosen| group().any(|i| i == *chosen));
+            let primary = group().find(|i| self.gpus[*i].primary);
+            let counted = primary.or(chosen).or_else(|| group().find(|i| self.gpus[*i].unassigned != 0.0));
+            sum += counted.map_or(0.0, |i| self.gpus[i].unassigned);
+            let covers = |i: &usize| self.gpus[*i].stretches.iter().any(|sums: &GpuSums| sums.known() > 0);
+            let covering = chosen.filter(covers);
+            for i in group() {
+                self.gpus[i].unassigned = 0.0;
+                if let Some(covering) = covering {
+                    self.gpus[i].primary = i == covering;
+                }
+            }
+        }
+        sum
+    }
+
+    fn take_unassigned_progress(&mut self, choice: &Choice) -> [f64; COUNTERS] {
+        let mut sum = [0.0; COUNTERS];
+        for i in &choice.ranks {
+            (0..COUNTERS).for_each(|c| sum[c] += self.ranks[*i].unassigned[c]);
+        }
+        if !choice.ranks.is_empty() {
+            self.ranks.iter_mut().for_each(|rank| rank.unassigned = [0.0; COUNTERS]);
+        }
+        sum
+    }
+
+    fn decide(&mut self, window: &EfficiencyWindow, settings: &FoldSettings) -> eadt_schemas::v1::Decision {
+        let newest = |value: fn(&RankSource) -> bool| {
+            let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]).filter(|rank| value(rank));
+            order.reduce(|best, rank| if rank.pulse.last > best.pulse.last { rank } else { best })
+        };
+        let remaining = newest(|rank| rank.remaining_seconds.is_some()).and_then(|rank| rank.remaining_seconds);
+        let checkpoint = newest(|rank| rank.checkpoint.is_some()).and_then(|rank| rank.checkpoint);
+        let workload = self.head.tables.newest();
+        let named = workload.and_then(|workload| workload.controller.as_deref()).and_then(controller_named);
+        let name = settings.controller_override.or(named).unwrap_or(settings.controller);
+        let context = controller::Context {
+            workload,
+            last_actuation: self.head.tables.last_actuation(),
+            remaining_seconds: remaining,
+            checkpoint_time: checkpoint,
+            settings: &settings.controller_settings,
+        };
+        controller::decide(name, &mut self.head.controller, window, &context)
+    }
+
+    /// Adds the first `n` stretches to the spans that they lie in.
+    fn feed_spans(&mut self, choice: &Choice, n: usize) {
+        if self.head.spans.is_empty() {
+            return;
+        }
+        let mut spans = std::mem::take(&mut self.head.spans);
+        let gap = self.head.gap_next || self.head.gap_until.is_some();
+        for span in &mut spans {
+            let inside = |i: &usize| {
+                let (from, to) = (self.head.cuts[*i], self.head.cuts[*i + 1]);
+                span.start <= from && span.end.is_none_or(|end| to <= end)
+            };
+            let stretches: Vec<usize> = (0..n).filter(inside).collect();
+            if let Some(first) = stretches.first() {
+                let part = self.collect(choice, stretches.iter().copied());
+                if span.totals.energy.time == 0 && self.head.cuts[*first] == span.start {
+                    span.totals = part;
+                } else {
+                    span.totals.merge(&part);
+                }
+                span.gap |= gap;
+            }
+        }
+        self.head.spans = spans;
+    }
+
+    /// Writes the spans that end by `end`, those of the first rank that names any.
+    fn close_spans(&mut self, end: EventTime, out: &mut Vec<Output>) {
+        if self.head.spans.is_empty() {
+            return;
+        }
+        let speaker = self.rank_order.iter().map(|i| &self.ranks[*i as usize]).find(|rank| rank.names_spans);
+        let speaker = speaker.map(|rank| (rank.rank, rank.collector.clone()));
+        let (closed, open) =
+            std::mem::take(&mut self.head.spans).into_iter().partition(|span| span.end.is_some_and(|e| e <= end));
+        self.head.spans = open;
+        let closed: Vec<super::OpenSpan> = closed;
+        for span in closed {
+            let until = span.end.unwrap_or(end);
+            let spoken = speaker.as_ref().is_none_or(|(rank, collector)| *rank == span.rank && *collector == span.collector);
+            if !spoken || until <= span.start || span.totals.energy.time == 0 {
+                continue;
+            }
+            let interval = Interval {
+                id_prefix: &self.head.name,
+                workload: &self.head.name,
+                kind: WindowKind::Span,
+                span: Some(&span.name),
+                start: span.start,
+                end: until,
+                table: self.head.tables.at(until),
+                run_declared: self.head.runs.declared(),
+            };
+            let mut window = event(&interval, &span.totals);
+            window.gap = span.gap;
+            window.restarted = span.totals.fell || self.head.tables.restarted(span.start, until);
+            out.push(Output::Window(Box::new(window)));
+        }
+    }
+}
+
+/// The controller with this name, `None` where no such one is known.
+pub fn controller_named(name: &str) -> Option<ControllerName> {
+    serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
+}

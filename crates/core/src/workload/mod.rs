@@ -1,0 +1,685 @@
+//! One workload: its sources, its time, its open windows.
+
+mod close;
+pub mod source;
+pub mod table;
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::decode::Refusal;
+use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, Origin, Phase, TrainingProgress};
+use serde::{Deserialize, Serialize};
+
+use crate::controller::ControllerState;
+use crate::settings::FoldSettings;
+use crate::window::energy::{self, Flow, GpuSums, Sample};
+use crate::window::progress::{COUNTERS, Count, RankSums, Step, note_done};
+use crate::window::{Cuts, Tumbling, stretch_of};
+use source::{GpuSource, Index, Life, Pulse, RankSource};
+use table::{OpenSpan, Runs, Tables};
+
+/// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
+/// with every event must not grow the state without bound.
+const MAX_SPANS: usize = 256;
+const MAX_CUTS: usize = 4_096;
+
+/// Where and when an event stands in the log.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    pub stamp: EventTime,
+    /// Event time, not ahead of the stamp where that counts.
+    pub capped: EventTime,
+    /// Log clock, microseconds.
+    pub clock: i64,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Taken {
+    Folded,
+    Duplicate,
+    Refused(Refusal),
+}
+
+/// Counts since the workload's last window.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    pub late: u64,
+    pub stale: u64,
+    pub duplicates: u64,
+    pub late_tables: u64,
+}
+
+/// A workload's state without its sources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// `namespace/name`, or [`crate::partition::device_name`] for a device without a workload.
+    pub name: Box<str>,
+    pub windows: Tumbling,
+    /// End of the last closed window.
+    pub closed_through: Option<EventTime>,
+    pub cuts: Cuts,
+    /// Log clock at the first event after a time without live sources.
+    pub joined: i64,
+    pub runs: Runs,
+    pub spans: Vec<OpenSpan>,
+    pub tables: Tables,
+    pub controller: ControllerState,
+    pub counts: Counts,
+    /// Inputs are missing for windows that end up to this time.
+    pub gap_until: Option<EventTime>,
+    /// Inputs are missing before the next event.
+    pub gap_next: bool,
+    /// The worst origin so far.
+    pub origin: Origin,
+    /// Log clock at the last event of any kind.
+    pub heard: i64,
+}
+
+/// A workload's state.
+#[derive(Debug, Clone)]
+pub struct WorkloadState {
+    pub head: Head,
+    pub gpus: Vec<GpuSource>,
+    pub ranks: Vec<RankSource>,
+    gpu_index: Index,
+    rank_index: Index,
+    /// Sources by name: sums must not depend on the order of arrival.
+    gpu_order: Vec<u32>,
+    rank_order: Vec<u32>,
+    live: usize,
+    /// Live sources that have not reached the end of the oldest open window.
+    behind: usize,
+    /// Log clock at which something may change by itself.
+    pub due: i64,
+    /// Changed since the last commit.
+    pub changed: bool,
+    /// State blocks that the last commit wrote.
+    pub blocks: u32,
+}
+
+impl WorkloadState {
+    pub fn new(name: &str, windows: Tumbling, clock: i64) -> Self {
+        Self::restored(
+            Head {
+                name: name.into(),
+                windows,
+                closed_through: None,
+                cuts: Cuts::new(),
+                joined: clock,
+                runs: Runs::default(),
+                spans: Vec::new(),
+                tables: Tables::default(),
+                controller: ControllerState::default(),
+                counts: Counts::default(),
+                gap_until: None,
+                gap_next: false,
+                origin: Origin::default(),
+                heard: clock,
+            },
+            Vec::new(),
+            Vec::new(),
+        )
+    }
+
+    /// From what a commit wrote.
+    pub fn restored(head: Head, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
+        let mut state = Self {
+            head,
+            gpus,
+            ranks,
+            gpu_index: Index::default(),
+            rank_index: Index::default(),
+            gpu_order: Vec::new(),
+            rank_order: Vec::new(),
+            live: 0,
+            behind: 0,
+            due: 0,
+            changed: false,
+            blocks: 0,
+        };
+        state.reindex();
+        state
+    }
+
+    fn reindex(&mut self) {
+        let (gpus, ranks) = (&self.gpus, &self.ranks);
+        self.gpu_index.clear();
+        self.rank_index.clear();
+        for i in 0..gpus.len() {
+            self.gpu_index.insert(i, |i| (&*gpus[i].device, &*gpus[i].collector));
+        }
+        for i in 0..ranks.len() {
+            self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
+        }
+        self.gpu_order = (0..gpus.len() as u32).collect();
+        self.gpu_order.sort_by_key(|i| (&gpus[*i as usize].device, &gpus[*i as usize].collector));
+        self.rank_order = (0..ranks.len() as u32).collect();
+        self.rank_order.sort_by_key(|i| (ranks[*i as usize].rank, &ranks[*i as usize].collector));
+        self.recount();
+    }
+
+    pub fn sources(&self) -> usize {
+        self.gpus.len() + self.ranks.len()
+    }
+
+    fn pulses(&self) -> impl Iterator<Item = &Pulse> {
+        self.gpus.iter().map(|gpu| &gpu.pulse).chain(self.ranks.iter().map(|rank| &rank.pulse))
+    }
+
+    fn pulses_mut(&mut self) -> impl Iterator<Item = &mut Pulse> {
+        self.gpus.iter_mut().map(|gpu| &mut gpu.pulse).chain(self.ranks.iter_mut().map(|rank| &mut rank.pulse))
+    }
+
+    /// End of the oldest open window.
+    fn edge(&self) -> Option<EventTime> {
+        self.head.cuts.front().map(|open| self.head.windows.end(*open))
+    }
+
+    /// Counts live sources and those behind the edge anew.
+    fn recount(&mut self) {
+        let edge = self.edge();
+        let (mut live, mut behind) = (0, 0);
+        for pulse in self.pulses().filter(|pulse| pulse.is_live()) {
+            live += 1;
+            behind += usize::from(edge.is_some_and(|edge| pulse.capped < edge));
+        }
+        (self.live, self.behind) = (live, behind);
+    }
+
+    /// Opens the window of `time`, and those between it and the open ones.
+    fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
+        let windows = self.head.windows;
+        let (start, end) = (windows.start(time), windows.end(time));
+        let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else {
+            self.head.cuts.extend([start, end]);
+            self.recount();
+            return Ok(());
+        };
+        if first <= time && time < last {
+            return Ok(());
+        }
+        let open = (last.max(end).micros() - first.min(start).micros()) / windows.size;
+        if open > settings.max_open_windows {
+            let detail = format!(
+                "{time} lies {open} windows from the workload's oldest open window, at most {} may be open",
+                settings.max_open_windows
+            );
+            return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
+        }
+        for edge in (1..).map(|n| last.plus_micros(n * windows.size)).take_while(|edge| *edge <= end) {
+            self.head.cuts.push_back(edge);
+        }
+        let mut earlier = 0;
+        for edge in (1..).map(|n| first.plus_micros(-n * windows.size)).take_while(|edge| *edge >= start) {
+            self.head.cuts.push_front(edge);
+            earlier += 1;
+        }
+        if earlier > 0 {
+            for gpu in &mut self.gpus {
+                (0..earlier).for_each(|_| gpu.stretches.push_front(GpuSums::default()));
+            }
+            for rank in &mut self.ranks {
+                (0..earlier).for_each(|_| rank.stretches.push_front(RankSums::default()));
+            }
+            self.recount();
+        }
+        Ok(())
+    }
+
+    /// Goes on with windows of another length: open time is cut anew, closed time stays as it is.
+    pub fn resize(&mut self, size: i64) {
+        if self.head.windows.size == size {
+            return;
+        }
+        self.head.windows.size = size;
+        let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else { return };
+        let end = self.head.windows.end(last.plus_micros(-1));
+        if end > last {
+            self.head.cuts.push_back(end);
+        }
+        let counts = self.head.counts;
+        let mut edge = self.head.windows.end(first);
+        while edge < end {
+            self.cut(edge);
+            edge = edge.plus_micros(size);
+        }
+        self.head.counts = counts;
+        self.recount();
+    }
+
+    /// Cuts the open time at `at`. What was summed across it already is divided by time, and counted, because a replay that
+    /// merges in another order would divide it exactly.
+    fn cut(&mut self, at: EventTime) {
+        let cuts = &mut self.head.cuts;
+        let i = cuts.partition_point(|cut| *cut <= at);
+        if i == 0 || i == cuts.len() || cuts[i - 1] == at {
+            return;
+        }
+        cuts.insert(i, at);
+        let mut divided = false;
+        for gpu in &mut self.gpus {
+            if gpu.stretches.len() >= i {
+                let (after, through) = gpu.stretches[i - 1].split(at);
+                divided |= through;
+                gpu.stretches.insert(i, after);
+            }
+        }
+        for rank in &mut self.ranks {
+            if rank.stretches.len() >= i {
+                let (after, through) = rank.stretches[i - 1].split(at);
+                divided |= through;
+                rank.stretches.insert(i, after);
+            }
+        }
+        self.head.counts.late_tables += u64::from(divided);
+    }
+
+    /// The source begins or wakes: the workload has something to wait for again.
+    fn revive(&mut self, clock: i64) {
+        if self.live == 0 {
+            self.head.joined = clock;
+        }
+    }
+
+    fn note_gap(&mut self, time: EventTime) {
+        if self.head.gap_next {
+            self.head.gap_next = false;
+            self.head.gap_until = Some(self.head.windows.end(time));
+        }
+    }
+
+    /// Keeps `live` and `behind` right after one source's pulse changed from `before` to `after`.
+    fn moved(&mut self, before: Option<Pulse>, after: Pulse, settings: &FoldSettings) {
+        let edge = self.edge();
+        let weigh = |pulse: &Pulse| {
+            let live = pulse.is_live();
+            (usize::from(live), usize::from(live && edge.is_some_and(|edge| pulse.capped < edge)))
+        };
+        if let Some(before) = before {
+            let (live, behind) = weigh(&before);
+            self.live -= live;
+            self.behind -= behind;
+        }
+        let (live, behind) = weigh(&after);
+        self.live += live;
+        self.behind += behind;
+        if let Some(due) = after.due(settings) {
+            self.due = self.due.min(due);
+        }
+    }
+
+    fn is_late(&self, time: EventTime) -> bool {
+        self.head.closed_through.is_some_and(|closed| time < closed)
+    }
+
+    fn late(&mut self, time: EventTime) -> Taken {
+        self.head.counts.late += 1;
+        let closed = self.head.closed_through.unwrap_or_default();
+        let detail = format!("time={time} lies in a window that is closed; windows up to {closed} are");
+        Taken::Refused(Refusal { reason: DeadLetterReason::Late, field: Some("time"), detail })
+    }
+
+    fn stale(&mut self, time: EventTime, last: EventTime) -> Taken {
+        self.head.counts.stale += 1;
+        let detail = format!("time={time} is not newer than the source's last event at {last}");
+        Taken::Refused(Refusal { reason: DeadLetterReason::Stale, field: Some("time"), detail })
+    }
+
+    fn room(&self, sources: usize, settings: &FoldSettings) -> Result<(), Refusal> {
+        let refused = |what: &str, cap: usize| {
+            let detail = format!("a new source is refused: the cap of {cap} sources of the {what} is reached");
+            Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
+        };
+        if self.sources() >= settings.max_sources_per_workload {
+            return refused("workload", settings.max_sources_per_workload);
+        }
+        if sources >= settings.max_sources {
+            return refused("partition", settings.max_sources);
+        }
+        Ok(())
+    }
+
+    /// Folds one sample; `sources` is the partition's number of sources.
+    pub fn telemetry(&mut self, event: &GpuTelemetry, place: Place, sources: usize, settings: &FoldSettings) -> Taken {
+        let gpus = &self.gpus;
+        let found = self.gpu_index.find(&(&*event.device, &*event.collector), |i| {
+            *gpus[i].device == *event.device && *gpus[i].collector == *event.collector
+        });
+        if let Some(i) = found {
+            let pulse = self.gpus[i].pulse;
+            if event.time <= pulse.last {
+                if event.time < pulse.last {
+                    return self.stale(event.time, pulse.last);
+                }
+                self.head.counts.duplicates += 1;
+                if event.last && pulse.life != Life::Ended {
+                    self.gpus[i].pulse.end();
+                    self.moved(Some(pulse), self.gpus[i].pulse, settings);
+                }
+                return Taken::Duplicate;
+            }
+        } else if let Err(refusal) = self.room(sources, settings) {
+            return Taken::Refused(refusal);
+        }
+        let late = self.is_late(event.time);
+        if !late && let Err(refusal) = self.open(event.time, settings) {
+            return Taken::Refused(refusal);
+        }
+        self.note_gap(event.time);
+        self.head.origin = self.head.origin.max(event.origin);
+        let sample = Sample::of(event);
+        let i = if let Some(i) = found {
+            let before = self.gpus[i].pulse;
+            if !before.is_live() {
+                self.revive(place.clock);
+            }
+            let gpu = &mut self.gpus[i];
+            gpu.meter = event.meter;
+            match before.life {
+                Life::Ended => {}
+                Life::Idle => {
+                    // Nobody knows when in the gap it was used; the counter knows how much.
+                    if let Some(flow) = Flow::between(&gpu.sample, &sample, 0) {
+                        gpu.unassigned += flow.total();
+                    }
+                }
+                Life::Live | Life::Lagging => {
+                    let flow = Flow::between(&gpu.sample, &sample, settings.power_gap);
+                    let step = (gpu.sample.time, sample.time);
+                    gpu.unassigned += energy::add_step(&mut gpu.stretches, &self.head.cuts, step, flow.as_ref(), event.origin);
+                }
+            }
+            gpu.sample = sample;
+            gpu.pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+            if event.last {
+                gpu.pulse.end();
+            }
+            let after = gpu.pulse;
+            self.moved(Some(before), after, settings);
+            i
+        } else {
+            self.revive(place.clock);
+            self.add_gpu(event, sample, place, settings)
+        };
+        if late {
+            return self.late(event.time);
+        }
+        if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
+            let stretches = &mut self.gpus[i].stretches;
+            if stretches.len() <= stretch {
+                stretches.resize_with(stretch + 1, GpuSums::default);
+            }
+            stretches[stretch].sample(event);
+        }
+        Taken::Folded
+    }
+
+    fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) -> usize {
+        let new_device = !self.gpus.iter().any(|gpu| *gpu.device == *event.device);
+        if new_device {
+            // It replaces a device that fell silent.
+            self.forget_missing();
+        }
+        let mut pulse = Pulse::new(event.time, place.capped, place.clock);
+        pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+        if event.last {
+            pulse.end();
+        }
+        let i = self.gpus.len();
+        self.gpus.push(GpuSource {
+            device: event.device.as_str().into(),
+            collector: event.collector.as_str().into(),
+            meter: event.meter,
+            pulse,
+            sample,
+            stretches: VecDeque::new(),
+            unassigned: 0.0,
+            primary: false,
+        });
+        let gpus = &self.gpus;
+        self.gpu_index.insert(i, |i| (&*gpus[i].device, &*gpus[i].collector));
+        let key = |i: u32| (&gpus[i as usize].device, &gpus[i as usize].collector);
+        let at = self.gpu_order.partition_point(|other| key(*other) < key(i as u32));
+        self.gpu_order.insert(at, i as u32);
+        self.moved(None, pulse, settings);
+        i
+    }
+
+    /// Folds one progress event.
+    pub fn progress(&mut self, event: &TrainingProgress, place: Place, sources: usize, settings: &FoldSettings) -> Taken {
+        let ranks = &self.ranks;
+        let found = self
+            .rank_index
+            .find(&(event.rank, &*event.collector), |i| ranks[i].rank == event.rank && *ranks[i].collector == *event.collector);
+        if let Some(i) = found {
+            let last = self.ranks[i].pulse.last;
+            if event.time < last {
+                return self.stale(event.time, last);
+            }
+            if event.time == last {
+                return self.same_instant(i, event, settings);
+            }
+        } else if let Err(refusal) = self.room(sources, settings) {
+            return Taken::Refused(refusal);
+        }
+        if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty())
+            || self.head.cuts.len() >= MAX_CUTS + settings.max_open_windows as usize
+        {
+            let detail = format!("the workload has {} spans open, at most {MAX_SPANS} are kept", self.head.spans.len());
+            return Taken::Refused(Refusal { reason: DeadLetterReason::StateLimit, field: Some("span"), detail });
+        }
+        let late = self.is_late(event.time);
+        if !late && let Err(refusal) = self.open(event.time, settings) {
+            return Taken::Refused(refusal);
+        }
+        self.note_gap(event.time);
+        self.head.origin = self.head.origin.max(event.origin);
+        let again = self.mark_phase(event);
+        let count = Count::of(event);
+        let mut fell = false;
+        let i = if let Some(i) = found {
+            let before = self.ranks[i].pulse;
+            if !before.is_live() {
+                self.revive(place.clock);
+            }
+            let rank = &mut self.ranks[i];
+            if again {
+                // A new job's counters begin anew; nothing of it was done before.
+                rank.done = [0.0; COUNTERS];
+                note_done(&mut rank.done, &count);
+            } else {
+                let step = Step::between(&rank.count, &count, &mut rank.done, settings.power_gap);
+                fell = step.fell;
+                match before.life {
+                    Life::Ended => {}
+                    Life::Idle => (0..COUNTERS).for_each(|c| rank.unassigned[c] += step.total(c).0),
+                    Life::Live | Life::Lagging => {
+                        let closed = step.add(&mut rank.stretches, &self.head.cuts, event.origin);
+                        (0..COUNTERS).for_each(|c| rank.unassigned[c] += closed[c]);
+                    }
+                }
+            }
+            rank.count = count;
+            rank.pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+            let after = rank.pulse;
+            self.moved(Some(before), after, settings);
+            i
+        } else {
+            self.revive(place.clock);
+            self.add_rank(event, count, place, settings)
+        };
+        let rank = &mut self.ranks[i];
+        rank.scope = event.scope;
+        rank.remaining_seconds = event.remaining_seconds.or(rank.remaining_seconds);
+        rank.checkpoint = event.checkpoint_time.or(rank.checkpoint);
+        self.mark_span(i, event, settings);
+        if late {
+            return self.late(event.time);
+        }
+        if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
+            let stretches = &mut self.ranks[i].stretches;
+            if stretches.len() <= stretch {
+                stretches.resize_with(stretch + 1, RankSums::default);
+            }
+            stretches[stretch].event(event, fell);
+        }
+        Taken::Folded
+    }
+
+    /// A second event of one instant: its marks count, its counters only where the first had none.
+    fn same_instant(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) -> Taken {
+        let before = self.ranks[i].clone();
+        let runs = self.head.runs.clone();
+        self.mark_phase(event);
+        let count = Count::of(event);
+        let rank = &mut self.ranks[i];
+        for c in 0..COUNTERS {
+            rank.count.totals[c] = rank.count.totals[c].or(count.totals[c]);
+            rank.count.rates[c] = rank.count.rates[c].or(count.rates[c]);
+        }
+        let known = rank.count;
+        note_done(&mut rank.done, &known);
+        self.mark_span(i, event, settings);
+        let rank = &self.ranks[i];
+        if before.count == rank.count && before.span == rank.span && before.pulse == rank.pulse && runs == self.head.runs {
+            self.head.counts.duplicates += 1;
+            return Taken::Duplicate;
+        }
+        Taken::Folded
+    }
+
+    fn add_rank(&mut self, event: &TrainingProgress, count: Count, place: Place, settings: &FoldSettings) -> usize {
+        let mut pulse = Pulse::new(event.time, place.capped, place.clock);
+        pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut done = [0.0; COUNTERS];
+        note_done(&mut done, &count);
+        let i = self.ranks.len();
+        self.ranks.push(RankSource {
+            rank: event.rank,
+            collector: event.collector.as_str().into(),
+            scope: event.scope,
+            pulse,
+            count,
+            done,
+            stretches: VecDeque::new(),
+            unassigned: [0.0; COUNTERS],
+            span: None,
+            names_spans: false,
+            remaining_seconds: None,
+            checkpoint: None,
+        });
+        let ranks = &self.ranks;
+        self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
+        let key = |i: u32| (ranks[i as usize].rank, &ranks[i as usize].collector);
+        let at = self.rank_order.partition_point(|other| key(*other) < key(i as u32));
+        self.rank_order.insert(at, i as u32);
+        self.moved(None, pulse, settings);
+        i
+    }
+
+    /// Runs begin and end at cuts; true where a new job begins after a finished one.
+    fn mark_phase(&mut self, event: &TrainingProgress) -> bool {
+        match event.phase {
+            Phase::Progress => false,
+            Phase::Started => {
+                self.cut(event.time);
+                self.forget_missing();
+                self.head.runs.start(event.time)
+            }
+            Phase::Finished => {
+                self.cut(event.time);
+                self.head.runs.finish(event.time);
+                false
+            }
+        }
+    }
+
+    /// Spans begin and end at cuts, too. A source's end or its job's ends its span.
+    fn mark_span(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) {
+        let ends = event.last || event.phase == Phase::Finished;
+        let named = event.span.as_deref().map(|span| (!span.is_empty()).then_some(span));
+        let next = if ends { Some(None) } else { named };
+        if let Some(next) = next
+            && next != self.ranks[i].span.as_deref()
+        {
+            self.cut(event.time);
+            let rank = &mut self.ranks[i];
+            if rank.span.is_some() {
+                let open = self.head.spans.iter_mut().rev();
+                for span in open.filter(|s| s.end.is_none() && s.rank == rank.rank && s.collector == rank.collector) {
+                    span.end = Some(event.time);
+                }
+            }
+            if let Some(name) = next {
+                rank.names_spans = true;
+                self.head.spans.push(OpenSpan {
+                    rank: rank.rank,
+                    collector: rank.collector.clone(),
+                    name: name.into(),
+                    start: event.time,
+                    end: None,
+                    totals: crate::window::summary::Totals::default(),
+                    gap: false,
+                });
+            }
+            rank.span = next.map(Into::into);
+        }
+        if event.last && self.ranks[i].pulse.life != Life::Ended {
+            let before = self.ranks[i].pulse;
+            self.ranks[i].pulse.end();
+            self.moved(Some(before), self.ranks[i].pulse, settings);
+        }
+    }
+
+    /// Silent devices and ranks are not expected back after the job was laid out anew.
+    pub fn forget_missing(&mut self) {
+        for pulse in self.pulses_mut().filter(|pulse| pulse.life == Life::Idle) {
+            pulse.gone = true;
+        }
+    }
+
+    /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.
+    pub fn age(&mut self, clock: i64, settings: &FoldSettings) {
+        for pulse in self.pulses_mut() {
+            pulse.age(clock, settings);
+        }
+        let dead = |pulse: &Pulse| !pulse.is_live() && clock - pulse.clock >= settings.retention;
+        if self.pulses().any(|pulse| dead(pulse)) {
+            self.gpus.retain(|gpu| !dead(&gpu.pulse) || gpu.stretches.iter().any(GpuSums::touched));
+            self.ranks.retain(|rank| !dead(&rank.pulse) || rank.stretches.iter().any(RankSums::touched));
+            self.reindex();
+        } else {
+            self.recount();
+        }
+        self.set_due(clock, settings);
+    }
+
+    fn set_due(&mut self, clock: i64, settings: &FoldSettings) {
+        let mut due = i64::MAX;
+        for pulse in self.pulses() {
+            // After the grace only forgetting is left.
+            due = due.min(pulse.due(settings).unwrap_or(pulse.clock + settings.retention));
+        }
+        if !self.head.cuts.is_empty() {
+            let joined = self.head.joined + settings.join_grace;
+            if joined > clock {
+                due = due.min(joined);
+            }
+        }
+        if self.sources() == 0 {
+            due = due.min(self.head.heard + settings.retention);
+        }
+        self.due = due.max(clock + 1);
+    }
+
+    /// Whether nothing is left that a later event could need.
+    pub fn is_forgettable(&self, clock: i64, settings: &FoldSettings) -> bool {
+        self.sources() == 0
+            && self.head.cuts.is_empty()
+            && self.head.tables.is_empty()
+            && clock - self.head.heard >= settings.retention
+    }
+}

@@ -1,0 +1,203 @@
+//! What a workload's tables and its job's own words say: layouts, actuations, runs, spans.
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Actuation, Outcome, Workload};
+use serde::{Deserialize, Serialize};
+
+use crate::window::summary::Totals;
+
+/// Layouts remembered beyond what open windows need; more in one open window are dropped, the oldest first.
+const MAX_LAYOUTS: usize = 64;
+
+/// The layouts of a workload in the order of their times, and what was done about its decisions.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tables {
+    layouts: VecDeque<Workload>,
+    last_actuation: Option<Actuation>,
+    /// When layouts were changed, ready or taken back.
+    changes: VecDeque<EventTime>,
+}
+
+impl Tables {
+    /// The newest layout.
+    pub fn newest(&self) -> Option<&Workload> {
+        self.layouts.back()
+    }
+
+    pub fn last_actuation(&self) -> Option<&Actuation> {
+        self.last_actuation.as_ref()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.layouts.is_empty()
+    }
+
+    /// The layout in force at a time.
+    pub fn at(&self, time: EventTime) -> Option<&Workload> {
+        self.layouts.iter().rev().find(|layout| layout.time <= time)
+    }
+
+    /// Takes a layout; true where it is a new generation of the newest one.
+    pub fn put(&mut self, layout: &Workload) -> bool {
+        let renewed = self.newest().is_some_and(|newest| layout.generation > newest.generation);
+        let place = self.layouts.partition_point(|other| other.time < layout.time);
+        match self.layouts.get_mut(place) {
+            Some(same) if same.time == layout.time => *same = layout.clone(),
+            _ => self.layouts.insert(place, layout.clone()),
+        }
+        if self.layouts.len() > MAX_LAYOUTS {
+            self.layouts.pop_front();
+        }
+        renewed
+    }
+
+    /// The workload is managed no more.
+    pub fn clear(&mut self) {
+        self.layouts.clear();
+    }
+
+    pub fn note(&mut self, actuation: &Actuation) {
+        if matches!(actuation.outcome, Outcome::Applied | Outcome::Ready | Outcome::RolledBack | Outcome::Failed) {
+            let place = self.changes.partition_point(|time| *time < actuation.time);
+            self.changes.insert(place, actuation.time);
+            if self.changes.len() > MAX_LAYOUTS {
+                self.changes.pop_front();
+            }
+        }
+        if self.last_actuation.as_ref().is_none_or(|last| last.time <= actuation.time) {
+            self.last_actuation = Some(actuation.clone());
+        }
+    }
+
+    /// Whether the layout changed, rolled out or restarted in `(start, end]`.
+    pub fn restarted(&self, start: EventTime, end: EventTime) -> bool {
+        let within = |time: EventTime| start < time && time <= end;
+        let mut generation = None;
+        for layout in self.layouts.iter().filter(|layout| layout.time <= end) {
+            if within(layout.time) && generation.is_some_and(|before| before != layout.generation) {
+                return true;
+            }
+            generation = Some(layout.generation);
+        }
+        // A layout that a decision made is rolling out until it is ready.
+        let rolling = self.at(end).is_some_and(|now| now.ready_time.map_or(now.decision_id.is_some(), |ready| ready > start));
+        rolling && self.at(end).is_some_and(|now| now.ready_time.is_none_or(|ready| ready <= end))
+            || self.changes.iter().any(|time| within(*time))
+    }
+
+    /// Forgets what no window from `open` on can need.
+    pub fn prune(&mut self, open: EventTime) {
+        while self.layouts.get(1).is_some_and(|second| second.time <= open) {
+            self.layouts.pop_front();
+        }
+        while self.changes.front().is_some_and(|time| *time <= open) {
+            self.changes.pop_front();
+        }
+    }
+}
+
+/// One run of a job; open ends are not known (yet).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    pub start: Option<EventTime>,
+    pub end: Option<EventTime>,
+}
+
+/// The runs that a job declared, in order.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Runs(Vec<Run>);
+
+impl Runs {
+    pub fn declared(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// The job started; true where a new job begins after a finished one.
+    pub fn start(&mut self, time: EventTime) -> bool {
+        match self.0.last_mut() {
+            // A rank that says so later, or a restart within the run.
+            Some(run) if run.end.is_none_or(|end| time < end) => {
+                run.start = run.start.map(|start| start.min(time));
+                false
+            }
+            last => {
+                let again = last.is_some();
+                self.0.push(Run { start: Some(time), end: None });
+                again
+            }
+        }
+    }
+
+    pub fn finish(&mut self, time: EventTime) {
+        match self.0.last_mut() {
+            Some(run) => run.end = Some(run.end.map_or(time, |end| end.max(time))),
+            None => self.0.push(Run { start: None, end: Some(time) }),
+        }
+    }
+
+    /// Whether a stretch lies in a run; runs begin and end at cuts.
+    pub fn hold(&self, from: EventTime, to: EventTime) -> bool {
+        self.0.iter().any(|run| run.start.is_none_or(|start| start <= from) && run.end.is_none_or(|end| to <= end))
+    }
+
+    /// Forgets runs that ended before `open`, the last one apart.
+    pub fn prune(&mut self, open: EventTime) {
+        let keep = self.0.iter().position(|run| run.end.is_none_or(|end| end > open)).unwrap_or(self.0.len());
+        self.0.drain(..keep.min(self.0.len().saturating_sub(1)));
+    }
+}
+
+/// A span that a source named.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenSpan {
+    pub rank: u32,
+    pub collector: Box<str>,
+    pub name: Box<str>,
+    pub start: EventTime,
+    pub end: Option<EventTime>,
+    /// Of the windows that are closed.
+    pub totals: Totals,
+    /// Inputs of it are missing for good.
+    pub gap: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn runs_of_ranks_that_disagree_and_of_jobs_that_follow_each_other() {
+        let mut runs = Runs::default();
+        assert!(!runs.start(at(10)));
+        assert!(!runs.start(at(9)), "another rank started earlier");
+        assert!(!runs.start(at(50)), "a restart within the run");
+        runs.finish(at(100));
+        runs.finish(at(101));
+        assert!(runs.hold(at(9), at(101)));
+        assert!(!runs.hold(at(8), at(20)) && !runs.hold(at(101), at(102)));
+        assert!(runs.start(at(200)), "a new job");
+        assert!(runs.hold(at(300), at(400)));
+    }
+
+    #[test]
+    fn a_change_of_the_layout_marks_exactly_its_windows() {
+        let mut tables = Tables::default();
+        let layout = |seconds, generation| Workload { time: at(seconds), generation, ..Workload::default() };
+        tables.put(&layout(5, 1));
+        assert!(!tables.restarted(at(0), at(60)), "the first known layout is no change");
+        assert!(tables.put(&layout(70, 2)));
+        assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
+        tables.put(&Workload { ready_time: Some(at(130)), ..layout(131, 2) });
+        assert!(tables.restarted(at(120), at(180)), "it became ready in this window");
+        assert!(!tables.restarted(at(180), at(240)));
+        assert_eq!(tables.at(at(69)).map(|l| l.generation), Some(1));
+    }
+}

@@ -1,0 +1,526 @@
+//! One history of arrivals or crashes for each rule of the fold.
+
+mod support;
+
+use eadt_core::FoldSettings;
+use eadt_core::settings::SECOND;
+use eadt_schemas::v1::{
+    Actuation, DeadLetterReason, EnergyMethod, GpuTelemetry, Layout, Meter, Origin, Outcome, Phase, Scope, TrainingProgress,
+    Workload,
+};
+use support::{Bench, Item, JOB, at, gpu, last, layout, phase, power, rank, round};
+
+/// Samples of 100 W at a steady beat, from `from` to `to` (included), each with a stamp equal to its time.
+fn steady(bench: &mut Bench, device: &str, from: i32, to: i32, step: usize) {
+    for second in (from..=to).step_by(step) {
+        bench.put(gpu(device, f64::from(second), f64::from(second) * 100.0));
+    }
+}
+
+#[test]
+fn a_window_closes_when_every_live_source_has_reached_its_end() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 1.0, 0.0));
+    bench.put(gpu("a", 30.0, 3000.0)).put(gpu("a", 60.0, 6000.0)).put(gpu("a", 70.0, 7000.0));
+    assert_eq!(bench.starts(), Vec::<f64>::new(), "b has not reached the edge");
+    bench.put(gpu("b", 61.0, 600.0));
+    // b: from 1 s on, 10 W.
+    assert_eq!(bench.energies(), [(0.0, Some(6590.0))]);
+    let window = &bench.windows[0];
+    assert_eq!((window.gpus, window.energy_method), (2, EnergyMethod::Counter));
+    assert_eq!(round(window.energy_coverage_ratio), round(119.0 / 120.0));
+    assert_eq!(window.id, format!("{JOB}/tumbling/{}", at(0.0)));
+    assert_eq!(bench.decisions.len(), 1);
+}
+
+#[test]
+fn one_fast_clock_closes_nobodys_window() {
+    let mut bench = Bench::default();
+    for second in 0..100 {
+        let second = f64::from(second);
+        bench.stamped(second, gpu("right", second, second));
+        bench.stamped(second, gpu("fast", second + 50.0, second));
+    }
+    assert_eq!(bench.starts(), [0.0], "at a stamp of 60 s, not of 10 s");
+    assert_eq!(bench.reasons(), []);
+    // Its energy counts at the times it says.
+    assert_eq!(bench.energies(), [(0.0, Some(60.0 + 10.0))]);
+}
+
+#[test]
+fn a_time_too_far_ahead_of_the_log_is_refused_and_off_means_off() {
+    let mut bench = Bench::default();
+    bench.stamped(0.0, gpu("a", 60.0, 0.0)).stamped(0.0, gpu("a", 60.000_001, 1.0));
+    assert_eq!(bench.reasons(), [DeadLetterReason::FutureTime]);
+    let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
+    bench.stamped(0.0, gpu("a", 9_000.0, 0.0));
+    assert_eq!(bench.reasons(), []);
+}
+
+#[test]
+fn a_slow_clock_holds_its_workload_and_no_other_until_it_has_lagged_too_long() {
+    let mut bench = Bench::default();
+    for second in (0..=400).step_by(10) {
+        let second = f64::from(second);
+        bench.stamped(second, gpu("right", second, second));
+        bench.stamped(second, gpu("slow", second - 300.0, second));
+        let other = GpuTelemetry { workload: Some("team/other".to_owned()), ..gpu("else", second, second) };
+        bench.stamped(second, other);
+    }
+    let of = |workload: &str| bench.windows.iter().filter(|w| w.workload == workload).map(|w| w.window_start).collect::<Vec<_>>();
+    assert_eq!(of("team/other"), [0.0, 60.0, 120.0, 180.0, 240.0, 300.0].map(at));
+    // Waited for until it had lagged for 120 s; then its own clock's windows close, then the right one's go on.
+    let own = of(JOB);
+    assert_eq!((own.first(), own.last()), (Some(&at(-300.0)), Some(&at(300.0))));
+    assert!(bench.reasons().iter().all(|reason| *reason == DeadLetterReason::Late), "{:?}", bench.refused);
+    assert!(!bench.reasons().is_empty());
+}
+
+#[test]
+fn a_dead_source_holds_its_workload_for_the_grace_only() {
+    let mut bench = Bench::default();
+    bench.put(gpu("dead", 5.0, 0.0));
+    steady(&mut bench, "a", 0, 120, 5);
+    assert_eq!(bench.starts(), Vec::<f64>::new());
+    steady(&mut bench, "a", 125, 125, 5);
+    assert_eq!(bench.starts(), [0.0, 60.0], "120 s after its last event");
+    // Until the job is laid out anew the silent device is missed.
+    assert!(bench.windows[1].energy_coverage_ratio < 0.6, "{}", bench.windows[1].energy_coverage_ratio);
+    bench.put(layout(126.0, 1)).put(layout(127.0, 2));
+    steady(&mut bench, "a", 130, 245, 5);
+    assert_eq!(bench.windows.last().map(|w| (w.gpus, w.energy_coverage_ratio)), Some((1, 1.0)));
+}
+
+#[test]
+fn a_brokers_outage_idles_nobody() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("a", 20.0, 20.0)).put(gpu("b", 20.0, 20.0));
+    // An hour without a stamp, then both go on: the counter's difference lies in the windows, nothing is unassigned.
+    bench.put(gpu("a", 3620.0, 3620.0)).put(gpu("b", 3620.0, 3620.0));
+    assert_eq!(bench.windows.len(), 60);
+    assert!(bench.windows.iter().all(|w| w.unassigned_energy_joules == 0.0 && w.energy_coverage_ratio == 1.0));
+    assert_eq!(round(bench.windows.iter().filter_map(|w| w.energy_joules).sum::<f64>()), 7200.0);
+}
+
+#[test]
+fn heartbeats_close_the_windows_of_a_job_that_died() {
+    let mut bench = Bench::default();
+    steady(&mut bench, "a", 0, 70, 10);
+    assert_eq!(bench.starts(), [0.0]);
+    for second in (80..=180).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    assert_eq!(bench.starts(), [0.0]);
+    bench.heartbeat(190.0);
+    assert_eq!(bench.starts(), [0.0, 60.0], "none live: the open window closes");
+    assert_eq!(bench.energies()[1], (60.0, Some(1000.0)));
+    // Closed-through is the last of them.
+    bench.stamped(191.0, gpu("b", 119.0, 0.0));
+    assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
+}
+
+#[test]
+fn the_energy_of_an_idle_gap_goes_whole_to_the_next_windows_unassigned() {
+    let mut bench = Bench::default();
+    steady(&mut bench, "a", 0, 70, 10);
+    for second in (80..=300).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    bench.put(gpu("a", 310.0, 31_000.0)).put(gpu("a", 370.0, 37_000.0));
+    assert_eq!(bench.energies(), [(0.0, Some(6000.0)), (60.0, Some(1000.0)), (300.0, Some(5000.0))]);
+    assert_eq!(bench.windows[2].unassigned_energy_joules, 24_000.0);
+    let whole: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap() + w.unassigned_energy_joules).sum();
+    assert_eq!(round(whole + 1000.0), 37_000.0, "the last 10 s lie in the open window");
+}
+
+#[test]
+fn a_window_waits_for_those_who_join_late() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 55.0, 0.0)).put(gpu("a", 61.0, 600.0));
+    assert_eq!(bench.starts(), Vec::<f64>::new(), "6 s after the first event");
+    bench.put(gpu("b", 64.0, 0.0)).stamped(64.5, gpu("c", 59.0, 0.0));
+    assert_eq!(bench.reasons(), []);
+    bench.put(gpu("a", 65.0, 1000.0));
+    assert_eq!(bench.starts(), Vec::<f64>::new(), "c is behind the edge");
+    bench.put(gpu("c", 66.0, 10.0));
+    assert_eq!(bench.starts(), [0.0]);
+}
+
+#[test]
+fn a_mark_of_the_last_event_counts_and_a_duplicates_does_too() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 10.0, 0.0));
+    bench.put(gpu("a", 40.0, 40.0)).stamped(41.0, last(gpu("b", 10.0, 0.0))).put(gpu("a", 60.0, 60.0));
+    assert_eq!(bench.starts(), [0.0], "b is not waited for");
+    assert_eq!((bench.windows[0].duplicates, bench.windows[0].stale), (1, 0));
+    bench.put(last(gpu("a", 70.0, 70.0)));
+    assert_eq!(bench.starts(), [0.0, 60.0], "none live");
+}
+
+#[test]
+fn duplicates_are_counted_older_ones_are_stale_and_neither_changes_a_figure() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("a", 20.0, 2000.0));
+    bench.stamped(21.0, gpu("a", 20.0, 2000.0)).stamped(22.0, gpu("a", 10.0, 9_999.0));
+    bench.put(gpu("a", 60.0, 6000.0));
+    assert_eq!(bench.energies(), [(0.0, Some(6000.0))]);
+    assert_eq!((bench.windows[0].duplicates, bench.windows[0].stale, bench.windows[0].events), (1, 1, 2));
+    assert_eq!(bench.reasons(), [DeadLetterReason::Stale]);
+}
+
+#[test]
+fn late_is_exactly_what_lies_in_a_closed_window_and_its_energy_is_not_lost() {
+    let mut bench = Bench::default();
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 40.0, 400.0));
+    bench.put(last(gpu("b", 41.0, 410.0))).put(gpu("a", 61.0, 61.0));
+    assert_eq!(bench.starts(), [0.0]);
+    // b wakes in closed time: its event is late, the next one is not.
+    bench.stamped(62.0, gpu("b", 59.0, 590.0)).stamped(63.0, gpu("b", 60.0, 600.0)).stamped(64.0, gpu("b", 65.0, 650.0));
+    assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
+    bench.put(gpu("b", 120.0, 1200.0)).put(gpu("a", 121.0, 121.0));
+    let window = &bench.windows[1];
+    assert_eq!((window.late, round(window.unassigned_energy_joules)), (1, 10.0), "59 s to 60 s");
+    assert_eq!(window.energy_joules.map(round), Some(660.0));
+}
+
+#[test]
+fn counters_that_fall_fall_back_to_power_and_a_change_of_tenure_is_no_difference() {
+    let mut bench = Bench::default();
+    let both = |second: f64, joules: f64| GpuTelemetry { power_watts: Some(50.0), ..gpu("a", second, joules) };
+    bench.put(both(0.0, 1000.0)).put(both(30.0, 4000.0)).put(both(40.0, 10.0)).put(both(60.0, 2010.0));
+    let window = &bench.windows[0];
+    assert_eq!(window.energy_joules.map(round), Some(3000.0 + 500.0 + 2000.0));
+    assert_eq!((window.energy_method, window.energy_coverage_ratio), (EnergyMethod::Mixed, 1.0));
+    let mut bench = Bench::default();
+    let stay = |second: f64, joules: f64, tenure| GpuTelemetry { tenure: Some(tenure), ..gpu("a", second, joules) };
+    bench.put(stay(0.0, 0.0, 1)).put(stay(20.0, 200.0, 1)).put(stay(30.0, 9_000.0, 2)).put(stay(60.0, 9_300.0, 2));
+    let window = &bench.windows[0];
+    assert_eq!((window.energy_joules.map(round), round(window.energy_coverage_ratio)), (Some(500.0), round(50.0 / 60.0)));
+    assert!(bench.windows[0].energy_largest_gap_seconds == 30.0);
+}
+
+#[test]
+fn two_collectors_of_one_gpu_do_not_double_its_energy() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        let exporter = GpuTelemetry { collector: "dcgm/node-1".to_owned(), ..gpu("a", second, second * 99.0) };
+        bench.put(exporter).put(gpu("a", second, second * 100.0));
+    }
+    bench.put(GpuTelemetry { collector: "dcgm/node-1".to_owned(), ..gpu("a", 61.0, 61.0 * 99.0) });
+    assert_eq!(bench.energies(), [(0.0, Some(6000.0))]);
+    assert_eq!(bench.windows[0].gpus, 1);
+    // Integrated power gives way to a counter whoever reads it.
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        let exporter = GpuTelemetry { collector: "dcgm/node-1".to_owned(), ..gpu("a", second, second * 99.0) };
+        bench.put(exporter).put(power("a", second, 100.0));
+    }
+    assert_eq!(bench.energies(), [(0.0, Some(5940.0))]);
+}
+
+#[test]
+fn the_energy_of_a_gap_that_another_collector_covered_is_not_counted_again() {
+    let mut bench = Bench::default();
+    let exporter = |second: f64| GpuTelemetry { collector: "dcgm/node-1".to_owned(), ..gpu("a", second, second * 100.0) };
+    for second in (0..=600).step_by(10) {
+        let second = f64::from(second);
+        bench.put(exporter(second));
+        if !(100.0..500.0).contains(&second) {
+            bench.put(gpu("a", second, second * 100.0));
+        }
+    }
+    let sum: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap() + w.unassigned_energy_joules).sum();
+    assert_eq!((bench.windows.len(), round(sum)), (10, 60_000.0));
+}
+
+#[test]
+fn a_wall_meter_is_not_added_to_the_gpus_behind_it() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        bench.put(GpuTelemetry { meter: Meter::Wall, ..gpu("wall", second, second * 300.0) });
+        bench.put(gpu("a", second, second * 100.0));
+    }
+    assert_eq!((bench.windows[0].meter, bench.windows[0].energy_joules.map(round)), (Meter::Gpu, Some(6000.0)));
+}
+
+#[test]
+fn a_fall_of_the_progress_counter_is_a_restart_and_never_speed() {
+    let mut bench = Bench::default();
+    for (second, samples) in [(0.0, 0.0), (20.0, 200.0), (30.0, 50.0), (60.0, 350.0)] {
+        bench.put(gpu("a", second, second)).put(rank(0, second, samples));
+    }
+    let window = &bench.windows[0];
+    assert_eq!((window.samples, window.samples_redone), (Some(350.0), 150.0));
+    assert_eq!(round(window.progress_coverage_ratio), round(50.0 / 60.0));
+    assert!(window.restarted);
+    let mut bench = Bench::default();
+    for (second, samples, at_phase) in
+        [(0.0, 0.0, Phase::Started), (20.0, 200.0, Phase::Finished), (30.0, 0.0, Phase::Started), (60.0, 300.0, Phase::Progress)]
+    {
+        bench.put(phase(second, samples, at_phase));
+    }
+    bench.put(rank(0, 70.0, 400.0));
+    assert_eq!((bench.windows[0].samples, bench.windows[0].samples_redone), (Some(500.0), 0.0), "a new job redoes nothing");
+}
+
+#[test]
+fn global_progress_counts_once_and_ranks_are_summed() {
+    for (scope, samples) in [(Scope::Global, 600.0), (Scope::Rank, 1200.0)] {
+        let mut bench = Bench::default();
+        for second in (0..=60).step_by(10) {
+            let second = f64::from(second);
+            for r in 0..2 {
+                bench.put(TrainingProgress { scope, ..rank(r, second, second * 10.0) });
+            }
+        }
+        let window = &bench.windows[0];
+        assert_eq!(window.samples.map(round), Some(samples), "{scope:?}");
+        assert_eq!(window.samples_per_second.map(round), Some(samples / 60.0), "{scope:?}");
+        assert_eq!(window.progress_coverage_ratio, 1.0);
+        assert_eq!(window.ranks, if scope == Scope::Global { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn energy_and_time_of_a_run_are_exact_and_power_around_it_does_not_count() {
+    let mut bench = Bench::default();
+    for second in 0..=200 {
+        let now = f64::from(second);
+        if second == 75 {
+            bench.put(phase(75.25, 0.0, Phase::Started));
+        }
+        if second == 100 {
+            bench.put(rank(0, 100.0, 500.0));
+        }
+        if second == 131 {
+            bench.put(TrainingProgress { last: true, ..phase(130.75, 1000.0, Phase::Finished) });
+        }
+        // 10 W, 100 W while the job runs.
+        let joules = if second < 75 { now * 10.0 } else { 750.0 + (now - 75.0) * 100.0 };
+        bench.put(gpu("a", now, joules));
+    }
+    let runs: Vec<_> = bench.windows.iter().map(|w| (w.run_declared, w.run_seconds, w.run_energy_joules.map(round))).collect();
+    assert_eq!(runs[0], (false, 60.0, Some(600.0)), "nothing was declared yet");
+    assert_eq!(runs[1], (true, 44.75, Some(4475.0)));
+    assert_eq!(runs[2], (true, 10.75, Some(1075.0)));
+    assert_eq!(bench.windows[1].run_coverage_ratio, 1.0);
+    // Efficiency is that of the run: idle time before it is left out.
+    assert_eq!(bench.windows[2].mean_power_watts.map(round), Some(100.0));
+}
+
+#[test]
+fn a_span_is_exact_to_its_ends_over_windows_and_the_remainder_belongs_to_the_next() {
+    let mut bench = Bench::default();
+    let span = |second: f64, name: &str| TrainingProgress { span: Some(name.to_owned()), ..rank(0, second, second * 2.0) };
+    for second in 0..=300 {
+        let now = f64::from(second);
+        match second {
+            10 => drop(bench.put(span(9.5, "epoch 1"))),
+            151 => drop(bench.put(span(150.25, "epoch 2"))),
+            171 => drop(bench.put(span(170.5, ""))),
+            _ if second % 20 == 0 => drop(bench.put(rank(0, now, now * 2.0))),
+            _ => {}
+        }
+        bench.put(power("a", now, 100.0));
+    }
+    bench.put(rank(0, 301.0, 602.0));
+    let spans: Vec<_> = bench
+        .spans
+        .iter()
+        .map(|s| (s.span.clone().unwrap(), s.window_start, s.window_end, round(s.energy_joules.unwrap()), s.samples.map(round)))
+        .collect();
+    assert_eq!(
+        spans,
+        [
+            ("epoch 1".to_owned(), at(9.5), at(150.25), 14_075.0, Some(281.5)),
+            ("epoch 2".to_owned(), at(150.25), at(170.5), 2025.0, Some(40.5)),
+        ]
+    );
+    assert_eq!(bench.spans[0].energy_coverage_ratio, 1.0);
+    assert_eq!(round(bench.spans[0].joules_per_sample.unwrap()), 50.0);
+    assert_eq!(bench.spans[0].late_tables + bench.windows.iter().map(|w| w.late_tables).sum::<u64>(), 0);
+}
+
+#[test]
+fn power_readings_far_apart_say_nothing_about_the_time_between() {
+    let mut bench = Bench::new(FoldSettings { idle_grace: None, ..FoldSettings::default() });
+    bench.put(power("a", 0.0, 100.0)).put(power("a", 60.0, 100.0)).put(power("a", 300.0, 100.0)).put(power("a", 360.0, 100.0));
+    let coverage: Vec<f64> = bench.windows.iter().map(|w| w.energy_coverage_ratio).collect();
+    assert_eq!(coverage, [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    assert_eq!(bench.windows[1].energy_joules, None, "unknown is not zero");
+}
+
+#[test]
+fn a_gpu_without_a_workload_has_windows_and_no_decisions() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        bench.put(GpuTelemetry { workload: None, ..gpu("GPU-1", second, second * 20.0) });
+        bench.put(GpuTelemetry { workload: None, ..gpu("GPU-2", second, second * 20.0) });
+    }
+    assert_eq!((bench.windows.len(), bench.decisions.len()), (2, 0));
+    assert!(bench.windows.iter().all(|w| w.workload == "gpus" && w.energy_joules.map(round) == Some(1200.0)));
+    assert_ne!(bench.windows[0].id, bench.windows[1].id);
+}
+
+#[test]
+fn layouts_prices_and_restarts_are_those_of_the_windows_end() {
+    let mut bench = Bench::default();
+    let priced = |second: f64, generation, price| Workload {
+        price_per_kwh: Some(price),
+        carbon_grams_per_kwh: Some(400.0),
+        layout: Layout { replicas: Some(generation as u32), ..Layout::default() },
+        origin: Origin::Simulated,
+        ..layout(second, generation)
+    };
+    bench.put(priced(-5.0, 1, 0.2));
+    steady(&mut bench, "a", 0, 60, 10);
+    bench.put(priced(61.0, 2, 0.4));
+    let note = |second: f64, outcome| Actuation { time: at(second), workload: JOB.to_owned(), outcome, ..Actuation::default() };
+    let ready = note(130.0, Outcome::Ready);
+    for second in (70..=240).step_by(10) {
+        if second == 130 {
+            let mut out = Vec::new();
+            let input = eadt_core::Input {
+                topic: eadt_schemas::Topic::Actuations,
+                stamp: at(130.0),
+                key: Some(JOB),
+                event: eadt_core::Event::Actuation(&ready),
+            };
+            bench.partition.fold(&input, &mut out);
+            bench.keep(out);
+        }
+        steady(&mut bench, "a", second, second, 10);
+    }
+    let seen: Vec<_> =
+        bench.windows.iter().map(|w| (w.layout.clone().and_then(|l| l.replicas), w.restarted, w.cost.map(round))).collect();
+    let kwh = 6000.0 / 3.6e6;
+    assert_eq!(seen[0], (Some(1), false, Some(round(kwh * 0.2))));
+    assert_eq!(seen[1], (Some(2), true, Some(round(kwh * 0.4))));
+    assert_eq!((seen[2].1, seen[3].1), (true, false), "ready in the third window");
+    assert_eq!(bench.windows[0].co2_grams.map(round), Some(round(kwh * 400.0)));
+}
+
+#[test]
+fn a_layout_that_comes_late_is_counted() {
+    let mut bench = Bench::default();
+    steady(&mut bench, "a", 0, 30, 10);
+    bench.stamped(31.0, layout(15.0, 1));
+    steady(&mut bench, "a", 40, 60, 10);
+    assert_eq!(bench.windows[0].late_tables, 1);
+}
+
+#[test]
+fn what_a_record_says_must_be_its_key() {
+    let mut bench = Bench::default();
+    let event = gpu("a", 0.0, 0.0);
+    let mut out = Vec::new();
+    let input = eadt_core::Input {
+        topic: eadt_schemas::Topic::GpuTelemetry,
+        stamp: at(0.0),
+        key: Some("team/other"),
+        event: eadt_core::Event::Telemetry(&event),
+    };
+    bench.partition.fold(&input, &mut out);
+    bench.keep(out);
+    assert_eq!(bench.reasons(), [DeadLetterReason::WrongKey]);
+}
+
+#[test]
+fn new_sources_and_workloads_beyond_the_caps_are_refused_and_old_ones_go_on() {
+    let settings = FoldSettings { max_sources: 3, max_sources_per_workload: 2, max_workloads: 2, ..FoldSettings::default() };
+    let mut bench = Bench::new(settings);
+    let of = |workload: &str, device: &str, second: f64| GpuTelemetry {
+        workload: Some(workload.to_owned()),
+        ..gpu(device, second, second)
+    };
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("c", 0.0, 0.0));
+    bench.put(of("team/two", "d", 0.0)).put(of("team/two", "e", 0.0)).put(of("team/three", "f", 0.0));
+    assert_eq!(bench.reasons(), [DeadLetterReason::StateLimit; 3]);
+    bench.put(gpu("a", 60.0, 60.0)).put(gpu("b", 60.0, 60.0));
+    assert_eq!(bench.energies(), [(0.0, Some(120.0))]);
+}
+
+#[test]
+fn one_event_of_a_far_future_opens_no_years_of_windows() {
+    let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
+    bench.put(gpu("a", 0.0, 0.0)).stamped(1.0, gpu("b", 1e9, 0.0)).put(gpu("a", 60.0, 60.0));
+    assert_eq!((bench.reasons(), bench.starts()), (vec![DeadLetterReason::FutureTime], vec![0.0]));
+}
+
+#[test]
+fn a_workload_is_forgotten_only_after_the_inputs_retention() {
+    let settings = FoldSettings { retention: 1000 * SECOND, ..FoldSettings::default() };
+    let mut bench = Bench::new(settings);
+    bench.put(gpu("a", 0.0, 0.0)).put(last(gpu("a", 60.0, 60.0)));
+    let mut committed = Vec::new();
+    bench.crash(&mut committed);
+    for second in (70..1000).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    assert_eq!(bench.partition.size(), (1, 1));
+    for second in (1000..2000).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    assert_eq!(bench.partition.size(), (0, 0));
+    let deleted: Vec<_> = bench.partition.take_changes().into_iter().filter(|r| r.value.is_none()).map(|r| r.key).collect();
+    assert_eq!(deleted, [format!("{JOB}#0")]);
+}
+
+#[test]
+fn windows_whose_inputs_retention_deleted_say_so() {
+    let mut bench = Bench::default();
+    steady(&mut bench, "a", 0, 70, 10);
+    bench.partition.mark_gap();
+    steady(&mut bench, "a", 130, 250, 10);
+    let gaps: Vec<bool> = bench.windows.iter().map(|w| w.gap).collect();
+    assert_eq!(gaps, [false, true, true, false]);
+}
+
+#[test]
+fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_said() {
+    let mut bench = Bench::default();
+    for i in 0..600 {
+        bench.put(gpu(&format!("GPU-{i}"), 0.0, 0.0));
+    }
+    for r in 0..5 {
+        bench.put(rank(r, 0.0, 0.0));
+    }
+    let records = bench.partition.take_changes();
+    assert_eq!(records.len(), 1 + 3);
+    assert!(records.iter().all(|record| record.value.as_ref().is_some_and(|value| value.len() < 400_000)));
+    assert_eq!(bench.partition.take_changes().len(), 1, "nothing changed since");
+    let partial = records.iter().filter(|record| record.key != format!("{JOB}#1")).map(|r| (r.key.clone(), r.value.clone()));
+    let error = eadt_core::Partition::restore(FoldSettings::default(), partial).unwrap_err().to_string();
+    assert!(error.contains("2 of 3 blocks"), "{error}");
+    let restored = eadt_core::Partition::restore(FoldSettings::default(), records.into_iter().map(|r| (r.key, r.value))).unwrap();
+    assert_eq!(restored.size(), (1, 605));
+}
+
+#[test]
+fn windows_of_another_length_take_over_after_a_restart() {
+    let mut bench = Bench::default();
+    steady(&mut bench, "a", 0, 130, 10);
+    assert_eq!(bench.starts(), [0.0, 60.0]);
+    let records: Vec<_> = bench.partition.take_changes().into_iter().map(|r| (r.key, r.value)).collect();
+    let shorter = FoldSettings { window: 20 * SECOND, ..FoldSettings::default() };
+    bench.partition = eadt_core::Partition::restore(shorter, records).unwrap();
+    steady(&mut bench, "a", 140, 200, 10);
+    assert_eq!(bench.starts()[2..], [120.0, 140.0, 160.0, 180.0]);
+    assert!(bench.windows[2..].iter().all(|w| w.energy_joules.map(round) == Some(2000.0)));
+}
+
+#[test]
+fn a_tombstone_ends_the_management_only() {
+    let mut bench = Bench::default();
+    bench.put(layout(0.0, 1));
+    let mut out = Vec::new();
+    let input =
+        eadt_core::Input { topic: eadt_schemas::Topic::Workloads, stamp: at(1.0), key: Some(JOB), event: Item::Gone.event() };
+    bench.partition.fold(&input, &mut out);
+    steady(&mut bench, "a", 0, 60, 10);
+    assert_eq!((bench.windows[0].layout.clone(), bench.windows.len()), (None, 1));
+}

@@ -1,0 +1,196 @@
+//! A partition under test: events by seconds, outputs by kind.
+#![allow(dead_code)]
+
+use eadt_core::settings::SECOND;
+use eadt_core::{Event, FoldSettings, Input, Output, Partition};
+use eadt_schemas::decode::Refusal;
+use eadt_schemas::v1::{
+    DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, WindowKind, Workload,
+};
+use eadt_schemas::{EventTime, Topic};
+
+pub const JOB: &str = "team/job";
+/// Event times lie here: a time of 0 counts as missing.
+pub const BASE: i64 = 1_700_000_040;
+
+pub fn at(seconds: f64) -> EventTime {
+    EventTime::from_micros(BASE * SECOND).plus_seconds(seconds)
+}
+
+pub fn gpu(device: &str, seconds: f64, joules: f64) -> GpuTelemetry {
+    GpuTelemetry {
+        time: at(seconds),
+        workload: Some(JOB.to_owned()),
+        device: device.to_owned(),
+        collector: "nvml/node-1".to_owned(),
+        energy_joules_total: Some(joules),
+        ..GpuTelemetry::default()
+    }
+}
+
+pub fn power(device: &str, seconds: f64, watts: f64) -> GpuTelemetry {
+    GpuTelemetry { energy_joules_total: None, power_watts: Some(watts), ..gpu(device, seconds, 0.0) }
+}
+
+pub fn rank(rank: u32, seconds: f64, samples: f64) -> TrainingProgress {
+    TrainingProgress {
+        time: at(seconds),
+        workload: JOB.to_owned(),
+        rank,
+        collector: "http/node-1".to_owned(),
+        samples_total: Some(samples),
+        ..TrainingProgress::default()
+    }
+}
+
+pub fn phase(seconds: f64, samples: f64, phase: Phase) -> TrainingProgress {
+    TrainingProgress { phase, ..rank(0, seconds, samples) }
+}
+
+pub fn layout(seconds: f64, generation: u64) -> Workload {
+    Workload { time: at(seconds), workload: JOB.to_owned(), generation, ..Workload::default() }
+}
+
+/// An owned record.
+#[derive(Debug, Clone)]
+pub enum Item {
+    Gpu(GpuTelemetry),
+    Rank(TrainingProgress),
+    Layout(Workload),
+    Heartbeat,
+    Gone,
+}
+
+impl Item {
+    pub fn event(&self) -> Event<'_> {
+        match self {
+            Self::Gpu(event) => Event::Telemetry(event),
+            Self::Rank(event) => Event::Progress(event),
+            Self::Layout(event) => Event::Workload(event),
+            Self::Heartbeat => Event::Heartbeat,
+            Self::Gone => Event::WorkloadGone,
+        }
+    }
+
+    pub fn topic(&self) -> Topic {
+        match self {
+            Self::Gpu(_) | Self::Heartbeat => Topic::GpuTelemetry,
+            Self::Rank(_) => Topic::TrainingProgress,
+            Self::Layout(_) | Self::Gone => Topic::Workloads,
+        }
+    }
+}
+
+impl From<GpuTelemetry> for Item {
+    fn from(event: GpuTelemetry) -> Self {
+        Self::Gpu(event)
+    }
+}
+
+impl From<TrainingProgress> for Item {
+    fn from(event: TrainingProgress) -> Self {
+        Self::Rank(event)
+    }
+}
+
+impl From<Workload> for Item {
+    fn from(event: Workload) -> Self {
+        Self::Layout(event)
+    }
+}
+
+#[derive(Debug)]
+pub struct Bench {
+    pub partition: Partition,
+    pub windows: Vec<EfficiencyWindow>,
+    pub spans: Vec<EfficiencyWindow>,
+    pub decisions: Vec<Decision>,
+    pub refused: Vec<Refusal>,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Self::new(FoldSettings::default())
+    }
+}
+
+impl Bench {
+    pub fn new(settings: FoldSettings) -> Self {
+        Self {
+            partition: Partition::new(settings),
+            windows: Vec::new(),
+            spans: Vec::new(),
+            decisions: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Folds one record with a stamp at this second.
+    pub fn stamped(&mut self, stamp: f64, item: impl Into<Item>) -> &mut Self {
+        let item = item.into();
+        let mut out = Vec::new();
+        let input = Input { topic: item.topic(), stamp: at(stamp), key: None, event: item.event() };
+        self.partition.fold(&input, &mut out);
+        self.keep(out);
+        self
+    }
+
+    /// Folds one record whose stamp is its event time.
+    pub fn put(&mut self, item: impl Into<Item>) -> &mut Self {
+        let item = item.into();
+        let stamp = item.event().time().expect("an event with a time").seconds_since(at(0.0));
+        self.stamped(stamp, item)
+    }
+
+    pub fn heartbeat(&mut self, stamp: f64) -> &mut Self {
+        self.stamped(stamp, Item::Heartbeat)
+    }
+
+    pub fn finish(&mut self) -> &mut Self {
+        let mut out = Vec::new();
+        self.partition.finish(&mut out);
+        self.keep(out);
+        self
+    }
+
+    pub fn keep(&mut self, out: Vec<Output>) {
+        for output in out {
+            match output {
+                Output::Window(window) if window.kind == WindowKind::Span => self.spans.push(*window),
+                Output::Window(window) => self.windows.push(*window),
+                Output::Decision(decision) => self.decisions.push(*decision),
+                Output::Refused(refusal) => self.refused.push(refusal),
+            }
+        }
+    }
+
+    /// Starts, in second, and energy of the closed windows.
+    pub fn energies(&self) -> Vec<(f64, Option<f64>)> {
+        self.windows.iter().map(|w| (w.window_start.seconds_since(at(0.0)), w.energy_joules.map(round))).collect()
+    }
+
+    pub fn starts(&self) -> Vec<f64> {
+        self.windows.iter().map(|w| w.window_start.seconds_since(at(0.0))).collect()
+    }
+
+    pub fn reasons(&self) -> Vec<DeadLetterReason> {
+        self.refused.iter().map(|refusal| refusal.reason).collect()
+    }
+
+    /// Commits, crashes, and starts again from what was committed.
+    pub fn crash(&mut self, committed: &mut Vec<(String, Option<Vec<u8>>)>) {
+        committed.extend(self.partition.take_changes().into_iter().map(|record| (record.key, record.value)));
+        let settings = self.partition.settings().clone();
+        self.partition = Partition::restore(settings, committed.clone()).expect("what was written can be read");
+    }
+}
+
+/// To a millionth: sums of parts are not exact to the last bit.
+pub fn round(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+pub fn last(mut event: GpuTelemetry) -> GpuTelemetry {
+    event.last = true;
+    event
+}
