@@ -1,1 +1,33 @@
-//! eadt-report
+//! What a workload cost and what changing it saved, from windows, decisions and actuations.
+//!
+//! In: events of [`eadt_schemas`] in any order, repeated ones included ([`Reporter`]). Out: a [`Report`], as JSON, as a
+//! table for terminals, as Markdown, or as one self-contained HTML page. This crate never reads a clock or a file,
+//! never turns an unknown figure into a zero, and never hides where a figure comes from: `simulated` and `imported`
+//! stand in every heading over such figures.
+
+mod figures;
+mod render;
+mod reporter;
+mod saving;
+mod settings;
+
+pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
+pub use render::Form;
+pub use reporter::Reporter;
+pub use settings::{By, InvalidBaseline, InvalidBy, Settings, parse_baseline};
+
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
+
+/// Makes a report of everything given.
+pub fn report<'a>(
+    windows: impl IntoIterator<Item = &'a EfficiencyWindow>,
+    decisions: impl IntoIterator<Item = &'a Decision>,
+    actuations: impl IntoIterator<Item = &'a Actuation>,
+    settings: &Settings,
+) -> Report {
+    let mut reporter = Reporter::default();
+    windows.into_iter().for_each(|window| reporter.window(window));
+    decisions.into_iter().for_each(|decision| reporter.decision(decision));
+    actuations.into_iter().for_each(|actuation| reporter.actuation(actuation));
+    reporter.report(settings)
+}

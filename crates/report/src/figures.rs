@@ -1,0 +1,113 @@
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Meter, Origin};
+use serde::{Deserialize, Serialize};
+
+/// Everything that is known about the workloads of a data folder, an archive or a replay.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// Sorted by name. GPUs without a workload stand under `gpus`.
+    pub workloads: Vec<WorkloadReport>,
+}
+
+/// One workload. Absent figures are `null` in JSON: not known, which is not zero.
+///
+/// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`,
+/// or everything where it says neither.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkloadReport {
+    /// `namespace/name`, or `gpus`.
+    pub workload: String,
+    /// Energy of the windows and energy that fits in none of them.
+    pub energy_joules: Option<f64>,
+    pub energy_kwh: Option<f64>,
+    pub samples: Option<f64>,
+    pub joules_per_sample: Option<f64>,
+    pub duration_seconds: Option<f64>,
+    /// Over the covered time.
+    pub mean_power_watts: Option<f64>,
+    /// Device time with known energy over device time.
+    pub coverage_ratio: Option<f64>,
+    /// Number of tumbling windows.
+    pub windows: u64,
+    /// Number of decisions, those to maintain included.
+    pub decisions: u64,
+    /// Decisions to change something, reverts included.
+    pub changes: u64,
+    pub reverts: u64,
+    /// The weakest of its windows: simulated before imported before measured.
+    pub origin: Origin,
+    /// What the power and energy figures cover.
+    pub meter: Meter,
+    /// In the currency of the prices.
+    pub cost: Option<f64>,
+    pub co2_grams: Option<f64>,
+    /// Energy that the samples after the first applied change would have taken at the baseline's J/sample, less the
+    /// energy that they took, restarts and redone work included. Negative: the changes cost energy.
+    pub saving_joules: Option<f64>,
+    /// `saving_joules` over what those samples would have taken at the baseline's J/sample.
+    pub saving_ratio: Option<f64>,
+    /// What the saving compares with: the J/sample given by the user, else that of the workload's own good windows before
+    /// the first applied change.
+    pub baseline_joules_per_sample: Option<f64>,
+    /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unassigned_energy_joules: Option<f64>,
+    /// What a careful reader should know.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_window: Option<Vec<WindowRow>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_span: Option<Vec<SpanRow>>,
+    /// For the chart: middle of each window, J/sample.
+    #[serde(skip)]
+    pub(crate) curve: Vec<(EventTime, Option<f64>)>,
+    /// For the chart: when changes were applied.
+    #[serde(skip)]
+    pub(crate) changed: Vec<EventTime>,
+}
+
+/// One tumbling window.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WindowRow {
+    pub window_start: EventTime,
+    pub window_end: EventTime,
+    /// Seconds of the window inside the run.
+    pub duration_seconds: f64,
+    /// Inside the run.
+    pub energy_joules: Option<f64>,
+    pub samples: Option<f64>,
+    pub joules_per_sample: Option<f64>,
+    pub mean_power_watts: Option<f64>,
+    pub coverage_ratio: f64,
+    pub progress_coverage_ratio: f64,
+    /// What was decided at its end; absent: nothing is on record.
+    pub action: Option<Action>,
+    /// Why, in words.
+    pub reason: Option<String>,
+}
+
+/// One span that the job named, exactly from its start to its end.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpanRow {
+    pub span: String,
+    pub start: EventTime,
+    pub end: EventTime,
+    pub duration_seconds: f64,
+    pub energy_joules: Option<f64>,
+    pub samples: Option<f64>,
+    pub joules_per_sample: Option<f64>,
+    pub mean_power_watts: Option<f64>,
+    pub coverage_ratio: f64,
+}
+
+pub(crate) const JOULES_PER_KWH: f64 = 3.6e6;
+
+/// `None` unless both are known and the divisor is positive.
+pub(crate) fn per(value: Option<f64>, divisor: Option<f64>) -> Option<f64> {
+    let divisor = divisor.filter(|divisor| *divisor > 0.0)?;
+    value.map(|value| value / divisor).filter(|ratio| ratio.is_finite())
+}

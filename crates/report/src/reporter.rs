@@ -1,0 +1,239 @@
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
+
+use crate::figures::{JOULES_PER_KWH, per};
+use crate::saving::{Saving, saving};
+use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
+
+/// Collects events and reports on what it has at any time.
+///
+/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 300 bytes a window.
+#[derive(Debug, Default, Clone)]
+pub struct Reporter {
+    workloads: BTreeMap<String, Collected>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Collected {
+    /// By start and id.
+    pub(crate) windows: BTreeMap<(EventTime, String), Window>,
+    spans: BTreeMap<(EventTime, String), SpanRow>,
+    /// By id.
+    decisions: BTreeMap<String, (EventTime, Action, String)>,
+    /// Id and time of every change that was applied.
+    pub(crate) applied: BTreeMap<String, EventTime>,
+    /// An actuator has spoken, so `applied` is complete.
+    pub(crate) actuated: bool,
+    origin: Option<Origin>,
+    meter: Option<Meter>,
+}
+
+/// What a report needs of a tumbling window.
+#[derive(Debug, Clone)]
+pub(crate) struct Window {
+    pub(crate) start: EventTime,
+    pub(crate) end: EventTime,
+    pub(crate) run_seconds: f64,
+    pub(crate) run_energy: Option<f64>,
+    pub(crate) run_coverage: f64,
+    pub(crate) unassigned: f64,
+    pub(crate) samples: Option<f64>,
+    pub(crate) progress_coverage: f64,
+    /// Of the part inside the run.
+    cost: Option<f64>,
+    co2: Option<f64>,
+    pub(crate) restarted: bool,
+    pub(crate) gap: bool,
+    pub(crate) generation: Option<u64>,
+    late: u64,
+}
+
+impl Reporter {
+    pub fn window(&mut self, event: &EfficiencyWindow) {
+        let collected = self.workloads.entry(event.workload.clone()).or_default();
+        collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
+        // A figure for the wall covers the node, a node's its GPUs: the widest is what the energy means.
+        collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
+        let key = (event.window_start, event.id.clone());
+        if event.kind == WindowKind::Span {
+            collected.spans.insert(key, span_row(event));
+            return;
+        }
+        // Price and carbon are known for the window as a whole.
+        let inside = per(event.run_energy_joules, event.energy_joules);
+        let part = |whole: Option<f64>| whole.zip(inside).map(|(whole, part)| whole * part);
+        let window = Window {
+            start: event.window_start,
+            end: event.window_end,
+            run_seconds: event.run_seconds,
+            run_energy: event.run_energy_joules,
+            run_coverage: event.run_coverage_ratio,
+            unassigned: event.unassigned_energy_joules,
+            samples: event.samples,
+            progress_coverage: event.progress_coverage_ratio,
+            cost: part(event.cost),
+            co2: part(event.co2_grams),
+            restarted: event.restarted,
+            gap: event.gap,
+            generation: event.generation,
+            late: event.late,
+        };
+        collected.windows.insert(key, window);
+    }
+
+    pub fn decision(&mut self, event: &Decision) {
+        let collected = self.workloads.entry(event.workload.clone()).or_default();
+        collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
+        collected.decisions.insert(event.id.clone(), (event.time, event.action, event.reason.clone()));
+    }
+
+    pub fn actuation(&mut self, event: &Actuation) {
+        let collected = self.workloads.entry(event.workload.clone()).or_default();
+        collected.actuated = true;
+        if event.outcome == Outcome::Applied {
+            collected.applied.insert(event.id.clone(), event.time);
+        }
+    }
+
+    /// The report on everything so far.
+    pub fn report(&self, settings: &Settings) -> Report {
+        let of = |(name, collected): (&String, &Collected)| collected.report(name, settings);
+        Report { workloads: self.workloads.iter().map(of).collect() }
+    }
+}
+
+fn span_row(event: &EfficiencyWindow) -> SpanRow {
+    SpanRow {
+        span: event.span.clone().unwrap_or_default(),
+        start: event.window_start,
+        end: event.window_end,
+        duration_seconds: event.window_end.seconds_since(event.window_start),
+        energy_joules: event.energy_joules,
+        samples: event.samples,
+        joules_per_sample: per(event.energy_joules, event.samples),
+        mean_power_watts: event.mean_power_watts,
+        coverage_ratio: event.energy_coverage_ratio,
+    }
+}
+
+/// The sum of what is known; `None` where nothing is.
+pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
+}
+
+impl Collected {
+    /// Windows that overlap the run.
+    fn run(&self) -> impl Iterator<Item = &Window> {
+        self.windows.values().filter(|window| window.run_seconds > 0.0)
+    }
+
+    fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
+        let mut notes = Vec::new();
+        let in_windows = sum(self.run().map(|window| window.run_energy));
+        let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
+        let unassigned = (unassigned > 0.0).then_some(unassigned);
+        let energy = sum([in_windows, unassigned].into_iter());
+        let duration = sum(self.run().map(|window| Some(window.run_seconds)));
+        let covered = self.run().map(|window| window.run_seconds * window.run_coverage).sum::<f64>();
+        let samples = sum(self.windows.values().map(|window| window.samples));
+        let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
+
+        // What lies in no window has the mean price of what does.
+        let whole = per(energy, in_windows);
+        let priced = |given: Option<f64>, of: fn(&Window) -> Option<f64>| match given {
+            Some(per_kwh) => kwh.map(|kwh| kwh * per_kwh),
+            None => self.complete(of).zip(whole).map(|(known, whole)| known * whole),
+        };
+        let cost = priced(settings.price_per_kwh, |window| window.cost);
+        let co2_grams = priced(settings.carbon_grams_per_kwh, |window| window.co2);
+
+        let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
+        let Saving { baseline, joules, ratio } = saving;
+        self.note(&mut notes);
+        let decided = self.by_time();
+        let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, &decided)).collect();
+        WorkloadReport {
+            workload: name.to_owned(),
+            energy_joules: energy,
+            energy_kwh: kwh,
+            samples,
+            joules_per_sample: per(energy, samples),
+            duration_seconds: duration,
+            mean_power_watts: per(in_windows, Some(covered)),
+            coverage_ratio: per(Some(covered), duration),
+            windows: self.windows.len() as u64,
+            decisions: self.decisions.len() as u64,
+            changes: self.decisions.values().filter(|(_, action, _)| *action != Action::Maintain).count() as u64,
+            reverts: self.decisions.values().filter(|(_, action, _)| *action == Action::Revert).count() as u64,
+            origin: self.origin.unwrap_or_default(),
+            meter: self.meter.unwrap_or_default(),
+            cost,
+            co2_grams,
+            saving_joules: joules,
+            saving_ratio: ratio,
+            baseline_joules_per_sample: baseline,
+            unassigned_energy_joules: unassigned,
+            notes,
+            curve: rows.iter().map(|row| (middle(row), row.joules_per_sample)).collect(),
+            changed: self.applied.values().copied().collect(),
+            by_window: (settings.by == Some(By::Window)).then_some(rows),
+            by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
+        }
+    }
+
+    /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
+    fn complete(&self, of: fn(&Window) -> Option<f64>) -> Option<f64> {
+        let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
+        with_energy().all(|window| of(window).is_some()).then(|| sum(with_energy().map(of))).flatten()
+    }
+
+    fn note(&self, notes: &mut Vec<String>) {
+        let gaps = self.windows.values().filter(|window| window.gap).count();
+        if gaps > 0 {
+            notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
+        }
+        let unknown = self.run().filter(|window| window.run_energy.is_none()).count();
+        if unknown > 0 {
+            notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out"));
+        }
+        let late: u64 = self.windows.values().map(|window| window.late).sum();
+        if late > 0 {
+            notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
+        }
+    }
+
+    /// The decision at each time; where there are several, the one that changes something.
+    fn by_time(&self) -> BTreeMap<EventTime, (Action, &str)> {
+        let mut decided: BTreeMap<EventTime, (Action, &str)> = BTreeMap::new();
+        for (time, action, reason) in self.decisions.values() {
+            let entry = decided.entry(*time).or_insert((*action, reason));
+            if entry.0 == Action::Maintain {
+                *entry = (*action, reason);
+            }
+        }
+        decided
+    }
+}
+
+fn middle(row: &WindowRow) -> EventTime {
+    row.window_start.plus_micros((row.window_end.micros() - row.window_start.micros()) / 2)
+}
+
+fn window_row(window: &Window, decided: &BTreeMap<EventTime, (Action, &str)>) -> WindowRow {
+    let decision = decided.get(&window.end);
+    WindowRow {
+        window_start: window.start,
+        window_end: window.end,
+        duration_seconds: window.run_seconds,
+        energy_joules: window.run_energy,
+        samples: window.samples,
+        joules_per_sample: per(window.run_energy, window.samples),
+        mean_power_watts: per(window.run_energy, Some(window.run_seconds * window.run_coverage)),
+        coverage_ratio: window.run_coverage,
+        progress_coverage_ratio: window.progress_coverage,
+        action: decision.map(|(action, _)| *action),
+        reason: decision.map(|(_, reason)| (*reason).to_owned()),
+    }
+}

@@ -1,0 +1,82 @@
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use crate::Report;
+
+/// Which rows stand below the totals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    Window,
+    Span,
+}
+
+/// A breakdown that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown breakdown {0:?}; known: window, span")]
+pub struct InvalidBy(String);
+
+impl FromStr for By {
+    type Err = InvalidBy;
+
+    fn from_str(text: &str) -> Result<Self, InvalidBy> {
+        match text {
+            "window" => Ok(Self::Window),
+            "span" => Ok(Self::Span),
+            other => Err(InvalidBy(other.to_owned())),
+        }
+    }
+}
+
+/// What the events do not say.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Settings {
+    /// Currency units per kWh, in place of the prices that the windows carry.
+    pub price_per_kwh: Option<f64>,
+    /// In place of the carbon intensities that the windows carry.
+    pub carbon_grams_per_kwh: Option<f64>,
+    /// J/sample to compare a workload with, by workload, in place of its own windows before the first change.
+    pub baselines: BTreeMap<String, f64>,
+    pub by: Option<By>,
+}
+
+impl Settings {
+    /// Compares with the J/sample of an earlier report; baselines that are set already stay.
+    pub fn compare_with(&mut self, earlier: &Report) {
+        for workload in &earlier.workloads {
+            if let Some(value) = workload.joules_per_sample {
+                self.baselines.entry(workload.workload.clone()).or_insert(value);
+            }
+        }
+    }
+}
+
+/// A baseline that is not `WORKLOAD=J/sample`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("baseline {text:?} is not WORKLOAD=JOULES_PER_SAMPLE with a positive number, such as lab/bert=0.894")]
+pub struct InvalidBaseline {
+    text: String,
+}
+
+/// Reads `lab/bert=0.894`.
+pub fn parse_baseline(text: &str) -> Result<(String, f64), InvalidBaseline> {
+    let parts = text.rsplit_once('=').map(|(workload, value)| (workload.trim(), value.trim().parse::<f64>()));
+    match parts {
+        Some((workload, Ok(value))) if !workload.is_empty() && value.is_finite() && value > 0.0 => {
+            Ok((workload.to_owned(), value))
+        }
+        _ => Err(InvalidBaseline { text: text.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_baselines() {
+        assert_eq!(parse_baseline("lab/bert=0.894"), Ok(("lab/bert".to_owned(), 0.894)));
+        for text in ["", "lab/bert", "=1", "lab/bert=x", "lab/bert=-1", "lab/bert=0", "lab/bert=inf", "lab/bert=NaN"] {
+            assert!(parse_baseline(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Figures, savings and renderings.
+
+use eadt_report::{By, Form, Report, Reporter, Settings, report};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
+use proptest::prelude::*;
+
+const MINUTE: i64 = 60_000_000;
+const NAME: &str = "eadt/llm-training";
+
+fn at(minute: i64) -> EventTime {
+    EventTime::from_micros(1_700_000_000_000_000 + minute * MINUTE)
+}
+
+fn window(minute: i64, joules: f64, samples: f64) -> EfficiencyWindow {
+    EfficiencyWindow {
+        id: format!("{NAME}/{minute}"),
+        workload: NAME.to_owned(),
+        window_start: at(minute),
+        window_end: at(minute + 1),
+        origin: Origin::Simulated,
+        energy_joules: Some(joules),
+        energy_coverage_ratio: 1.0,
+        run_seconds: 60.0,
+        run_energy_joules: Some(joules),
+        run_coverage_ratio: 1.0,
+        samples: Some(samples),
+        progress_coverage_ratio: 1.0,
+        ..EfficiencyWindow::default()
+    }
+}
+
+fn decision(minute: i64, action: Action) -> Decision {
+    Decision {
+        id: format!("d{minute}"),
+        workload: NAME.to_owned(),
+        time: at(minute),
+        action,
+        reason: "too much power for the samples".to_owned(),
+        origin: Origin::Simulated,
+        ..Decision::default()
+    }
+}
+
+fn applied(minute: i64) -> Actuation {
+    Actuation {
+        id: format!("a{minute}"),
+        decision_id: format!("d{minute}"),
+        workload: NAME.to_owned(),
+        time: at(minute),
+        outcome: Outcome::Applied,
+        ..Actuation::default()
+    }
+}
+
+/// Three windows at 10 J/sample, a change, a restart, two windows at 8 J/sample.
+fn story() -> (Vec<EfficiencyWindow>, Vec<Decision>, Vec<Actuation>) {
+    let mut windows = vec![window(0, 1000.0, 100.0), window(1, 1000.0, 100.0), window(2, 1000.0, 100.0)];
+    windows.push(EfficiencyWindow {
+        restarted: true,
+        samples: Some(20.0),
+        progress_coverage_ratio: 0.3,
+        ..window(3, 600.0, 0.0)
+    });
+    windows.extend([window(4, 800.0, 100.0), window(5, 800.0, 100.0)]);
+    let decisions = vec![
+        decision(1, Action::Maintain),
+        decision(2, Action::Maintain),
+        decision(3, Action::Decrease),
+        decision(6, Action::Revert),
+    ];
+    (windows, decisions, vec![applied(3)])
+}
+
+fn near(got: Option<f64>, expected: f64) {
+    let got = got.expect("known");
+    assert!((got - expected).abs() <= 1e-9 * expected.abs().max(1.0), "{got} instead of {expected}");
+}
+
+#[test]
+fn adds_up_and_compares_with_the_starting_layout() {
+    let (windows, decisions, actuations) = story();
+    let report = report(&windows, &decisions, &actuations, &Settings::default());
+    let it = &report.workloads[0];
+    near(it.energy_joules, 5200.0);
+    near(it.energy_kwh, 5200.0 / 3.6e6);
+    near(it.samples, 520.0);
+    near(it.joules_per_sample, 10.0);
+    near(it.duration_seconds, 360.0);
+    near(it.mean_power_watts, 5200.0 / 360.0);
+    near(it.coverage_ratio, 1.0);
+    assert_eq!((it.windows, it.decisions, it.changes, it.reverts), (6, 4, 2, 1));
+    assert_eq!(it.origin, Origin::Simulated);
+    near(it.baseline_joules_per_sample, 10.0);
+    // 220 samples would have taken 2200 J and took 600 + 800 + 800: the restart ate the gain.
+    near(it.saving_joules, 0.0);
+    near(it.saving_ratio, 0.0);
+    assert_eq!((it.cost, it.co2_grams, it.unassigned_energy_joules), (None, None, None));
+}
+
+#[test]
+fn a_loss_is_a_negative_saving() {
+    let (mut windows, decisions, actuations) = story();
+    windows[5].run_energy_joules = Some(1200.0);
+    let it = report(&windows, &decisions, &actuations, &Settings::default()).workloads.remove(0);
+    near(it.saving_joules, -400.0);
+    near(it.saving_ratio, -400.0 / 2200.0);
+    assert!(Report { workloads: vec![it] }.render(Form::Text).contains("-18.18 %"));
+}
+
+#[test]
+fn a_given_baseline_is_compared_with_the_whole_run() {
+    let (windows, decisions, _) = story();
+    let mut settings = Settings::default();
+    settings.baselines.insert(NAME.to_owned(), 12.0);
+    let it = report(&windows, &decisions, [], &settings).workloads.remove(0);
+    near(it.saving_joules, 520.0 * 12.0 - 5200.0);
+
+    let earlier = report(&windows[..3], [], [], &Settings::default());
+    let mut settings = Settings::default();
+    settings.compare_with(&earlier);
+    assert_eq!(settings.baselines[NAME], 10.0);
+}
+
+#[test]
+fn without_a_change_nothing_is_said_about_a_saving() {
+    let (windows, decisions, _) = story();
+    let it = report(&windows, &decisions, [], &Settings::default()).workloads.remove(0);
+    assert_eq!((it.saving_joules, it.saving_ratio, it.baseline_joules_per_sample), (None, None, None));
+    // A refused change is none, and a first change without a window before it leaves nothing to compare with.
+    let refused = Actuation { outcome: Outcome::Refused, ..applied(3) };
+    let it = report(&windows, &decisions, [&refused], &Settings::default()).workloads.remove(0);
+    assert_eq!((it.saving_joules, it.notes.len()), (None, 0));
+    let it = report(&windows, &decisions, [&applied(0)], &Settings::default()).workloads.remove(0);
+    assert_eq!(it.saving_joules, None);
+    assert!(it.notes[0].contains("no good window"), "{:?}", it.notes);
+}
+
+#[test]
+fn without_an_actuator_the_generation_tells_the_change() {
+    let (mut windows, ..) = story();
+    for (index, window) in windows.iter_mut().enumerate() {
+        window.generation = Some(if index < 3 { 7 } else { 8 });
+    }
+    near(report(&windows, [], [], &Settings::default()).workloads[0].saving_joules, 0.0);
+}
+
+#[test]
+fn windows_with_little_known_energy_do_not_flatter_the_saving() {
+    let (mut windows, decisions, actuations) = story();
+    windows[5].run_coverage_ratio = 0.2;
+    windows[5].run_energy_joules = Some(160.0);
+    let it = report(&windows, &decisions, &actuations, &Settings::default()).workloads.remove(0);
+    near(it.saving_joules, 120.0 * 10.0 - 1400.0);
+    assert!(it.notes.iter().any(|note| note.contains("leaves out 1 window")), "{:?}", it.notes);
+}
+
+#[test]
+fn unknown_is_null_and_never_zero() {
+    let blank = EfficiencyWindow {
+        id: "x".to_owned(),
+        workload: "lab/dark".to_owned(),
+        window_start: at(0),
+        window_end: at(1),
+        run_seconds: 60.0,
+        ..EfficiencyWindow::default()
+    };
+    let report = report([&blank], [], [], &Settings::default());
+    let json: serde_json::Value = serde_json::from_str(&report.render(Form::Json)).unwrap();
+    let it = &json["workloads"][0];
+    for field in [
+        "energy_joules",
+        "energy_kwh",
+        "samples",
+        "joules_per_sample",
+        "mean_power_watts",
+        "cost",
+        "co2_grams",
+        "saving_joules",
+        "saving_ratio",
+    ] {
+        assert!(it.get(field).is_some_and(serde_json::Value::is_null), "{field}: {}", it[field]);
+    }
+    assert_eq!((it["duration_seconds"].as_f64(), it["coverage_ratio"].as_f64()), (Some(60.0), Some(0.0)));
+    assert_eq!((it["windows"].as_u64(), it["decisions"].as_u64(), it["reverts"].as_u64()), (Some(1), Some(0), Some(0)));
+    assert_eq!(it["origin"], "measured");
+    assert!(report.workloads[0].notes[0].contains("no known energy"));
+    assert_eq!(serde_json::from_value::<Report>(json).unwrap().workloads[0].workload, "lab/dark");
+}
+
+#[test]
+fn only_the_run_counts_and_unassigned_energy_belongs_to_it() {
+    let mut first = window(0, 500.0, 50.0);
+    (first.run_seconds, first.run_energy_joules) = (30.0, Some(250.0));
+    let mut second = window(1, 500.0, 50.0);
+    second.unassigned_energy_joules = 25.0;
+    let mut after = window(2, 400.0, 0.0);
+    (after.run_seconds, after.run_energy_joules, after.samples) = (0.0, None, None);
+    after.unassigned_energy_joules = 99.0;
+    for window in [&mut first, &mut second, &mut after] {
+        window.cost = Some(2.0);
+    }
+    let it = report([&first, &second, &after], [], [], &Settings::default()).workloads.remove(0);
+    near(it.energy_joules, 775.0);
+    near(it.unassigned_energy_joules, 25.0);
+    near(it.duration_seconds, 90.0);
+    near(it.mean_power_watts, 750.0 / 90.0);
+    // 1 for half of the first window and 2 for the second, for 750 J.
+    near(it.cost, 3.0 * 775.0 / 750.0);
+    let settings = Settings { price_per_kwh: Some(0.3), carbon_grams_per_kwh: Some(400.0), ..Settings::default() };
+    let it = report([&first, &second, &after], [], [], &settings).workloads.remove(0);
+    near(it.cost, 775.0 / 3.6e6 * 0.3);
+    near(it.co2_grams, 775.0 / 3.6e6 * 400.0);
+    // One window without a price: the sum would be too small.
+    second.cost = None;
+    assert_eq!(report([&first, &second], [], [], &Settings::default()).workloads[0].cost, None);
+}
+
+#[test]
+fn breaks_down_by_window_and_by_span() {
+    let (mut windows, decisions, actuations) = story();
+    windows.push(EfficiencyWindow {
+        id: "span".to_owned(),
+        kind: WindowKind::Span,
+        span: Some("epoch 2".to_owned()),
+        ..window(1, 1500.0, 150.0)
+    });
+    let by = |by| report(&windows, &decisions, &actuations, &Settings { by: Some(by), ..Settings::default() });
+    let it = &by(By::Window).workloads[0];
+    let rows = it.by_window.as_ref().unwrap();
+    assert_eq!((rows.len(), it.windows), (6, 6));
+    assert_eq!((rows[2].action, rows[4].action), (Some(Action::Decrease), None));
+    near(rows[4].joules_per_sample, 8.0);
+    assert!(it.by_span.is_none());
+    let spans = by(By::Span);
+    let row = &spans.workloads[0].by_span.as_ref().unwrap()[0];
+    assert_eq!((row.span.as_str(), row.duration_seconds), ("epoch 2", 60.0));
+    near(row.joules_per_sample, 10.0);
+    near(spans.workloads[0].energy_joules, 5200.0);
+    assert!(spans.render(Form::Text).contains("Spans of eadt/llm-training (simulated)"));
+}
+
+#[test]
+fn every_rendering_says_simulated_beside_every_heading() {
+    let (windows, decisions, actuations) = story();
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let report = report(&windows, &decisions, &actuations, &settings);
+    let html = report.render(Form::Html);
+    for heading in html.split("<h2>").skip(1) {
+        assert!(heading.split("</h2>").next().unwrap().contains("(simulated)"), "{heading}");
+    }
+    assert!(html.matches("<h2>").count() >= 4 && html.contains("<polyline") && html.contains("class=\"change\""));
+    for line in report.render(Form::Markdown).lines().filter(|line| line.starts_with("## ")) {
+        assert!(line.contains("(simulated)"), "{line}");
+    }
+    let text = report.render(Form::Text);
+    assert!(text.starts_with("Energy by workload (simulated)\n"), "{text}");
+    assert_eq!(text.matches("(simulated)").count(), 3);
+    let empty = Report::default();
+    assert_eq!(empty.render(Form::Text), "No workload has a window yet.\n");
+    assert_eq!(empty.render(Form::Json), "{\n  \"workloads\": []\n}\n");
+}
+
+#[test]
+fn the_wall_meter_and_the_weakest_origin_win() {
+    let mut a = window(0, 1.0, 1.0);
+    (a.origin, a.meter) = (Origin::Measured, Meter::Gpu);
+    let mut b = window(1, 1.0, 1.0);
+    (b.origin, b.meter) = (Origin::Imported, Meter::Wall);
+    let it = report([&a, &b], [], [], &Settings::default()).workloads.remove(0);
+    assert_eq!((it.origin, it.meter), (Origin::Imported, Meter::Wall));
+}
+
+fn hostile() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("<script>alert(1)</script>".to_owned()),
+        Just("a|b\n# c".to_owned()),
+        Just("\" onload=\"x".to_owned()),
+        Just("\u{1b}[31mred".to_owned()),
+        "\\PC{0,20}",
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn the_whole_is_the_sum_of_its_windows(
+        figures in proptest::collection::vec((0.0..1e6_f64, 0.0..1e4_f64, 0.0..1e3_f64), 1..30),
+        seed in any::<u64>(),
+    ) {
+        let mut windows: Vec<EfficiencyWindow> = figures.iter().enumerate().map(|(minute, (joules, samples, extra))| {
+            EfficiencyWindow { unassigned_energy_joules: *extra, ..window(minute as i64, *joules, *samples) }
+        }).collect();
+        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let straight = report(&windows, [], [], &settings);
+        let it = &straight.workloads[0];
+        let rows: f64 = it.by_window.as_ref().unwrap().iter().filter_map(|row| row.energy_joules).sum();
+        let whole = rows + it.unassigned_energy_joules.unwrap_or(0.0);
+        prop_assert!((it.energy_joules.unwrap() - whole).abs() <= 1e-9 * whole.max(1.0));
+        let samples: f64 = figures.iter().map(|(_, samples, _)| samples).sum();
+        prop_assert!((it.samples.unwrap() - samples).abs() <= 1e-9 * samples.max(1.0));
+        // Order and repetition change nothing.
+        let turn = seed as usize % windows.len();
+        windows.rotate_left(turn);
+        windows.push(windows[0].clone());
+        prop_assert_eq!(report(&windows, [], [], &settings), straight);
+    }
+
+    #[test]
+    fn nothing_in_a_name_becomes_markup(name in hostile(), reason in hostile(), span in hostile()) {
+        let mut reporter = Reporter::default();
+        for minute in 0..3 {
+            reporter.window(&EfficiencyWindow { workload: name.clone(), ..window(minute, 10.0, 5.0) });
+        }
+        let spans = EfficiencyWindow { workload: name.clone(), kind: WindowKind::Span, span: Some(span), ..window(1, 10.0, 5.0) };
+        reporter.window(&spans);
+        reporter.decision(&Decision { workload: name, reason, ..decision(1, Action::Increase) });
+        for by in [By::Window, By::Span] {
+            let report = reporter.report(&Settings { by: Some(by), ..Settings::default() });
+            let html = report.render(Form::Html);
+            let known = ["!DOCTYPE", "html", "head", "meta", "title", "style", "body", "h1", "h2", "div", "table", "thead", "tbody",
+                "tr", "th", "td", "ul", "li", "svg", "line", "text", "polyline", "circle"];
+            for tag in html.split('<').skip(1) {
+                let name = tag.trim_start_matches('/').split([' ', '>', '/']).next().unwrap();
+                prop_assert!(known.contains(&name), "<{}", tag);
+            }
+            prop_assert!(!html.contains("onload=\"") && !html.contains("<script"));
+            let markdown = report.render(Form::Markdown);
+            prop_assert!(!markdown.contains('<'));
+            let text = report.render(Form::Text);
+            prop_assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+            let json: Report = serde_json::from_str(&report.render(Form::Json)).unwrap();
+            prop_assert_eq!(json.workloads.len(), 1);
+        }
+    }
+}
