@@ -198,6 +198,12 @@ impl Collected {
         if unknown > 0 {
             notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out"));
         }
+        let energy_only = self.run().filter(|window| window.run_energy.is_some() && window.samples.is_none()).count();
+        if energy_only > 0 && self.run().any(|window| window.samples.is_some()) {
+            notes.push(format!(
+                "{energy_only} window(s) have energy but no known progress: J/sample counts their energy all the same"
+            ));
+        }
         let late: u64 = self.windows.values().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));

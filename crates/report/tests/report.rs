@@ -255,7 +255,7 @@ fn every_rendering_says_simulated_beside_every_heading() {
     }
     let text = report.render(Form::Text);
     assert!(text.starts_with("Energy by workload (simulated)\n"), "{text}");
-    assert_eq!(text.matches("(simulated)").count(), 3);
+    assert_eq!(text.matches("(simulated)").count(), 4);
     let empty = Report::default();
     assert_eq!(empty.render(Form::Text), "No workload has a window yet.\n");
     assert_eq!(empty.render(Form::Json), "{\n  \"workloads\": []\n}\n");

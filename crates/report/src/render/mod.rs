@@ -129,22 +129,7 @@ fn one_line(text: &str) -> String {
 }
 
 fn totals(report: &Report) -> Table {
-    let head = vec![
-        "workload",
-        "origin",
-        "meter",
-        "duration s",
-        "energy J",
-        "kWh",
-        "samples",
-        "J/sample",
-        "mean W",
-        "coverage",
-        "windows",
-        "decisions",
-        "changes",
-        "reverts",
-    ];
+    let head = vec!["workload", "origin", "meter", "s", "energy J", "kWh", "samples", "J/sample", "mean W", "coverage"];
     let row = |w: &WorkloadReport| {
         vec![
             w.workload.clone(),
@@ -157,13 +142,18 @@ fn totals(report: &Report) -> Table {
             figure(w.joules_per_sample),
             figure(w.mean_power_watts),
             percent(w.coverage_ratio),
-            w.windows.to_string(),
-            w.decisions.to_string(),
-            w.changes.to_string(),
-            w.reverts.to_string(),
         ]
     };
     Table { head, texts: 3, rows: report.workloads.iter().map(row).collect() }
+}
+
+fn counts(report: &Report) -> Table {
+    let head = vec!["workload", "origin", "windows", "decisions", "changes", "reverts"];
+    let row = |w: &WorkloadReport| {
+        let counts = [w.windows, w.decisions, w.changes, w.reverts].map(|count| count.to_string());
+        [w.workload.clone(), origin_word(w.origin).to_owned()].into_iter().chain(counts).collect()
+    };
+    Table { head, texts: 2, rows: report.workloads.iter().map(row).collect() }
 }
 
 fn savings(report: &Report) -> Table {
@@ -232,7 +222,8 @@ fn sections(report: &Report) -> Vec<Section> {
     let notes = report.workloads.iter().flat_map(|w| w.notes.iter().map(move |note| format!("{}: {note}", w.workload))).collect();
     let mut sections = vec![
         Section { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
-        Section { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes },
+        Section { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
+        Section { heading: format!("Windows and decisions{mark}"), table: counts(report), notes },
     ];
     for workload in &report.workloads {
         let (name, mark) = (&workload.workload, mark_of(workload));

@@ -32,7 +32,7 @@ fn write_table(out: &mut String, table: &Table) {
         let mut text = String::new();
         for (column, cell) in cells.enumerate() {
             let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
-            text.push_str(if column == 0 { "  " } else { "   " });
+            text.push_str("  ");
             if column < table.texts {
                 text.push_str(cell);
                 text.push_str(&pad);
