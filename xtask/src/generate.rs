@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use eadt_schemas::documents;
@@ -27,13 +28,24 @@ pub struct Options {
 
 /// Writes all documents, or says which differ.
 pub fn run(options: Options) -> anyhow::Result<()> {
+    let mut program = process::cargo();
+    program.args(["run", "--quiet", "--package", "eadt", "--"]);
+    documents_from(options, &program)
+}
+
+/// Says which documents differ from what this built program and the event types say.
+pub fn check(program: &Path) -> anyhow::Result<()> {
+    documents_from(Options { check: true, schemas: false }, &Command::new(program))
+}
+
+fn documents_from(options: Options, program: &Command) -> anyhow::Result<()> {
     let root = process::root();
     let mut wanted: Vec<Document> =
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
     wanted.push(("docs/events.md".into(), documents::events_page()));
     let mut failed = Vec::new();
     for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {
-        match printed(arguments) {
+        match printed(program, arguments) {
             Ok(text) => wanted.push((path.into(), text)),
             Err(error) => failed.push(format!("{path}: {error:#}")),
         }
@@ -73,15 +85,17 @@ pub fn release_schemas() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the program prints.
-fn printed(arguments: &[&str]) -> anyhow::Result<String> {
-    let mut command = process::cargo();
-    command.args(["run", "--quiet", "--package", "eadt", "--"]).args(arguments);
-    let output = command.output().context("cannot start cargo run")?;
+/// What the program prints with these arguments.
+fn printed(program: &Command, arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(program.get_program());
+    command.args(program.get_args()).args(arguments).current_dir(process::root());
+    let text = process::shown(&command);
+    let output = command.output().with_context(|| format!("cannot start {text}"))?;
     if !output.status.success() {
-        bail!("eadt {} failed: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        bail!("{text} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
-    String::from_utf8(output.stdout).context("the program printed something that is not UTF-8")
+    let text = String::from_utf8(output.stdout).context("the program printed something that is not UTF-8")?;
+    if text.trim().is_empty() { bail!("{} printed nothing", process::shown(&command)) } else { Ok(text) }
 }
 
 fn differing(root: &Path, wanted: &[Document]) -> Vec<PathBuf> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -24,6 +25,9 @@ pub struct Options {
     #[arg(last = true)]
     extra: Vec<String>,
 }
+
+/// Tells tests where the built program is.
+const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
 /// Test binaries that need more than Rust.
 fn needs_more(binary: &str) -> bool {
@@ -48,13 +52,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let clippy = ["clippy", "--workspace", "--all-targets"];
     step("lints", timed(|| process::run(process::cargo().args(clippy).args(locked).args(["--", "-D", "warnings"]))));
 
+    // Together with the tests, so that both share what they are built from; tests start the program as a process.
+    let build = ["build", "--workspace", "--bins", "--tests"];
+    step("build", timed(|| process::run(process::cargo().args(build).args(locked))));
+    let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
+
     let mut totals = Totals::default();
-    for mut command in test_commands(options)? {
-        let (counts, result) = run_tests(command.args(locked));
+    for mut command in test_commands(options, locked)? {
+        let (counts, result) = run_tests(command.env(PROGRAM, &program));
         totals = totals.plus(counts);
         step("tests", result);
     }
-    step("generated files", generate::run(generate::Options { check: true, schemas: false }));
+    step("generated files", generate::check(&program));
 
     println!();
     for reason in &totals.reasons {
@@ -71,11 +80,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// The `cargo test` calls of this run.
-fn test_commands(options: &Options) -> anyhow::Result<Vec<Command>> {
+fn test_commands(options: &Options, locked: &[&str]) -> anyhow::Result<Vec<Command>> {
     let own_selection = options.extra.iter().any(|word| word == "-p" || word.starts_with("--package") || word.starts_with("-p="));
     let base = || {
         let mut command = process::cargo();
-        command.args(["test", "--no-fail-fast"]);
+        command.args(["test", "--no-fail-fast"]).args(locked);
         if !own_selection {
             command.arg("--workspace");
         }
@@ -104,6 +113,11 @@ fn metadata() -> anyhow::Result<Value> {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+/// Where cargo puts what it builds.
+fn target_folder() -> anyhow::Result<PathBuf> {
+    Ok(metadata()?["target_directory"].as_str().context("cargo metadata names no target_directory")?.into())
 }
 
 /// Names of all integration test targets, each once.
@@ -173,7 +187,7 @@ mod tests {
     fn a_selection_replaces_the_workspace() {
         let words = |fast: bool, extra: &[&str]| {
             let options = Options { install: false, fast, extra: extra.iter().map(ToString::to_string).collect() };
-            let commands = test_commands(&options).unwrap();
+            let commands = test_commands(&options, &[]).unwrap();
             commands.iter().map(|command| process::shown(command).replace("cargo ", "")).collect::<Vec<_>>()
         };
         assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace"]);

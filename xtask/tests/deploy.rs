@@ -53,19 +53,16 @@ fn own_services(compose: &Value) -> Vec<(String, Vec<String>, Vec<(String, Strin
     .collect()
 }
 
-/// The built program: where the test run says, else beside the test binary, else built now.
+/// The built program: where the test run says, else built now.
 fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("EADT_TEST_PROGRAM") {
         return path.into();
     }
-    let here = std::env::current_exe().unwrap();
-    let built = here.parent().and_then(Path::parent).unwrap().join("eadt");
-    if !built.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let status = Command::new(cargo).args(["build", "--package", "eadt"]).current_dir(root()).status().unwrap();
-        assert!(status.success(), "cargo build --package eadt failed");
-    }
-    built
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo).args(["build", "--quiet", "--package", "eadt"]).current_dir(root()).status().unwrap();
+    assert!(status.success(), "cargo build --package eadt failed");
+    // This test lies in the folder deps/ beside the program.
+    std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join("eadt")
 }
 
 #[test]
