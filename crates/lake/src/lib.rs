@@ -1,1 +1,30 @@
-//! eadt-lake
+//! Events in Parquet: the archive of a log, replay outputs, and their way back.
+//!
+//! In: rows of the log, bytes and headers as they are. Out: `topic=…/date=…/` folders of zstd Parquet that pandas, `DuckDB`
+//! and Polars read as they stand, and the same rows again. Each offset is in exactly one visible file; a value that
+//! the columns cannot hold exactly is kept as its bytes; equal rows give equal files, byte for byte.
+//! Only this crate knows Arrow and Parquet. It never reads a clock and never decides what is archived.
+
+mod archive;
+mod columns;
+mod compact;
+mod decode;
+mod error;
+mod events;
+mod file;
+mod layout;
+mod plan;
+mod rebuild;
+mod row;
+mod store;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use archive::{Archive, ArchiveFile, Listing, Merged, Rows};
+pub use compact::{Compacted, compact};
+pub use error::{LakeError, Result};
+pub use events::{Events, read_actuations, read_decisions, read_events, read_windows};
+pub use layout::FileName;
+pub use row::{Header, NotARow, NotJson, Row};
+pub use writer::{Limits, Writer, Written};

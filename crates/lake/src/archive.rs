@@ -1,0 +1,385 @@
+//! What an archive holds, and its rows in order.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use eadt_schemas::Topic;
+
+use crate::error::{LakeError, Result};
+use crate::file::{Batches, Reader, damaged};
+use crate::layout::FileName;
+use crate::row::Row;
+use crate::store::{Local, Objects, RealDisk, Store};
+
+/// A folder or object store with one Parquet file for each range of offsets.
+///
+/// Calls block; they must come from a thread that runs no async tasks.
+#[derive(Debug, Clone)]
+pub struct Archive {
+    pub(crate) store: Arc<dyn Store>,
+    place: Arc<str>,
+}
+
+/// A visible file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveFile {
+    pub name: FileName,
+    pub bytes: u64,
+}
+
+/// The files of an archive, checked against each other.
+#[derive(Debug, Clone, Default)]
+pub struct Listing {
+    /// By topic, partition and first offset; ranges do not overlap.
+    pub files: Vec<ArchiveFile>,
+    /// Files whose whole range another file covers: what an interrupted compaction, or an archiver that lost its
+    /// partition, left behind. Their rows are in the covering file; [`Archive::sweep`] deletes them.
+    pub superseded: Vec<ArchiveFile>,
+    /// Missing ranges (topic, partition, first, last offset) between files.
+    pub gaps: Vec<(Topic, i32, i64, i64)>,
+}
+
+impl Listing {
+    /// The partitions, with first and last offset.
+    pub fn partitions(&self) -> BTreeMap<(Topic, i32), (i64, i64)> {
+        let mut partitions = BTreeMap::new();
+        for ArchiveFile { name, .. } in &self.files {
+            let range = partitions.entry((name.topic, name.partition)).or_insert((name.first, name.last));
+            range.1 = name.last;
+        }
+        partitions
+    }
+}
+
+impl Archive {
+    /// A folder, or an object-store URL with credentials from the process's environment (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
+    /// Creates nothing; an absent folder is an empty archive.
+    pub fn open(location: &str) -> Result<Self> {
+        let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
+        let variables =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Self::open_with(location, variables.filter(|(name, _)| ours(name)))
+    }
+
+    /// As [`Archive::open`], with the object store's options given: names as in its environment variables.
+    pub fn open_with(location: &str, options: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
+        let refused = |detail: String| LakeError::Location { location: location.to_owned(), detail };
+        let Some((scheme, rest)) = location.split_once("://") else { return Self::folder(Path::new(location)) };
+        if scheme == "file" {
+            return Self::folder(Path::new(rest));
+        }
+        let url = url::Url::parse(location).map_err(|error| refused(format!("not a URL: {error}")))?;
+        let options = options.into_iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
+        let (store, prefix) = object_store::parse_url_opts(&url, options).map_err(|error| {
+            let build =
+                if cfg!(feature = "object-stores") { "" } else { "; s3, gs and az need a build with the feature object-stores" };
+            refused(format!("{error}{build}"))
+        })?;
+        let objects = Objects::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
+        Ok(Self { store: Arc::new(objects), place: location.into() })
+    }
+
+    /// A local folder.
+    pub fn folder(root: &Path) -> Result<Self> {
+        let place = root.display().to_string();
+        if root.as_os_str().is_empty() {
+            return Err(LakeError::Location { location: place, detail: "it is empty".to_owned() });
+        }
+        if root.exists() && !root.is_dir() {
+            return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
+        }
+        Ok(Self { store: Arc::new(Local::new(root.to_owned(), RealDisk)), place: place.into() })
+    }
+
+    /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output.
+    pub fn find(path: &Path) -> Result<Self> {
+        let within: PathBuf = path.join("archive");
+        let root = if within.is_dir() { within } else { path.to_owned() };
+        let archive = Self::folder(&root)?;
+        if archive.files()?.files.is_empty() {
+            let detail = "it holds no Parquet files of EADT; name a data folder, an archive or a replay's output";
+            return Err(LakeError::Location { location: path.display().to_string(), detail: detail.to_owned() });
+        }
+        Ok(archive)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn on(store: impl Store + 'static) -> Self {
+        Self { store: Arc::new(store), place: "test".into() }
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+
+    /// All files. Refuses Parquet of others, and files that share offsets without one covering the other.
+    pub fn files(&self) -> Result<Listing> {
+        let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let mut files = Vec::with_capacity(found.len());
+        for file in found {
+            match FileName::parse(&file.path) {
+                Ok(name) => files.push(ArchiveFile { name, bytes: file.bytes }),
+                Err(detail) => return Err(LakeError::Foreign { path: self.full(&file.path), detail }),
+            }
+        }
+        resolve(files, &self.place)
+    }
+
+    /// The first offset that no file stands for, by topic and partition. The files are the truth about what is archived.
+    pub fn next_offsets(&self) -> Result<BTreeMap<(Topic, i32), i64>> {
+        let listing = self.files()?;
+        if let Some(&(topic, partition, from, to)) = listing.gaps.first() {
+            return Err(LakeError::Gap { topic, partition, from, to, root: self.place.to_string() });
+        }
+        Ok(listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect())
+    }
+
+    /// Deletes what interrupted writers left behind: temporary files, and superseded ones after a look at the file that
+    /// covers them. Returns how many. For the archive's one writer, at its start.
+    pub fn sweep(&self) -> Result<u64> {
+        let temporary = self.store.sweep().map_err(|source| self.failed("clean", "", source))?;
+        Ok(temporary + self.drop_superseded()?)
+    }
+
+    pub(crate) fn drop_superseded(&self) -> Result<u64> {
+        let listing = self.files()?;
+        for old in &listing.superseded {
+            if let Some(new) = listing.files.iter().find(|file| file.name.covers(&old.name)) {
+                self.reader(&new.name)?;
+                self.delete(&old.name)?;
+            }
+        }
+        Ok(listing.superseded.len() as u64)
+    }
+
+    /// All rows of a partition in the order of their offsets. Memory: one batch, and rows out of order within a file.
+    pub fn rows(&self, listing: &Listing, topic: Topic, partition: i32) -> Rows {
+        let mine = |name: &FileName| name.topic == topic && name.partition == partition;
+        let mut files: Vec<FileName> = listing.files.iter().map(|file| file.name.clone()).filter(mine).collect();
+        files.reverse();
+        Rows { archive: self.clone(), files, current: None }
+    }
+
+    /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
+    /// partition stay in the order of their offsets.
+    pub fn merged(&self, listing: &Listing, topics: &[Topic]) -> Merged {
+        let mut inputs = Vec::new();
+        for topic in topics {
+            for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| t == topic) {
+                inputs.push(self.rows(listing, topic, partition));
+            }
+        }
+        Merged { heads: BinaryHeap::new(), waiting: (0..inputs.len()).collect(), inputs, rows: BTreeMap::new() }
+    }
+
+    pub(crate) fn reader(&self, name: &FileName) -> Result<Reader> {
+        Reader::open(name, self.input(name)?).map_err(|error| self.located(error))
+    }
+
+    fn input(&self, name: &FileName) -> Result<crate::store::Input> {
+        self.store.read(&name.path()).map_err(|source| self.failed("read", &name.path(), source))
+    }
+
+    pub(crate) fn delete(&self, name: &FileName) -> Result<()> {
+        self.store.delete(&name.path()).map_err(|source| self.failed("delete", &name.path(), source))
+    }
+
+    pub(crate) fn create(&self, name: &FileName, bytes: bytes::Bytes) -> Result<()> {
+        let path = name.path();
+        self.store.create(&path, bytes).map_err(|source| match source.kind() {
+            std::io::ErrorKind::AlreadyExists => LakeError::Conflict { path: self.full(&path) },
+            _ => self.failed("write", &path, source),
+        })
+    }
+
+    fn full(&self, path: &str) -> String {
+        if path.is_empty() { self.place.to_string() } else { format!("{}/{path}", self.place) }
+    }
+
+    fn failed(&self, action: &'static str, path: &str, source: std::io::Error) -> LakeError {
+        LakeError::Store { action, path: self.full(path), source }
+    }
+
+    /// The same error with the archive's place before the file's path.
+    pub(crate) fn located(&self, mut error: LakeError) -> LakeError {
+        if let LakeError::Foreign { path, .. } | LakeError::Damaged { path, .. } | LakeError::Newer { path, .. } = &mut error {
+            *path = self.full(path);
+        }
+        error
+    }
+}
+
+/// The rule for files that share offsets: one that covers another supersedes it; anything else is an error.
+fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<Listing> {
+    // Of files that begin together the longest comes first.
+    files.sort_by(|a, b| {
+        let key = |file: &ArchiveFile| (file.name.topic, file.name.partition, file.name.first, Reverse(file.name.last));
+        key(a).cmp(&key(b)).then_with(|| a.name.date.cmp(&b.name.date))
+    });
+    let mut listing = Listing::default();
+    for file in files {
+        let Some(last) = listing.files.last() else {
+            listing.files.push(file);
+            continue;
+        };
+        let (a, b) = (&last.name, &file.name);
+        if (a.topic, a.partition) == (b.topic, b.partition) {
+            if a.covers(b) {
+                listing.superseded.push(file);
+                continue;
+            }
+            if b.first <= a.last {
+                let path = |name: &FileName| format!("{place}/{}", name.path());
+                return Err(LakeError::Overlap { first: path(a), second: path(b) });
+            }
+            if b.first > a.last + 1 {
+                listing.gaps.push((a.topic, a.partition, a.last + 1, b.first - 1));
+            }
+        }
+        listing.files.push(file);
+    }
+    Ok(listing)
+}
+
+/// Rows of one partition in the order of their offsets.
+#[derive(Debug)]
+pub struct Rows {
+    archive: Archive,
+    /// Still to be read; the next one last.
+    files: Vec<FileName>,
+    current: Option<Sorted>,
+}
+
+impl Iterator for Rows {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(current) = &mut self.current {
+                match current.next() {
+                    Some(row) => return Some(row.map_err(|error| self.archive.located(error))),
+                    None => self.current = None,
+                }
+            }
+            let name = self.files.pop()?;
+            match Sorted::open(&self.archive, name) {
+                Ok(sorted) => self.current = Some(sorted),
+                Err(error) => {
+                    // Nothing after a file that cannot be read is in order.
+                    self.files.clear();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}
+
+/// The rows of a file, which are sorted by time, by offset.
+#[derive(Debug)]
+struct Sorted {
+    name: FileName,
+    batches: Batches,
+    batch: Option<(RecordBatch, usize)>,
+    /// Offsets still due; the next one last.
+    due: Vec<i64>,
+    /// Rows that came before their turn.
+    early: BTreeMap<i64, Row>,
+}
+
+impl Sorted {
+    fn open(archive: &Archive, name: FileName) -> Result<Self> {
+        let mut due = Reader::offsets(&name, archive.input(&name)?).map_err(|error| archive.located(error))?;
+        due.sort_unstable_by_key(|offset| Reverse(*offset));
+        let twice = due.windows(2).any(|pair| pair[0] == pair[1]);
+        let outside = due.iter().any(|offset| !(name.first..=name.last).contains(offset));
+        if twice || outside {
+            let detail = if twice { "an offset stands in it twice" } else { "an offset lies outside the range of its name" };
+            return Err(archive.located(damaged(&name.path(), &detail)));
+        }
+        let batches = archive.reader(&name)?.batches().map_err(|error| archive.located(error))?;
+        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new() })
+    }
+
+    fn read(&mut self) -> Option<Result<Row>> {
+        loop {
+            if let Some((batch, at)) = &mut self.batch
+                && *at < batch.num_rows()
+            {
+                *at += 1;
+                let row = crate::rebuild::row(self.name.topic, batch, *at - 1);
+                let wrong = |row: &Row| format!("offset {} is of partition {}", row.offset, row.partition);
+                let row = row.and_then(|row| if row.partition == self.name.partition { Ok(row) } else { Err(wrong(&row)) });
+                return Some(row.map_err(|detail| damaged(&self.name.path(), &detail)));
+            }
+            match self.batches.next()? {
+                Ok(batch) => self.batch = Some((batch, 0)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Iterator for Sorted {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let due = *self.due.last()?;
+        if let Some(row) = self.early.remove(&due) {
+            self.due.pop();
+            return Some(Ok(row));
+        }
+        loop {
+            match self.read() {
+                Some(Ok(row)) if row.offset == due => {
+                    self.due.pop();
+                    return Some(Ok(row));
+                }
+                Some(Ok(row)) => {
+                    self.early.insert(row.offset, row);
+                }
+                Some(Err(error)) => {
+                    self.due.clear();
+                    return Some(Err(error));
+                }
+                None => {
+                    self.due.clear();
+                    return Some(Err(damaged(&self.name.path(), &format_args!("offset {due} is missing"))));
+                }
+            }
+        }
+    }
+}
+
+/// Rows of several partitions, see [`Archive::merged`].
+#[derive(Debug)]
+pub struct Merged {
+    inputs: Vec<Rows>,
+    heads: BinaryHeap<Reverse<(i64, usize)>>,
+    rows: BTreeMap<usize, Row>,
+    /// Inputs whose next row is not known yet.
+    waiting: Vec<usize>,
+}
+
+impl Iterator for Merged {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(input) = self.waiting.pop() {
+            match self.inputs[input].next() {
+                Some(Ok(row)) => {
+                    self.heads.push(Reverse((row.stamp.micros(), input)));
+                    self.rows.insert(input, row);
+                }
+                Some(Err(error)) => return Some(Err(error)),
+                None => {}
+            }
+        }
+        let Reverse((_, input)) = self.heads.pop()?;
+        self.waiting.push(input);
+        self.rows.remove(&input).map(Ok)
+    }
+}

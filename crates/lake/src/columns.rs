@@ -1,0 +1,273 @@
+//! Rows to Arrow columns.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
+    TimestampMicrosecondBuilder,
+};
+use eadt_schemas::envelope::header;
+use eadt_schemas::{EventTime, Topic};
+
+use crate::decode::{Cell, decode};
+use crate::plan::{Common, Kind, Plan, plan};
+use crate::row::Row;
+
+/// A column under construction. It lags behind the row count while nothing is appended: absent cells cost nothing.
+#[derive(Debug)]
+enum Builder {
+    Text(StringBuilder),
+    Time(TimestampMicrosecondBuilder),
+    Int(Int64Builder),
+    Float(Float64Builder),
+    Bool(BooleanBuilder),
+    Bytes(BinaryBuilder),
+}
+
+/// Applies one expression to the builder, whatever its type.
+macro_rules! each {
+    ($builder:expr, $inner:ident => $body:expr) => {
+        match $builder {
+            Builder::Text($inner) => $body,
+            Builder::Time($inner) => $body,
+            Builder::Int($inner) => $body,
+            Builder::Float($inner) => $body,
+            Builder::Bool($inner) => $body,
+            Builder::Bytes($inner) => $body,
+        }
+    };
+}
+
+impl Builder {
+    fn new(kind: Kind) -> Self {
+        match kind {
+            Kind::Text | Kind::Json => Self::Text(StringBuilder::new()),
+            Kind::Time => Self::Time(TimestampMicrosecondBuilder::new().with_timezone("UTC")),
+            Kind::Int => Self::Int(Int64Builder::new()),
+            Kind::Float => Self::Float(Float64Builder::new()),
+            Kind::Bool => Self::Bool(BooleanBuilder::new()),
+            Kind::Bytes => Self::Bytes(BinaryBuilder::new()),
+        }
+    }
+
+    fn fill_to(&mut self, rows: usize) {
+        use arrow::array::ArrayBuilder;
+        each!(self, builder => {
+            let missing = rows.saturating_sub(builder.len());
+            if missing > 0 {
+                builder.append_nulls(missing);
+            }
+        });
+    }
+
+    fn finish(&mut self) -> ArrayRef {
+        each!(self, builder => Arc::new(builder.finish()))
+    }
+}
+
+/// Rows of one topic, as columns.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    plan: &'static Plan,
+    topic: Topic,
+    builders: Vec<Builder>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Columns {
+    pub(crate) fn new(topic: Topic) -> Self {
+        let plan = plan(topic);
+        let builders = plan.columns.iter().map(|column| Builder::new(column.kind)).collect();
+        Self { plan, topic, builders, rows: 0, bytes: 0 }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// About the memory that the rows take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn push(&mut self, row: &Row) {
+        debug_assert_eq!(row.topic, self.topic);
+        let plan = self.plan;
+        if let Some(value) = &row.value {
+            self.value(value);
+        }
+        self.headers(row);
+        self.text(plan.common(Common::Topic), row.topic.base_name());
+        self.int(plan.common(Common::Partition), i64::from(row.partition));
+        self.int(plan.common(Common::Offset), row.offset);
+        match row.key.as_deref().map(|key| (std::str::from_utf8(key), key)) {
+            Some((Ok(key), _)) => self.text(plan.common(Common::Key), key),
+            Some((Err(_), key)) => self.raw(plan.common(Common::KeyBytes), key),
+            None => {}
+        }
+        self.time(plan.common(Common::Stamp), row.stamp.micros());
+        self.bool(plan.common(Common::Tombstone), row.value.is_none());
+        self.rows += 1;
+    }
+
+    fn value(&mut self, value: &[u8]) {
+        let plan = self.plan;
+        let decoded = if plan.members.list.is_empty() { None } else { decode(plan, value) };
+        let Some(decoded) = decoded else { return self.raw(plan.common(Common::Value), value) };
+        for (index, cell) in decoded.cells {
+            match cell {
+                Cell::Bool(value) => self.bool(index, value),
+                Cell::Int(value) => self.int(index, value),
+                Cell::Float(value) => self.float(index, value),
+                Cell::Time(value) => self.time(index, value),
+                Cell::Text(value) => self.text(index, &value),
+                Cell::Json(value) => self.text(index, value),
+            }
+        }
+        if let Some(extra) = decoded.extra {
+            self.text(plan.common(Common::ExtraJson), &extra);
+        }
+    }
+
+    fn headers(&mut self, row: &Row) {
+        let plan = self.plan;
+        let mut set: u32 = 0;
+        let mut first = |bit: usize| {
+            let fresh = set & (1 << bit) == 0;
+            set |= 1 << bit;
+            fresh
+        };
+        let mut others: Vec<serde_json::Value> = Vec::new();
+        let (mut version, mut content) = (false, false);
+        for (name, value) in &row.headers {
+            let text = std::str::from_utf8(value).ok();
+            let column = match &**name {
+                header::TYPE => Some(Common::CeType),
+                header::SOURCE => Some(Common::CeSource),
+                header::ID => Some(Common::CeId),
+                header::TIME => Some(Common::CeTime),
+                header::SUBJECT => Some(Common::CeSubject),
+                _ => None,
+            };
+            match (column, text) {
+                (Some(Common::CeTime), Some(text)) => {
+                    let time = text.parse::<EventTime>().ok();
+                    if let Some(time) = time.filter(|_| first(Common::CeTime as usize)) {
+                        self.time(plan.common(Common::CeTime), time.micros());
+                        if time.to_string() == text {
+                            continue;
+                        }
+                    }
+                }
+                (Some(column), Some(text)) if first(column as usize) => {
+                    self.text(plan.common(column), text);
+                    continue;
+                }
+                (None, Some("1.0")) if &**name == header::SPEC_VERSION && !version => {
+                    version = true;
+                    continue;
+                }
+                (None, Some("application/json")) if &**name == header::CONTENT_TYPE && !content => {
+                    content = true;
+                    continue;
+                }
+                (None, Some(text)) => {
+                    let known = plan.headers.iter().find(|(header, _)| *header == &**name);
+                    if let Some(&(_, index)) = known.filter(|(_, index)| first(16 + index)) {
+                        if plan.columns[index].kind == Kind::Text {
+                            self.text(index, text);
+                            continue;
+                        }
+                        if let Some(number) = text.parse::<i64>().ok().filter(|number| number.to_string() == text) {
+                            self.int(index, number);
+                            continue;
+                        }
+                    }
+                }
+                _ => {}
+            }
+            others.push(crate::rebuild::header_to_json(name, value));
+        }
+        // Absence of what every event has is said; presence is not.
+        if !version {
+            others.insert(0, serde_json::json!([header::SPEC_VERSION, null]));
+        }
+        if !content {
+            others.insert(0, serde_json::json!([header::CONTENT_TYPE, null]));
+        }
+        if !others.is_empty() {
+            let text = serde_json::Value::Array(others).to_string();
+            self.text(plan.common(Common::HeadersJson), &text);
+        }
+    }
+
+    fn text(&mut self, index: usize, value: &str) {
+        let rows = self.rows;
+        self.bytes += value.len() + 5;
+        if let Builder::Text(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn raw(&mut self, index: usize, value: &[u8]) {
+        let rows = self.rows;
+        self.bytes += value.len() + 5;
+        if let Builder::Bytes(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn int(&mut self, index: usize, value: i64) {
+        let rows = self.rows;
+        self.bytes += 9;
+        if let Builder::Int(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn float(&mut self, index: usize, value: f64) {
+        let rows = self.rows;
+        self.bytes += 9;
+        if let Builder::Float(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn time(&mut self, index: usize, value: i64) {
+        let rows = self.rows;
+        self.bytes += 9;
+        if let Builder::Time(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn bool(&mut self, index: usize, value: bool) {
+        let rows = self.rows;
+        self.bytes += 1;
+        if let Builder::Bool(builder) = self.at(index, rows) {
+            builder.append_value(value);
+        }
+    }
+
+    fn at(&mut self, index: usize, rows: usize) -> &mut Builder {
+        let builder = &mut self.builders[index];
+        builder.fill_to(rows);
+        builder
+    }
+
+    /// The rows so far as one batch; none are left.
+    pub(crate) fn take(&mut self) -> RecordBatch {
+        let rows = self.rows;
+        let arrays = self
+            .builders
+            .iter_mut()
+            .map(|builder| {
+                builder.fill_to(rows);
+                builder.finish()
+            })
+            .collect();
+        (self.rows, self.bytes) = (0, 0);
+        RecordBatch::try_new(self.plan.schema.clone(), arrays).expect("the builders follow the plan")
+    }
+}

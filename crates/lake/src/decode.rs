@@ -1,0 +1,272 @@
+//! From a record's JSON to cells, without the typed event in between.
+//!
+//! What the columns cannot hold exactly is not held by them: the caller then keeps the original bytes.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use eadt_schemas::EventTime;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::plan::{Kind, Members, Node, Plan};
+
+#[derive(Debug)]
+pub(crate) enum Cell<'a> {
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    /// Microseconds since the epoch.
+    Time(i64),
+    Text(Cow<'a, str>),
+    Json(&'a str),
+}
+
+/// One decoded value. `extra` is the text of a JSON object with the fields that have no column.
+#[derive(Debug, Default)]
+pub(crate) struct Decoded<'a> {
+    pub cells: Vec<(usize, Cell<'a>)>,
+    pub extra: Option<String>,
+}
+
+/// `None`: not an object of this type, so that only its bytes say what it is.
+pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
+    let mut deserializer = serde_json::Deserializer::from_slice(value);
+    let mut decoded = Decoded { cells: Vec::with_capacity(plan.event_columns), extra: None };
+    let mut extra = String::new();
+    let mut seen = Seen::default();
+    let object = Object { plan, members: &plan.members, into: &mut decoded.cells, extra: &mut extra, seen: &mut seen };
+    object.deserialize(&mut deserializer).ok()?;
+    deserializer.end().ok()?;
+    if !decoded.cells.is_empty() {
+        for (index, column) in plan.columns[..plan.event_columns].iter().enumerate() {
+            if column.false_when_absent && !seen.contains(index) {
+                decoded.cells.push((index, Cell::Bool(false)));
+            }
+        }
+    }
+    if !extra.is_empty() {
+        decoded.extra = Some(format!("{{{extra}}}"));
+    }
+    Some(decoded)
+}
+
+/// Columns that the present value has set.
+#[derive(Debug, Default)]
+struct Seen([u64; 4]);
+
+impl Seen {
+    fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    /// False where it was there already.
+    fn insert(&mut self, index: usize) -> bool {
+        let fresh = !self.contains(index);
+        self.0[index / 64] |= 1 << (index % 64);
+        fresh
+    }
+}
+
+struct Object<'p, 's, 'a> {
+    plan: &'p Plan,
+    members: &'p Members,
+    into: &'s mut Vec<(usize, Cell<'a>)>,
+    extra: &'s mut String,
+    seen: &'s mut Seen,
+}
+
+impl<'a> DeserializeSeed<'a> for Object<'_, '_, 'a> {
+    /// Whether a column was set.
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Object<'_, '_, 'a> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<bool, A::Error> {
+        let before = self.into.len();
+        let mut hint = 0;
+        let mut groups = 0_u64;
+        while let Some(Name(name)) = map.next_key()? {
+            let Some(at) = self.members.find(&name, hint) else {
+                let value = map.next_value::<&RawValue>()?;
+                extra(self.extra, &name, value.get());
+                continue;
+            };
+            hint = at + 1;
+            match &self.members.list[at].node {
+                Node::Column(index) => {
+                    if !self.seen.insert(*index) {
+                        return Err(A::Error::duplicate_field("a known field"));
+                    }
+                    let column = &self.plan.columns[*index];
+                    if let Some(cell) = map.next_value_seed(Value { kind: column.kind, nullable: column.nullable })? {
+                        self.into.push((*index, cell));
+                    }
+                }
+                Node::Group { members, optional } => {
+                    if groups & (1 << at) != 0 {
+                        return Err(A::Error::duplicate_field("a known field"));
+                    }
+                    groups |= 1 << at;
+                    let mut inner = String::new();
+                    let object = Object { plan: self.plan, members, into: self.into, extra: &mut inner, seen: self.seen };
+                    let set = map.next_value_seed(Nullable { object, nullable: *optional })?;
+                    // An object that is there but sets nothing differs from one that is not there.
+                    if !inner.is_empty() || (set == Some(false) && *optional) {
+                        extra(self.extra, &name, &format!("{{{inner}}}"));
+                    }
+                }
+            }
+        }
+        Ok(self.into.len() > before)
+    }
+}
+
+fn extra(into: &mut String, name: &str, value: &str) {
+    if !into.is_empty() {
+        into.push(',');
+    }
+    into.push_str(&serde_json::to_string(name).expect("a string is JSON"));
+    into.push(':');
+    into.push_str(value);
+}
+
+/// A field's name, borrowed where it has no escapes.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'a> Deserialize<'a> for Name<'a> {
+    fn deserialize<D: Deserializer<'a>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Text).map(Name)
+    }
+}
+
+struct Text;
+
+impl<'a> Visitor<'a> for Text {
+    type Value = Cow<'a, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_borrowed_str<E>(self, text: &'a str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+}
+
+struct Nullable<'p, 's, 'a> {
+    object: Object<'p, 's, 'a>,
+    nullable: bool,
+}
+
+impl<'a> DeserializeSeed<'a> for Nullable<'_, '_, 'a> {
+    /// `None` for null, else whether a column was set.
+    type Value = Option<bool>;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        if self.nullable { deserializer.deserialize_option(self) } else { self.object.deserialize(deserializer).map(Some) }
+    }
+}
+
+impl<'a> Visitor<'a> for Nullable<'_, '_, 'a> {
+    type Value = Option<bool>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or null")
+    }
+
+    fn visit_none<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        self.object.deserialize(deserializer).map(Some)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Value {
+    kind: Kind,
+    nullable: bool,
+}
+
+impl<'a> DeserializeSeed<'a> for Value {
+    type Value = Option<Cell<'a>>;
+
+    fn deserialize<D: Deserializer<'a>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        if self.kind == Kind::Json {
+            return <&RawValue>::deserialize(deserializer).map(|raw| Some(Cell::Json(raw.get())));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'a> Visitor<'a> for Value {
+    type Value = Option<Cell<'a>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a value of kind {:?}", self.kind)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        if self.nullable { Ok(None) } else { Err(E::custom("null")) }
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+        if self.kind == Kind::Bool { Ok(Some(Cell::Bool(value))) } else { Err(E::custom("a boolean")) }
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+        match self.kind {
+            Kind::Float => Ok(Some(Cell::Float(value as f64))),
+            Kind::Int => i64::try_from(value).map(|value| Some(Cell::Int(value))).map_err(E::custom),
+            _ => Err(E::custom("a number")),
+        }
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+        match self.kind {
+            Kind::Float => Ok(Some(Cell::Float(value as f64))),
+            Kind::Int => Ok(Some(Cell::Int(value))),
+            _ => Err(E::custom("a number")),
+        }
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+        if self.kind == Kind::Float { Ok(Some(Cell::Float(value))) } else { Err(E::custom("a number with a fraction")) }
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'a str) -> Result<Self::Value, E> {
+        match self.kind {
+            Kind::Text => Ok(Some(Cell::Text(Cow::Borrowed(text)))),
+            _ => self.visit_str(text),
+        }
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        match self.kind {
+            Kind::Text => Ok(Some(Cell::Text(Cow::Owned(text.to_owned())))),
+            Kind::Time => text.parse().map(|time: EventTime| Some(Cell::Time(time.micros()))).map_err(E::custom),
+            _ => Err(E::custom("a string")),
+        }
+    }
+}

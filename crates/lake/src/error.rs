@@ -1,0 +1,54 @@
+use std::io;
+
+use eadt_schemas::Topic;
+
+/// A failed call of the lake. Nothing half-written is ever visible, whatever failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LakeError {
+    /// The folder or the object store did not do what was asked; trying again later may help.
+    #[error("cannot {action} {path}")]
+    Store {
+        action: &'static str,
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+    /// A location that is neither a folder nor a usable object-store URL.
+    #[error("cannot use {location:?} as an archive: {detail}")]
+    Location { location: String, detail: String },
+    /// Parquet, or a folder, that this program did not write.
+    #[error("{path} does not belong to an EADT archive: {detail}; move it out of the archive's folder")]
+    Foreign { path: String, detail: String },
+    /// A file of ours that cannot be read.
+    #[error("{path} is damaged: {detail}; restore it from a copy, or delete it while the log still has its offsets")]
+    Damaged { path: String, detail: String },
+    /// A file with columns that this version does not know.
+    #[error(
+        "{path} has a column {column:?} that this version cannot read; use the version of eadt that wrote it, or a newer one"
+    )]
+    Newer { path: String, column: String },
+    /// Two files share offsets, and neither covers the other.
+    #[error("{first} and {second} hold the same offsets; keep one of them: another archiver wrote to this folder")]
+    Overlap { first: String, second: String },
+    /// Offsets between two files are missing.
+    #[error("{topic} partition {partition} lacks offsets {from} to {to}: a file was removed from {root}")]
+    Gap { topic: Topic, partition: i32, from: i64, to: i64, root: String },
+    /// A file of this name is there with other content.
+    #[error("{path} exists with other content: another archiver writes to this place; give each its own")]
+    Conflict { path: String },
+    /// A row that does not follow the rows before it.
+    #[error("{topic} partition {partition} got offset {offset} where {expected} or a later one is due")]
+    Order { topic: Topic, partition: i32, offset: i64, expected: i64 },
+    /// The Parquet writer refused; a bug, not a fault of the data.
+    #[error("cannot encode {path}: {detail}")]
+    Encode { path: String, detail: String },
+}
+
+impl LakeError {
+    /// Whether the same call may succeed later: a full disk, a store that is away.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::Store { .. })
+    }
+}
+
+pub type Result<T, E = LakeError> = std::result::Result<T, E>;

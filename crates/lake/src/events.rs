@@ -1,0 +1,52 @@
+//! Typed events of an archive, for reports.
+
+use std::path::Path;
+
+use eadt_schemas::decode::Check;
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
+use eadt_schemas::{EventType, Refusal, Topic};
+
+use crate::archive::Archive;
+use crate::error::Result;
+
+/// The events of one topic, by partition and offset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Events<T> {
+    pub events: Vec<T>,
+    /// Records that are not valid events: partition, offset, reason.
+    pub refused: Vec<(i32, i64, Refusal)>,
+}
+
+/// All events of a topic, decoded and checked. Tombstones, heartbeats and other types are passed over.
+pub fn read_events<T: Check>(archive: &Archive, topic: Topic) -> Result<Events<T>> {
+    let listing = archive.files()?;
+    let mut read = Events { events: Vec::new(), refused: Vec::new() };
+    for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
+        for row in archive.rows(&listing, topic, partition) {
+            let row = row?;
+            let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(EventType::of_topic(topic))) else {
+                continue;
+            };
+            match eadt_schemas::decode::<T>(value) {
+                Ok(event) => read.events.push(event),
+                Err(refusal) => read.refused.push((partition, row.offset, refusal)),
+            }
+        }
+    }
+    Ok(read)
+}
+
+/// The windows under `path`: a data folder, an archive or a replay's output.
+pub fn read_windows(path: &Path) -> Result<Events<EfficiencyWindow>> {
+    read_events(&Archive::find(path)?, Topic::EfficiencyWindows)
+}
+
+/// The decisions under `path`, as [`read_windows`].
+pub fn read_decisions(path: &Path) -> Result<Events<Decision>> {
+    read_events(&Archive::find(path)?, Topic::Decisions)
+}
+
+/// The actuations under `path`, as [`read_windows`].
+pub fn read_actuations(path: &Path) -> Result<Events<Actuation>> {
+    read_events(&Archive::find(path)?, Topic::Actuations)
+}

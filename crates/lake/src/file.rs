@@ -1,0 +1,231 @@
+//! One Parquet file: batches to bytes, and back.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, new_null_array};
+use arrow::compute::interleave_record_batch;
+use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use bytes::Bytes;
+use eadt_schemas::Topic;
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::error::{LakeError, Result};
+use crate::layout::FileName;
+use crate::plan::{Common, Kind, Plan, plan};
+use crate::store::Input;
+
+/// Rows in a row group: `DuckDB`'s own size, and small enough to skip by time.
+pub(crate) const ROW_GROUP_ROWS: usize = 122_880;
+const READ_BATCH_ROWS: usize = 8_192;
+
+const FORMAT: &str = "eadt.format";
+const FORMAT_VERSION: &str = "1";
+const PLACE: &str = "eadt.place";
+/// Offsets inside the range that the log had deleted before they could be archived, as `[[from, to], …]`.
+const DELETED: &str = "eadt.deleted";
+
+/// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
+pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
+    let plan = plan(name.topic);
+    let failed = |error: &dyn std::fmt::Display| LakeError::Encode { path: name.path(), detail: error.to_string() };
+    let order = Order::of(plan, batches);
+    let properties = properties(plan, name, deleted, order.timed);
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let sink = Vec::with_capacity(64 * rows.min(1 << 20));
+    let mut writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| failed(&e))?;
+    if order.sorted {
+        for batch in batches {
+            writer.write(batch).map_err(|e| failed(&e))?;
+        }
+    } else {
+        let references: Vec<&RecordBatch> = batches.iter().collect();
+        for part in order.rows.chunks(ROW_GROUP_ROWS / 4) {
+            let places: Vec<(usize, usize)> = part.iter().map(|key| (key.batch as usize, key.row as usize)).collect();
+            let batch = interleave_record_batch(&references, &places).map_err(|e| failed(&e))?;
+            writer.write(&batch).map_err(|e| failed(&e))?;
+        }
+    }
+    writer.into_inner().map(Bytes::from).map_err(|e| failed(&e))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    time: i64,
+    offset: i64,
+    batch: u32,
+    row: u32,
+}
+
+struct Order {
+    rows: Vec<Key>,
+    sorted: bool,
+    /// Every row has an event time.
+    timed: bool,
+}
+
+impl Order {
+    fn of(plan: &Plan, batches: &[RecordBatch]) -> Self {
+        let mut rows = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
+        let mut timed = true;
+        for (index, batch) in batches.iter().enumerate() {
+            let time = batch.column(plan.common(Common::CeTime)).as_primitive::<TimestampMicrosecondType>();
+            let stamp = batch.column(plan.common(Common::Stamp)).as_primitive::<TimestampMicrosecondType>();
+            let offset = batch.column(plan.common(Common::Offset)).as_primitive::<Int64Type>();
+            timed &= time.null_count() == 0;
+            rows.extend((0..batch.num_rows()).map(|row| Key {
+                time: if time.is_null(row) { stamp.value(row) } else { time.value(row) },
+                offset: offset.value(row),
+                batch: index as u32,
+                row: row as u32,
+            }));
+        }
+        let sorted = rows.is_sorted();
+        if !sorted {
+            rows.sort_unstable();
+        }
+        Self { rows, sorted, timed }
+    }
+}
+
+fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], timed: bool) -> WriterProperties {
+    let mut metadata =
+        vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
+    if !deleted.is_empty() {
+        metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(deleted).to_string()));
+    }
+    let by_time = SortingColumn { column_idx: plan.common(Common::CeTime) as i32, descending: false, nulls_first: false };
+    let mut builder = WriterProperties::builder()
+        .set_created_by("eadt".to_owned())
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(3).expect("3 is a level")))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .set_key_value_metadata(Some(metadata))
+        .set_sorting_columns(timed.then(|| vec![by_time]));
+    for (index, column) in plan.columns.iter().enumerate() {
+        let path = ColumnPath::from(column.name.as_str());
+        let unique = index == plan.common(Common::CeId);
+        builder = match column.kind {
+            Kind::Int | Kind::Time => builder
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED)
+                .set_column_statistics_enabled(path, EnabledStatistics::Page),
+            Kind::Float => {
+                builder.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, Encoding::BYTE_STREAM_SPLIT)
+            }
+            Kind::Text if unique => {
+                builder.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, Encoding::DELTA_BYTE_ARRAY)
+            }
+            Kind::Bytes => builder.set_column_dictionary_enabled(path, false),
+            Kind::Text | Kind::Json | Kind::Bool => builder,
+        };
+    }
+    builder.build()
+}
+
+/// A file of the archive, opened and recognised.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    topic: Topic,
+    path: String,
+    builder: ParquetRecordBatchReaderBuilder<Input>,
+    pub deleted: Vec<(i64, i64)>,
+}
+
+impl Reader {
+    pub(crate) fn open(name: &FileName, input: Input) -> Result<Self> {
+        let path = name.path();
+        let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(|error| damaged(&path, &error))?;
+        let entries = builder.metadata().file_metadata().key_value_metadata();
+        let entry =
+            |key: &str| entries.into_iter().flatten().find(|entry| entry.key == key).and_then(|entry| entry.value.as_deref());
+        match (entry(FORMAT), entry(PLACE)) {
+            (Some(FORMAT_VERSION), Some(place)) if place == path => {}
+            (Some(FORMAT_VERSION), Some(place)) => {
+                return Err(LakeError::Foreign { detail: format!("it was written as {place}"), path });
+            }
+            (Some(other), _) => return Err(LakeError::Newer { column: format!("format {other}"), path }),
+            (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
+        }
+        let deleted = entry(DELETED).map(serde_json::from_str).transpose();
+        let deleted = deleted.map_err(|error| damaged(&path, &error))?.unwrap_or_default();
+        Ok(Self { topic: name.topic, path, builder, deleted })
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.builder.metadata().file_metadata().num_rows().try_into().unwrap_or(0)
+    }
+
+    /// Only the offsets, in the order of the file.
+    pub(crate) fn offsets(name: &FileName, input: Input) -> Result<Vec<i64>> {
+        let path = name.path();
+        let Self { builder, .. } = Self::open(name, input)?;
+        let mask = ProjectionMask::columns(builder.parquet_schema(), ["kafka_offset"]);
+        let reader = builder.with_projection(mask).build().map_err(|error| damaged(&path, &error))?;
+        let mut offsets = Vec::new();
+        for batch in reader {
+            let batch = batch.map_err(|error| damaged(&path, &error))?;
+            let column = batch.columns().first().and_then(|column| column.as_primitive_opt::<Int64Type>());
+            let column = column.ok_or_else(|| damaged(&path, &"kafka_offset is not a column of integers"))?;
+            if column.null_count() > 0 {
+                return Err(damaged(&path, &"a row has no offset"));
+            }
+            offsets.extend_from_slice(column.values());
+        }
+        Ok(offsets)
+    }
+
+    /// The batches, with exactly the columns of this version.
+    pub(crate) fn batches(self) -> Result<Batches> {
+        let reader = self.builder.with_batch_size(READ_BATCH_ROWS).build().map_err(|error| damaged(&self.path, &error))?;
+        Ok(Batches { topic: self.topic, path: self.path, reader })
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Batches {
+    topic: Topic,
+    path: String,
+    reader: ParquetRecordBatchReader,
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let batch = self.reader.next()?;
+        Some(batch.map_err(|error| damaged(&self.path, &error)).and_then(|batch| conform(self.topic, &self.path, &batch)))
+    }
+}
+
+/// Columns that an older version did not have are null; one that this version does not know is refused, not dropped.
+fn conform(topic: Topic, path: &str, batch: &RecordBatch) -> Result<RecordBatch> {
+    let plan = plan(topic);
+    let there = batch.schema();
+    if let Some(unknown) = there.fields().iter().find(|field| plan.schema.index_of(field.name()).is_err()) {
+        return Err(LakeError::Newer { path: path.to_owned(), column: unknown.name().clone() });
+    }
+    let arrays: Result<Vec<ArrayRef>> = plan
+        .schema
+        .fields()
+        .iter()
+        .map(|field| match batch.column_by_name(field.name()) {
+            None => Ok(new_null_array(field.data_type(), batch.num_rows())),
+            Some(array) if array.data_type() == field.data_type() => Ok(Arc::clone(array)),
+            Some(array) => {
+                let detail = format!("column {} is {}, not {}", field.name(), array.data_type(), field.data_type());
+                Err(LakeError::Foreign { path: path.to_owned(), detail })
+            }
+        })
+        .collect();
+    RecordBatch::try_new(plan.schema.clone(), arrays?).map_err(|error| damaged(path, &error))
+}
+
+pub(crate) fn damaged(path: &str, error: &dyn std::fmt::Display) -> LakeError {
+    LakeError::Damaged { path: path.to_owned(), detail: error.to_string() }
+}

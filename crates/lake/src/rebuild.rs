@@ -1,0 +1,218 @@
+//! Arrow columns back to rows: the same headers and, for values that this program writes, the same bytes.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, BooleanArray, RecordBatch};
+use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use eadt_schemas::envelope::header;
+use eadt_schemas::{EventTime, Topic};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::plan::{Common, Kind, Members, Node, Plan, plan};
+use crate::row::{Header, Row};
+
+/// `[name, text]`, or `[name, {"base64": …}]` where the value is not UTF-8.
+pub(crate) fn header_to_json(name: &str, value: &[u8]) -> serde_json::Value {
+    match std::str::from_utf8(value) {
+        Ok(text) => serde_json::json!([name, text]),
+        Err(_) => serde_json::json!([name, { "base64": BASE64.encode(value) }]),
+    }
+}
+
+/// One row of a batch that has the plan's schema. `Err` says what is wrong with it.
+pub(crate) fn row(topic: Topic, batch: &RecordBatch, at: usize) -> Result<Row, String> {
+    let plan = plan(topic);
+    let view = View { plan, batch, at };
+    let need = |column: Common| view.int(plan.common(column)).ok_or_else(|| format!("row {at} has no {column:?}"));
+    let offset = need(Common::Offset)?;
+    let partition = i32::try_from(need(Common::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
+    let stamp = view.time(plan.common(Common::Stamp)).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
+    let key = match view.text(plan.common(Common::Key)) {
+        Some(key) => Some(Bytes::copy_from_slice(key.as_bytes())),
+        None => view.bytes(plan.common(Common::KeyBytes)).map(Bytes::copy_from_slice),
+    };
+    let value = if view.bool(plan.common(Common::Tombstone)) == Some(true) { None } else { Some(view.value()?) };
+    Ok(Row { topic, partition, offset, stamp, key, value, headers: view.headers()? })
+}
+
+#[derive(Clone, Copy)]
+struct View<'a> {
+    plan: &'static Plan,
+    batch: &'a RecordBatch,
+    at: usize,
+}
+
+impl<'a> View<'a> {
+    fn array(self, index: usize) -> Option<&'a dyn Array> {
+        let array = self.batch.column(index);
+        array.is_valid(self.at).then_some(&**array)
+    }
+
+    fn text(self, index: usize) -> Option<&'a str> {
+        self.array(index).map(|array| array.as_string::<i32>().value(self.at))
+    }
+
+    fn bytes(self, index: usize) -> Option<&'a [u8]> {
+        self.array(index).map(|array| array.as_binary::<i32>().value(self.at))
+    }
+
+    fn int(self, index: usize) -> Option<i64> {
+        self.array(index).map(|array| array.as_primitive::<Int64Type>().value(self.at))
+    }
+
+    fn float(self, index: usize) -> Option<f64> {
+        self.array(index).map(|array| array.as_primitive::<Float64Type>().value(self.at))
+    }
+
+    fn time(self, index: usize) -> Option<EventTime> {
+        self.array(index).map(|array| EventTime::from_micros(array.as_primitive::<TimestampMicrosecondType>().value(self.at)))
+    }
+
+    fn bool(self, index: usize) -> Option<bool> {
+        self.array(index).and_then(|array| array.as_any().downcast_ref::<BooleanArray>()).map(|array| array.value(self.at))
+    }
+
+    fn value(self) -> Result<Bytes, String> {
+        if let Some(bytes) = self.bytes(self.plan.common(Common::Value)) {
+            return Ok(Bytes::copy_from_slice(bytes));
+        }
+        let extra = self.text(self.plan.common(Common::ExtraJson));
+        let extra = extra.map(pairs).transpose().map_err(|error| format!("row {}: extra_json: {error}", self.at))?;
+        let mut out = Vec::with_capacity(512);
+        self.object(&self.plan.members, extra.as_deref().unwrap_or_default(), true, &mut out);
+        Ok(out.into())
+    }
+
+    /// Whether any column of these members is set.
+    fn any(self, members: &Members) -> bool {
+        members.list.iter().any(|member| match &member.node {
+            Node::Column(index) => self.array(*index).is_some(),
+            Node::Group { members, .. } => self.any(members),
+        })
+    }
+
+    fn object(self, members: &Members, extra: &[(String, &RawValue)], top: bool, out: &mut Vec<u8>) {
+        out.push(b'{');
+        // `{}` stays `{}`; an event writes its required objects even when they are empty.
+        let event = !top || self.any(members);
+        for member in &members.list {
+            let beside = extra.iter().find(|(name, _)| *name == member.name).map(|(_, value)| *value);
+            match &member.node {
+                Node::Column(index) => self.field(&member.name, *index, out),
+                Node::Group { members, optional } => {
+                    if self.any(members) || beside.is_some() || (event && !*optional) {
+                        name(&member.name, out);
+                        let inner = beside.and_then(|value| pairs(value.get()).ok()).unwrap_or_default();
+                        self.object(members, &inner, false, out);
+                    }
+                }
+            }
+        }
+        for (key, value) in extra.iter().filter(|(key, _)| members.find(key, 0).is_none()) {
+            name(key, out);
+            out.extend_from_slice(value.get().as_bytes());
+        }
+        out.push(b'}');
+    }
+
+    fn field(self, key: &str, index: usize, out: &mut Vec<u8>) {
+        let column = &self.plan.columns[index];
+        if self.array(index).is_none() || (column.false_when_absent && self.bool(index) == Some(false)) {
+            return;
+        }
+        name(key, out);
+        match column.kind {
+            Kind::Text => json(&self.text(index), out),
+            Kind::Time => json(&self.time(index), out),
+            Kind::Int => json(&self.int(index), out),
+            Kind::Float => json(&self.float(index), out),
+            Kind::Bool => json(&self.bool(index), out),
+            Kind::Json => out.extend_from_slice(self.text(index).unwrap_or("null").as_bytes()),
+            Kind::Bytes => unreachable!("no field of an event is bytes"),
+        }
+    }
+
+    fn headers(self) -> Result<Vec<Header>, String> {
+        let plan = self.plan;
+        let wrong = |detail: String| format!("row {}: headers_json: {detail}", self.at);
+        let others: Vec<(String, serde_json::Value)> = match self.text(plan.common(Common::HeadersJson)) {
+            None => Vec::new(),
+            Some(text) => serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?,
+        };
+        let said = |name: &str| others.iter().any(|(other, _)| other == name);
+        let mut headers: Vec<Header> = Vec::with_capacity(7 + others.len());
+        let mut add = |name: &str, value: &[u8]| headers.push((Arc::from(name), Bytes::copy_from_slice(value)));
+        if !said(header::SPEC_VERSION) {
+            add(header::SPEC_VERSION, b"1.0");
+        }
+        for (name, column) in [(header::TYPE, Common::CeType), (header::SOURCE, Common::CeSource), (header::ID, Common::CeId)] {
+            if let Some(text) = self.text(plan.common(column)) {
+                add(name, text.as_bytes());
+            }
+        }
+        if let Some(time) = self.time(plan.common(Common::CeTime)).filter(|_| !said(header::TIME)) {
+            add(header::TIME, time.to_string().as_bytes());
+        }
+        if let Some(text) = self.text(plan.common(Common::CeSubject)) {
+            add(header::SUBJECT, text.as_bytes());
+        }
+        if !said(header::CONTENT_TYPE) {
+            add(header::CONTENT_TYPE, b"application/json");
+        }
+        for &(name, index) in &plan.headers {
+            match plan.columns[index].kind {
+                Kind::Int => self.int(index).into_iter().for_each(|number| add(name, number.to_string().as_bytes())),
+                _ => self.text(index).into_iter().for_each(|text| add(name, text.as_bytes())),
+            }
+        }
+        for (name, value) in &others {
+            match value {
+                serde_json::Value::Null => {}
+                serde_json::Value::String(text) => add(name, text.as_bytes()),
+                other => {
+                    let text = other["base64"].as_str().ok_or_else(|| wrong(format!("{name} is neither text nor base64")))?;
+                    add(name, &BASE64.decode(text).map_err(|error| wrong(error.to_string()))?);
+                }
+            }
+        }
+        Ok(headers)
+    }
+}
+
+fn name(key: &str, out: &mut Vec<u8>) {
+    if out.last() != Some(&b'{') {
+        out.push(b',');
+    }
+    json(&key, out);
+    out.push(b':');
+}
+
+fn json(value: &impl serde::Serialize, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("writing to memory cannot fail");
+}
+
+/// The members of a JSON object in their order, values as they stand.
+fn pairs(text: &str) -> serde_json::Result<Vec<(String, &RawValue)>> {
+    struct Pairs;
+    impl<'de> Visitor<'de> for Pairs {
+        type Value = Vec<(String, &'de RawValue)>;
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut pairs = Vec::new();
+            while let Some(pair) = map.next_entry()? {
+                pairs.push(pair);
+            }
+            Ok(pairs)
+        }
+    }
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let pairs = deserializer.deserialize_map(Pairs)?;
+    deserializer.end()?;
+    Ok(pairs)
+}

@@ -1,0 +1,131 @@
+//! A folder: temporary file, fsync, rename, fsync of the folder.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use super::{Disk, Found, Input, Store, same};
+
+#[derive(Debug)]
+pub(crate) struct Local<D> {
+    root: PathBuf,
+    disk: D,
+}
+
+const TEMPORARY: &str = ".tmp";
+
+impl<D: Disk> Local<D> {
+    pub(crate) fn new(root: PathBuf, disk: D) -> Self {
+        Self { root, disk }
+    }
+
+    /// Makes a folder and those above it, each durable before something is put into it.
+    fn make_folders(&self, path: &Path) -> io::Result<()> {
+        let made = match self.disk.make_folder(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().ok_or(error)?;
+                self.make_folders(parent)?;
+                self.disk.make_folder(path)?
+            }
+            other => other?,
+        };
+        // A folder of an interrupted attempt may not be durable yet, so those inside the archive are synced always.
+        match path.parent().filter(|_| made || path != self.root) {
+            Some(parent) if !parent.as_os_str().is_empty() => self.disk.sync_folder(parent),
+            Some(_) => self.disk.sync_folder(Path::new(".")),
+            None => Ok(()),
+        }
+    }
+
+    fn walk(&self, folder: &str, depth: usize, visit: &mut dyn FnMut(Found)) -> io::Result<()> {
+        let entries = match self.disk.entries(&self.root.join(folder)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            other => other?,
+        };
+        for entry in entries {
+            let path = if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
+            if !entry.folder {
+                visit(Found { path, bytes: entry.bytes });
+            } else if depth < 3 && (depth > 0 || entry.name.starts_with("topic=")) {
+                self.walk(&path, depth + 1, visit)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, temporary: &Path, path: &Path, bytes: &Bytes) -> io::Result<()> {
+        self.disk.write(temporary, bytes)?;
+        self.disk.sync_file(temporary)?;
+        self.disk.rename(temporary, path)
+    }
+}
+
+fn is_parquet(path: &str) -> bool {
+    path.ends_with(".parquet") && !path.rsplit('/').next().is_some_and(|name| name.starts_with('.'))
+}
+
+impl<D: Disk> Store for Local<D> {
+    fn list(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        self.walk("", 0, &mut |file| {
+            if is_parquet(&file.path) {
+                found.push(file);
+            }
+        })?;
+        Ok(found)
+    }
+
+    fn create(&self, path: &str, bytes: Bytes) -> io::Result<()> {
+        let path = self.root.join(path);
+        let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a path of a file"));
+        };
+        self.make_folders(folder)?;
+        match self.disk.open(&path) {
+            // An earlier attempt got as far as the rename.
+            Ok(there) if same(&there, &bytes)? => {
+                self.disk.sync_file(&path)?;
+                return self.disk.sync_folder(folder);
+            }
+            Ok(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let temporary = folder.join(format!(".{name}.{}{TEMPORARY}", std::process::id()));
+        if let Err(error) = self.publish(&temporary, &path, &bytes) {
+            // Best effort: what stays is hidden, and swept at the next start.
+            if let Err(left) = self.disk.remove(&temporary) {
+                tracing::debug!(file = %temporary.display(), %left, "temporary file stays");
+            }
+            return Err(error);
+        }
+        self.disk.sync_folder(folder)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Input> {
+        self.disk.open(&self.root.join(path))
+    }
+
+    fn delete(&self, path: &str) -> io::Result<()> {
+        let path = self.root.join(path);
+        match self.disk.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => path.parent().map_or(Ok(()), |folder| self.disk.sync_folder(folder)),
+        }
+    }
+
+    fn sweep(&self) -> io::Result<u64> {
+        let mut left = Vec::new();
+        self.walk("", 0, &mut |file| {
+            let name = file.path.rsplit('/').next().unwrap_or_default();
+            if name.starts_with('.') && name.ends_with(TEMPORARY) {
+                left.push(file.path);
+            }
+        })?;
+        for path in &left {
+            self.delete(path)?;
+        }
+        Ok(left.len() as u64)
+    }
+}

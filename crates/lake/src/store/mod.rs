@@ -1,0 +1,81 @@
+//! Where files are put: a folder or an object store. A file is visible whole or not at all.
+
+mod disk;
+mod local;
+mod object;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+
+use bytes::{Buf, Bytes};
+use parquet::file::reader::{ChunkReader, Length};
+
+#[cfg(test)]
+pub(crate) use disk::crash;
+pub(crate) use disk::{Disk, RealDisk};
+pub(crate) use local::Local;
+pub(crate) use object::Objects;
+
+/// A file by its path relative to the archive.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub path: String,
+    pub bytes: u64,
+}
+
+pub(crate) trait Store: Send + Sync + fmt::Debug {
+    /// Every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart. An absent archive is empty.
+    fn list(&self) -> io::Result<Vec<Found>>;
+    /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
+    /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
+    fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
+    fn read(&self, path: &str) -> io::Result<Input>;
+    /// Deleting what is gone already is accepted.
+    fn delete(&self, path: &str) -> io::Result<()>;
+    /// Removes what an interrupted [`Store::create`] left behind; returns how many files that were.
+    fn sweep(&self) -> io::Result<u64>;
+}
+
+/// A file to be read.
+#[derive(Debug)]
+pub(crate) enum Input {
+    File(File),
+    Bytes(Bytes),
+}
+
+impl Length for Input {
+    fn len(&self) -> u64 {
+        match self {
+            Self::File(file) => Length::len(file),
+            Self::Bytes(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+impl ChunkReader for Input {
+    type T = Box<dyn Read + Send>;
+
+    fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
+        Ok(match self {
+            Self::File(file) => Box::new(file.get_read(start)?),
+            Self::Bytes(bytes) => Box::new(bytes.get_bytes(start, bytes.len().saturating_sub(start as usize))?.reader()),
+        })
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
+        match self {
+            Self::File(file) => file.get_bytes(start, length),
+            Self::Bytes(bytes) => bytes.get_bytes(start, length),
+        }
+    }
+}
+
+/// Whether two files have the same content.
+pub(crate) fn same(input: &Input, bytes: &Bytes) -> io::Result<bool> {
+    if Length::len(input) != bytes.len() as u64 {
+        return Ok(false);
+    }
+    let there = input.get_bytes(0, bytes.len()).map_err(io::Error::other)?;
+    Ok(there == *bytes)
+}

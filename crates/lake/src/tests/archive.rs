@@ -1,0 +1,324 @@
+use std::fs;
+use std::path::Path;
+
+use eadt_schemas::Topic;
+use eadt_schemas::v1::EfficiencyWindow;
+use serde_json::json;
+
+use super::{all, row, telemetry, time};
+use crate::{Archive, LakeError, Limits, Row, Writer, Written, compact, read_events, read_windows};
+
+const TOPIC: Topic = Topic::GpuTelemetry;
+
+fn small(rows: usize) -> Limits {
+    Limits { rows, ..Limits::default() }
+}
+
+/// Writes rows with a roll whenever one is due; returns the files.
+fn write(archive: &Archive, limits: Limits, rows: &[Row]) -> Vec<Written> {
+    let mut writer = Writer::new(archive.clone(), limits);
+    let mut written = Vec::new();
+    for row in rows {
+        written.extend(writer.push(row, row.stamp).unwrap());
+        while let Some((topic, partition)) = writer.due(row.stamp) {
+            written.extend(writer.roll(topic, partition).unwrap());
+        }
+    }
+    written.extend(writer.roll_all().unwrap());
+    written
+}
+
+fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let archive = Archive::folder(root).unwrap();
+    let files = archive.files().unwrap().files;
+    files.into_iter().map(|file| (file.name.path(), fs::read(root.join(file.name.path())).unwrap())).collect()
+}
+
+#[test]
+fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let mut writer = Writer::new(archive.clone(), small(2));
+    writer.start(TOPIC, 1, 5);
+    let push = |writer: &mut Writer, offset, at| writer.push(&telemetry(1, offset, at), time(at)).unwrap();
+    assert_eq!(push(&mut writer, 7, 1), None);
+    assert_eq!(writer.due(time(1)), None);
+    assert_eq!(push(&mut writer, 8, 2), None);
+    writer.end(TOPIC, 1, 12);
+    assert_eq!(writer.due(time(2)), Some((TOPIC, 1)));
+    let first = writer.roll(TOPIC, 1).unwrap().unwrap();
+    assert_eq!((first.name.first, first.name.last, first.rows), (5, 11, 2));
+    // The log deleted 12 to 19; then the date changes.
+    writer.deleted(TOPIC, 1, 19);
+    assert_eq!(push(&mut writer, 20, 3), None);
+    let second = push(&mut writer, 21, 86_400).unwrap();
+    assert_eq!((second.name.first, second.name.last, second.name.date.as_str()), (12, 20, "2026-01-02"));
+    assert!(matches!(writer.push(&telemetry(1, 21, 86_401), time(0)), Err(LakeError::Order { expected: 22, .. })));
+    let third = &writer.roll_all().unwrap()[0];
+    assert_eq!((third.name.first, third.name.last, third.name.date.as_str()), (21, 21, "2026-01-03"));
+    let listing = archive.files().unwrap();
+    assert_eq!((listing.files.len(), listing.gaps.len(), listing.superseded.len()), (3, 0, 0));
+    assert_eq!(archive.next_offsets().unwrap(), [((TOPIC, 1), 22)].into());
+    assert_eq!(archive.reader(&second.name).unwrap().deleted, [(12, 19)]);
+    let expected: Vec<Row> = [(7, 1), (8, 2), (20, 3), (21, 86_400)].map(|(offset, at)| telemetry(1, offset, at)).to_vec();
+    assert_eq!(all(&archive, TOPIC, 1).unwrap(), expected);
+}
+
+#[test]
+fn files_are_due_by_age_and_by_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let mut writer = Writer::new(archive.clone(), Limits { age_micros: 10_000_000, ..Limits::default() });
+    writer.push(&telemetry(0, 0, 0), time(100)).unwrap();
+    assert_eq!((writer.due(time(109)), writer.due(time(110))), (None, Some((TOPIC, 0))));
+    let mut writer = Writer::new(archive.clone(), Limits { total_bytes: 20_000, ..Limits::default() });
+    for offset in 0..1_000 {
+        let partition = i32::from(offset % 3 == 0);
+        writer.push(&telemetry(partition, offset, 0), time(0)).unwrap();
+        if let Some(at) = writer.due(time(0)) {
+            assert!(writer.bytes() >= 20_000);
+            assert_eq!(at, (TOPIC, 0), "the largest goes first");
+            return;
+        }
+    }
+    panic!("memory was never due at {} bytes", writer.bytes());
+}
+
+#[test]
+fn rows_lie_sorted_by_time_and_come_back_by_offset() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    // Two collectors whose events interleave, one of them 50 s behind.
+    let late = |offset: i64| 1_000 + offset / 10 - (offset % 2) * 50;
+    let stamped = |offset| Row { stamp: time(1_000 + offset / 10), ..telemetry(0, offset, late(offset)) };
+    let rows: Vec<Row> = (0..40_000).map(stamped).collect();
+    let limits = Limits { age_micros: i64::MAX, ..Limits::default() };
+    assert_eq!(write(&archive, limits, &rows).len(), 1);
+    let name = archive.files().unwrap().files[0].name.clone();
+    let mut times: Vec<i64> = Vec::new();
+    for batch in archive.reader(&name).unwrap().batches().unwrap() {
+        use arrow::array::AsArray;
+        let batch = batch.unwrap();
+        let column = batch.column_by_name("time").unwrap();
+        times.extend(column.as_primitive::<arrow::datatypes::TimestampMicrosecondType>().values());
+    }
+    assert!(times.is_sorted() && times.len() == rows.len());
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+}
+
+#[test]
+fn equal_rows_give_equal_files() {
+    let rows: Vec<Row> =
+        (0..5_000).map(|offset| telemetry((offset % 2) as i32, offset, 86_000 + offset / 10 - offset % 7)).collect();
+    let once = tempfile::tempdir().unwrap();
+    let twice = tempfile::tempdir().unwrap();
+    for folder in [&once, &twice] {
+        write(&Archive::folder(folder.path()).unwrap(), small(700), &rows);
+    }
+    let (a, b) = (files(once.path()), files(twice.path()));
+    assert!(a.len() > 4);
+    assert_eq!(a, b);
+}
+
+#[test]
+fn merged_rows_are_in_order_of_their_stamps() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let mut rows: Vec<Row> = (0..200).map(|offset| telemetry((offset % 3) as i32, offset, offset)).collect();
+    rows.extend((0..50).map(|offset| row(Topic::Workloads, 0, offset, offset * 4, &json!({"workload": "a/b"}))));
+    write(&archive, small(30), &rows);
+    let listing = archive.files().unwrap();
+    let merged: Vec<Row> = archive.merged(&listing, &[Topic::Workloads, TOPIC]).collect::<Result<_, _>>().unwrap();
+    assert_eq!(merged.len(), 250);
+    assert!(merged.is_sorted_by_key(|row| (row.stamp, row.topic != Topic::Workloads, row.partition, row.offset)));
+}
+
+#[test]
+fn other_peoples_files_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    write(&archive, Limits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 0)]);
+    let (good, bytes) = files(folder.path()).remove(0);
+    let good = folder.path().join(good);
+    let refused = |what: &str| {
+        let error = archive.files().map(drop).and_then(|()| all(&archive, TOPIC, 0).map(drop)).unwrap_err();
+        assert!(error.to_string().contains(what), "{error}");
+        error
+    };
+    let foreign = good.with_file_name("part-0.parquet");
+    fs::write(&foreign, b"PAR1").unwrap();
+    assert!(matches!(refused("part-0.parquet"), LakeError::Foreign { .. }));
+    fs::remove_file(&foreign).unwrap();
+    // Under another name than it was written as.
+    let other = good.with_file_name("gpu.telemetry.v1+0+00000000000000000002-00000000000000000003.parquet");
+    fs::copy(&good, &other).unwrap();
+    assert!(matches!(refused("it was written as"), LakeError::Foreign { .. }));
+    fs::remove_file(&other).unwrap();
+    // Cut off, and overwritten in the middle.
+    fs::write(&good, &bytes[..bytes.len() / 2]).unwrap();
+    assert!(matches!(refused("damaged"), LakeError::Damaged { .. }));
+    let mut torn = bytes.clone();
+    torn[8..200].fill(0x55);
+    fs::write(&good, &torn).unwrap();
+    assert!(matches!(refused("damaged"), LakeError::Damaged { .. }));
+    fs::write(&good, &bytes).unwrap();
+    assert_eq!(all(&archive, TOPIC, 0).unwrap().len(), 2);
+    fs::create_dir(folder.path().join("topic=mine")).unwrap();
+    fs::create_dir(folder.path().join("topic=mine/date=2026-01-02")).unwrap();
+    fs::copy(&good, folder.path().join("topic=mine/date=2026-01-02/a.parquet")).unwrap();
+    assert!(matches!(refused("topic=mine"), LakeError::Foreign { .. }));
+}
+
+#[test]
+fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<Row> = (0..9).map(|offset| telemetry(0, offset, 0)).collect();
+    let written = write(&archive, small(3), &rows);
+    assert_eq!(written.len(), 3);
+    let middle = folder.path().join(written[1].name.path());
+    let kept = fs::read(&middle).unwrap();
+    fs::remove_file(&middle).unwrap();
+    assert_eq!(archive.files().unwrap().gaps, [(TOPIC, 0, 3, 5)]);
+    assert!(archive.next_offsets().unwrap_err().to_string().contains("lacks offsets 3 to 5"));
+    fs::write(&middle, kept).unwrap();
+    // Inside another file's range: superseded.
+    let mut writer = Writer::new(archive.clone(), Limits::default());
+    rows[3..5].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    writer.roll_all().unwrap();
+    let listing = archive.files().unwrap();
+    assert_eq!((listing.files.len(), listing.superseded.len()), (3, 1));
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+    assert_eq!(archive.sweep().unwrap(), 1);
+    assert_eq!(archive.files().unwrap().superseded, []);
+    // Across two files: an error that names both.
+    let mut writer = Writer::new(archive.clone(), Limits::default());
+    rows[4..8].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    writer.roll_all().unwrap();
+    let error = archive.files().unwrap_err();
+    assert!(matches!(&error, LakeError::Overlap { first, second } if first != second), "{error}");
+}
+
+#[test]
+fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<Row> = (0..60).map(|offset| telemetry(0, offset, offset * 2_000)).collect();
+    let before = write(&archive, small(5), &rows);
+    let today = before.iter().filter(|file| file.name.date == "2026-01-03").count();
+    let done = compact(&archive, "2026-01-03", 128 << 20).unwrap();
+    assert_eq!((done.files_before, done.files_after, done.rows), ((before.len() - today) as u64, 1, 44));
+    assert!(done.bytes_after < done.bytes_before);
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+    assert_eq!(archive.files().unwrap().files.len(), 1 + today);
+    assert_eq!(compact(&archive, "2026-01-03", 128 << 20).unwrap(), crate::Compacted::default());
+    // A small target leaves files that would grow past it.
+    let done = compact(&archive, "2027-01-01", 1).unwrap();
+    assert_eq!(done, crate::Compacted::default());
+}
+
+#[test]
+fn an_object_store_takes_each_file_once() {
+    let archive = Archive::open("memory:///eadt/archive").unwrap();
+    let rows: Vec<Row> = (0..20).map(|offset| telemetry(0, offset, offset)).collect();
+    let written = write(&archive, small(6), &rows);
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+    // The same again is accepted, other content under the same name is not.
+    let name = &written[0].name;
+    let bytes = bytes::Bytes::from_static(b"other");
+    assert!(matches!(archive.create(name, bytes), Err(LakeError::Conflict { .. })));
+    let mut writer = Writer::new(archive.clone(), Limits::default());
+    rows[..6].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    assert_eq!(writer.roll_all().unwrap()[0], written[0]);
+    compact(&archive, "2027-01-01", 1 << 20).unwrap();
+    assert_eq!(archive.files().unwrap().files.len(), 1);
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+}
+
+#[test]
+fn unusable_places_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let text = |location: &str| Archive::open(location).unwrap_err().to_string();
+    assert!(text(file.to_str().unwrap()).contains("it is a file"));
+    assert!(text("").contains("empty"));
+    assert!(text("nonsense://x y").contains("cannot use"));
+    if cfg!(not(feature = "object-stores")) {
+        assert!(text("s3://bucket/x").contains("object-stores"));
+    }
+    assert!(Archive::find(folder.path()).unwrap_err().to_string().contains("no Parquet files"));
+    // An absent folder is an empty archive until something is written.
+    let absent = Archive::folder(&folder.path().join("a/b/c")).unwrap();
+    assert!(absent.next_offsets().unwrap().is_empty());
+    write(&absent, Limits::default(), &[telemetry(0, 0, 0)]);
+    assert_eq!(absent.next_offsets().unwrap(), [((TOPIC, 0), 1)].into());
+}
+
+#[test]
+fn windows_come_back_typed() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("archive");
+    let archive = Archive::folder(&root).unwrap();
+    let window = |n: i64| EfficiencyWindow {
+        id: format!("w{n}"),
+        workload: "ns/job".to_owned(),
+        window_start: time(n * 60),
+        window_end: time(n * 60 + 60),
+        energy_joules: Some(n as f64 / 3.0),
+        ..EfficiencyWindow::default()
+    };
+    let mut rows: Vec<Row> = (0..5).map(|n| row(Topic::EfficiencyWindows, 0, n, n * 60, &window(n))).collect();
+    rows.push(row(Topic::EfficiencyWindows, 0, 5, 300, &json!({"id": "", "workload": "ns/job"})));
+    let mut tombstone = row(Topic::EfficiencyWindows, 0, 6, 300, &json!({}));
+    tombstone.value = None;
+    rows.push(tombstone);
+    write(&archive, Limits::default(), &rows);
+    let read = read_windows(folder.path()).unwrap();
+    assert_eq!(read.events, (0..5).map(window).collect::<Vec<_>>());
+    assert_eq!(read.refused.iter().map(|(partition, offset, _)| (*partition, *offset)).collect::<Vec<_>>(), [(0, 5)]);
+    let read = read_events::<EfficiencyWindow>(&Archive::find(&root).unwrap(), Topic::Decisions).unwrap();
+    assert_eq!(read.events, []);
+}
+
+/// Files of an older version lack columns; files of a newer one have some that must not be dropped.
+#[test]
+fn older_files_are_read_and_newer_ones_refused() {
+    use arrow::array::{ArrayRef, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::file::metadata::KeyValue;
+    use parquet::file::properties::WriterProperties;
+    use std::sync::Arc;
+
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows = [telemetry(0, 0, 0), telemetry(0, 1, 1)];
+    let name = write(&archive, Limits::default(), &rows)[0].name.clone();
+    let batch = archive.reader(&name).unwrap().batches().unwrap().next().unwrap().unwrap();
+    let rewrite = |batch: &RecordBatch| {
+        let metadata =
+            vec![KeyValue::new("eadt.format".to_owned(), "1".to_owned()), KeyValue::new("eadt.place".to_owned(), name.path())];
+        let properties = WriterProperties::builder().set_key_value_metadata(Some(metadata)).build();
+        let mut bytes = Vec::new();
+        let mut writer = ArrowWriter::try_new(&mut bytes, batch.schema(), Some(properties)).unwrap();
+        writer.write(batch).unwrap();
+        writer.close().unwrap();
+        fs::write(folder.path().join(name.path()), bytes).unwrap();
+    };
+    let older: Vec<(String, ArrayRef)> = batch
+        .schema()
+        .fields()
+        .iter()
+        .zip(batch.columns())
+        .filter(|(field, _)| field.name() != "mps_enabled" && field.name() != "headers_json")
+        .map(|(field, array)| (field.name().clone(), Arc::clone(array)))
+        .collect();
+    rewrite(&RecordBatch::try_from_iter_with_nullable(older.into_iter().map(|(name, array)| (name, array, true))).unwrap());
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
+    let schema = batch.schema();
+    let newer = schema.fields().iter().zip(batch.columns()).map(|(f, a)| (f.name().clone(), Arc::clone(a), true));
+    let newer = newer.chain([("brand_new".to_owned(), Arc::clone(batch.column(0)), true)]);
+    rewrite(&RecordBatch::try_from_iter_with_nullable(newer).unwrap());
+    let error = all(&archive, TOPIC, 0).unwrap_err();
+    assert!(matches!(&error, LakeError::Newer { column, .. } if column == "brand_new"), "{error}");
+}

@@ -1,0 +1,214 @@
+//! Rows to files: one open file a partition, rolled by rows, bytes, age and date.
+
+use std::collections::BTreeMap;
+
+use arrow::array::RecordBatch;
+use eadt_schemas::{EventTime, Topic};
+
+use crate::archive::Archive;
+use crate::columns::Columns;
+use crate::error::{LakeError, Result};
+use crate::file;
+use crate::layout::FileName;
+use crate::row::Row;
+
+/// When a file is complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows in a file.
+    pub rows: usize,
+    /// Memory of one open file, in bytes, before encoding.
+    pub bytes: usize,
+    /// Memory of all open files; past it the largest are written first.
+    pub total_bytes: usize,
+    /// Microseconds from a file's first row until it is written.
+    pub age_micros: i64,
+}
+
+impl Default for Limits {
+    /// 983,040 rows (eight row groups), 128 MiB, 256 MiB, ten minutes.
+    fn default() -> Self {
+        Self { rows: 8 * file::ROW_GROUP_ROWS, bytes: 128 << 20, total_bytes: 256 << 20, age_micros: 600_000_000 }
+    }
+}
+
+/// A file that became visible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    pub name: FileName,
+    pub rows: u64,
+    /// Of the file.
+    pub bytes: u64,
+}
+
+/// Turns rows into files. Each offset ends up in exactly one file; ranges of files adjoin.
+///
+/// A call that fails has taken nothing and lost nothing: it may be repeated.
+#[derive(Debug)]
+pub struct Writer {
+    archive: Archive,
+    limits: Limits,
+    partitions: BTreeMap<(Topic, i32), Partition>,
+}
+
+#[derive(Debug)]
+struct Partition {
+    /// First offset of the next file.
+    first: i64,
+    /// Every offset before it is accounted for.
+    next: i64,
+    date: String,
+    since: EventTime,
+    columns: Columns,
+    batches: Vec<RecordBatch>,
+    rows: usize,
+    batch_bytes: usize,
+    deleted: Vec<(i64, i64)>,
+}
+
+/// Rows in one batch of an open file.
+const BATCH_ROWS: usize = 16_384;
+
+impl Partition {
+    fn new(topic: Topic, offset: i64) -> Self {
+        Self {
+            first: offset,
+            next: offset,
+            date: String::new(),
+            since: EventTime::default(),
+            columns: Columns::new(topic),
+            batches: Vec::new(),
+            rows: 0,
+            batch_bytes: 0,
+            deleted: Vec::new(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.batch_bytes + self.columns.bytes()
+    }
+
+    fn seal(&mut self) {
+        if self.columns.rows() > 0 {
+            let batch = self.columns.take();
+            self.batch_bytes += batch.get_array_memory_size();
+            self.batches.push(batch);
+        }
+    }
+}
+
+impl Writer {
+    pub fn new(archive: Archive, limits: Limits) -> Self {
+        Self { archive, limits, partitions: BTreeMap::new() }
+    }
+
+    pub fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// Begins a partition at this offset: the next file's range starts there. What was open for it is forgotten.
+    pub fn start(&mut self, topic: Topic, partition: i32, offset: i64) {
+        self.partitions.insert((topic, partition), Partition::new(topic, offset));
+    }
+
+    /// Says that the log deleted these offsets (inclusive) before they could be read: the next file's range covers them,
+    /// and the file says so. Only the next due offset and later ones count.
+    pub fn deleted(&mut self, topic: Topic, partition: i32, to: i64) {
+        if let Some(open) = self.partitions.get_mut(&(topic, partition)).filter(|open| to >= open.next) {
+            open.deleted.push((open.next, to));
+            open.next = to + 1;
+        }
+    }
+
+    /// Takes a row. `now` dates the open file; it is read only for a file's first row. A row of a partition that was not
+    /// started starts it. A row of another date than the open file's completes that file, which is then returned.
+    pub fn push(&mut self, row: &Row, now: EventTime) -> Result<Option<Written>> {
+        let at = (row.topic, row.partition);
+        let open = self.partitions.entry(at).or_insert_with(|| Partition::new(row.topic, row.offset));
+        if row.offset < open.next {
+            let Row { topic, partition, offset, .. } = *row;
+            return Err(LakeError::Order { topic, partition, offset, expected: open.next });
+        }
+        let date = row.stamp.date();
+        let written = if open.rows > 0 && open.date != date { self.roll(row.topic, row.partition)? } else { None };
+        let open = self.partitions.entry(at).or_insert_with(|| Partition::new(row.topic, row.offset));
+        if open.rows == 0 {
+            (open.date, open.since) = (date, now);
+        }
+        open.columns.push(row);
+        open.rows += 1;
+        open.next = row.offset + 1;
+        if open.columns.rows() >= BATCH_ROWS {
+            open.seal();
+        }
+        Ok(written)
+    }
+
+    /// Every offset before `position` was delivered: those without a record belong to the open file, too.
+    pub fn end(&mut self, topic: Topic, partition: i32, position: i64) {
+        if let Some(open) = self.partitions.get_mut(&(topic, partition)) {
+            open.next = open.next.max(position);
+        }
+    }
+
+    /// Memory of the open files in bytes.
+    pub fn bytes(&self) -> usize {
+        self.partitions.values().map(Partition::bytes).sum()
+    }
+
+    /// Rows that are in no file yet.
+    pub fn rows(&self) -> usize {
+        self.partitions.values().map(|open| open.rows).sum()
+    }
+
+    /// The first offset of a partition that is in no file.
+    pub fn durable(&self, topic: Topic, partition: i32) -> Option<i64> {
+        self.partitions.get(&(topic, partition)).map(|open| open.first)
+    }
+
+    /// The partition whose open file is due at `now`, by rows, bytes, age or the memory of all.
+    pub fn due(&self, now: EventTime) -> Option<(Topic, i32)> {
+        let limits = &self.limits;
+        let full = self.partitions.iter().find(|(_, open)| {
+            open.rows > 0
+                && (open.rows >= limits.rows
+                    || open.bytes() >= limits.bytes
+                    || now.micros() - open.since.micros() >= limits.age_micros)
+        });
+        let largest = || {
+            let largest = self.partitions.iter().max_by_key(|(_, open)| open.bytes());
+            largest.filter(|_| self.bytes() >= limits.total_bytes)
+        };
+        full.or_else(largest).filter(|(_, open)| open.rows > 0).map(|(at, _)| *at)
+    }
+
+    /// Writes one partition's open file; `None` where it has no rows.
+    pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<Written>> {
+        let Some(open) = self.partitions.get_mut(&(topic, partition)).filter(|open| open.rows > 0) else {
+            return Ok(None);
+        };
+        open.seal();
+        let name = FileName { topic, partition, first: open.first, last: open.next - 1, date: open.date.clone() };
+        let bytes = file::encode(&name, &open.batches, &open.deleted)?;
+        let written = Written { name, rows: open.rows as u64, bytes: bytes.len() as u64 };
+        self.archive.create(&written.name, bytes)?;
+        let next = open.next;
+        *open = Partition::new(topic, next);
+        Ok(Some(written))
+    }
+
+    /// Writes every open file that has rows. On an error the rest stays open; the call may be repeated.
+    pub fn roll_all(&mut self) -> Result<Vec<Written>> {
+        let open: Vec<_> = self.partitions.keys().copied().collect();
+        let mut written = Vec::new();
+        for (topic, partition) in open {
+            written.extend(self.roll(topic, partition)?);
+        }
+        Ok(written)
+    }
+
+    /// Forgets a partition and what is open for it: somebody else owns it now.
+    pub fn forget(&mut self, topic: Topic, partition: i32) {
+        self.partitions.remove(&(topic, partition));
+    }
+}
