@@ -1,0 +1,302 @@
+//! One Apache Kafka broker (KRaft, broker and controller in one), fetched by Maven.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+const POM: &str = include_str!("../kafka/pom.xml");
+const SERVER: &str = include_str!("../kafka/server.properties");
+const INSTALL: &str = "`cargo xtask test --install` installs what the tests need";
+/// Small and quick to start; a benchmark drops the tier limit.
+const JVM: [&str; 7] = [
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:MaxDirectMemorySize=128m",
+    "-XX:-UsePerfData",
+    "-Djava.awt.headless=true",
+];
+const LOGGING: [&str; 2] = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.showDateTime=true"];
+const READY_WITHIN: Duration = Duration::from_mins(1);
+
+/// Ends the broker and removes its data once standard input closes, which it does however the parent ends.
+const KEEPER: &str = r#"
+dir=$1 log=$2; shift 2
+"$@" </dev/null >>"$log" 2>&1 &
+pid=$!
+echo $pid >"$dir/pid.new" && mv "$dir/pid.new" "$dir/pid"
+cat >/dev/null
+kill -9 $pid 2>/dev/null
+wait $pid 2>/dev/null
+[ -e "$dir/keep" ] || rm -rf "$dir"
+"#;
+
+/// A running broker. Dropping it ends it and removes its data; its log stays in the cache folder.
+#[derive(Debug)]
+pub struct Kafka {
+    dir: PathBuf,
+    log: PathBuf,
+    jars: PathBuf,
+    port: u16,
+    keeper: Option<Keeper>,
+}
+
+#[derive(Debug)]
+struct Keeper {
+    process: Child,
+    // Held open for as long as the broker is wanted.
+    stdin: Option<ChildStdin>,
+    broker: Pid,
+}
+
+impl Kafka {
+    /// Fetches the jars where they are not there yet, and starts a broker with empty data on free ports.
+    pub fn start() -> Result<Self> {
+        Self::start_with(&[])
+    }
+
+    /// The same with further lines for `server.properties`.
+    pub fn start_with(settings: &[&str]) -> Result<Self> {
+        let jars = fetch()?;
+        let mut attempt = 1;
+        loop {
+            // Another process may take a port between its choice and its use.
+            match Self::try_start(&jars, settings) {
+                Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => attempt += 1,
+                started => return started,
+            }
+        }
+    }
+
+    fn try_start(jars: &Path, settings: &[&str]) -> Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("eadt-kafka-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(&name);
+        fs::create_dir_all(&dir)?;
+        let logs = cache()?.join("kafka-logs");
+        fs::create_dir_all(&logs)?;
+        forget_old_logs(&logs);
+        let (port, controller_port) = free_ports()?;
+        let mut properties = SERVER
+            .replace("@PORT@", &port.to_string())
+            .replace("@CONTROLLER_PORT@", &controller_port.to_string())
+            .replace("@DIR@", &dir.display().to_string());
+        for line in settings {
+            properties.push_str(line);
+            properties.push('\n');
+        }
+        fs::write(dir.join("server.properties"), properties)?;
+        let mut kafka = Self { log: logs.join(format!("{name}.log")), dir, jars: jars.to_path_buf(), port, keeper: None };
+        kafka.format()?;
+        kafka.run()?;
+        Ok(kafka)
+    }
+
+    /// `host:port` for clients.
+    pub fn brokers(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Where the broker's output is, also after its end.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The broker's process id, `None` while it is stopped.
+    pub fn pid(&self) -> Option<i32> {
+        self.keeper.as_ref().map(|keeper| keeper.broker.as_raw_nonzero().get())
+    }
+
+    /// Ends the broker in good order and keeps its data for [`Self::start_again`].
+    pub fn stop(&mut self) -> Result<()> {
+        self.end(Signal::TERM, Duration::from_secs(15))
+    }
+
+    /// Kills the broker (SIGKILL) and keeps its data for [`Self::start_again`].
+    pub fn kill(&mut self) -> Result<()> {
+        self.end(Signal::KILL, Duration::from_secs(5))
+    }
+
+    /// Stops the broker's threads where they are (SIGSTOP), or lets them go on (SIGCONT).
+    pub fn freeze(&self, frozen: bool) -> Result<()> {
+        let keeper = self.keeper.as_ref().context("the broker is stopped")?;
+        Ok(kill_process(keeper.broker, if frozen { Signal::STOP } else { Signal::CONT })?)
+    }
+
+    /// Starts a stopped or killed broker on the same ports and data.
+    pub fn start_again(&mut self) -> Result<()> {
+        ensure!(self.keeper.is_none(), "the broker is running");
+        self.run()
+    }
+
+    fn end(&mut self, signal: Signal, within: Duration) -> Result<()> {
+        let Some(keeper) = self.keeper.take() else { return Ok(()) };
+        fs::write(self.dir.join("keep"), "")?;
+        kill_process(keeper.broker, signal).context("ending the broker")?;
+        let begun = Instant::now();
+        // The keeper has not waited for it yet, so the process id still is the broker's.
+        while is_alive(keeper.broker) && begun.elapsed() < within {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        drop(keeper);
+        fs::remove_file(self.dir.join("keep"))?;
+        Ok(())
+    }
+
+    fn format(&self) -> Result<()> {
+        let output = Command::new("java")
+            .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
+            .arg(self.class_path())
+            .args(["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c"])
+            .arg(self.dir.join("server.properties"))
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| anyhow!("java does not start ({error}): {INSTALL}"))?;
+        let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
+        ensure!(output.status.success(), "formatting the broker's storage failed: {}", said());
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<()> {
+        let from = fs::metadata(&self.log).map_or(0, |meta| meta.len());
+        let mut process = Command::new("sh")
+            .args(["-c", KEEPER, "keeper"])
+            .args([&self.dir, &self.log])
+            .arg("java")
+            .args(JVM)
+            .args(LOGGING)
+            .arg("-cp")
+            .arg(self.class_path())
+            .arg("kafka.Kafka")
+            .arg(self.dir.join("server.properties"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("starting sh")?;
+        let stdin = process.stdin.take();
+        let begun = Instant::now();
+        let broker = loop {
+            let text = fs::read_to_string(self.dir.join("pid")).unwrap_or_default();
+            if let Some(pid) = text.trim().parse().ok().and_then(Pid::from_raw) {
+                break pid;
+            }
+            ensure!(begun.elapsed() < READY_WITHIN, "sh did not start the broker");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        fs::remove_file(self.dir.join("pid"))?;
+        self.keeper = Some(Keeper { process, stdin, broker });
+        loop {
+            let lines = self.lines(from);
+            if lines.iter().any(|line| line.contains("Kafka Server started")) {
+                return Ok(());
+            }
+            let alive = is_alive(broker);
+            if !alive || begun.elapsed() > READY_WITHIN {
+                let state = if alive { "is not ready after a minute" } else { "ended at its start" };
+                let told = lines[lines.len().saturating_sub(15)..].join("\n");
+                bail!("the Kafka broker {state}; its log is {}:\n{told}", self.log.display());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn lines(&self, from: u64) -> Vec<String> {
+        use std::io::{Seek, SeekFrom};
+        let Ok(mut file) = File::open(&self.log) else { return Vec::new() };
+        if file.seek(SeekFrom::Start(from)).is_err() {
+            return Vec::new();
+        }
+        BufReader::new(file).lines().map_while(Result::ok).collect()
+    }
+
+    fn class_path(&self) -> String {
+        format!("{}/*", self.jars.display())
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stdin.take();
+        if let Err(error) = self.process.wait() {
+            eprintln!("waiting for the broker's keeper failed: {error}");
+        }
+    }
+}
+
+/// False for a process that has ended, also where nobody has waited for it yet.
+fn is_alive(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.map_or_else(
+        |_| !Path::new("/proc/self").exists() && test_kill_process(pid).is_ok(),
+        |stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'),
+    )
+}
+
+fn free_ports() -> Result<(u16, u16)> {
+    let (one, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
+}
+
+fn cache() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("EADT_CACHE") {
+        return Ok(dir.into());
+    }
+    let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let user = user.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
+    Ok(user.context("neither HOME nor XDG_CACHE_HOME is set: set EADT_CACHE to a folder for the jars of Apache Kafka")?.join("eadt"))
+}
+
+fn version() -> &'static str {
+    POM.split("<kafka.version>").nth(1).and_then(|rest| rest.split('<').next()).expect("the pom names a version")
+}
+
+/// The folder with Kafka's jars, fetched by Maven where they are not there yet. Safe to call from several processes at once.
+pub fn fetch() -> Result<PathBuf> {
+    let cache = cache()?;
+    let jars = cache.join(format!("kafka-{}", version()));
+    if jars.join(".complete").exists() {
+        return Ok(jars);
+    }
+    fs::create_dir_all(&cache).with_context(|| format!("making {}", cache.display()))?;
+    let lock = File::create(cache.join("kafka.lock"))?;
+    lock.lock().context("waiting for another process that fetches Apache Kafka")?;
+    if jars.join(".complete").exists() {
+        return Ok(jars);
+    }
+    let pom = cache.join("kafka-pom.xml");
+    fs::write(&pom, POM)?;
+    let output = Command::new("mvn")
+        .args(["-B", "-q", "-f"])
+        .arg(&pom)
+        .args(["dependency:copy-dependencies", "-DincludeScope=runtime"])
+        .arg(format!("-DoutputDirectory={}", jars.display()))
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| anyhow!("mvn does not start ({error}), so Apache Kafka cannot be fetched: {INSTALL}"))?;
+    let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
+    ensure!(output.status.success(), "fetching Apache Kafka {} with Maven failed: {}", version(), said());
+    fs::write(jars.join(".complete"), "")?;
+    Ok(jars)
+}
+
+/// Keeps the logs of the last runs.
+fn forget_old_logs(logs: &Path) {
+    let Ok(entries) = fs::read_dir(logs) else { return };
+    let mut by_age: Vec<_> =
+        entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
+    by_age.sort();
+    let old = by_age.len().saturating_sub(30);
+    for (_, path) in &by_age[..old] {
+        // Another test process may have removed it already.
+        drop(fs::remove_file(path));
+    }
+}
