@@ -1,1 +1,193 @@
-//! eadt-collector
+//! The collector: what GPUs draw and what training jobs get done becomes events in the log.
+//!
+//! In: this machine's GPUs through NVML; dcgm-exporter endpoints; progress posted by jobs over HTTP, also in Kubeflow
+//! Trainer's form; jobs' own Prometheus endpoints. Out: `gpu.telemetry.v1` and `training.progress.v1`, one sample
+//! one event. It never invents a value (what is not supported or failed is absent, never zero), never changes a
+//! setting of a GPU, never blocks a source while the log is away, and never loses an event uncounted: sampled =
+//! sent + dropped.
+//!
+//! Sources stand behind one trait ([`source::Source`]) and hand events to one [`outlet::Outlet`]; one thread publishes
+//! from a bounded [`buffer`]. Each source names itself in `collector`: `NAME/nvml`, `NAME/dcgm`, `NAME/progress`,
+//! `NAME/job`. A graceful stop marks the last event of everything `last`; then the buffer is drained.
+
+pub mod assignments;
+pub mod buffer;
+pub mod clock;
+pub mod dcgm;
+pub mod metrics;
+pub mod nvml;
+pub mod outlet;
+pub mod plausible;
+pub mod progress;
+pub mod prometheus_text;
+pub mod publish;
+mod scrape;
+pub mod settings;
+pub mod source;
+pub mod tenancy;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use eadt_bus::Bus;
+use eadt_service::supervise::OnFailure;
+use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor};
+
+use assignments::Assignments;
+use buffer::{Buffer, Limits};
+use clock::{Clock, SystemClock};
+use metrics::CollectorMetrics;
+use nvml::{Driver, NvmlSource};
+use outlet::Outlet;
+pub use publish::{Dropped, Summary};
+use publish::{PublishError, Publisher};
+pub use settings::{RawSettings, Settings, SettingsError, host_name};
+use source::{Source, SourceError};
+
+/// What the collector works with.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    pub bus: Arc<dyn Bus>,
+    /// Prefix of topic names, `eadt.` by default.
+    pub topic_prefix: String,
+    pub metrics: Metrics,
+    pub health: Health,
+    /// Cancelled: everything is marked, drained and ended.
+    pub shutdown: Shutdown,
+    pub clock: Arc<dyn Clock>,
+    /// Sampled instead of NVML's GPUs where `nvml.enabled` is set: a simulated machine, or a test's.
+    pub driver: Option<Arc<dyn Driver>>,
+}
+
+impl Environment {
+    /// With the machine's clock and its own GPUs.
+    pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
+        let topic_prefix = topic_prefix.to_owned();
+        Self { bus, topic_prefix, metrics, health, shutdown, clock: Arc::new(SystemClock), driver: None }
+    }
+}
+
+/// Why the collector ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectorError {
+    #[error("a source cannot start")]
+    Start(#[source] SourceError),
+    #[error("the collector failed")]
+    Task(#[source] Failure),
+    #[error(transparent)]
+    Publish(PublishError),
+}
+
+/// Collects until shutdown, or until something fails that it cannot do without. Then everything sampled was sent, or
+/// is counted in the summary by the reason why not.
+pub async fn run(settings: Settings, environment: Environment) -> Result<Summary, CollectorError> {
+    let ready = environment.health.part("collector");
+    let metrics = CollectorMetrics::new(&environment.metrics);
+    let limits = Limits { events: settings.buffer.events, bytes: settings.buffer.bytes };
+    let buffer = Arc::new(Buffer::new(limits));
+    let outlet = Outlet::new(buffer.clone(), metrics.clone(), &settings.name, &environment.topic_prefix);
+    let assignments = Assignments::new(&settings.assignments);
+    // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
+    let shutdown = environment.shutdown.child_token();
+
+    let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments).map_err(CollectorError::Start)?;
+    for source in &mut sources {
+        source.open().await.map_err(CollectorError::Start)?;
+    }
+
+    let mut tasks = Supervisor::new(shutdown.clone());
+    for source in sources {
+        let stop = shutdown.clone();
+        tasks.spawn(source.name(), OnFailure::Fatal, async move { source.run(stop).await });
+    }
+    if let Some(path) = settings.assignments_file.clone() {
+        let follow = assignments.follow(path, metrics.clone(), shutdown.clone());
+        tasks.spawn("assignments", OnFailure::Fatal, async move {
+            follow.await;
+            Ok::<_, SourceError>(())
+        });
+    }
+    let result: Arc<Mutex<Option<Result<Summary, PublishError>>>> = Arc::default();
+    let mut publishing = Supervisor::new(shutdown.clone());
+    let publisher = Publisher {
+        bus: environment.bus.clone(),
+        buffer: buffer.clone(),
+        name: format!("eadt-collector-{}", settings.name),
+        drain: settings.buffer.drain,
+        shutdown: shutdown.clone(),
+        metrics,
+    };
+    let slot = result.clone();
+    publishing.spawn_thread("publisher", OnFailure::Fatal, move || {
+        let ended = publisher.run();
+        *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
+        Ok::<_, PublishError>(())
+    });
+    ready.set(true);
+    tracing::info!(name = settings.name, node = settings.node, "collector runs");
+
+    let collecting = async {
+        let ended = tasks.join().await;
+        // Only now has every source said its last.
+        buffer.close();
+        ended
+    };
+    let (collected, published) = tokio::join!(collecting, publishing.join());
+    ready.set(false);
+    published.map_err(CollectorError::Task)?;
+    let ended = result.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let summary = match ended {
+        Some(Ok(summary)) => summary,
+        Some(Err(error)) => return Err(CollectorError::Publish(error)),
+        None => Summary::default(),
+    };
+    tracing::info!(
+        sampled = summary.sampled,
+        sent = summary.sent,
+        dropped_buffer_full = summary.dropped.buffer_full,
+        dropped_delivery_failed = summary.dropped.delivery_failed,
+        dropped_unconfirmed = summary.dropped.unconfirmed,
+        dropped_shutdown = summary.dropped.shutdown,
+        "collector ended"
+    );
+    collected.map_err(CollectorError::Task)?;
+    Ok(summary)
+}
+
+fn sources(
+    settings: &Settings,
+    environment: &Environment,
+    outlet: &Outlet,
+    metrics: &CollectorMetrics,
+    assignments: &Assignments,
+) -> Result<Vec<Box<dyn Source>>, SourceError> {
+    let clock = &environment.clock;
+    let named = |kind: &str| format!("{}/{kind}", settings.name);
+    let mut sources: Vec<Box<dyn Source>> = Vec::new();
+    if let Some(nvml) = settings.nvml.clone() {
+        let context = nvml::Context {
+            outlet: outlet.clone(),
+            metrics: metrics.clone(),
+            clock: clock.clone(),
+            assignments: assignments.clone(),
+            collector: named("nvml"),
+            node: settings.node.clone(),
+        };
+        sources.push(Box::new(match &environment.driver {
+            Some(driver) => NvmlSource::with_driver(nvml, context, driver.clone()),
+            None => NvmlSource::new(nvml, context),
+        }));
+    }
+    for dcgm in settings.dcgm.clone() {
+        let (outlet, metrics, assignments) = (outlet.clone(), metrics.clone(), assignments.clone());
+        sources.push(Box::new(dcgm::DcgmSource::new(dcgm, outlet, metrics, assignments, clock.clone(), named("dcgm"))?));
+    }
+    if let Some(progress) = settings.progress.clone() {
+        let (outlet, metrics) = (outlet.clone(), metrics.clone());
+        sources.push(Box::new(progress::http::HttpSource::new(progress, outlet, metrics, clock.clone(), named("progress"))));
+    }
+    for job in settings.jobs.clone() {
+        let (outlet, metrics) = (outlet.clone(), metrics.clone());
+        sources.push(Box::new(progress::job::JobSource::new(job, outlet, metrics, clock.clone(), named("job"))?));
+    }
+    Ok(sources)
+}

@@ -1,0 +1,185 @@
+//! Which workloads a GPU works for, told by the operator or by a file.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use eadt_service::Shutdown;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::CollectorMetrics;
+use crate::tenancy::Tenant;
+
+/// One statement: this device works for this workload.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Assignment {
+    /// UUID of the GPU, its index on this node, or `*` for every GPU that no other assignment names.
+    pub device: String,
+    /// `namespace/name`.
+    pub workload: String,
+    /// Part of the GPU's power attributed to it, above 0 to 1; default: an equal part among the GPU's workloads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+}
+
+pub(crate) fn is_workload(text: &str) -> bool {
+    text.len() <= 253
+        && !text.chars().any(char::is_control)
+        && matches!(text.split_once('/'), Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
+}
+
+/// Refuses what cannot be meant: no workload, a workload twice, shares above the whole.
+pub(crate) fn check(assignments: &[Assignment]) -> Result<(), String> {
+    let mut sums: HashMap<&str, (f64, Vec<&str>)> = HashMap::new();
+    for a in assignments {
+        if a.device.is_empty() {
+            return Err(format!("no device is named for workload={}", a.workload));
+        }
+        if !is_workload(&a.workload) {
+            return Err(format!("{:?} is not namespace/name, device={}", a.workload, a.device));
+        }
+        if let Some(share) = a.share.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            return Err(format!("share={share} is not above 0 and at most 1, device={}", a.device));
+        }
+        let (sum, workloads) = sums.entry(&a.device).or_default();
+        *sum += a.share.unwrap_or(0.0);
+        if *sum > 1.0 + 1e-9 {
+            return Err(format!("the shares sum to {sum}, more than the whole, device={}", a.device));
+        }
+        if workloads.contains(&a.workload.as_str()) {
+            return Err(format!("workload={} is named twice, device={}", a.workload, a.device));
+        }
+        workloads.push(&a.workload);
+    }
+    Ok(())
+}
+
+fn grouped(assignments: &[Assignment]) -> HashMap<String, Arc<[Tenant]>> {
+    let mut by_device: HashMap<&str, Vec<&Assignment>> = HashMap::new();
+    for a in assignments {
+        by_device.entry(&a.device).or_default().push(a);
+    }
+    by_device
+        .into_iter()
+        .map(|(device, list)| {
+            let given: f64 = list.iter().filter_map(|a| a.share).sum();
+            let open = list.iter().filter(|a| a.share.is_none()).count();
+            let tenants = list.iter().map(|a| {
+                let equal = (list.len() > 1).then(|| (1.0 - given).max(0.0) / open as f64);
+                Tenant { workload: a.workload.clone(), share: a.share.or(equal) }
+            });
+            (device.to_owned(), tenants.collect())
+        })
+        .collect()
+}
+
+/// The assignments in force. Clones share them.
+#[derive(Debug, Clone)]
+pub struct Assignments(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    fixed: HashMap<String, Arc<[Tenant]>>,
+    filed: RwLock<HashMap<String, Arc<[Tenant]>>>,
+}
+
+impl Assignments {
+    /// Assignments that hold until a file says otherwise.
+    pub fn new(fixed: &[Assignment]) -> Self {
+        Self(Arc::new(Inner { fixed: grouped(fixed), filed: RwLock::default() }))
+    }
+
+    /// The workloads of a GPU; `None` where nothing is said about it.
+    pub fn of(&self, uuid: &str, index: Option<u32>) -> Option<Arc<[Tenant]>> {
+        let index = index.map(|index| index.to_string());
+        let filed = self.0.filed.read().unwrap_or_else(PoisonError::into_inner);
+        [&*filed, &self.0.fixed]
+            .into_iter()
+            .find_map(|map| map.get(uuid).or_else(|| index.as_ref().and_then(|index| map.get(index))).or_else(|| map.get("*")))
+            .cloned()
+    }
+
+    fn replace(&self, assignments: &[Assignment]) {
+        *self.0.filed.write().unwrap_or_else(PoisonError::into_inner) = grouped(assignments);
+    }
+
+    /// Reads the file now. What was in force stays so where it cannot be used.
+    pub fn load(&self, path: &Path) -> Result<usize, String> {
+        let text = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
+        let list: Vec<Assignment> =
+            serde_json::from_slice(&text).map_err(|error| format!("not a JSON array of assignments: {error}"))?;
+        check(&list)?;
+        self.replace(&list);
+        Ok(list.len())
+    }
+
+    /// Follows the file until `shutdown`.
+    pub(crate) async fn follow(self, path: PathBuf, metrics: CollectorMetrics, shutdown: Shutdown) {
+        let mut seen: Option<Option<(SystemTime, u64)>> = None;
+        loop {
+            let state = std::fs::metadata(&path).and_then(|m| Ok((m.modified()?, m.len()))).ok();
+            if seen != Some(state) {
+                match self.load(&path) {
+                    Ok(count) => {
+                        metrics.assignments_failed.set(0);
+                        tracing::info!(path = %path.display(), count, "assignments read");
+                    }
+                    Err(error) => {
+                        metrics.assignments_failed.set(1);
+                        tracing::warn!(path = %path.display(), error, "assignments file not used; the last good one stays in force");
+                    }
+                }
+                seen = Some(state);
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a(device: &str, workload: &str, share: Option<f64>) -> Assignment {
+        Assignment { device: device.into(), workload: workload.into(), share }
+    }
+
+    #[test]
+    fn the_more_specific_statement_holds_and_open_shares_split_the_rest() {
+        let all = [a("*", "n/rest", None), a("0", "n/a", Some(0.5)), a("0", "n/b", None), a("0", "n/c", None)];
+        check(&all).unwrap();
+        let of = Assignments::new(&all);
+        let shares: Vec<_> = of.of("GPU-x", Some(0)).unwrap().iter().map(|t| (t.workload.clone(), t.share)).collect();
+        assert_eq!(shares, [("n/a".into(), Some(0.5)), ("n/b".into(), Some(0.25)), ("n/c".into(), Some(0.25))]);
+        assert_eq!(of.of("GPU-y", Some(1)).unwrap()[0].share, None);
+        assert!(Assignments::new(&[]).of("GPU-y", Some(1)).is_none());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_leaves_the_last_one_in_force() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let of = Assignments::new(&[a("*", "n/fixed", None)]);
+        std::fs::write(file.path(), r#"[{"device":"GPU-x","workload":"n/a"}]"#).unwrap();
+        assert_eq!(of.load(file.path()), Ok(1));
+        for bad in ["", "{}", r#"[{"device":"0","workload":"a"}]"#, r#"[{"device":"0","workload":"n/a","share":2}]"#] {
+            std::fs::write(file.path(), bad).unwrap();
+            assert!(of.load(file.path()).is_err(), "{bad}");
+        }
+        assert_eq!(of.of("GPU-x", None).unwrap()[0].workload, "n/a");
+        assert_eq!(of.of("GPU-y", None).unwrap()[0].workload, "n/fixed");
+    }
+
+    #[test]
+    fn shares_above_the_whole_are_refused() {
+        assert!(check(&[a("0", "n/a", Some(0.6)), a("0", "n/b", Some(0.6))]).is_err());
+        assert!(check(&[a("0", "n/a", None), a("0", "n/a", None)]).is_err());
+        assert!(check(&[a("0", "n/a", Some(f64::NAN))]).is_err());
+    }
+}

@@ -1,0 +1,177 @@
+//! The collector's metrics, prefix `eadt_collector_`.
+
+use eadt_service::Metrics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::AtomicU64;
+
+/// Why an event was not delivered: `buffer_full`, `delivery_failed`, `unconfirmed`, `shutdown`, `refused`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReasonLabel {
+    pub reason: &'static str,
+}
+
+/// Kind of source: `nvml`, `dcgm`, `progress`, `job`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SourceLabel {
+    pub source: &'static str,
+}
+
+/// UUID of a GPU, or `index-N` while it could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DeviceLabel {
+    pub device: String,
+}
+
+/// A device and the reading that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct DeviceCallLabel {
+    pub device: String,
+    pub call: &'static str,
+}
+
+/// A scraped URL and how the scrape ended: `ok`, `unreachable`, `timeout`, `status`, `too_large`, `not_text`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ScrapeLabel {
+    pub target: String,
+    pub outcome: &'static str,
+}
+
+/// A scraped URL and what was skipped: `malformed`, `sentinel`, `duplicate`, `implausible`, `no_device`,
+/// `mig_instance`, `unchanged`, `out_of_order`, `device_limit`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct SkippedLabel {
+    pub target: String,
+    pub kind: &'static str,
+}
+
+/// Endpoint (`v1`, `kubeflow`) and HTTP status code of the answer.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RequestLabel {
+    pub endpoint: &'static str,
+    pub code: u16,
+}
+
+/// All metrics of the collector. Clones share them.
+#[derive(Debug, Clone)]
+pub struct CollectorMetrics {
+    pub sampled: Family<SourceLabel, Counter>,
+    pub sent: Counter,
+    pub dropped: Family<ReasonLabel, Counter>,
+    pub buffer_events: Gauge,
+    pub buffer_bytes: Gauge,
+    pub log_reachable: Gauge,
+    pub assignments_failed: Gauge,
+    pub device_up: Family<DeviceLabel, Gauge>,
+    pub device_stuck: Family<DeviceLabel, Gauge>,
+    pub samples_missed: Family<DeviceLabel, Counter>,
+    pub readings_failed: Family<DeviceCallLabel, Counter>,
+    pub readings_implausible: Family<DeviceCallLabel, Counter>,
+    pub read_duration: Histogram,
+    pub counter_trusted: Family<DeviceLabel, Gauge>,
+    pub counter_error: Family<DeviceLabel, Gauge<f64, AtomicU64>>,
+    pub counter_resets: Family<DeviceLabel, Counter>,
+    pub scrapes: Family<ScrapeLabel, Counter>,
+    pub scrape_skipped: Family<SkippedLabel, Counter>,
+    pub requests: Family<RequestLabel, Counter>,
+    pub progress_sources: Gauge,
+}
+
+impl CollectorMetrics {
+    /// Registers all of them.
+    pub fn new(metrics: &Metrics) -> Self {
+        metrics.register("collector", Self::register)
+    }
+
+    fn register(registry: &mut Registry) -> Self {
+        let all = Self {
+            sampled: Family::default(),
+            sent: Counter::default(),
+            dropped: Family::default(),
+            buffer_events: Gauge::default(),
+            buffer_bytes: Gauge::default(),
+            log_reachable: Gauge::default(),
+            assignments_failed: Gauge::default(),
+            device_up: Family::default(),
+            device_stuck: Family::default(),
+            samples_missed: Family::default(),
+            readings_failed: Family::default(),
+            readings_implausible: Family::default(),
+            read_duration: Histogram::new(exponential_buckets(1e-5, 4.0, 10)),
+            counter_trusted: Family::default(),
+            counter_error: Family::default(),
+            counter_resets: Family::default(),
+            scrapes: Family::default(),
+            scrape_skipped: Family::default(),
+            requests: Family::default(),
+            progress_sources: Gauge::default(),
+        };
+        registry.register("events_sampled", "Events taken from a source, by kind of source", all.sampled.clone());
+        registry.register("events_sent", "Events that the log acknowledged", all.sent.clone());
+        registry.register("events_dropped", "Events that did not reach the log, by reason", all.dropped.clone());
+        registry.register("buffer_events", "Events waiting for the log", all.buffer_events.clone());
+        registry.register_with_unit("buffer", "Size of the events waiting for the log", Unit::Bytes, all.buffer_bytes.clone());
+        registry.register("log_reachable", "1 while the log takes events, 0 while it refuses them", all.log_reachable.clone());
+        registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
+        registry.register("device_up", "1 while the GPU is open and answers", all.device_up.clone());
+        registry.register("device_stuck", "1 while a call to the GPU has not returned in time", all.device_stuck.clone());
+        registry.register("samples_missed", "Samples due that the GPU gave no reading for", all.samples_missed.clone());
+        registry.register(
+            "readings_failed",
+            "Readings that failed for another reason than not being supported",
+            all.readings_failed.clone(),
+        );
+        registry.register(
+            "readings_implausible",
+            "Readings left out because their value is impossible",
+            all.readings_implausible.clone(),
+        );
+        registry.register_with_unit(
+            "read_duration",
+            "Time that one sample of one GPU takes",
+            Unit::Seconds,
+            all.read_duration.clone(),
+        );
+        registry.register(
+            "energy_counter_trusted",
+            "1 where the energy counter agreed with integrated power, 0 where it did not and is left out",
+            all.counter_trusted.clone(),
+        );
+        registry.register_with_unit(
+            "energy_counter_error",
+            "Counter over integrated power at the last check, less 1",
+            Unit::Other("ratio".into()),
+            all.counter_error.clone(),
+        );
+        registry.register("energy_counter_resets", "Times the energy counter fell", all.counter_resets.clone());
+        registry.register("scrapes", "Scrapes, by target and outcome", all.scrapes.clone());
+        registry.register(
+            "scrape_skipped",
+            "Lines, series and samples of scrapes that were not used, by kind",
+            all.scrape_skipped.clone(),
+        );
+        registry.register(
+            "progress_requests",
+            "Requests to the progress endpoint, by endpoint and status code",
+            all.requests.clone(),
+        );
+        registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
+        all
+    }
+
+    pub(crate) fn drop_events(&self, reason: &'static str, count: u64) {
+        if count > 0 {
+            self.dropped.get_or_create(&ReasonLabel { reason }).inc_by(count);
+        }
+    }
+
+    pub(crate) fn skip(&self, target: &str, kind: &'static str, count: u64) {
+        if count > 0 {
+            self.scrape_skipped.get_or_create(&SkippedLabel { target: target.to_owned(), kind }).inc_by(count);
+        }
+    }
+}

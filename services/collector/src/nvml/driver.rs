@@ -1,0 +1,443 @@
+//! NVML behind [`Driver`] and [`Gpu`]: the only file that knows the library. Reads only.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::path::Path;
+
+use eadt_schemas::latest::GpuTelemetry;
+use nvml_wrapper::bitmasks::device::ThrottleReasons;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::{DeviceArchitecture, SampleValue};
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper::sys_exports::field_id::{NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT};
+use nvml_wrapper::{Device, Nvml};
+
+use super::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+
+/// The loaded library.
+pub struct NvmlDriver {
+    nvml: Nvml,
+}
+
+impl std::fmt::Debug for NvmlDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("NvmlDriver")
+    }
+}
+
+impl NvmlDriver {
+    /// Loads and initialises the library; without a path, the system's own. Blocks, and may hang with a broken driver.
+    pub fn load(path: Option<&Path>) -> Result<Self, Lost> {
+        let candidates: Vec<&OsStr> = match path {
+            Some(path) => vec![path.as_os_str()],
+            // Only the second name is there without the development package.
+            None => vec![OsStr::new("libnvidia-ml.so"), OsStr::new("libnvidia-ml.so.1")],
+        };
+        let mut failure = None;
+        for candidate in candidates {
+            match Nvml::builder().lib_path(candidate).init() {
+                Ok(nvml) => return Ok(Self { nvml }),
+                Err(error) => {
+                    let missing = matches!(error, NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound);
+                    let advice = if missing {
+                        "install the NVIDIA driver, or set nvml.library_path"
+                    } else {
+                        "check the driver with nvidia-smi"
+                    };
+                    failure = Some(format!("cannot load NVML: {error}; {advice}, library={}", candidate.display()));
+                    if !missing {
+                        break;
+                    }
+                }
+            }
+        }
+        Err(Lost(failure.unwrap_or_default()))
+    }
+
+    /// Versions of driver and library in words.
+    pub fn version(&self) -> String {
+        let of = |version: Result<String, NvmlError>| version.unwrap_or_else(|_| "unknown".to_owned());
+        format!("driver {} NVML {}", of(self.nvml.sys_driver_version()), of(self.nvml.sys_nvml_version()))
+    }
+}
+
+impl Driver for NvmlDriver {
+    fn count(&self) -> Result<u32, Lost> {
+        self.nvml.device_count().map_err(|error| Lost(format!("cannot count the GPUs: {error}")))
+    }
+
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
+        let lost = |error: NvmlError| Lost(format!("cannot open the GPU: {error}"));
+        let device = self.nvml.device_by_index(index).map_err(lost)?;
+        let identity = Identity { uuid: device.uuid().map_err(lost)?, index, model: device.name().ok() };
+        let usage_is_average = power_usage_is_average(&device);
+        let mut gpu = NvmlGpu {
+            nvml: &self.nvml,
+            device,
+            identity,
+            usage_is_average,
+            unsupported: BTreeMap::new(),
+            gpm: None,
+            mps_servers: BTreeMap::new(),
+        };
+        // The probe: what is not supported is remembered here and never asked for again.
+        gpu.probe_gpm()?;
+        gpu.read(true, &mut GpuTelemetry::default(), &mut Vec::new())?;
+        body(&mut gpu);
+        Ok(())
+    }
+}
+
+/// `nvmlDeviceGetPowerUsage` is a one-second average on Ampere and later, GA100 apart.
+fn power_usage_is_average(device: &Device<'_>) -> bool {
+    match device.architecture() {
+        Ok(
+            DeviceArchitecture::Kepler
+            | DeviceArchitecture::Maxwell
+            | DeviceArchitecture::Pascal
+            | DeviceArchitecture::Volta
+            | DeviceArchitecture::Turing,
+        ) => false,
+        Ok(DeviceArchitecture::Ampere) => {
+            !device.cuda_compute_capability().is_ok_and(|capability| (capability.major, capability.minor) == (8, 0))
+        }
+        Ok(_) | Err(_) => true,
+    }
+}
+
+/// What is asked of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Call {
+    PowerInstant,
+    PowerAverage,
+    PowerUsage,
+    Energy,
+    Utilization,
+    SmClock,
+    MemoryClock,
+    Temperature,
+    MemoryTemperature,
+    Memory,
+    PowerLimit,
+    ThrottleReasons,
+    Processes,
+    Mps,
+    Mig,
+    Gpm,
+}
+
+impl Call {
+    const ALL: [Self; 16] = [
+        Self::PowerInstant,
+        Self::PowerAverage,
+        Self::PowerUsage,
+        Self::Energy,
+        Self::Utilization,
+        Self::SmClock,
+        Self::MemoryClock,
+        Self::Temperature,
+        Self::MemoryTemperature,
+        Self::Memory,
+        Self::PowerLimit,
+        Self::ThrottleReasons,
+        Self::Processes,
+        Self::Mps,
+        Self::Mig,
+        Self::Gpm,
+    ];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::PowerInstant => "power_instant",
+            Self::PowerAverage => "power_average",
+            Self::PowerUsage => "power_usage",
+            Self::Energy => "energy",
+            Self::Utilization => "utilization",
+            Self::SmClock => "sm_clock",
+            Self::MemoryClock => "memory_clock",
+            Self::Temperature => "temperature",
+            Self::MemoryTemperature => "memory_temperature",
+            Self::Memory => "memory",
+            Self::PowerLimit => "power_limit",
+            Self::ThrottleReasons => "throttle_reasons",
+            Self::Processes => "processes",
+            Self::Mps => "mps",
+            Self::Mig => "mig",
+            Self::Gpm => "gpm",
+        }
+    }
+}
+
+/// The readings that come in one call.
+const FIELDS: [(Call, u32); 3] = [
+    (Call::PowerInstant, NVML_FI_DEV_POWER_INSTANT),
+    (Call::PowerAverage, NVML_FI_DEV_POWER_AVERAGE),
+    (Call::MemoryTemperature, NVML_FI_DEV_MEMORY_TEMP),
+];
+
+const GPM: [GpmMetricId; 8] = [
+    GpmMetricId::GraphicsUtil,
+    GpmMetricId::SmUtil,
+    GpmMetricId::SmOccupancy,
+    GpmMetricId::AnyTensorUtil,
+    GpmMetricId::Fp32Util,
+    GpmMetricId::DramBwUtil,
+    GpmMetricId::PcieTxPerSec,
+    GpmMetricId::PcieRxPerSec,
+];
+
+const MIB: f64 = 1_048_576.0;
+
+/// The control daemon's server, by the name of its process.
+const MPS_SERVER: &str = "nvidia-cuda-mps-server";
+
+struct NvmlGpu<'a> {
+    nvml: &'a Nvml,
+    device: Device<'a>,
+    identity: Identity,
+    usage_is_average: bool,
+    unsupported: BTreeMap<Call, String>,
+    /// The last sample: a metric is the difference of two.
+    gpm: Option<GpmSample<'a>>,
+    /// Whether a process is an MPS server, by its id; `None` where its name cannot be had.
+    mps_servers: BTreeMap<u32, Option<bool>>,
+}
+
+enum Failure {
+    Unsupported,
+    Lost,
+    Transient,
+}
+
+fn classify(error: &NvmlError) -> Failure {
+    match error {
+        NvmlError::NotSupported
+        | NvmlError::NoPermission
+        | NvmlError::FunctionNotFound
+        | NvmlError::FailedToLoadSymbol(_)
+        | NvmlError::InvalidArg
+        | NvmlError::UnexpectedVariant(_) => Failure::Unsupported,
+        NvmlError::GpuLost
+        | NvmlError::ResetRequired
+        | NvmlError::Uninitialized
+        | NvmlError::DriverNotLoaded
+        | NvmlError::LibRmVersionMismatch => Failure::Lost,
+        _ => Failure::Transient,
+    }
+}
+
+impl<'n> NvmlGpu<'n> {
+    fn asks(&self, call: Call) -> bool {
+        !self.unsupported.contains_key(&call)
+    }
+
+    /// Sorts a result into a value, nothing, or the end.
+    fn take<T>(&mut self, call: Call, result: Result<T, NvmlError>, failed: &mut Vec<FailedReading>) -> Result<Option<T>, Lost> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => match classify(&error) {
+                Failure::Unsupported => {
+                    self.unsupported.insert(call, error.to_string());
+                    Ok(None)
+                }
+                Failure::Lost => Err(Lost(format!("{error}, call={}", call.name()))),
+                Failure::Transient => {
+                    failed.push(FailedReading { call: call.name(), detail: error.to_string() });
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    fn ask<T>(
+        &mut self,
+        call: Call,
+        failed: &mut Vec<FailedReading>,
+        read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
+    ) -> Result<Option<T>, Lost> {
+        if !self.asks(call) {
+            return Ok(None);
+        }
+        let result = read(&self.device);
+        self.take(call, result, failed)
+    }
+
+    fn fields(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        let wanted: Vec<_> = FIELDS.into_iter().filter(|(call, _)| self.asks(*call)).collect();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<_> = wanted.iter().map(|(_, id)| FieldId(*id)).collect();
+        let values = match self.device.field_values_for(&ids) {
+            Ok(values) => values,
+            Err(error) => {
+                for (call, _) in wanted {
+                    self.take::<()>(call, Err(error_again(&error)), failed)?;
+                }
+                return Ok(());
+            }
+        };
+        for ((call, _), value) in wanted.into_iter().zip(values) {
+            let value = value.and_then(|sample| sample.value).map(|value| match value {
+                SampleValue::F64(value) => value,
+                SampleValue::U32(value) => f64::from(value),
+                SampleValue::U64(value) => value as f64,
+                SampleValue::I64(value) => value as f64,
+            });
+            let value = self.take(call, value, failed)?;
+            match call {
+                Call::PowerInstant => into.power_watts = value.map(|milliwatts| milliwatts / 1000.0),
+                Call::PowerAverage => into.power_average_watts = value.map(|milliwatts| milliwatts / 1000.0),
+                _ => into.memory_temperature_celsius = value,
+            }
+        }
+        Ok(())
+    }
+
+    fn power_usage(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        let field = if self.usage_is_average { Call::PowerAverage } else { Call::PowerInstant };
+        if self.asks(field) {
+            return Ok(());
+        }
+        let watts = self.ask(Call::PowerUsage, failed, Device::power_usage)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
+        if self.usage_is_average {
+            into.power_average_watts = watts;
+        } else {
+            into.power_watts = watts;
+        }
+        Ok(())
+    }
+
+    fn probe_gpm(&mut self) -> Result<(), Lost> {
+        let supported = self.ask(Call::Gpm, &mut Vec::new(), Device::gpm_support)?;
+        if supported == Some(false) {
+            self.unsupported.insert(Call::Gpm, "not supported by this GPU".to_owned());
+        }
+        Ok(())
+    }
+
+    fn gpm(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        if !self.asks(Call::Gpm) {
+            return Ok(());
+        }
+        let result = self.device.gpm_sample();
+        let Some(now) = self.take(Call::Gpm, result, failed)? else {
+            self.gpm = None;
+            return Ok(());
+        };
+        let Some(before) = self.gpm.replace(now) else { return Ok(()) };
+        let now = self.gpm.as_ref().expect("just put there");
+        let result = gpm_metrics_get(self.nvml, &before, now, &GPM);
+        let Some(values) = self.take(Call::Gpm, result, failed)? else { return Ok(()) };
+        // A single metric that this GPU lacks is absent; NaN is what the library gives over too short a time.
+        for value in values.into_iter().flatten().filter(|value| value.value.is_finite()) {
+            let (ratio, bytes) = (Some(value.value / 100.0), Some(value.value * MIB));
+            match value.metric_id {
+                GpmMetricId::GraphicsUtil => into.graphics_active_ratio = ratio,
+                GpmMetricId::SmUtil => into.sm_active_ratio = ratio,
+                GpmMetricId::SmOccupancy => into.sm_occupancy_ratio = ratio,
+                GpmMetricId::AnyTensorUtil => into.tensor_active_ratio = ratio,
+                GpmMetricId::Fp32Util => into.fp32_active_ratio = ratio,
+                GpmMetricId::DramBwUtil => into.dram_active_ratio = ratio,
+                GpmMetricId::PcieTxPerSec => into.pcie_transmit_bytes_per_second = bytes,
+                GpmMetricId::PcieRxPerSec => into.pcie_receive_bytes_per_second = bytes,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Under MPS the library lists the server among the processes and its clients apart from them.
+    fn processes(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        let Some(processes) = self.ask(Call::Processes, failed, Device::running_compute_processes)? else { return Ok(()) };
+        let clients = self.ask(Call::Mps, failed, Device::mps_running_compute_processes)?.unwrap_or_default();
+        let listed: BTreeSet<u32> = processes.iter().map(|process| process.pid).collect();
+        self.mps_servers.retain(|pid, _| listed.contains(pid));
+        for pid in &listed {
+            // `None`: it ended meanwhile, or lives in another process namespace.
+            let nvml = self.nvml;
+            let is_server = || nvml.sys_process_name(*pid, 256).ok().map(|name| name.contains(MPS_SERVER));
+            self.mps_servers.entry(*pid).or_insert_with(is_server);
+        }
+        let is_server = |pid: &u32| self.mps_servers.get(pid) == Some(&Some(true));
+        let servers = listed.iter().filter(|pid| is_server(pid)).count();
+        let known = self.mps_servers.values().all(Option::is_some);
+        into.mps_enabled = if servers > 0 || !clients.is_empty() { Some(true) } else { known.then_some(false) };
+        let clients: BTreeSet<u32> = clients.iter().map(|process| process.pid).collect();
+        into.processes = Some(listed.union(&clients).filter(|pid| !is_server(pid)).count() as u32);
+        Ok(())
+    }
+
+    fn slow(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        if let Some(memory) = self.ask(Call::Memory, failed, Device::memory_info)? {
+            into.memory_used_bytes = Some(memory.used);
+            into.memory_total_bytes = Some(memory.total);
+        }
+        into.power_limit_watts =
+            self.ask(Call::PowerLimit, failed, Device::enforced_power_limit)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
+        into.throttle_reasons = self.ask(Call::ThrottleReasons, failed, Device::current_throttle_reasons)?.map(throttle_reasons);
+        into.mig_enabled = self.ask(Call::Mig, failed, Device::mig_mode)?.map(|mode| mode.current != 0);
+        self.processes(into, failed)
+    }
+}
+
+impl Gpu for NvmlGpu<'_> {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        let (yes, no): (Vec<_>, Vec<_>) = Call::ALL.into_iter().partition(|call| self.asks(*call));
+        let names = |calls: Vec<Call>| calls.into_iter().map(Call::name).collect();
+        (names(yes), names(no))
+    }
+
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        // Energy and power first and together: the time of the sample is theirs.
+        into.energy_joules_total =
+            self.ask(Call::Energy, failed, Device::total_energy_consumption)?.map(|millijoules| millijoules as f64 / 1000.0);
+        self.fields(into, failed)?;
+        self.power_usage(into, failed)?;
+        if let Some(utilization) = self.ask(Call::Utilization, failed, Device::utilization_rates)? {
+            into.utilization_ratio = Some(f64::from(utilization.gpu) / 100.0);
+            into.memory_utilization_ratio = Some(f64::from(utilization.memory) / 100.0);
+        }
+        into.sm_clock_mhz = self.ask(Call::SmClock, failed, |device| device.clock_info(Clock::SM))?.map(f64::from);
+        into.memory_clock_mhz = self.ask(Call::MemoryClock, failed, |device| device.clock_info(Clock::Memory))?.map(f64::from);
+        into.temperature_celsius =
+            self.ask(Call::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
+        self.gpm(into, failed)?;
+        if slow { self.slow(into, failed) } else { Ok(()) }
+    }
+}
+
+/// The same error for several readings that one call failed for; the library's error cannot be cloned.
+fn error_again(error: &NvmlError) -> NvmlError {
+    match classify(error) {
+        Failure::Unsupported => NvmlError::NotSupported,
+        Failure::Lost => NvmlError::GpuLost,
+        Failure::Transient => NvmlError::Unknown,
+    }
+}
+
+fn throttle_reasons(reasons: ThrottleReasons) -> String {
+    let names: Vec<_> = [
+        (ThrottleReasons::GPU_IDLE, "gpu_idle"),
+        (ThrottleReasons::APPLICATIONS_CLOCKS_SETTING, "applications_clocks_setting"),
+        (ThrottleReasons::SW_POWER_CAP, "sw_power_cap"),
+        (ThrottleReasons::HW_SLOWDOWN, "hw_slowdown"),
+        (ThrottleReasons::SYNC_BOOST, "sync_boost"),
+        (ThrottleReasons::SW_THERMAL_SLOWDOWN, "sw_thermal_slowdown"),
+        (ThrottleReasons::HW_THERMAL_SLOWDOWN, "hw_thermal_slowdown"),
+        (ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN, "hw_power_brake_slowdown"),
+        (ThrottleReasons::DISPLAY_CLOCK_SETTING, "display_clock_setting"),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| reasons.contains(*flag))
+    .map(|(_, name)| name)
+    .collect();
+    names.join(",")
+}

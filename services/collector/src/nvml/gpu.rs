@@ -1,0 +1,44 @@
+//! What the sampler needs of a GPU, so that it can be tested and simulated without one.
+
+use std::fmt;
+
+use eadt_schemas::latest::GpuTelemetry;
+
+/// Who a GPU is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub uuid: String,
+    /// Index on this node.
+    pub index: u32,
+    pub model: Option<String>,
+}
+
+/// A reading that failed for another reason than not being supported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedReading {
+    pub call: &'static str,
+    pub detail: String,
+}
+
+/// The GPU, or the library, is gone for now: open it again later.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Lost(pub String);
+
+/// An open GPU. Calls block and may hang.
+pub trait Gpu {
+    fn identity(&self) -> &Identity;
+    /// The readings that it supports and those that it does not, in words.
+    fn features(&self) -> (Vec<&'static str>, Vec<&'static str>);
+    /// Fills in what the GPU says now: `power_watts` to `memory_temperature_celsius`, and with `slow` also what
+    /// changes rarely. What it does not support or fails to say stays `None`; failures go to `failed`.
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost>;
+}
+
+/// Opens GPUs.
+pub trait Driver: Send + Sync + fmt::Debug {
+    /// Number of GPUs on this node.
+    fn count(&self) -> Result<u32, Lost>;
+    /// Opens a GPU, probes what it supports, and hands it to `body`; the GPU is closed when that returns.
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost>;
+}

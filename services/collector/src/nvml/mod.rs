@@ -1,0 +1,159 @@
+//! This machine's GPUs, sampled through NVML.
+//!
+//! Each GPU has a thread of its own, so that one that hangs stops nobody else; a watch reports it. The library is
+//! known to [`driver`] alone; everything else speaks to the [`Driver`] and [`Gpu`] traits.
+
+pub mod counter_check;
+pub mod driver;
+pub mod gpu;
+mod sampler;
+mod schedule;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_service::Shutdown;
+
+pub use driver::NvmlDriver;
+pub use gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+
+use crate::assignments::Assignments;
+use crate::clock::Clock;
+use crate::metrics::{CollectorMetrics, DeviceLabel};
+use crate::outlet::Outlet;
+use crate::settings::Nvml;
+use crate::source::{Boxed, Source, SourceError};
+use sampler::Sampler;
+
+pub(crate) const KIND: &str = "nvml";
+
+/// How long loading the library and counting the GPUs may take.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What the samplers share.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub outlet: Outlet,
+    pub metrics: CollectorMetrics,
+    pub clock: Arc<dyn Clock>,
+    pub assignments: Assignments,
+    /// Name of this source in events.
+    pub collector: String,
+    pub node: String,
+}
+
+/// The source.
+#[derive(Debug)]
+pub struct NvmlSource {
+    settings: Nvml,
+    context: Context,
+    driver: Option<Arc<dyn Driver>>,
+    gpus: Vec<u32>,
+}
+
+impl NvmlSource {
+    /// Loads the library when opened.
+    pub fn new(settings: Nvml, context: Context) -> Self {
+        Self { settings, context, driver: None, gpus: Vec::new() }
+    }
+
+    /// Samples the GPUs of another driver than NVML.
+    pub fn with_driver(settings: Nvml, context: Context, driver: Arc<dyn Driver>) -> Self {
+        Self { settings, context, driver: Some(driver), gpus: Vec::new() }
+    }
+
+    async fn open_bounded(&mut self) -> Result<(), SourceError> {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let (given, path) = (self.driver.clone(), self.settings.library_path.clone());
+        // A thread of its own: with a broken driver these calls may never return.
+        std::thread::Builder::new()
+            .name("nvml-open".to_owned())
+            .spawn(move || {
+                let opened = match given {
+                    Some(driver) => Ok(driver),
+                    None => NvmlDriver::load(path.as_deref()).map(|nvml| {
+                        tracing::info!(version = nvml.version(), "NVML loaded");
+                        Arc::new(nvml) as Arc<dyn Driver>
+                    }),
+                };
+                let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
+                // Nobody listens any more when it took too long, which was said then.
+                drop(tell.send(counted));
+            })
+            .map_err(|error| SourceError::new(KIND, format!("cannot start a thread: {error}")))?;
+        let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
+            Ok(Ok(counted)) => counted.map_err(|lost| SourceError::new(KIND, lost))?,
+            Ok(Err(_)) => {
+                return Err(SourceError::new(KIND, "loading NVML panicked; set nvml.library_path to the driver's own library"));
+            }
+            Err(_) => {
+                let detail = format!("NVML did not answer within {OPEN_TIMEOUT:?}; check the driver with nvidia-smi");
+                return Err(SourceError::new(KIND, detail));
+            }
+        };
+        if let Some(missing) = self.settings.gpus.iter().flatten().find(|index| **index >= count) {
+            let detail = format!("nvml.gpus names GPU {missing}, but there are {count}: indices begin at 0");
+            return Err(SourceError::new(KIND, detail));
+        }
+        if count == 0 {
+            return Err(SourceError::new(KIND, "no GPU found; check with nvidia-smi, or disable nvml"));
+        }
+        self.gpus = (0..count).filter(|index| self.settings.gpus.as_ref().is_none_or(|g| g.contains(index))).collect();
+        self.driver = Some(driver);
+        Ok(())
+    }
+}
+
+impl Source for NvmlSource {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+        Box::pin(self.open_bounded())
+    }
+
+    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+        Box::pin(async move {
+            let driver = self.driver.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
+            let mut samplers = Vec::new();
+            for index in self.gpus {
+                let sampler = Arc::new(Sampler::new(index, self.settings.clone(), self.context.clone()));
+                let (thread, driver) = (sampler.clone(), driver.clone());
+                std::thread::Builder::new()
+                    .name(format!("gpu-{index}"))
+                    .spawn(move || thread.run(&*driver))
+                    .map_err(|error| SourceError::new(KIND, format!("cannot start a thread for GPU {index}: {error}")))?;
+                samplers.push(sampler);
+            }
+            let look = (self.settings.call_timeout / 4).max(Duration::from_millis(20));
+            while !shutdown.is_cancelled() {
+                for sampler in &samplers {
+                    sampler.watch();
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = tokio::time::sleep(look) => {}
+                }
+            }
+            for sampler in &samplers {
+                sampler.stop();
+            }
+            // One that hangs is left behind: its end is marked for it, and nothing it says later is taken.
+            let deadline = tokio::time::Instant::now() + self.settings.call_timeout;
+            while samplers.iter().any(|sampler| !sampler.ended()) && tokio::time::Instant::now() < deadline {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            for sampler in &samplers {
+                sampler.abandon();
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Context {
+    pub(crate) fn up(&self, device: &str, up: bool) {
+        self.metrics.device_up.get_or_create(&DeviceLabel { device: device.to_owned() }).set(i64::from(up));
+    }
+}

@@ -1,0 +1,379 @@
+//! One GPU's thread, and what others may know of it while it hangs in a call.
+
+use std::collections::BTreeSet;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use eadt_schemas::EventTime;
+use eadt_schemas::latest::{GpuTelemetry, Origin};
+
+use super::counter_check::{CounterCheck, Verdict};
+use super::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+use super::schedule::Schedule;
+use super::{Context, KIND};
+use crate::metrics::{DeviceCallLabel, DeviceLabel};
+use crate::plausible;
+use crate::settings::Nvml;
+use crate::tenancy::{Tenancy, Tenant};
+
+/// A counter that was not trusted is looked at again after this time: a check may have met a leap of the load.
+const RECHECK: Duration = Duration::from_mins(1);
+
+#[derive(Debug)]
+enum Counter {
+    Checking(CounterCheck),
+    Trusted,
+    LeftOut { until: Instant },
+}
+
+/// How far a sampler has come; only ever forward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Running,
+    Stopping,
+    /// Nothing is published any more.
+    Closed,
+    /// The thread has ended.
+    Ended,
+}
+
+#[derive(Debug)]
+struct State {
+    schedule: Schedule,
+    /// Since when a call has not returned.
+    busy: Option<Instant>,
+    stuck: bool,
+    /// UUID, once known.
+    device: String,
+    tenancy: Tenancy,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+pub(super) struct Sampler {
+    index: u32,
+    settings: Nvml,
+    context: Context,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+/// What the thread keeps to itself.
+struct Progress {
+    counter: Counter,
+    last_joules: Option<f64>,
+    slow_due: Instant,
+    complained: BTreeSet<&'static str>,
+}
+
+impl Sampler {
+    pub fn new(index: u32, settings: Nvml, context: Context) -> Self {
+        let device = format!("index-{index}");
+        context.up(&device, false);
+        let state = State {
+            schedule: Schedule::new(Instant::now(), settings.period),
+            busy: None,
+            stuck: false,
+            device,
+            tenancy: Tenancy::default(),
+            stage: Stage::Running,
+        };
+        Self { index, settings, context, state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread: opens the GPU, samples it, opens it again when it was lost, until stopped.
+    pub fn run(&self, driver: &dyn Driver) {
+        let mut progress =
+            Progress { counter: self.new_check(), last_joules: None, slow_due: Instant::now(), complained: BTreeSet::new() };
+        loop {
+            self.begin_call();
+            let mut lost = None;
+            let opened = driver.with_gpu(self.index, &mut |gpu| {
+                self.opened(gpu);
+                lost = self.sample_until_lost(gpu, &mut progress).err();
+            });
+            self.end_call();
+            let device = self.lock().device.clone();
+            self.context.up(&device, false);
+            match opened.err().or(lost) {
+                Some(lost) => {
+                    tracing::error!(gpu = self.index, device, error = %lost, retry_seconds = self.settings.retry.as_secs_f64(),
+                        "GPU lost; the others go on, and it is tried again");
+                }
+                None => break,
+            }
+            if self.wait_until(Instant::now() + self.settings.retry) {
+                break;
+            }
+        }
+        self.finish();
+        self.lock().stage = Stage::Ended;
+    }
+
+    fn new_check(&self) -> Counter {
+        if self.settings.counter_check_seconds > 0.0 {
+            Counter::Checking(CounterCheck::new(self.settings.counter_check_seconds, self.settings.counter_tolerance_ratio))
+        } else {
+            Counter::Trusted
+        }
+    }
+
+    fn opened(&self, gpu: &mut dyn Gpu) {
+        self.end_call();
+        let identity = gpu.identity().clone();
+        let (supported, unsupported) = gpu.features();
+        tracing::info!(
+            gpu = self.index,
+            device = identity.uuid,
+            model = identity.model,
+            supported = supported.join(","),
+            unsupported = unsupported.join(","),
+            "GPU opened"
+        );
+        let mut state = self.lock();
+        if state.device != identity.uuid {
+            let old = DeviceLabel { device: std::mem::replace(&mut state.device, identity.uuid.clone()) };
+            self.context.metrics.device_up.remove(&old);
+            self.context.metrics.device_stuck.remove(&old);
+            // Another board behind this index: the old one's stays are over.
+            self.publish(&state.tenancy.end());
+        }
+        drop(state);
+        self.context.up(&identity.uuid, true);
+    }
+
+    fn sample_until_lost(&self, gpu: &mut dyn Gpu, progress: &mut Progress) -> Result<(), Lost> {
+        let identity = gpu.identity().clone();
+        loop {
+            if self.next_due() {
+                return Ok(());
+            }
+            let (sample, failed) = self.read(gpu, progress)?;
+            self.complain(&identity, &failed, progress);
+            self.take(&identity, sample, progress);
+        }
+    }
+
+    /// Waits for the next due time and counts those passed over; true when stopping.
+    fn next_due(&self) -> bool {
+        let due = {
+            let mut state = self.lock();
+            self.pass_over(&mut state);
+            state.schedule.due()
+        };
+        let stopping = self.wait_until(due);
+        self.lock().schedule.advance();
+        stopping
+    }
+
+    fn pass_over(&self, state: &mut State) {
+        let missed = state.schedule.pass_over(Instant::now());
+        if missed > 0 {
+            let device = state.device.clone();
+            self.context.metrics.samples_missed.get_or_create(&DeviceLabel { device }).inc_by(missed);
+        }
+    }
+
+    fn read(&self, gpu: &mut dyn Gpu, progress: &mut Progress) -> Result<(GpuTelemetry, Vec<FailedReading>), Lost> {
+        let started = Instant::now();
+        let slow = started >= progress.slow_due;
+        if slow {
+            progress.slow_due = started + self.settings.slow;
+        }
+        let mut failed = Vec::new();
+        let mut sample = GpuTelemetry { time: self.context.clock.now(), ..GpuTelemetry::default() };
+        self.begin_call();
+        let result = gpu.read(slow, &mut sample, &mut failed);
+        self.end_call();
+        let took = started.elapsed();
+        self.context.metrics.read_duration.observe(took.as_secs_f64());
+        result?;
+        if took > self.settings.call_timeout {
+            // When in that time the readings were taken is unknown.
+            return Ok((GpuTelemetry::default(), failed));
+        }
+        Ok((sample, failed))
+    }
+
+    fn complain(&self, identity: &Identity, failed: &[FailedReading], progress: &mut Progress) {
+        for FailedReading { call, detail } in failed {
+            let label = DeviceCallLabel { device: identity.uuid.clone(), call };
+            self.context.metrics.readings_failed.get_or_create(&label).inc();
+            if progress.complained.insert(call) {
+                tracing::warn!(device = identity.uuid, call, detail, "a reading failed; further failures are only counted");
+            }
+        }
+    }
+
+    fn take(&self, identity: &Identity, mut sample: GpuTelemetry, progress: &mut Progress) {
+        let read_at = sample.time;
+        sample.device.clone_from(&identity.uuid);
+        sample.gpu_index = Some(identity.index);
+        sample.gpu_model.clone_from(&identity.model);
+        sample.node = Some(self.context.node.clone());
+        sample.collector.clone_from(&self.context.collector);
+        sample.origin = Origin::Measured;
+        for field in plausible::leave_out_impossible(&mut sample) {
+            let label = DeviceCallLabel { device: identity.uuid.clone(), call: field };
+            self.context.metrics.readings_implausible.get_or_create(&label).inc();
+        }
+        self.judge_counter(&mut sample, progress);
+        let tenants = self.context.assignments.of(&identity.uuid, Some(identity.index));
+        let tenants: &[Tenant] = tenants.as_deref().unwrap_or_default();
+        let mut state = self.lock();
+        // Nothing read, nothing said: the absence of a sample is the truth about it. So is it where the clock fell back.
+        if read_at == EventTime::default() || !plausible::has_reading(&sample) || !state.tenancy.accepts(read_at) {
+            let label = DeviceLabel { device: identity.uuid.clone() };
+            self.context.metrics.samples_missed.get_or_create(&label).inc();
+            return;
+        }
+        if state.stage >= Stage::Closed {
+            return;
+        }
+        let events = state.tenancy.observe(&sample, tenants);
+        self.publish(&events);
+    }
+
+    fn judge_counter(&self, sample: &mut GpuTelemetry, progress: &mut Progress) {
+        let label = DeviceLabel { device: sample.device.clone() };
+        let Some(joules) = sample.energy_joules_total else { return };
+        if progress.last_joules.replace(joules).is_some_and(|last| joules < last) {
+            tracing::warn!(device = sample.device, joules, "the energy counter fell; the driver was reloaded or the GPU reset");
+            self.context.metrics.counter_resets.get_or_create(&label).inc();
+        }
+        let verdict = match &mut progress.counter {
+            Counter::Trusted => return,
+            Counter::LeftOut { until } => {
+                if Instant::now() >= *until {
+                    progress.counter = self.new_check();
+                }
+                None
+            }
+            Counter::Checking(check) => {
+                check.observe(sample.time, sample.power_watts.or(sample.power_average_watts), Some(joules))
+            }
+        };
+        let Some(verdict) = verdict else {
+            sample.energy_joules_total = None;
+            return;
+        };
+        let trusted = self.context.metrics.counter_trusted.get_or_create(&label).clone();
+        trusted.set(i64::from(verdict.trusted()));
+        if let Some(error) = verdict.error_ratio() {
+            self.context.metrics.counter_error.get_or_create(&label).set(error);
+        }
+        progress.counter =
+            if verdict.trusted() { Counter::Trusted } else { Counter::LeftOut { until: Instant::now() + RECHECK } };
+        match verdict {
+            Verdict::Trusted { counter_joules, integral_joules } => {
+                tracing::info!(
+                    device = sample.device,
+                    counter_joules,
+                    integral_joules,
+                    "the energy counter agrees with integrated power"
+                );
+            }
+            Verdict::Unchecked => {
+                tracing::warn!(
+                    device = sample.device,
+                    "the energy counter is used unchecked: the GPU gives no power to compare it with"
+                );
+            }
+            Verdict::Untrusted { counter_joules, integral_joules } => {
+                tracing::warn!(
+                    device = sample.device,
+                    counter_joules,
+                    integral_joules,
+                    "the energy counter does not agree with integrated power and is left out; it is checked again in a minute"
+                );
+                sample.energy_joules_total = None;
+            }
+        }
+    }
+
+    fn publish(&self, events: &[GpuTelemetry]) {
+        for event in events {
+            if let Err(refusal) = self.context.outlet.telemetry(KIND, event) {
+                tracing::warn!(device = event.device, %refusal, "a sample was refused");
+            }
+        }
+    }
+
+    fn begin_call(&self) {
+        self.lock().busy = Some(Instant::now());
+    }
+
+    fn end_call(&self) {
+        let mut state = self.lock();
+        let since = state.busy.take();
+        if std::mem::take(&mut state.stuck) {
+            let seconds = since.map(|since| since.elapsed().as_secs_f64());
+            tracing::warn!(gpu = self.index, device = state.device, seconds, "the GPU answers again");
+            self.context.metrics.device_stuck.get_or_create(&DeviceLabel { device: state.device.clone() }).set(0);
+            self.context.up(&state.device, true);
+        }
+    }
+
+    /// Looks whether a call hangs. Called from outside the thread.
+    pub fn watch(&self) {
+        let mut state = self.lock();
+        if state.busy.is_none_or(|since| since.elapsed() < self.settings.call_timeout) {
+            return;
+        }
+        self.pass_over(&mut state);
+        if !std::mem::replace(&mut state.stuck, true) {
+            tracing::error!(
+                gpu = self.index,
+                device = state.device,
+                timeout_seconds = self.settings.call_timeout.as_secs_f64(),
+                "the GPU does not answer; the others go on, its samples are missing until it does"
+            );
+            self.context.metrics.device_stuck.get_or_create(&DeviceLabel { device: state.device.clone() }).set(1);
+            self.context.up(&state.device, false);
+        }
+    }
+
+    /// Waits; true when stopping.
+    fn wait_until(&self, due: Instant) -> bool {
+        let wait = due.saturating_duration_since(Instant::now());
+        let (state, _) = self
+            .wake
+            .wait_timeout_while(self.lock(), wait, |state| state.stage < Stage::Stopping)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.stage >= Stage::Stopping
+    }
+
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.stage = state.stage.max(Stage::Stopping);
+        drop(state);
+        self.wake.notify_all();
+    }
+
+    pub fn ended(&self) -> bool {
+        self.lock().stage == Stage::Ended
+    }
+
+    /// Marks the end of every stay; nothing is published afterwards.
+    fn finish(&self) {
+        let mut state = self.lock();
+        if state.stage < Stage::Closed {
+            state.stage = Stage::Closed;
+            let last = state.tenancy.end();
+            self.publish(&last);
+        }
+    }
+
+    /// Gives a thread up that did not end.
+    pub fn abandon(&self) {
+        if !self.ended() {
+            let device = self.lock().device.clone();
+            tracing::warn!(gpu = self.index, device, "the GPU still does not answer; its thread is left behind");
+        }
+        self.finish();
+    }
+}

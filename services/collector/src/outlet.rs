@@ -1,0 +1,197 @@
+//! Where sources hand their events over: checked, encoded as CloudEvents, put into the buffer.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eadt_bus::{Header, Outgoing};
+use eadt_schemas::decode::Check;
+use eadt_schemas::latest::{GpuTelemetry, Phase, TrainingProgress};
+use eadt_schemas::{Envelope, EventTime, EventType, Refusal, Topic};
+use serde::Serialize;
+
+use crate::buffer::{Buffer, Offered};
+use crate::metrics::{CollectorMetrics, SourceLabel};
+
+/// The sources' end of the pipeline. Clones share it; handing over never blocks.
+#[derive(Debug, Clone)]
+pub struct Outlet {
+    buffer: Arc<Buffer>,
+    metrics: CollectorMetrics,
+    telemetry: Arc<str>,
+    progress: Arc<str>,
+    source: Arc<str>,
+}
+
+impl Outlet {
+    /// `name` is the collector's; `prefix` that of the topics.
+    pub(crate) fn new(buffer: Arc<Buffer>, metrics: CollectorMetrics, name: &str, prefix: &str) -> Self {
+        Self {
+            buffer,
+            metrics,
+            telemetry: format!("{prefix}{}", Topic::GpuTelemetry).into(),
+            progress: format!("{prefix}{}", Topic::TrainingProgress).into(),
+            source: format!("/collector/{}", uri_path(name)).into(),
+        }
+    }
+
+    /// Hands a sample over. An impossible one is refused and counted: nobody downstream would take it.
+    pub fn telemetry(&self, kind: &'static str, event: &GpuTelemetry) -> Result<(), Refusal> {
+        self.count(kind);
+        if let Err(refusal) = event.check() {
+            self.metrics.drop_events("refused", 1);
+            return Err(refusal);
+        }
+        let key = event.workload.as_deref().unwrap_or(&event.device);
+        let id = match &event.workload {
+            Some(workload) => format!("{workload}/{}", event.device),
+            None => event.device.clone(),
+        };
+        self.offer(&self.telemetry, EventType::GpuTelemetry, key, &id, event.time, event.last, event, &event.collector);
+        Ok(())
+    }
+
+    /// Hands progress over. Impossible progress is refused and counted.
+    pub fn progress(&self, kind: &'static str, event: &TrainingProgress) -> Result<(), Refusal> {
+        self.count(kind);
+        if let Err(refusal) = event.check() {
+            self.metrics.drop_events("refused", 1);
+            return Err(refusal);
+        }
+        let mark = event.last || event.phase != Phase::Progress || event.span.is_some();
+        let id = format!("{}/{}", event.workload, event.rank);
+        let id = if event.phase == Phase::Progress { id } else { format!("{id}/{:?}", event.phase).to_lowercase() };
+        let key = &event.workload;
+        self.offer(&self.progress, EventType::TrainingProgress, key, &id, event.time, mark, event, &event.collector);
+        Ok(())
+    }
+
+    fn count(&self, source: &'static str) {
+        self.metrics.sampled.get_or_create(&SourceLabel { source }).inc();
+    }
+
+    #[allow(clippy::too_many_arguments)] // One call per event type; a struct would be written and read once.
+    fn offer(
+        &self,
+        topic: &Arc<str>,
+        kind: EventType,
+        key: &str,
+        id: &str,
+        time: EventTime,
+        mark: bool,
+        event: &impl Serialize,
+        collector: &str,
+    ) {
+        let value = serde_json::to_vec(event).expect("a checked event has no value that JSON lacks");
+        // A source's last event may be its last sample once more: another event, so another id.
+        let suffix = if mark { "/mark" } else { "" };
+        let envelope = Envelope {
+            id: format!("{collector}/{id}/{}{suffix}", time.micros()),
+            source: self.source.to_string(),
+            kind,
+            time,
+            subject: key.to_owned(),
+        };
+        let headers: Vec<Header> =
+            envelope.headers().into_iter().map(|(name, value)| (name.into(), Bytes::from(value))).collect();
+        let outgoing = Outgoing {
+            topic: topic.clone(),
+            partition: None,
+            key: Some(Bytes::copy_from_slice(key.as_bytes())),
+            value: Some(value.into()),
+            headers,
+        };
+        match self.buffer.offer(outgoing, mark) {
+            Offered::Evicting(others) => self.metrics.drop_events("buffer_full", others),
+            Offered::TooLarge => self.metrics.drop_events("buffer_full", 1),
+            Offered::TooLate => self.metrics.drop_events("shutdown", 1),
+        }
+    }
+}
+
+/// `ce_source` is a URI reference, in which a name may stand only percent-encoded.
+fn uri_path(name: &str) -> String {
+    let mut path = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+            let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+            path.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::time::Duration;
+
+    use eadt_schemas::envelope::header;
+
+    use super::*;
+    use crate::buffer::{Limits, Taken};
+
+    /// An outlet and the buffer behind it.
+    pub(crate) fn outlet() -> (Outlet, Arc<Buffer>, CollectorMetrics) {
+        let buffer = Arc::new(Buffer::new(Limits { events: 100_000, bytes: 1 << 26 }));
+        let metrics = CollectorMetrics::new(&eadt_service::Metrics::default());
+        (Outlet::new(buffer.clone(), metrics.clone(), "host 1", "eadt."), buffer, metrics)
+    }
+
+    /// Everything in the buffer.
+    pub(crate) fn drain(buffer: &Buffer) -> Vec<Outgoing> {
+        std::iter::from_fn(|| match buffer.take(Duration::ZERO) {
+            Taken::Event(event) => Some(event),
+            Taken::Empty | Taken::Ended => None,
+        })
+        .collect()
+    }
+
+    pub(crate) fn telemetry(buffer: &Buffer) -> Vec<GpuTelemetry> {
+        drain(buffer).iter().map(|event| eadt_schemas::decode(event.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    pub(crate) fn progress(buffer: &Buffer) -> Vec<TrainingProgress> {
+        drain(buffer).iter().map(|event| eadt_schemas::decode(event.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    fn header_of(event: &Outgoing, name: &str) -> String {
+        let (_, value) = event.headers.iter().find(|(n, _)| &**n == name).unwrap();
+        String::from_utf8(value.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_key_is_the_workload_or_the_device_and_ids_differ() {
+        let (outlet, buffer, _) = outlet();
+        let mut event = GpuTelemetry {
+            time: EventTime::from_micros(1_000_000),
+            device: "GPU-a".into(),
+            collector: "c".into(),
+            ..GpuTelemetry::default()
+        };
+        outlet.telemetry("nvml", &event).unwrap();
+        event.workload = Some("n/w".into());
+        outlet.telemetry("nvml", &event).unwrap();
+        event.last = true;
+        outlet.telemetry("nvml", &event).unwrap();
+        let events = drain(&buffer);
+        let keys: Vec<_> = events.iter().map(|e| e.key.clone().unwrap()).collect();
+        assert_eq!(keys, ["GPU-a", "n/w", "n/w"]);
+        assert!(events.iter().all(|e| &*e.topic == "eadt.gpu.telemetry.v1"));
+        assert_eq!(header_of(&events[1], header::SOURCE), "/collector/host%201");
+        assert_eq!(header_of(&events[1], header::TYPE), "io.eadt.gpu.telemetry.v1");
+        let ids: std::collections::BTreeSet<_> = events.iter().map(|e| header_of(e, header::ID)).collect();
+        assert_eq!(ids.len(), 3);
+    }
+
+    #[test]
+    fn an_impossible_sample_is_refused_and_counted() {
+        let (outlet, buffer, metrics) = outlet();
+        let event = GpuTelemetry { power_watts: Some(-1.0), ..GpuTelemetry::default() };
+        assert!(outlet.telemetry("nvml", &event).is_err());
+        assert!(drain(&buffer).is_empty());
+        let refused = metrics.dropped.get_or_create(&crate::metrics::ReasonLabel { reason: "refused" }).get();
+        assert_eq!(refused, 1);
+    }
+}

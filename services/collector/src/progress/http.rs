@@ -1,0 +1,500 @@
+//! The endpoint that training jobs report to.
+//!
+//! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`); all of a request are accepted
+//! (202) or none, with a JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
+//! Served on loopback only, because nothing authenticates the sender; requests of browsers are refused.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use eadt_schemas::EventTime;
+use eadt_schemas::decode::Check;
+use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_service::Shutdown;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::kubeflow::{self, StatusUpdate};
+use super::sources::Sources;
+use crate::clock::Clock;
+use crate::metrics::{CollectorMetrics, RequestLabel};
+use crate::outlet::Outlet;
+use crate::settings::Progress;
+use crate::source::{Boxed, Source, SourceError};
+
+const KIND: &str = "progress";
+
+/// A source that was silent for so long is forgotten, in seconds; its job died without a farewell.
+const FORGET_SECONDS: f64 = 6.0 * 3600.0;
+
+/// Why a request was not accepted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rejection {
+    #[serde(skip)]
+    pub status: StatusCode,
+    /// What is wrong, and what to do.
+    pub error: String,
+    /// Path of the field to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Which event of the batch, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+}
+
+impl Rejection {
+    fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, error: error.into(), field: None, index: None }
+    }
+}
+
+impl IntoResponse for Rejection {
+    fn into_response(self) -> Response {
+        (self.status, Json(self)).into_response()
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Accepted {
+    accepted: usize,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    settings: Progress,
+    outlet: Outlet,
+    metrics: CollectorMetrics,
+    clock: Arc<dyn Clock>,
+    collector: String,
+    sources: Mutex<Sources>,
+}
+
+/// The source.
+#[derive(Debug)]
+pub(crate) struct HttpSource {
+    endpoint: Arc<Endpoint>,
+    listener: Option<tokio::net::TcpListener>,
+}
+
+impl HttpSource {
+    pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Arc<dyn Clock>, collector: String) -> Self {
+        let sources = Mutex::new(Sources::new(settings.sources));
+        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources };
+        Self { endpoint: Arc::new(endpoint), listener: None }
+    }
+
+    async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
+        let address = self.endpoint.settings.listen;
+        if !address.ip().is_loopback() {
+            return Err(SourceError::new(KIND, format!("{address} is not a loopback address; set progress.listen to 127.0.0.1")));
+        }
+        let failed = |error| {
+            let detail =
+                format!("cannot listen on {address}: {error}; set progress.listen to a free port, or stop what holds it");
+            SourceError::new(KIND, detail)
+        };
+        let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
+        let bound = listener.local_addr().map_err(failed)?;
+        tracing::info!(address = %bound, "progress endpoint listens");
+        self.listener = Some(listener);
+        Ok(bound)
+    }
+}
+
+impl Source for HttpSource {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
+        Box::pin(async { self.bind().await.map(|_| ()) })
+    }
+
+    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
+        Box::pin(async move {
+            let listener = self.listener.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
+            axum::serve(listener, router(self.endpoint.clone()))
+                .with_graceful_shutdown(shutdown.cancelled_owned())
+                .await
+                .map_err(|error| SourceError::new(KIND, format!("the progress endpoint failed: {error}")))?;
+            self.endpoint.end();
+            Ok(())
+        })
+    }
+}
+
+fn router(endpoint: Arc<Endpoint>) -> Router {
+    let limit = endpoint.settings.body_bytes;
+    Router::new()
+        .route("/v1/progress", post(report))
+        .route("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status", post(trainer_status))
+        .layer(DefaultBodyLimit::max(limit))
+        .with_state(endpoint)
+}
+
+/// Browsers name the page's origin with every POST, other clients never do: so no web page can report here.
+fn refuse_browsers(headers: &HeaderMap) -> Result<(), Rejection> {
+    if headers.contains_key(header::ORIGIN) {
+        return Err(Rejection::new(StatusCode::FORBIDDEN, "requests of web pages are not accepted"));
+    }
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    let kind = kind.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") || kind.to_ascii_lowercase().ends_with("+json") {
+        return Ok(());
+    }
+    Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content type {kind:?} is not application/json")))
+}
+
+fn whole_body(body: Result<Bytes, BytesRejection>, limit: usize) -> Result<Bytes, Rejection> {
+    body.map_err(|error| match error.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Rejection::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the request is larger than {limit} bytes; send smaller batches"),
+        ),
+        status => Rejection::new(status, error.body_text()),
+    })
+}
+
+async fn report(State(endpoint): State<Arc<Endpoint>>, headers: HeaderMap, body: Result<Bytes, BytesRejection>) -> Response {
+    let result = refuse_browsers(&headers)
+        .and_then(|()| whole_body(body, endpoint.settings.body_bytes))
+        .and_then(|body| endpoint.report(&body));
+    let response = match result {
+        Ok(accepted) => (StatusCode::ACCEPTED, Json(Accepted { accepted })).into_response(),
+        Err(rejection) => rejection.into_response(),
+    };
+    endpoint.count("v1", &response);
+    response
+}
+
+async fn trainer_status(
+    State(endpoint): State<Arc<Endpoint>>,
+    Path((namespace, name)): Path<(String, String)>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let result = refuse_browsers(&headers)
+        .and_then(|()| whole_body(body, endpoint.settings.body_bytes))
+        .and_then(|body| endpoint.trainer_status(format!("{namespace}/{name}"), &body).map(|()| body));
+    let response = match result {
+        // As Kubeflow's own server does, the update is given back.
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(Rejection { status, error, field, .. }) => {
+            let message = field.map_or_else(|| error.clone(), |field| format!("{field}: {error}"));
+            let status_object = serde_json::json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure",
+                "message": message, "reason": "Invalid", "code": status.as_u16(),
+            });
+            (status, Json(status_object)).into_response()
+        }
+    };
+    endpoint.count("kubeflow", &response);
+    response
+}
+
+fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8], index: Option<usize>) -> Result<T, Rejection> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let rejection = |error: serde_path_to_error::Error<serde_json::Error>| {
+        let path = error.path().to_string();
+        let inner = error.inner();
+        let status = if inner.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
+        let error = inner.to_string();
+        // A key that comes twice is found before its value is entered.
+        let twice = || error.strip_prefix("duplicate field `")?.split('`').next().map(str::to_owned);
+        let field = if matches!(path.as_str(), "." | "?") { twice() } else { Some(path) };
+        Rejection { status, error, field, index }
+    };
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(rejection)?;
+    reader.end().map_err(|error| Rejection { index, ..Rejection::new(StatusCode::BAD_REQUEST, error.to_string()) })?;
+    Ok(value)
+}
+
+/// The events of a request. One object, or an array of at most `limit`.
+fn events(body: &[u8], limit: usize) -> Result<Vec<TrainingProgress>, Rejection> {
+    if body.trim_ascii_start().first() != Some(&b'[') {
+        return Ok(vec![event(body, None)?]);
+    }
+    let raw: Vec<&RawValue> = parse(body, None)?;
+    if raw.len() > limit {
+        let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", raw.len());
+        return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
+    }
+    raw.iter().enumerate().map(|(index, text)| event(text.get().as_bytes(), Some(index))).collect()
+}
+
+fn event(text: &[u8], index: Option<usize>) -> Result<TrainingProgress, Rejection> {
+    if text.trim_ascii_start().first() != Some(&b'{') {
+        // A list would be read field by field in the order of declaration: nobody means that.
+        parse::<&RawValue>(text, index)?;
+        return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
+    }
+    parse(text, index)
+}
+
+impl Endpoint {
+    fn count(&self, endpoint: &'static str, response: &Response) {
+        self.metrics.requests.get_or_create(&RequestLabel { endpoint, code: response.status().as_u16() }).inc();
+    }
+
+    fn sources(&self) -> MutexGuard<'_, Sources> {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, body: &[u8]) -> Result<usize, Rejection> {
+        let mut list = events(body, self.settings.batch_events)?;
+        let now = self.clock.now();
+        let batch = body.trim_ascii_start().first() == Some(&b'[');
+        for (index, event) in list.iter_mut().enumerate() {
+            // Without a time of its own an event happened when it came; those of a batch in its order.
+            if event.time == EventTime::MIN {
+                event.time = now.plus_micros(index as i64);
+            }
+            event.collector.clone_from(&self.collector);
+            // With the end of the job its source ends.
+            event.last |= event.phase == Phase::Finished;
+            self.check(event, now).map_err(|rejection| Rejection { index: batch.then_some(index), ..rejection })?;
+        }
+        self.take(&list)?;
+        Ok(list.len())
+    }
+
+    fn trainer_status(&self, workload: String, body: &[u8]) -> Result<(), Rejection> {
+        let update: StatusUpdate = parse(body, None)?;
+        let now = self.clock.now();
+        let known = self.sources().last(&workload, 0).cloned();
+        let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
+        event.collector.clone_from(&self.collector);
+        self.check(&event, now)?;
+        self.take(&[event])
+    }
+
+    fn check(&self, event: &TrainingProgress, now: EventTime) -> Result<(), Rejection> {
+        if let Err(refusal) = event.check() {
+            let field = refusal.field.map(str::to_owned);
+            return Err(Rejection { field, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.detail) });
+        }
+        let ahead = event.time.seconds_since(now);
+        if let Some(limit) = self.settings.max_future_seconds.filter(|limit| ahead > *limit) {
+            let error = format!("{ahead:.3} s ahead of this machine's clock, at most {limit} s are accepted; check the clocks");
+            let rejection = Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, error);
+            return Err(Rejection { field: Some("time".to_owned()), ..rejection });
+        }
+        Ok(())
+    }
+
+    fn take(&self, events: &[TrainingProgress]) -> Result<(), Rejection> {
+        let mut sources = self.sources();
+        if !sources.has_room(events) {
+            sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
+        }
+        if !sources.has_room(events) {
+            let error = format!("{} sources report already, no more are accepted; raise progress.sources", sources.len());
+            return Err(Rejection::new(StatusCode::TOO_MANY_REQUESTS, error));
+        }
+        for event in events {
+            sources.note(event);
+            // Checked before, so nothing is refused here.
+            if let Err(refusal) = self.outlet.progress(KIND, event) {
+                tracing::warn!(workload = event.workload, %refusal, "progress was refused");
+            }
+        }
+        self.metrics.progress_sources.set(sources.len() as i64);
+        Ok(())
+    }
+
+    fn end(&self) {
+        for event in self.sources().end() {
+            if let Err(refusal) = self.outlet.progress(KIND, &event) {
+                tracing::warn!(workload = event.workload, %refusal, "progress was refused");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::Client;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::outlet::tests::{outlet, progress};
+
+    #[derive(Debug)]
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> EventTime {
+            "2026-01-02T03:04:05Z".parse().unwrap()
+        }
+    }
+
+    struct Fixture {
+        url: String,
+        client: Client,
+        buffer: Arc<Buffer>,
+        shutdown: Shutdown,
+        task: tokio::task::JoinHandle<Result<(), SourceError>>,
+    }
+
+    async fn start() -> Fixture {
+        let (outlet, buffer, metrics) = outlet();
+        let settings = Progress {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            body_bytes: 4096,
+            batch_events: 5,
+            sources: 3,
+            max_future_seconds: Some(60.0),
+        };
+        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "h/progress".into());
+        let url = format!("http://{}", source.bind().await.unwrap());
+        let shutdown = Shutdown::new();
+        let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
+        Fixture { url, client: Client::builder().no_proxy().build().unwrap(), buffer, shutdown, task }
+    }
+
+    impl Fixture {
+        async fn post(&self, path: &str, body: impl Into<String>) -> (u16, Value) {
+            let request = self.client.post(format!("{}{path}", self.url)).header("content-type", "application/json");
+            let response = request.body(body.into()).send().await.unwrap();
+            let status = response.status().as_u16();
+            let text = response.text().await.unwrap();
+            (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+        }
+
+        async fn progress(&self, body: impl Into<String>) -> (u16, Value) {
+            self.post("/v1/progress", body).await
+        }
+    }
+
+    #[tokio::test]
+    async fn one_event_or_a_batch_is_accepted_and_a_stop_marks_open_sources_last() {
+        let f = start().await;
+        assert_eq!(f.progress(r#"{"workload":"n/a","phase":"started","unknown":[1]}"#).await, (202, json!({"accepted": 1})));
+        let batch = r#"[{"workload":"n/a","time":"2026-01-02T03:04:06Z","samples_total":10},{"workload":"n/b","rank":1,"samples_total":5,"scope":"rank"},{"workload":"n/b","rank":1,"phase":"finished"}]"#;
+        assert_eq!(f.progress(batch).await, (202, json!({"accepted": 3})));
+        f.shutdown.cancel();
+        f.task.await.unwrap().unwrap();
+        let seen: Vec<_> = progress(&f.buffer)
+            .into_iter()
+            .map(|e| (e.workload, e.rank, e.time.micros() % 10_000_000, e.phase, e.last, e.samples_total))
+            .collect();
+        let now = Fixed.now().micros() % 10_000_000;
+        let (a, b) = (|| "n/a".to_owned(), || "n/b".to_owned());
+        assert_eq!(
+            seen,
+            [
+                (a(), 0, now, Phase::Started, false, None),
+                (a(), 0, now + 1_000_000, Phase::Progress, false, Some(10.0)),
+                (b(), 1, now + 1, Phase::Progress, false, Some(5.0)),
+                (b(), 1, now + 2, Phase::Finished, true, None),
+                (a(), 0, now + 1_000_000, Phase::Progress, true, Some(10.0)),
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_status_field_and_index_and_nothing_of_the_request_is_taken() {
+        let f = start().await;
+        let deep = format!("{{\"workload\":\"n/a\",\"loss\":{}1{}}}", "[".repeat(500), "]".repeat(500));
+        let six = format!("[{}]", [r#"{"workload":"n/a"}"#; 6].join(","));
+        let long = format!("{{\"workload\":\"n/{}\"}}", "a".repeat(300));
+        for (body, status, field, index) in [
+            ("", 400, None, None),
+            ("{", 400, None, None),
+            ("nonsense", 400, None, None),
+            (r#"{"workload":"n/a"} x"#, 400, None, None),
+            (r#"{"workload":"n/a","samples_total":"many"}"#, 422, Some("samples_total"), None),
+            (r#"{"workload":"n/a","samples_total":1e999}"#, 400, Some("samples_total"), None),
+            (r#"{"workload":"n/a","samples_total":NaN}"#, 400, Some("samples_total"), None),
+            (r#"{"workload":"n/a","samples_total":-1}"#, 422, Some("samples_total"), None),
+            (r#"{"workload":"n/a","loss":1,"loss":2}"#, 422, Some("loss"), None),
+            (r#"{"workload":"a"}"#, 422, Some("workload"), None),
+            ("{}", 422, Some("workload"), None),
+            ("7", 422, None, None),
+            (r#"[["2026-01-02T03:04:05Z","n/a"]]"#, 422, None, Some(0)),
+            (r#"{"workload":"n/a","time":"2026-01-02T04:04:05Z"}"#, 422, Some("time"), None),
+            (r#"{"workload":"n/a","time":"yesterday"}"#, 422, Some("time"), None),
+            (r#"[{"workload":"n/a"},{"workload":"n/a","rank":-1}]"#, 422, Some("rank"), Some(1)),
+            (r#"[{"workload":"n/a"},{"workload":""}]"#, 422, Some("workload"), Some(1)),
+            (&deep, 422, Some("loss"), None),
+            (&six, 413, None, None),
+            (&long, 422, Some("workload"), None),
+            (&"x".repeat(5000), 413, None, None),
+            (r#"[{"workload":"n/a"},{"workload":"n/b"},{"workload":"n/c"},{"workload":"n/d"}]"#, 429, None, None),
+        ] {
+            let (got, answer) = f.progress(body).await;
+            let shown: String = body.chars().take(80).collect();
+            assert_eq!(got, status, "{shown}: {answer}");
+            assert!(answer["error"].as_str().is_some_and(|error| !error.is_empty()), "{shown}: {answer}");
+            assert_eq!(answer.get("field").and_then(Value::as_str), field, "{shown}: {answer}");
+            assert_eq!(answer.get("index").and_then(Value::as_u64), index.map(|index: usize| index as u64), "{shown}");
+        }
+        assert!(progress(&f.buffer).is_empty());
+    }
+
+    #[tokio::test]
+    async fn web_pages_are_refused() {
+        let f = start().await;
+        let url = format!("{}/v1/progress", f.url);
+        let body = r#"{"workload":"n/a"}"#;
+        let request = || f.client.post(&url).body(body);
+        let plain = request().header("content-type", "text/plain").send().await.unwrap();
+        assert_eq!(plain.status().as_u16(), 415);
+        let page = request().header("content-type", "application/json").header("origin", "http://evil").send().await.unwrap();
+        assert_eq!(page.status().as_u16(), 403);
+        assert!(progress(&f.buffer).is_empty());
+    }
+
+    #[tokio::test]
+    async fn kubeflows_contract_is_understood() {
+        let f = start().await;
+        let path = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team-a/trainjobs/llama/status";
+        for body in [
+            r#"{"trainerStatus":{"progressPercentage":0,"lastUpdatedTime":"2026-01-02T03:04:00Z"}}"#,
+            r#"{"trainerStatus":{"progressPercentage":50,"estimatedRemainingSeconds":30,"metrics":[{"name":"loss","value":"0.5"}],"lastUpdatedTime":"2026-01-02T03:04:05Z"}}"#,
+            r#"{"trainerStatus":{"progressPercentage":100,"lastUpdatedTime":"2026-01-02T03:04:10Z"}}"#,
+            r#"{"trainerStatus":{"progressPercentage":100,"lastUpdatedTime":"2026-01-02T03:04:15Z"}}"#,
+            "{}",
+        ] {
+            let (status, answer) = f.post(path, body).await;
+            assert_eq!((status, answer), (200, serde_json::from_str(body).unwrap()));
+        }
+        let (status, answer) = f.post(path, r#"{"trainerStatus":{"metrics":[{"name":"loss"}]}}"#).await;
+        assert_eq!((status, answer["kind"].as_str()), (422, Some("Status")));
+        let seen: Vec<_> =
+            progress(&f.buffer).into_iter().map(|e| (e.workload, e.phase, e.last, e.loss, e.remaining_seconds)).collect();
+        let job = || "team-a/llama".to_owned();
+        assert_eq!(
+            seen,
+            [
+                (job(), Phase::Started, false, None, None),
+                (job(), Phase::Progress, false, Some(0.5), Some(30.0)),
+                (job(), Phase::Finished, true, None, None)
+            ]
+        );
+    }
+
+    #[tokio::test]
+    async fn a_busy_port_says_what_to_do() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (outlet, _, metrics) = outlet();
+        let settings = Progress {
+            listen: taken.local_addr().unwrap(),
+            body_bytes: 4096,
+            batch_events: 5,
+            sources: 3,
+            max_future_seconds: None,
+        };
+        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "h".into());
+        let error = source.open().await.unwrap_err().to_string();
+        assert!(error.contains("progress.listen") && error.contains("in use"), "{error}");
+    }
+}

@@ -1,0 +1,452 @@
+//! From the buffer to the log, by one thread.
+//!
+//! An event is *sent* when the log acknowledged it. Every other one is *dropped*, for a counted reason, so that
+//! sampled = sent + dropped holds exactly at the end and, with what is waiting and in flight, at any time.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy};
+use eadt_service::Shutdown;
+
+use crate::buffer::{Buffer, Taken};
+use crate::metrics::CollectorMetrics;
+
+/// What became of the events that the sources handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Handed over, impossible ones left aside.
+    pub sampled: u64,
+    /// Acknowledged by the log.
+    pub sent: u64,
+    pub dropped: Dropped,
+}
+
+/// Events that did not reach the log, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// Given up for want of room while the log was away.
+    pub buffer_full: u64,
+    /// Taken by the producer, which then failed to deliver them.
+    pub delivery_failed: u64,
+    /// Taken by the producer, which had neither delivered nor failed them when it was given up.
+    pub unconfirmed: u64,
+    /// Still waiting when the time to drain was over or the log took nothing any more, or handed over after that.
+    pub shutdown: u64,
+}
+
+impl Dropped {
+    pub fn total(&self) -> u64 {
+        self.buffer_full + self.delivery_failed + self.unconfirmed + self.shutdown
+    }
+}
+
+/// The log cannot take events at all.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot publish to the log; {} events are lost", summary.dropped.total())]
+pub struct PublishError {
+    pub summary: Summary,
+    #[source]
+    pub source: BusError,
+}
+
+/// Waits between attempts while the log takes nothing.
+const FULL: Duration = Duration::from_millis(20);
+const AWAY: Duration = Duration::from_millis(500);
+/// How long one look into the buffer waits.
+const IDLE: Duration = Duration::from_millis(200);
+
+pub(crate) struct Publisher {
+    pub bus: Arc<dyn Bus>,
+    pub buffer: Arc<Buffer>,
+    /// Client id.
+    pub name: String,
+    /// How long a closed buffer is drained.
+    pub drain: Duration,
+    /// Cancelled where the log can take nothing any more: there is nothing to collect for.
+    pub shutdown: Shutdown,
+    pub metrics: CollectorMetrics,
+}
+
+struct Sending {
+    producer: Option<Box<dyn Producer>>,
+    /// Of producers that are gone, with the unconfirmed ones among the taken.
+    past: ProducerCounts,
+    unconfirmed: u64,
+    reported: ProducerCounts,
+    away: bool,
+}
+
+impl Sending {
+    fn counts(&self) -> ProducerCounts {
+        let now = self.producer.as_ref().map(|p| p.counts()).unwrap_or_default();
+        ProducerCounts {
+            taken: self.past.taken + now.taken,
+            acknowledged: self.past.acknowledged + now.acknowledged,
+            failed: self.past.failed + now.failed,
+        }
+    }
+
+    fn give_up_producer(&mut self) {
+        self.past = self.counts();
+        self.producer = None;
+        self.unconfirmed = self.past.taken - self.past.acknowledged - self.past.failed;
+    }
+}
+
+impl Publisher {
+    /// Publishes until the buffer is closed and drained. Who offers closes it, when nothing more will come.
+    pub fn run(self) -> Result<Summary, PublishError> {
+        let mut sending = Sending {
+            producer: None,
+            past: ProducerCounts::default(),
+            unconfirmed: 0,
+            reported: ProducerCounts::default(),
+            away: false,
+        };
+        let mut in_hand: Option<Outgoing> = None;
+        self.metrics.log_reachable.set(1);
+        let stopped = loop {
+            self.report(&mut sending);
+            if self.buffer.closed().is_some_and(|since| since.elapsed() >= self.drain) {
+                break None;
+            }
+            let event = match in_hand.take() {
+                Some(event) => event,
+                None => match self.buffer.take(IDLE) {
+                    Taken::Event(event) => event,
+                    Taken::Empty => continue,
+                    Taken::Ended => break None,
+                },
+            };
+            match self.send(&mut sending, &event) {
+                Ok(()) => self.reachable(&mut sending, None),
+                Err(error) if error.remedy == Remedy::Stop => {
+                    in_hand = Some(event);
+                    break Some(error);
+                }
+                Err(error) => {
+                    let wait = if sending.producer.is_some() { FULL } else { AWAY };
+                    if error.remedy == Remedy::Restart {
+                        sending.give_up_producer();
+                    }
+                    self.reachable(&mut sending, Some(&error));
+                    in_hand = Some(event);
+                    std::thread::sleep(self.until_deadline(wait));
+                }
+            }
+        };
+        let waiting = u64::from(in_hand.is_some()) + stopped.as_ref().map_or(0, |error| self.discard(error));
+        self.flush(&mut sending);
+        sending.give_up_producer();
+        self.report(&mut sending);
+        let summary = self.summary(&sending, waiting);
+        match stopped {
+            None => Ok(summary),
+            Some(source) => Err(PublishError { summary, source }),
+        }
+    }
+
+    fn send(&self, sending: &mut Sending, event: &Outgoing) -> Result<(), BusError> {
+        if sending.producer.is_none() {
+            sending.producer = Some(self.bus.producer(&self.name)?);
+        }
+        let producer = sending.producer.as_mut().expect("made above");
+        producer.send(event.clone())
+    }
+
+    fn until_deadline(&self, wait: Duration) -> Duration {
+        self.buffer.closed().map_or(wait, |since| wait.min(self.drain.saturating_sub(since.elapsed())))
+    }
+
+    fn reachable(&self, sending: &mut Sending, error: Option<&BusError>) {
+        match (sending.away, error) {
+            (false, Some(error)) => {
+                tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
+                self.metrics.log_reachable.set(0);
+            }
+            (true, None) => {
+                tracing::info!("the log takes events again");
+                self.metrics.log_reachable.set(1);
+            }
+            _ => {}
+        }
+        sending.away = error.is_some();
+    }
+
+    fn flush(&self, sending: &mut Sending) {
+        let Some(producer) = sending.producer.as_mut() else { return };
+        let started = self.buffer.closed().unwrap_or_else(Instant::now);
+        let left = self.drain.saturating_sub(started.elapsed());
+        match producer.flush(left) {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("the log did not acknowledge everything in time"),
+            Err(error) => tracing::warn!(%error, "the log did not acknowledge everything"),
+        }
+    }
+
+    fn report(&self, sending: &mut Sending) {
+        let counts = sending.counts();
+        self.metrics.sent.inc_by(counts.acknowledged - sending.reported.acknowledged);
+        self.metrics.drop_events("delivery_failed", counts.failed - sending.reported.failed);
+        sending.reported = counts;
+        let waiting = self.buffer.counts();
+        self.metrics.buffer_events.set(waiting.events as i64);
+        self.metrics.buffer_bytes.set(waiting.bytes as i64);
+    }
+
+    /// Has the sources end, and takes what they still say until they have.
+    fn discard(&self, error: &BusError) -> u64 {
+        tracing::error!(%error, "the log can take nothing any more; collecting ends");
+        self.metrics.log_reachable.set(0);
+        self.shutdown.cancel();
+        let mut count = 0;
+        loop {
+            match self.buffer.take(IDLE) {
+                Taken::Event(_) => count += 1,
+                Taken::Empty => {}
+                Taken::Ended => return count,
+            }
+        }
+    }
+
+    fn summary(&self, sending: &Sending, discarded: u64) -> Summary {
+        // What came after the end is in the metrics already.
+        let waiting = self.buffer.abandon() + discarded;
+        let buffer = self.buffer.counts();
+        let unconfirmed = sending.unconfirmed;
+        self.metrics.drop_events("shutdown", waiting);
+        self.metrics.drop_events("unconfirmed", unconfirmed);
+        self.metrics.buffer_events.set(0);
+        self.metrics.buffer_bytes.set(0);
+        Summary {
+            sampled: buffer.offered,
+            sent: sending.past.acknowledged,
+            dropped: Dropped {
+                buffer_full: buffer.evicted,
+                delivery_failed: sending.past.failed,
+                unconfirmed,
+                shutdown: waiting + buffer.too_late,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
+    use eadt_schemas::EventTime;
+    use eadt_schemas::latest::GpuTelemetry;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::buffer::Limits;
+    use crate::metrics::ReasonLabel;
+    use crate::outlet::Outlet;
+
+    /// What the log does with the next call.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    enum Fault {
+        Take,
+        /// Taken, delivery fails.
+        Fail,
+        /// Taken, acknowledged only at a later call.
+        Late,
+        /// Taken, and never heard of again.
+        Silent,
+        Refuse,
+        Break,
+        Stop,
+    }
+
+    #[derive(Debug, Default)]
+    struct Script {
+        faults: Vec<Fault>,
+        next: usize,
+        stored: Vec<Outgoing>,
+    }
+
+    #[derive(Debug, Clone, Default)]
+    struct FakeBus(Arc<Mutex<Script>>);
+
+    #[derive(Debug)]
+    struct FakeProducer {
+        script: Arc<Mutex<Script>>,
+        counts: ProducerCounts,
+        late: Vec<Outgoing>,
+    }
+
+    fn refuse(remedy: Remedy) -> BusError {
+        BusError::new(remedy, "send", "on purpose")
+    }
+
+    impl Producer for FakeProducer {
+        fn send(&mut self, record: Outgoing) -> BusResult<()> {
+            let mut script = self.script.lock().unwrap();
+            let fault = script.faults.get(script.next).copied().unwrap_or(Fault::Take);
+            script.next += 1;
+            match fault {
+                Fault::Refuse => return Err(refuse(Remedy::Retry)),
+                Fault::Break => return Err(refuse(Remedy::Restart)),
+                Fault::Stop => return Err(refuse(Remedy::Stop)),
+                Fault::Take => {
+                    script.stored.push(record);
+                    self.counts.acknowledged += 1;
+                }
+                Fault::Fail => self.counts.failed += 1,
+                Fault::Late => self.late.push(record),
+                Fault::Silent => {}
+            }
+            self.counts.taken += 1;
+            if fault == Fault::Take {
+                self.counts.acknowledged += self.late.len() as u64;
+                script.stored.append(&mut self.late);
+            }
+            Ok(())
+        }
+        fn counts(&self) -> ProducerCounts {
+            self.counts
+        }
+        fn flush(&mut self, _: Duration) -> BusResult<bool> {
+            self.counts.acknowledged += self.late.len() as u64;
+            self.script.lock().unwrap().stored.append(&mut self.late);
+            Ok(self.counts.taken == self.counts.acknowledged + self.counts.failed)
+        }
+    }
+
+    impl Bus for FakeBus {
+        fn topics(&self, _: &str) -> BusResult<Vec<TopicSpec>> {
+            Ok(Vec::new())
+        }
+        fn create_topic(&self, _: &TopicSpec) -> BusResult<()> {
+            Ok(())
+        }
+        fn alter_topic(&self, _: &str, _: &BTreeMap<String, String>) -> BusResult<()> {
+            Ok(())
+        }
+        fn add_partitions(&self, _: &str, _: i32) -> BusResult<()> {
+            Ok(())
+        }
+        fn watermarks(&self, _: &TopicPartition) -> BusResult<Watermarks> {
+            Err(refuse(Remedy::Stop))
+        }
+        fn producer(&self, _: &str) -> BusResult<Box<dyn Producer>> {
+            Ok(Box::new(FakeProducer { script: self.0.clone(), counts: ProducerCounts::default(), late: Vec::new() }))
+        }
+        fn reader(&self, _: &[(TopicPartition, Start)], _: Isolation) -> BusResult<Box<dyn Reader>> {
+            Err(refuse(Remedy::Stop))
+        }
+        fn member(&self, _: MemberOptions) -> BusResult<Box<dyn Member>> {
+            Err(refuse(Remedy::Stop))
+        }
+        fn committed(&self, _: &str, _: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
+            Ok(Vec::new())
+        }
+    }
+
+    struct Run {
+        result: Result<Summary, PublishError>,
+        stored: usize,
+        metrics: CollectorMetrics,
+    }
+
+    /// Offers `events`, half before the publisher starts and half while it runs.
+    fn run(faults: Vec<Fault>, events: u32, room: usize, drain: Duration) -> Run {
+        let bus = FakeBus::default();
+        bus.0.lock().unwrap().faults = faults;
+        let buffer = Arc::new(Buffer::new(Limits { events: room, bytes: 1 << 24 }));
+        let metrics = CollectorMetrics::new(&eadt_service::Metrics::default());
+        let outlet = Outlet::new(buffer.clone(), metrics.clone(), "c", "eadt.");
+        let offer = |from: u32, to: u32| {
+            for number in from..to {
+                let event = GpuTelemetry {
+                    time: EventTime::from_micros(i64::from(number) + 1),
+                    device: "GPU-a".into(),
+                    collector: "c".into(),
+                    ..GpuTelemetry::default()
+                };
+                outlet.telemetry("nvml", &event).unwrap();
+            }
+        };
+        offer(0, events / 2);
+        let publisher = Publisher {
+            bus: Arc::new(bus.clone()),
+            buffer: buffer.clone(),
+            name: "c".into(),
+            drain,
+            shutdown: Shutdown::new(),
+            metrics: metrics.clone(),
+        };
+        let thread = std::thread::spawn(move || publisher.run());
+        offer(events / 2, events);
+        buffer.close();
+        let result = thread.join().unwrap();
+        let stored = bus.0.lock().unwrap().stored.len();
+        Run { result, stored, metrics }
+    }
+
+    fn summary(run: &Run) -> Summary {
+        match &run.result {
+            Ok(summary) => *summary,
+            Err(error) => error.summary,
+        }
+    }
+
+    fn assert_balanced(run: &Run, events: u32) {
+        let summary = summary(run);
+        assert_eq!(summary.sampled, u64::from(events));
+        assert_eq!(summary.sampled, summary.sent + summary.dropped.total(), "{summary:?}");
+        assert_eq!(summary.sent, run.stored as u64);
+        assert_eq!(run.metrics.sent.get(), summary.sent);
+        let of = |reason| run.metrics.dropped.get_or_create(&ReasonLabel { reason }).get();
+        let dropped = Dropped {
+            buffer_full: of("buffer_full"),
+            delivery_failed: of("delivery_failed"),
+            unconfirmed: of("unconfirmed"),
+            shutdown: of("shutdown"),
+        };
+        assert_eq!(dropped, summary.dropped, "the metrics say what the summary says");
+    }
+
+    #[test]
+    fn with_the_log_away_what_fits_is_kept_and_the_rest_is_counted() {
+        // Refused for about a second, far longer than offering takes.
+        let run = run(vec![Fault::Refuse; 50], 1000, 100, Duration::from_secs(10));
+        assert_balanced(&run, 1000);
+        let summary = summary(&run);
+        // The event in the publisher's hand is not in the buffer.
+        assert!((100..=101).contains(&summary.sent), "{summary:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_drained_in_time_is_counted() {
+        let run = run(vec![Fault::Refuse; 1000], 50, 100, Duration::from_millis(100));
+        assert_balanced(&run, 50);
+        assert_eq!(summary(&run).dropped.shutdown, 50);
+    }
+
+    #[test]
+    fn a_stop_ends_publishing_with_the_reason_and_the_count() {
+        let run = run(vec![Fault::Take, Fault::Stop], 10, 100, Duration::from_secs(5));
+        assert_balanced(&run, 10);
+        let error = run.result.unwrap_err();
+        assert_eq!(error.summary.sent, 1);
+        assert!(error.to_string().contains("9 events are lost"), "{error}");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn sent_and_dropped_add_up_to_sampled(
+            faults in prop::collection::vec(prop::sample::select(vec![Fault::Take, Fault::Take, Fault::Take, Fault::Fail, Fault::Late, Fault::Silent, Fault::Refuse, Fault::Break]), 0..40),
+            events in 0u32..60, room in 1usize..40,
+        ) {
+            let run = run(faults, events, room, Duration::from_millis(1500));
+            assert_balanced(&run, events);
+            prop_assert!(run.result.is_ok());
+        }
+    }
+}

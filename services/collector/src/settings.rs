@@ -1,0 +1,452 @@
+//! What an operator writes ([`RawSettings`]) and what the collector runs on ([`Settings`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use reqwest::Url;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::assignments::{self, Assignment};
+use crate::dcgm::workload::PodRule;
+use crate::progress::job::Field;
+
+/// Settings of the collector as written in a file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawSettings {
+    /// Name of this collector in its events; with workload and device it names a source, so it must be unique in the
+    /// pipeline. Default: the host's name.
+    pub name: Option<String>,
+    /// Node that the devices belong to. Default: the host's name.
+    pub node: Option<String>,
+    /// What is kept while the log is away.
+    pub buffer: RawBuffer,
+    /// This machine's GPUs.
+    pub nvml: RawNvml,
+    /// dcgm-exporter endpoints to scrape.
+    pub dcgm: Vec<RawDcgm>,
+    /// The HTTP endpoint that training jobs report to.
+    pub progress: RawProgress,
+    /// Training jobs' own Prometheus endpoints to scrape.
+    pub jobs: Vec<RawJob>,
+    /// Which workload a GPU works for. Goes before what an exporter's labels say.
+    pub assignments: Vec<Assignment>,
+    /// A JSON file with an array of assignments, read again within a second of every change, so that a batch
+    /// system's prologue can tell who runs where. Goes before `assignments`.
+    pub assignments_file: Option<PathBuf>,
+}
+
+/// Bounds of the buffer in front of the log.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawBuffer {
+    /// Most events kept. Default 100,000 (about 20 minutes of 8 GPUs at 10 Hz). Range: 1 to 100,000,000.
+    pub events: usize,
+    /// Most bytes kept, keys, values and headers together. Default 64 MiB. Range: at least 1 MiB.
+    pub bytes: usize,
+    /// How long a graceful stop waits until the log has everything, in seconds. Default 10. Range: 0 to 600.
+    pub drain_seconds: f64,
+}
+
+impl Default for RawBuffer {
+    fn default() -> Self {
+        Self { events: 100_000, bytes: 64 << 20, drain_seconds: 10.0 }
+    }
+}
+
+/// Sampling of this machine's GPUs through NVML. Reads only; never changes a setting of a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawNvml {
+    /// Sample this machine's GPUs. Default false.
+    pub enabled: bool,
+    /// Path or name of the NVML library. Default: the system's `libnvidia-ml.so`, then `libnvidia-ml.so.1`.
+    pub library_path: Option<PathBuf>,
+    /// Samples a second of each GPU. Default 10. Range: 0.01 to 100.
+    pub rate_hertz: f64,
+    /// GPUs to sample, by NVML index. Default: all.
+    pub gpus: Option<Vec<u32>>,
+    /// A GPU that does not answer for this long is reported as stuck, in seconds. Default 2. Range: 0.1 to 60.
+    pub call_timeout_seconds: f64,
+    /// Seconds between readings of what changes rarely: power limit, memory, throttle reasons, processes, MIG, MPS.
+    /// Default 1. Range: 0.01 to 3600.
+    pub slow_seconds: f64,
+    /// How long the energy counter is compared with integrated power before it is used, in seconds; 0 uses it
+    /// unchecked. Default 5. Range: 0 to 600.
+    pub counter_check_seconds: f64,
+    /// Largest relative difference between counter and integral at which the counter is trusted. Default 0.2.
+    /// Range: 0.01 to 1.
+    pub counter_tolerance_ratio: f64,
+    /// Seconds until a lost GPU, or one that could not be opened, is tried again. Default 10. Range: 0.1 to 3600.
+    pub retry_seconds: f64,
+}
+
+impl Default for RawNvml {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            library_path: None,
+            rate_hertz: 10.0,
+            gpus: None,
+            call_timeout_seconds: 2.0,
+            slow_seconds: 1.0,
+            counter_check_seconds: 5.0,
+            counter_tolerance_ratio: 0.2,
+            retry_seconds: 10.0,
+        }
+    }
+}
+
+/// One dcgm-exporter.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawDcgm {
+    /// Where it serves its metrics, `http://node-1:9400/metrics`. Required; plain HTTP.
+    pub url: String,
+    /// Seconds between scrapes. Default 1. Range: 0.05 to 3600. An answer that the exporter has not refreshed since the
+    /// last one is recognised by its energy counter and gives no sample.
+    pub interval_seconds: f64,
+    /// Longest wait for an answer, in seconds. Default 5. Range: 0.05 to 300.
+    pub timeout_seconds: f64,
+    /// Largest answer in bytes. Default 16 MiB. Range: 1 KiB to 1 GiB.
+    pub body_bytes: usize,
+    /// Label that names the workload, as `namespace/name`, or as a name beside the `namespace` label; a pod label
+    /// that the exporter passes on, for example. Goes before `pods`.
+    pub workload_label: Option<String>,
+    /// How the `namespace` and `pod` labels become a workload. Default `owner`.
+    pub pods: PodRule,
+}
+
+impl Default for RawDcgm {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            interval_seconds: 1.0,
+            timeout_seconds: 5.0,
+            body_bytes: 16 << 20,
+            workload_label: None,
+            pods: PodRule::Owner,
+        }
+    }
+}
+
+/// The endpoint for training progress.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawProgress {
+    /// Serve `POST /v1/progress` and Kubeflow's trainer status contract. Default true.
+    pub enabled: bool,
+    /// Address and port; loopback only, because nothing authenticates the sender. Port 0 takes a free one.
+    /// Default `127.0.0.1:9477`.
+    pub listen: SocketAddr,
+    /// Largest request in bytes. Default 1 MiB. Range: 1 KiB to 64 MiB.
+    pub body_bytes: usize,
+    /// Most events in one request. Default 1,000. Range: 1 to 100,000.
+    pub batch_events: usize,
+    /// Most sources (workload and rank) known at a time. Default 10,000. Range: 1 to 1,000,000.
+    pub sources: usize,
+    /// Times further ahead of this machine's clock are refused, in seconds; 0 accepts any. Default 60. Range: 0 to 86400.
+    pub max_future_seconds: f64,
+}
+
+impl Default for RawProgress {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            listen: SocketAddr::from(([127, 0, 0, 1], 9477)),
+            body_bytes: 1 << 20,
+            batch_events: 1000,
+            sources: 10_000,
+            max_future_seconds: 60.0,
+        }
+    }
+}
+
+/// A job's Prometheus endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawJob {
+    /// Where the job serves its metrics. Required; plain HTTP.
+    pub url: String,
+    /// `namespace/name` of the workload. Required.
+    pub workload: String,
+    /// Rank of series without a `rank` label. Default 0.
+    pub rank: u32,
+    /// Counters speak for this rank alone and are summed over ranks. Default false: for the whole job.
+    pub per_rank: bool,
+    /// Seconds between scrapes. Default 5. Range: 0.05 to 3600.
+    pub interval_seconds: f64,
+    /// Longest wait for an answer, in seconds. Default 5. Range: 0.05 to 300.
+    pub timeout_seconds: f64,
+    /// Largest answer in bytes. Default 4 MiB. Range: 1 KiB to 1 GiB.
+    pub body_bytes: usize,
+    /// Names of the job's metrics where they differ from the defaults (`training_samples_total`, …), by field.
+    pub metrics: BTreeMap<Field, String>,
+}
+
+impl Default for RawJob {
+    fn default() -> Self {
+        Self {
+            url: String::new(),
+            workload: String::new(),
+            rank: 0,
+            per_rank: false,
+            interval_seconds: 5.0,
+            timeout_seconds: 5.0,
+            body_bytes: 4 << 20,
+            metrics: BTreeMap::new(),
+        }
+    }
+}
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("setting collector.{field}: {detail}")]
+pub struct SettingsError {
+    pub field: String,
+    pub detail: String,
+}
+
+/// Checked settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub(crate) name: String,
+    pub(crate) node: String,
+    pub(crate) buffer: Buffer,
+    pub(crate) nvml: Option<Nvml>,
+    pub(crate) dcgm: Vec<Dcgm>,
+    pub(crate) progress: Option<Progress>,
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) assignments: Vec<Assignment>,
+    pub(crate) assignments_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Buffer {
+    pub events: usize,
+    pub bytes: usize,
+    pub drain: Duration,
+}
+
+/// Sampling of GPUs, checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Nvml {
+    pub library_path: Option<PathBuf>,
+    pub period: Duration,
+    pub gpus: Option<BTreeSet<u32>>,
+    pub call_timeout: Duration,
+    pub slow: Duration,
+    /// Zero: the counter is used unchecked.
+    pub counter_check_seconds: f64,
+    pub counter_tolerance_ratio: f64,
+    pub retry: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Target {
+    pub url: Url,
+    pub interval: Duration,
+    pub timeout: Duration,
+    pub body_bytes: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Dcgm {
+    pub target: Target,
+    pub workload_label: Option<String>,
+    pub pods: PodRule,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Progress {
+    pub listen: SocketAddr,
+    pub body_bytes: usize,
+    pub batch_events: usize,
+    pub sources: usize,
+    pub max_future_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Job {
+    pub target: Target,
+    pub workload: String,
+    pub rank: u32,
+    pub per_rank: bool,
+    pub metrics: BTreeMap<Field, String>,
+}
+
+/// Longest collector or node name: what `eadt-schemas` accepts, less the suffix that names the kind of source.
+const NAME_BYTES: usize = 240;
+
+impl RawSettings {
+    /// Checks every value. `host` is used where no name or node is given.
+    pub fn validate(self, host: &str) -> Result<Settings, SettingsError> {
+        let name = label("name", self.name.as_deref().unwrap_or(host))?;
+        let node = label("node", self.node.as_deref().unwrap_or(host))?;
+        let buffer = Buffer {
+            events: within("buffer.events", self.buffer.events, 1, 100_000_000)?,
+            bytes: within("buffer.bytes", self.buffer.bytes, 1 << 20, usize::MAX)?,
+            drain: seconds("buffer.drain_seconds", self.buffer.drain_seconds, 0.0, 600.0)?,
+        };
+        let nvml = if self.nvml.enabled { Some(self.nvml.validate()?) } else { None };
+        let mut dcgm = Vec::new();
+        for (i, raw) in self.dcgm.into_iter().enumerate() {
+            let target = target(&format!("dcgm[{i}]"), &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
+            dcgm.push(Dcgm { target, workload_label: raw.workload_label, pods: raw.pods });
+        }
+        let progress = if self.progress.enabled { Some(self.progress.validate()?) } else { None };
+        let mut jobs = Vec::new();
+        for (i, raw) in self.jobs.into_iter().enumerate() {
+            let field = format!("jobs[{i}]");
+            if !assignments::is_workload(&raw.workload) {
+                return Err(refuse(format!("{field}.workload"), format!("{:?} is not namespace/name", raw.workload)));
+            }
+            let target = target(&field, &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
+            jobs.push(Job { target, workload: raw.workload, rank: raw.rank, per_rank: raw.per_rank, metrics: raw.metrics });
+        }
+        assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
+        if nvml.is_none() && dcgm.is_empty() && progress.is_none() && jobs.is_empty() {
+            return Err(refuse("nvml.enabled", "no source is enabled: enable nvml or progress, or add dcgm or jobs"));
+        }
+        Ok(Settings {
+            name,
+            node,
+            buffer,
+            nvml,
+            dcgm,
+            progress,
+            jobs,
+            assignments: self.assignments,
+            assignments_file: self.assignments_file,
+        })
+    }
+}
+
+impl RawNvml {
+    /// Checks every value, whether sampling is enabled or not.
+    pub fn validate(self) -> Result<Nvml, SettingsError> {
+        let rate = number("nvml.rate_hertz", self.rate_hertz, 0.01, 100.0)?;
+        Ok(Nvml {
+            library_path: self.library_path,
+            period: Duration::from_secs_f64(1.0 / rate),
+            gpus: self.gpus.map(|gpus| gpus.into_iter().collect()),
+            call_timeout: seconds("nvml.call_timeout_seconds", self.call_timeout_seconds, 0.1, 60.0)?,
+            slow: seconds("nvml.slow_seconds", self.slow_seconds, 0.01, 3600.0)?,
+            counter_check_seconds: number("nvml.counter_check_seconds", self.counter_check_seconds, 0.0, 600.0)?,
+            counter_tolerance_ratio: number("nvml.counter_tolerance_ratio", self.counter_tolerance_ratio, 0.01, 1.0)?,
+            retry: seconds("nvml.retry_seconds", self.retry_seconds, 0.1, 3600.0)?,
+        })
+    }
+}
+
+impl RawProgress {
+    fn validate(self) -> Result<Progress, SettingsError> {
+        if !self.listen.ip().is_loopback() {
+            let detail = format!(
+                "{} is not a loopback address: nothing authenticates senders yet, so only 127.0.0.1 or [::1] is served; \
+                 reach it from other hosts through an authenticating proxy",
+                self.listen
+            );
+            return Err(refuse("progress.listen", detail));
+        }
+        let future = number("progress.max_future_seconds", self.max_future_seconds, 0.0, 86_400.0)?;
+        Ok(Progress {
+            listen: self.listen,
+            body_bytes: within("progress.body_bytes", self.body_bytes, 1 << 10, 64 << 20)?,
+            batch_events: within("progress.batch_events", self.batch_events, 1, 100_000)?,
+            sources: within("progress.sources", self.sources, 1, 1_000_000)?,
+            max_future_seconds: (future > 0.0).then_some(future),
+        })
+    }
+}
+
+fn refuse(field: impl Into<String>, detail: impl Into<String>) -> SettingsError {
+    SettingsError { field: field.into(), detail: detail.into() }
+}
+
+fn label(field: &str, text: &str) -> Result<String, SettingsError> {
+    if text.is_empty() || text.len() > NAME_BYTES || text.chars().any(char::is_control) {
+        return Err(refuse(field, format!("{text:?} is not 1 to {NAME_BYTES} bytes without control characters")));
+    }
+    Ok(text.to_owned())
+}
+
+fn number(field: &str, value: f64, low: f64, high: f64) -> Result<f64, SettingsError> {
+    if (low..=high).contains(&value) { Ok(value) } else { Err(refuse(field, format!("{value} is not between {low} and {high}"))) }
+}
+
+fn seconds(field: &str, value: f64, low: f64, high: f64) -> Result<Duration, SettingsError> {
+    number(field, value, low, high).map(Duration::from_secs_f64)
+}
+
+fn within(field: &str, value: usize, low: usize, high: usize) -> Result<usize, SettingsError> {
+    if (low..=high).contains(&value) { Ok(value) } else { Err(refuse(field, format!("{value} is not between {low} and {high}"))) }
+}
+
+fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize) -> Result<Target, SettingsError> {
+    let name = format!("{field}.url");
+    let parsed = Url::parse(url).map_err(|error| refuse(&name, format!("{url:?} is not a URL: {error}")))?;
+    if parsed.scheme() != "http" {
+        let detail = format!("{url:?} is not plain HTTP: TLS is not built in, scrape through a local proxy");
+        return Err(refuse(name, detail));
+    }
+    Ok(Target {
+        url: parsed,
+        interval: seconds(&format!("{field}.interval_seconds"), interval, 0.05, 3600.0)?,
+        timeout: seconds(&format!("{field}.timeout_seconds"), timeout, 0.05, 300.0)?,
+        body_bytes: within(&format!("{field}.body_bytes"), body_bytes, 1 << 10, 1 << 30)?,
+    })
+}
+
+/// This host's name as the kernel has it; `localhost` where that cannot be read.
+pub fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map(|name| name.trim().to_owned())
+        .ok()
+        .filter(|name| !name.is_empty())
+        .unwrap_or_else(|| "localhost".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Settings, SettingsError> {
+        toml::from_str::<RawSettings>(text).expect("parses").validate("host-1")
+    }
+
+    #[test]
+    fn defaults_serve_progress_on_loopback_under_the_hosts_name() {
+        let settings = check("").unwrap();
+        assert_eq!((settings.name.as_str(), settings.node.as_str()), ("host-1", "host-1"));
+        assert!(settings.progress.unwrap().listen.ip().is_loopback());
+        assert!(settings.nvml.is_none());
+    }
+
+    #[test]
+    fn each_refusal_names_its_field() {
+        for (text, field) in [
+            ("name = \"\"", "name"),
+            ("[progress]\nlisten = \"0.0.0.0:9477\"", "progress.listen"),
+            ("[nvml]\nenabled = true\nrate_hertz = 0.0", "nvml.rate_hertz"),
+            ("[nvml]\nenabled = true\nrate_hertz = nan", "nvml.rate_hertz"),
+            ("[buffer]\nevents = 0", "buffer.events"),
+            ("[[dcgm]]\nurl = \"https://x/metrics\"", "dcgm[0].url"),
+            ("[[dcgm]]\nurl = \"no url\"", "dcgm[0].url"),
+            ("[[jobs]]\nurl = \"http://x/\"\nworkload = \"x\"", "jobs[0].workload"),
+            ("[progress]\nenabled = false", "nvml.enabled"),
+            ("[[assignments]]\ndevice = \"0\"\nworkload = \"x\"", "assignments"),
+        ] {
+            assert_eq!(check(text).unwrap_err().field, field, "{text}");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_are_refused() {
+        let error = toml::from_str::<RawSettings>("[nvml]\nrate_herz = 10").unwrap_err().to_string();
+        assert!(error.contains("rate_herz") && error.contains("rate_hertz"), "{error}");
+    }
+}

@@ -1,0 +1,34 @@
+//! What every source of events has in common.
+
+use std::fmt;
+use std::pin::Pin;
+
+use eadt_service::Shutdown;
+
+/// A boxed future.
+pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A source that cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{source_name}: {detail}")]
+pub struct SourceError {
+    pub source_name: &'static str,
+    /// What happened, to what, and what to do.
+    pub detail: String,
+}
+
+impl SourceError {
+    pub fn new(source_name: &'static str, detail: impl fmt::Display) -> Self {
+        Self { source_name, detail: detail.to_string() }
+    }
+}
+
+/// Where events come from.
+pub trait Source: Send + fmt::Debug {
+    /// Kind of source, as in metrics.
+    fn name(&self) -> &'static str;
+    /// Takes hold of what it needs (a port, a library), so that what is missing is an error at start.
+    fn open(&mut self) -> Boxed<'_, Result<(), SourceError>>;
+    /// Delivers until `shutdown`, then marks the end of what it delivered and returns.
+    fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>>;
+}

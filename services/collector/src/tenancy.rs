@@ -1,0 +1,176 @@
+//! From one reading of a device to events for the workloads that it works for. Pure.
+//!
+//! A stay is a workload's time on a device. When the workloads of a device change, the reading at the change goes to
+//! the new ones and, marked `last`, to those that left; each stay has its own `tenure`, within which alone
+//! differences may be taken.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::latest::GpuTelemetry;
+
+/// A workload on a device.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tenant {
+    /// `namespace/name`.
+    pub workload: String,
+    /// Part of the device's power attributed to it, 0 to 1; `None`: all of it.
+    pub share: Option<f64>,
+}
+
+#[derive(Debug, Clone)]
+struct Stay {
+    /// `None`: the device works for nobody.
+    workload: Option<String>,
+    /// Event time of the stay's first sample in microseconds: unique over restarts of the collector, too, which cannot
+    /// know whether the device changed hands meanwhile.
+    tenure: u64,
+    last: GpuTelemetry,
+}
+
+/// The stays on one device.
+#[derive(Debug, Clone, Default)]
+pub struct Tenancy {
+    stays: Vec<Stay>,
+    newest: Option<EventTime>,
+}
+
+impl Tenancy {
+    /// Whether a sample at `time` would be newer than the last one.
+    pub fn accepts(&self, time: EventTime) -> bool {
+        self.newest.is_none_or(|newest| time > newest)
+    }
+
+    /// Event time of the last sample.
+    pub fn newest(&self) -> Option<EventTime> {
+        self.newest
+    }
+
+    /// The events of one reading. Empty where the reading is not newer than the last one.
+    pub fn observe(&mut self, reading: &GpuTelemetry, tenants: &[Tenant]) -> Vec<GpuTelemetry> {
+        if !self.accepts(reading.time) {
+            return Vec::new();
+        }
+        self.newest = Some(reading.time);
+        let mut events = Vec::with_capacity(tenants.len().max(1));
+        let stays = std::mem::take(&mut self.stays);
+        let stays_on = |stay: &Stay| match &stay.workload {
+            Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
+            None => tenants.is_empty(),
+        };
+        let (kept, left): (Vec<_>, Vec<_>) = stays.into_iter().partition(stays_on);
+        for stay in left {
+            let Stay { workload, tenure, last } = stay;
+            let event = GpuTelemetry {
+                workload,
+                tenure: Some(tenure),
+                share: last.share,
+                tenants: last.tenants,
+                last: true,
+                ..reading.clone()
+            };
+            events.push(event);
+        }
+        let mut add = |workload: Option<&str>, share: Option<f64>| {
+            let known = kept.iter().find(|stay| stay.workload.as_deref() == workload);
+            let tenure = known.map_or_else(|| reading.time.micros().unsigned_abs(), |stay| stay.tenure);
+            let event = GpuTelemetry {
+                workload: workload.map(str::to_owned),
+                tenure: Some(tenure),
+                share,
+                tenants: (tenants.len() > 1).then_some(tenants.len() as u32),
+                ..reading.clone()
+            };
+            self.stays.push(Stay { workload: event.workload.clone(), tenure, last: event.clone() });
+            events.push(event);
+        };
+        if tenants.is_empty() {
+            add(None, None);
+        }
+        for tenant in tenants {
+            add(Some(&tenant.workload), tenant.share);
+        }
+        events
+    }
+
+    /// Ends every stay: its last event once more, marked `last`. A repeated event adds nothing, its mark counts.
+    pub fn end(&mut self) -> Vec<GpuTelemetry> {
+        self.stays.drain(..).map(|stay| GpuTelemetry { last: true, ..stay.last }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reading(at: i64) -> GpuTelemetry {
+        GpuTelemetry {
+            time: EventTime::from_micros(at),
+            device: "GPU-a".into(),
+            power_watts: Some(at as f64),
+            ..GpuTelemetry::default()
+        }
+    }
+
+    fn tenants(names: &[&str]) -> Vec<Tenant> {
+        let share = (names.len() > 1).then(|| 1.0 / names.len() as f64);
+        names.iter().map(|name| Tenant { workload: (*name).into(), share }).collect()
+    }
+
+    #[test]
+    fn a_change_gives_the_sample_to_both_and_marks_the_old_one_last() {
+        let mut tenancy = Tenancy::default();
+        let first = tenancy.observe(&reading(1), &tenants(&["n/a"]));
+        assert_eq!((first.len(), first[0].tenure, first[0].last), (1, Some(1), false));
+        let second = tenancy.observe(&reading(2), &tenants(&["n/b"]));
+        let seen: Vec<_> = second.iter().map(|e| (e.workload.as_deref(), e.tenure, e.last, e.power_watts)).collect();
+        assert_eq!(seen, [(Some("n/a"), Some(1), true, Some(2.0)), (Some("n/b"), Some(2), false, Some(2.0))]);
+        let back = tenancy.observe(&reading(3), &tenants(&["n/a"]));
+        assert_eq!(back[1].tenure, Some(3), "a second stay is another tenure");
+        let idle = tenancy.observe(&reading(4), &[]);
+        assert_eq!(idle.iter().map(|e| (e.workload.is_none(), e.last)).collect::<Vec<_>>(), [(false, true), (true, false)]);
+    }
+
+    #[test]
+    fn ending_repeats_the_last_sample_of_every_stay() {
+        let mut tenancy = Tenancy::default();
+        let before = tenancy.observe(&reading(1), &tenants(&["n/a", "n/b"]));
+        let after = tenancy.end();
+        assert!(after.iter().all(|e| e.last));
+        let unmarked: Vec<_> = after.into_iter().map(|e| GpuTelemetry { last: false, ..e }).collect();
+        assert_eq!(unmarked, before);
+        assert!(tenancy.end().is_empty());
+    }
+
+    #[test]
+    fn a_reading_that_is_not_newer_gives_nothing() {
+        let mut tenancy = Tenancy::default();
+        assert_eq!(tenancy.observe(&reading(5), &[]).len(), 1);
+        assert!(tenancy.observe(&reading(5), &[]).is_empty());
+        assert!(tenancy.observe(&reading(4), &[]).is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn every_stay_is_one_tenure_and_ends_with_exactly_one_mark(moves in prop::collection::vec(prop::collection::btree_set("[abc]", 0..3), 1..40)) {
+            let mut tenancy = Tenancy::default();
+            let mut events = Vec::new();
+            for (at, names) in moves.iter().enumerate() {
+                let list: Vec<_> = names.iter().map(|name| Tenant { workload: format!("n/{name}"), share: None }).collect();
+                events.extend(tenancy.observe(&reading(at as i64 + 1), &list));
+            }
+            events.extend(tenancy.end());
+            let mut open = std::collections::BTreeMap::new();
+            for event in events {
+                if event.last {
+                    prop_assert_eq!(open.remove(&event.workload), event.tenure);
+                } else {
+                    let tenure = event.tenure.unwrap();
+                    prop_assert_eq!(*open.entry(event.workload).or_insert(tenure), tenure);
+                }
+            }
+            prop_assert!(open.is_empty());
+        }
+    }
+}

@@ -1,0 +1,126 @@
+/* A libnvidia-ml.so for tests: four GPUs that behave as the file named by the macro SCENARIO says, read again at every call.
+ * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
+ * counter_factor, processes, mps_clients. Power is steady, so the counter is exactly power times time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef int nvmlReturn_t;
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, SMALL = 7, LOST = 15, UNKNOWN = 999 };
+typedef struct { unsigned index; } Device;
+static Device devices[4] = {{0}, {1}, {2}, {3}};
+static struct timespec loaded;
+
+static double setting(unsigned gpu, const char *key, double otherwise) {
+  FILE *file = fopen(SCENARIO, "r");
+  if (!file) return otherwise;
+  unsigned g; char k[64]; double v, found = otherwise;
+  while (fscanf(file, "%u %63s %lf", &g, k, &v) == 3)
+    if (g == gpu && !strcmp(k, key)) found = v;
+  fclose(file);
+  return found;
+}
+
+/* Every call to a GPU passes here. */
+static nvmlReturn_t answer(Device *d) {
+  while (setting(d->index, "hang", 0) != 0) {
+    struct timespec nap = {0, 5000000};
+    nanosleep(&nap, NULL);
+  }
+  if (setting(d->index, "lost", 0) != 0) return LOST;
+  return setting(d->index, "failing", 0) != 0 ? UNKNOWN : OK;
+}
+static double seconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)(now.tv_sec - loaded.tv_sec) + (double)(now.tv_nsec - loaded.tv_nsec) / 1e9;
+}
+static double watts(Device *d) { return setting(d->index, "watts", 250 + 50 * (double)d->index); }
+static int lacks(Device *d) { return setting(d->index, "unsupported", 0) != 0; }
+
+nvmlReturn_t nvmlInit_v2(void) { clock_gettime(CLOCK_MONOTONIC, &loaded); loaded.tv_sec -= 1000; return OK; }
+nvmlReturn_t nvmlShutdown(void) { return OK; }
+nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned n) { snprintf(out, n, "555.42.02"); return OK; }
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned n) { snprintf(out, n, "12.555.42"); return OK; }
+nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *out, unsigned n) {
+  snprintf(out, n, pid == 77 ? "/usr/bin/nvidia-cuda-mps-server" : "python"); return OK;
+}
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return OK; }
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
+  if (index >= 4) return INVALID;
+  *out = &devices[index];
+  return answer(*out);
+}
+nvmlReturn_t nvmlDeviceGetUUID(Device *d, char *out, unsigned n) { snprintf(out, n, "GPU-fake-%u", d->index); return answer(d); }
+nvmlReturn_t nvmlDeviceGetName(Device *d, char *out, unsigned n) { snprintf(out, n, "Fake H100"); return answer(d); }
+nvmlReturn_t nvmlDeviceGetArchitecture(Device *d, unsigned *out) { *out = lacks(d) ? 6 : 9; return answer(d); }
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(Device *d, unsigned long long *out) {
+  if (lacks(d)) return NOT_SUPPORTED;
+  double joules = watts(d) * seconds() * setting(d->index, "counter_factor", 1) + setting(d->index, "counter_offset_joules", 0);
+  /* As real ones do, it moves every 100 ms only; finer here would hide what that costs. */
+  double step = watts(d) * 0.1;
+  *out = (unsigned long long)((double)(long long)(joules / step) * step * 1000);
+  return answer(d);
+}
+nvmlReturn_t nvmlDeviceGetPowerUsage(Device *d, unsigned *out) { *out = (unsigned)(watts(d) * 1000); return answer(d); }
+
+typedef struct {
+  unsigned field, scope; long long time, latency; int type; nvmlReturn_t result;
+  union { double d; unsigned u; unsigned long ul; unsigned long long ull; } value;
+} Field;
+nvmlReturn_t nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
+  for (int i = 0; i < count; i++) {
+    fields[i].type = 1;
+    fields[i].result = lacks(d) ? NOT_SUPPORTED : OK;
+    if (fields[i].field == 186) fields[i].value.u = (unsigned)(watts(d) * 1000);
+    else if (fields[i].field == 185) fields[i].value.u = (unsigned)(watts(d) * 1000) - 1000;
+    else if (fields[i].field == 82) fields[i].value.u = 55;
+    else fields[i].result = INVALID;
+  }
+  return answer(d);
+}
+typedef struct { unsigned gpu, memory; } Utilization;
+nvmlReturn_t nvmlDeviceGetUtilizationRates(Device *d, Utilization *out) { out->gpu = 80; out->memory = 40; return answer(d); }
+nvmlReturn_t nvmlDeviceGetClockInfo(Device *d, int type, unsigned *out) { *out = type == 2 ? 2619 : 1980; return answer(d); }
+nvmlReturn_t nvmlDeviceGetTemperature(Device *d, int sensor, unsigned *out) { (void)sensor; *out = 50; return answer(d); }
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *out) { out->total = 80ull << 30; out->used = 10ull << 30; return answer(d); }
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *out) { *out = 700000; return answer(d); }
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(Device *d, unsigned long long *out) { *out = 0x4 | 0x8000; return answer(d); }
+nvmlReturn_t nvmlDeviceGetMigMode(Device *d, unsigned *now, unsigned *next) {
+  *now = *next = 0;
+  return lacks(d) ? NOT_SUPPORTED : answer(d);
+}
+typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(Device *d, unsigned *count, Process *out) {
+  unsigned running = (unsigned)setting(d->index, "processes", 2);
+  if (out == NULL || *count < running) { *count = running; return running ? SMALL : OK; }
+  for (unsigned i = 0; i < running; i++) { memset(&out[i], 0, sizeof out[i]); out[i].pid = 76 + i; }
+  *count = running;
+  return answer(d);
+}
+
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(Device *d, unsigned *count, Process *out) {
+  unsigned running = (unsigned)setting(d->index, "mps_clients", 0);
+  if (out == NULL || *count < running) { *count = running; return running ? SMALL : OK; }
+  for (unsigned i = 0; i < running; i++) { memset(&out[i], 0, sizeof out[i]); out[i].pid = 100 + i; }
+  *count = running;
+  return answer(d);
+}
+
+typedef struct { unsigned version, supported; } GpmSupport;
+nvmlReturn_t nvmlGpmQueryDeviceSupport(Device *d, GpmSupport *out) { out->supported = !lacks(d); return answer(d); }
+nvmlReturn_t nvmlGpmSampleAlloc(void **out) { *out = malloc(8); return OK; }
+nvmlReturn_t nvmlGpmSampleFree(void *sample) { free(sample); return OK; }
+nvmlReturn_t nvmlGpmSampleGet(Device *d, void *sample) { (void)sample; return answer(d); }
+typedef struct { unsigned id; nvmlReturn_t result; double value; const char *names[3]; } GpmMetric;
+typedef struct { unsigned version, count; void *first, *second; GpmMetric metrics[210]; } GpmGet;
+nvmlReturn_t nvmlGpmMetricsGet(GpmGet *get) {
+  for (unsigned i = 0; i < get->count; i++) {
+    GpmMetric *m = &get->metrics[i];
+    m->result = m->id == 12 ? NOT_SUPPORTED : OK;
+    m->value = m->id == 2 ? 75 : m->id == 10 ? 30 : m->id == 20 ? 2 : 10;
+  }
+  return OK;
+}

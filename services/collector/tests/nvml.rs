@@ -1,0 +1,324 @@
+//! Sampling through the real NVML binding, against a library of our own.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use eadt_schemas::latest::{GpuTelemetry, Meter, Origin};
+use support::{Running, start};
+
+/// The library, compiled for one test, and the file that tells it what to do.
+struct Fake {
+    dir: tempfile::TempDir,
+}
+
+impl Fake {
+    fn new(scenario: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let fake = Self { dir };
+        fake.set(scenario);
+        let output = std::process::Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror"])
+            .arg(format!("-DSCENARIO=\"{}\"", fake.scenario().display()))
+            .arg("-o")
+            .arg(fake.library())
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml.c"))
+            .output()
+            .expect("a C compiler, which building this project needs anyway");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fake
+    }
+
+    fn scenario(&self) -> PathBuf {
+        self.dir.path().join("scenario")
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join("libnvidia-ml.so")
+    }
+
+    /// Lines of GPU, key, value; in force from the next call on.
+    fn set(&self, scenario: &str) {
+        // Replaced as a whole, so that no call sees half of it.
+        let next = self.dir.path().join("next");
+        std::fs::write(&next, scenario).unwrap();
+        std::fs::rename(next, self.scenario()).unwrap();
+    }
+
+    fn start(&self, more: &str) -> Running {
+        start(&format!(
+            "{}\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\n{more}",
+            "assignments = [{ device = \"GPU-fake-0\", workload = \"n/a\" }, { device = \"1\", workload = \"n/b\", share = 0.25 }, \
+             { device = \"1\", workload = \"n/c\" }]",
+            self.library().display()
+        ))
+    }
+}
+
+const FAST: &str = "rate_hertz = 20\ncall_timeout_seconds = 0.4\nretry_seconds = 0.2\nslow_seconds = 0.2\n";
+const UNCHECKED: &str = "counter_check_seconds = 0\n";
+
+fn by_device(events: &[GpuTelemetry]) -> BTreeMap<&str, Vec<&GpuTelemetry>> {
+    let mut devices: BTreeMap<&str, Vec<&GpuTelemetry>> = BTreeMap::new();
+    for event in events {
+        devices.entry(&event.device).or_default().push(event);
+    }
+    devices
+}
+
+fn of<'a>(events: &'a [GpuTelemetry], device: &str) -> Vec<&'a GpuTelemetry> {
+    events.iter().filter(|event| event.device == device).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_reading_arrives_in_our_units() {
+    let fake = Fake::new("0 mps_clients 3\n1 processes 0\n2 processes 1\n");
+    let running = fake.start(&format!("{FAST}counter_check_seconds = 2\n"));
+    running
+        .until("a trusted counter on every GPU", |events| {
+            let devices = by_device(events);
+            devices.len() == 4 && devices.values().all(|list| list.last().is_some_and(|e| e.energy_joules_total.is_some()))
+        })
+        .await;
+    assert_eq!(running.metric("eadt_collector_energy_counter_trusted{device=\"GPU-fake-0\"}"), Some(1.0));
+    let bus = running.bus.clone();
+    let summary = running.stop().await.unwrap();
+    assert_eq!((summary.sampled, summary.dropped.total()), (summary.sent, 0));
+    let events = bus.telemetry();
+    assert_eq!(summary.sent, events.len() as u64);
+
+    let first = of(&events, "GPU-fake-0");
+    assert_eq!(first[0].energy_joules_total, None, "withheld until it was checked");
+    let whole =
+        first.iter().find(|e| e.mig_enabled.is_some() && e.sm_active_ratio.is_some()).expect("a sample with all readings");
+    let expected = GpuTelemetry {
+        time: whole.time,
+        workload: Some("n/a".into()),
+        device: "GPU-fake-0".into(),
+        collector: "host/nvml".into(),
+        meter: Meter::Gpu,
+        origin: Origin::Measured,
+        node: Some("host".into()),
+        gpu_index: Some(0),
+        gpu_model: Some("Fake H100".into()),
+        tenure: Some(first[0].time.micros() as u64),
+        power_watts: Some(250.0),
+        power_average_watts: Some(249.0),
+        energy_joules_total: whole.energy_joules_total,
+        utilization_ratio: Some(0.8),
+        memory_utilization_ratio: Some(0.4),
+        graphics_active_ratio: Some(0.1),
+        sm_active_ratio: Some(0.75),
+        sm_occupancy_ratio: Some(0.1),
+        tensor_active_ratio: Some(0.1),
+        // One metric that this GPU lacks.
+        fp32_active_ratio: None,
+        dram_active_ratio: Some(0.3),
+        pcie_transmit_bytes_per_second: Some(2_097_152.0),
+        pcie_receive_bytes_per_second: Some(10_485_760.0),
+        memory_used_bytes: Some(10 << 30),
+        memory_total_bytes: Some(80 << 30),
+        sm_clock_mhz: Some(1980.0),
+        memory_clock_mhz: Some(2619.0),
+        temperature_celsius: Some(50.0),
+        memory_temperature_celsius: Some(55.0),
+        power_limit_watts: Some(700.0),
+        throttle_reasons: Some("sw_power_cap".into()),
+        // One that is no server, and three clients of the server.
+        processes: Some(4),
+        mig_enabled: Some(false),
+        mps_enabled: Some(true),
+        ..GpuTelemetry::default()
+    };
+    assert_eq!(**whole, expected);
+    let counted: Vec<_> = first.iter().filter_map(|e| Some((e.time, e.energy_joules_total?))).collect();
+    let ((from, first_joules), (to, last_joules)) = (counted[0], counted[counted.len() - 1]);
+    // The counter moves in steps of a tenth of a second.
+    assert!((last_joules - first_joules - 250.0 * to.seconds_since(from)).abs() <= 26.0);
+
+    let shared = of(&events, "GPU-fake-1");
+    let shares: BTreeMap<_, _> = shared.iter().map(|e| (e.workload.as_deref().unwrap(), e.share.unwrap())).collect();
+    assert_eq!(shares, BTreeMap::from([("n/b", 0.25), ("n/c", 0.75)]));
+    assert!(shared.iter().all(|e| e.tenants == Some(2)));
+    let slow: Vec<_> = shared.iter().filter(|e| e.processes.is_some()).map(|e| (e.processes, e.mps_enabled)).collect();
+    assert!(slow.iter().all(|s| *s == (Some(0), Some(false))), "{slow:?}");
+    assert!(of(&events, "GPU-fake-2").iter().all(|e| e.workload.is_none() && e.tenants.is_none()));
+
+    let last: Vec<_> = events.iter().filter(|e| e.last).map(|e| (e.device.as_str(), e.workload.as_deref())).collect();
+    let expected = [("GPU-fake-0", Some("n/a")), ("GPU-fake-1", Some("n/b")), ("GPU-fake-1", Some("n/c"))];
+    assert!(expected.iter().all(|stay| last.contains(stay)) && last.len() == 5, "{last:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_supported_is_absent_and_never_zero() {
+    let fake = Fake::new("3 unsupported 1\n");
+    let running = fake.start(&format!("{FAST}{UNCHECKED}gpus = [3]\n"));
+    running.until("slow readings", |events| events.iter().filter(|e| e.power_limit_watts.is_some()).count() > 2).await;
+    assert_eq!(running.metric("eadt_collector_readings_failed_total{"), None, "not supported is no failure");
+    let bus = running.bus.clone();
+    running.stop().await.unwrap();
+    for e in bus.telemetry() {
+        // A Turing board: what the library calls usage is instantaneous there.
+        assert_eq!((e.power_watts, e.power_average_watts), (Some(400.0), None));
+        assert_eq!((e.energy_joules_total, e.memory_temperature_celsius, e.mig_enabled), (None, None, None));
+        assert_eq!((e.sm_active_ratio, e.dram_active_ratio, e.tensor_active_ratio), (None, None, None));
+        assert_eq!(e.utilization_ratio, Some(0.8));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
+    let fake = Fake::new("");
+    // Slower than the others, so that a busy test machine is not taken for a gap.
+    let running = fake.start(&format!("rate_hertz = 5\ncall_timeout_seconds = 0.5\nslow_seconds = 0.2\n{UNCHECKED}"));
+    running.until("samples of all", |events| by_device(events).len() == 4).await;
+    fake.set("2 hang 1\n");
+    let hung_at = Instant::now();
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let before = of(&running.bus.telemetry(), "GPU-fake-2").len();
+    let stuck = "eadt_collector_device_stuck{device=\"GPU-fake-2\"}";
+    while running.metric(stuck) != Some(1.0) {
+        assert!(hung_at.elapsed() < Duration::from_secs(10), "{}", running.metrics.text());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.metric("eadt_collector_device_up{device=\"GPU-fake-2\"}"), Some(0.0));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(of(&running.bus.telemetry(), "GPU-fake-2").len() <= before + 1, "a hanging GPU says nothing");
+    let missed = "eadt_collector_samples_missed_total{device=\"GPU-fake-2\"}";
+    assert!(running.metric(missed).is_some_and(|missed| missed >= 8.0), "its missing samples are counted while it hangs");
+
+    fake.set("");
+    let silent_for = hung_at.elapsed();
+    let seen = of(&running.bus.telemetry(), "GPU-fake-2").len();
+    running.until("it answers again", |events| of(events, "GPU-fake-2").len() > seen + 3).await;
+    assert_eq!(running.metric(stuck), Some(0.0));
+
+    // And once more, with a stop in the middle of it.
+    fake.set("2 hang 1\n");
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let stopping = Instant::now();
+    let bus = running.bus.clone();
+    let summary = running.stop().await.unwrap();
+    assert!(stopping.elapsed() < Duration::from_secs(5), "a hanging GPU does not hold up a stop");
+    assert_eq!(summary.sampled, summary.sent);
+    fake.set("");
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert_eq!(bus.records().len() as u64, summary.sent, "nothing is said after the last");
+
+    let events = bus.telemetry();
+    for (device, list) in by_device(&events) {
+        let times: Vec<_> = list.iter().filter(|e| !e.last).map(|e| e.time).collect();
+        let gap = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).fold(0.0, f64::max);
+        if device == "GPU-fake-2" {
+            assert!(gap >= 2.0 && gap <= silent_for.as_secs_f64() + 2.0, "{gap}");
+        } else {
+            assert!(gap <= 0.6 + 0.05, "{device} was silent for {gap} s: more than two samples");
+        }
+        let index = list[0].gpu_index.unwrap();
+        assert!(list.iter().all(|e| e.power_watts == Some(250.0 + 50.0 * f64::from(index))), "no value is invented");
+        assert_eq!(list.iter().filter(|e| e.last).count(), if index == 1 { 2 } else { 1 });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
+    let fake = Fake::new("0 hang 1\n1 lost 1\n");
+    let running = fake.start(&format!("{FAST}{UNCHECKED}"));
+    running.until("samples of the others", |events| of(events, "GPU-fake-3").len() > 5).await;
+    let seen: Vec<_> = by_device(&running.bus.telemetry()).into_keys().map(str::to_owned).collect();
+    assert_eq!(seen, ["GPU-fake-2", "GPU-fake-3"]);
+    assert_eq!(running.metric("eadt_collector_device_up{device=\"index-1\"}"), Some(0.0));
+    fake.set("");
+    running.until("samples of all", |events| by_device(events).len() == 4).await;
+    assert_eq!(running.metric("eadt_collector_device_up{device=\"GPU-fake-1\"}"), Some(1.0));
+    assert_eq!(running.metric("eadt_collector_device_up{device=\"index-1\"}"), None);
+
+    fake.set("3 lost 1\n2 failing 1\n");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (lost, failing) = {
+        let events = running.bus.telemetry();
+        (of(&events, "GPU-fake-3").len(), of(&events, "GPU-fake-2").len())
+    };
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let events = running.bus.telemetry();
+    assert_eq!((of(&events, "GPU-fake-3").len(), of(&events, "GPU-fake-2").len()), (lost, failing));
+    assert_eq!(running.metric("eadt_collector_device_up{device=\"GPU-fake-3\"}"), Some(0.0));
+    let failed = "eadt_collector_readings_failed_total{device=\"GPU-fake-2\",call=\"energy\"}";
+    assert!(running.metric(failed).is_some_and(|failed| failed > 3.0), "{}", running.metrics.text());
+    fake.set("");
+    running.until("both are back", |e| of(e, "GPU-fake-3").len() > lost + 3 && of(e, "GPU-fake-2").len() > failing + 3).await;
+    let events = running.bus.telemetry();
+    let tenures: std::collections::BTreeSet<_> = of(&events, "GPU-fake-3").iter().map(|e| e.tenure).collect();
+    assert_eq!(tenures.len(), 1, "a gap is not another stay");
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_that_fall_are_told_and_those_that_disagree_left_out() {
+    let fake = Fake::new("0 counter_factor 0\n0 counter_offset_joules 5000\n1 counter_factor 1.9\n2 counter_factor 0.001\n");
+    let running = fake.start(&format!("{FAST}counter_check_seconds = 2\n"));
+    let trusted = |index: u32| running.metric(&format!("eadt_collector_energy_counter_trusted{{device=\"GPU-fake-{index}\"}}"));
+    running.until("a verdict on all", |_| (0..4).all(|index| trusted(index).is_some())).await;
+    assert_eq!((0..4).map(|i| trusted(i).unwrap()).collect::<Vec<_>>(), [0.0, 0.0, 0.0, 1.0]);
+    let error = running.metric("eadt_collector_energy_counter_error_ratio{device=\"GPU-fake-1\"}").unwrap();
+    assert!((0.7..=1.1).contains(&error), "{error}");
+    fake.set("0 counter_factor 0\n0 counter_offset_joules 5000\n1 counter_factor 1.9\n2 counter_factor 0.001\n3 counter_offset_joules -200000\n");
+    let resets = "eadt_collector_energy_counter_resets_total{device=\"GPU-fake-3\"}";
+    running.until("the fall is counted", |_| running.metric(resets) == Some(1.0)).await;
+    running
+        .until("samples after it", |events| {
+            let list = of(events, "GPU-fake-3");
+            let joules: Vec<_> = list.iter().filter_map(|e| e.energy_joules_total).collect();
+            joules.windows(2).any(|pair| pair[1] < pair[0])
+        })
+        .await;
+    let events = running.bus.telemetry();
+    for device in ["GPU-fake-0", "GPU-fake-1", "GPU-fake-2"] {
+        let list = of(&events, device);
+        assert!(list.len() > 20 && list.iter().all(|e| e.energy_joules_total.is_none() && e.power_watts.is_some()), "{device}");
+    }
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_assignments_file_moves_a_gpu_between_workloads() {
+    let fake = Fake::new("");
+    let file = fake.dir.path().join("assignments.json");
+    std::fs::write(&file, r#"[{"device":"GPU-fake-0","workload":"n/first"}]"#).unwrap();
+    let running = start(&format!(
+        "assignments_file = \"{}\"\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\ngpus = [0]\n{FAST}{UNCHECKED}",
+        file.display(),
+        fake.library().display()
+    ));
+    let at = |workload: &'static str| {
+        move |events: &[GpuTelemetry]| events.iter().filter(|e| e.workload.as_deref() == Some(workload)).count() > 3
+    };
+    running.until("the first workload", at("n/first")).await;
+    std::fs::write(&file, r#"[{"device":"GPU-fake-0","workload":"n/second"}]"#).unwrap();
+    running.until("the second workload", at("n/second")).await;
+    let bus = running.bus.clone();
+    running.stop().await.unwrap();
+    let events = bus.telemetry();
+    let end = events.iter().find(|e| e.last && e.workload.as_deref() == Some("n/first")).expect("the first stay is ended");
+    let begin = events.iter().find(|e| e.workload.as_deref() == Some("n/second")).unwrap();
+    assert_eq!((end.time, end.energy_joules_total), (begin.time, begin.energy_joules_total), "one sample goes to both");
+    assert_ne!(end.tenure, begin.tenure);
+    assert!(events.iter().all(|e| e.workload.as_deref() != Some("n/first") || e.time <= end.time));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
+    let fake = Fake::new("");
+    for (more, expected) in [
+        ("library_path = \"/nowhere/libnvidia-ml.so\"", "set nvml.library_path"),
+        (&format!("library_path = \"{}\"\ngpus = [7]", fake.library().display()), "names GPU 7, but there are 4"),
+    ] {
+        let running = start(&format!("[progress]\nenabled = false\n[nvml]\nenabled = true\n{more}"));
+        let error = running.ended().await.unwrap_err();
+        let told = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source()).map(ToString::to_string);
+        let told: Vec<_> = told.collect();
+        assert!(told.join(": ").contains(expected), "{told:?}");
+    }
+}
