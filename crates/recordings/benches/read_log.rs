@@ -1,4 +1,5 @@
 //! How fast an event log is read: `cargo bench -p eadt-recordings`.
+#![allow(clippy::disallowed_methods, reason = "a benchmark looks at the clock")]
 
 use std::time::Instant;
 

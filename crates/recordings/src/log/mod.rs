@@ -1,5 +1,6 @@
 //! Event logs: one CloudEvents JSON object a line, `.jsonl` or `.jsonl.zst`.
 
+mod canonical;
 mod reader;
 mod writer;
 

@@ -5,6 +5,7 @@ use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::canonical;
 use crate::error::quote;
 use crate::lines::decompressed;
 
@@ -28,7 +29,7 @@ pub struct LogError {
 }
 
 /// An event as it lies in the reader's buffer.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct EventRef<'a> {
     /// `ce_type`.
     #[serde(rename = "type", borrow)]
@@ -43,16 +44,19 @@ pub struct EventRef<'a> {
     #[serde(rename = "partitionkey", borrow, default)]
     pub key: Option<Cow<'a, str>>,
     #[serde(rename = "eadttopic", default)]
-    topic: Option<Topic>,
+    pub(super) topic: Option<Topic>,
     #[serde(rename = "eadtpartition", default)]
     pub partition: Option<i32>,
     #[serde(rename = "eadtoffset", default)]
     pub offset: Option<i64>,
     #[serde(rename = "eadtstamp", default)]
     pub stamp: Option<EventTime>,
-    /// The record's value; `None`: a tombstone.
-    #[serde(borrow, default)]
-    pub data: Option<&'a RawValue>,
+    #[serde(borrow, default, deserialize_with = "raw")]
+    pub(super) data: Option<&'a str>,
+}
+
+fn raw<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de str>, D::Error> {
+    Ok(Option::<&'de RawValue>::deserialize(deserializer)?.map(RawValue::get))
 }
 
 impl EventRef<'_> {
@@ -61,14 +65,15 @@ impl EventRef<'_> {
         self.topic.or_else(|| EventType::from_name(&self.kind).and_then(EventType::topic))
     }
 
-    /// The record's value as bytes.
+    /// The record's value; `None`: a tombstone. One JSON value in outline; whoever decodes it finds what is wrong inside.
     pub fn value(&self) -> Option<&[u8]> {
-        self.data.map(|data| data.get().as_bytes())
+        self.data.map(str::as_bytes)
     }
 
-    /// A copy that outlives the buffer.
-    pub fn to_owned(&self) -> LoggedEvent {
-        LoggedEvent {
+    /// A copy that outlives the buffer; refused where the value is no JSON after all.
+    pub fn to_logged(&self) -> Result<LoggedEvent, serde_json::Error> {
+        let data = self.data.map(|data| RawValue::from_string(data.to_owned())).transpose()?;
+        Ok(LoggedEvent {
             specversion: "1.0".to_owned(),
             kind: self.kind.to_string(),
             source: self.source.to_string(),
@@ -81,8 +86,8 @@ impl EventRef<'_> {
             partition: self.partition,
             offset: self.offset,
             stamp: self.stamp,
-            data: self.data.map(ToOwned::to_owned),
-        }
+            data,
+        })
     }
 }
 
@@ -96,7 +101,7 @@ enum Shape {
 /// Reads an event log: one event a line, a JSON array of events (CloudEvents' batch form), or events one after the
 /// other, plain or zstd.
 ///
-/// Its buffer is reused, so that reading allocates nothing for a log that [`crate::LogWriter`] wrote.
+/// Its buffer is reused, so that reading a log that [`crate::LogWriter`] wrote allocates nothing.
 pub struct LogReader<'a> {
     name: String,
     reader: Box<dyn BufRead + 'a>,
@@ -161,6 +166,10 @@ impl<'a> LogReader<'a> {
         };
         // The borrow of the buffer ends with the event, so a failed parse is told from copies.
         let complete = self.shape == Shape::Values || self.buffer.last() == Some(&b'\n');
+        if let Some(event) = canonical::parse(&self.buffer) {
+            self.good += 1;
+            return Ok(Some(event));
+        }
         match serde_json::from_slice::<EventRef<'_>>(&self.buffer) {
             Ok(event) => {
                 self.good += 1;

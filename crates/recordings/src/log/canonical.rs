@@ -1,0 +1,152 @@
+//! A fast way to read lines in exactly the form that [`super::LogWriter`] gives them. Anything else is left to
+//! `serde_json`; where this answers, it answers the same.
+
+use std::borrow::Cow;
+
+use eadt_schemas::{EventTime, Topic};
+
+use super::EventRef;
+
+/// `None`: not in that form, which says nothing about whether it is an event.
+pub(super) fn parse(line: &[u8]) -> Option<EventRef<'_>> {
+    let line = std::str::from_utf8(line).ok()?.trim_ascii_end();
+    let (kind, rest) = text(line.strip_prefix("{\"specversion\":\"1.0\",\"type\":\"")?)?;
+    let (source, rest) = text(rest.strip_prefix(",\"source\":\"")?)?;
+    let (id, rest) = text(rest.strip_prefix(",\"id\":\"")?)?;
+    let (time, rest) = instant(rest.strip_prefix(",\"time\":\"")?)?;
+    let (subject, rest) = optional(rest, ",\"subject\":\"", text)?;
+    let (_, rest) = optional(rest, ",\"datacontenttype\":\"", text)?;
+    let (key, rest) = optional(rest, ",\"partitionkey\":\"", text)?;
+    let (topic, rest) = optional(rest, ",\"eadttopic\":\"", |rest| {
+        let (name, rest) = text(rest)?;
+        Some((Topic::from_base_name(name)?, rest))
+    })?;
+    let (partition, rest) = optional(rest, ",\"eadtpartition\":", integer)?;
+    let (offset, rest) = optional(rest, ",\"eadtoffset\":", integer)?;
+    let (stamp, rest) = optional(rest, ",\"eadtstamp\":\"", instant)?;
+    let (data, rest) = optional(rest, ",\"data\":", object)?;
+    (rest == "}").then_some(EventRef {
+        kind: Cow::Borrowed(kind),
+        source: Cow::Borrowed(source),
+        id: Cow::Borrowed(id),
+        time,
+        subject: Cow::Borrowed(subject.unwrap_or_default()),
+        key: key.map(Cow::Borrowed),
+        topic,
+        partition: partition.map(i32::try_from).transpose().ok()?,
+        offset,
+        stamp,
+        data,
+    })
+}
+
+type Parsed<'a, T> = Option<(T, &'a str)>;
+
+/// What stands behind the label, or nothing where the label does not come next.
+fn optional<'a, T>(rest: &'a str, label: &str, read: impl Fn(&'a str) -> Parsed<'a, T>) -> Option<(Option<T>, &'a str)> {
+    match rest.strip_prefix(label) {
+        None => Some((None, rest)),
+        Some(rest) => read(rest).map(|(value, rest)| (Some(value), rest)),
+    }
+}
+
+/// A text without escapes, behind its opening quote.
+fn text(rest: &str) -> Parsed<'_, &str> {
+    let end = rest.bytes().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    (rest.as_bytes()[end] == b'"').then(|| (&rest[..end], &rest[end + 1..]))
+}
+
+fn instant(rest: &str) -> Parsed<'_, EventTime> {
+    let (text, rest) = text(rest)?;
+    Some((text.parse().ok()?, rest))
+}
+
+fn integer(rest: &str) -> Parsed<'_, i64> {
+    let end = rest.bytes().position(|byte| !byte.is_ascii_digit() && byte != b'-')?;
+    let digits = rest[..end].strip_prefix('-').unwrap_or(&rest[..end]);
+    // JSON has no leading zeros, and serde_json reads -0 as a float.
+    if digits.starts_with('0') && rest[..end].len() > 1 {
+        return None;
+    }
+    Some((rest[..end].parse().ok()?, &rest[end..]))
+}
+
+/// From an opening brace to the closing one that belongs to it.
+fn object(rest: &str) -> Parsed<'_, &str> {
+    let bytes = rest.as_bytes();
+    if bytes.first() != Some(&b'{') {
+        return None;
+    }
+    let (mut at, mut depth) = (1, 1_u32);
+    while depth > 0 {
+        match *bytes.get(at)? {
+            b'"' => {
+                at += 1;
+                loop {
+                    match *bytes.get(at)? {
+                        b'"' => break,
+                        b'\\' => at += 2,
+                        _ => at += 1,
+                    }
+                }
+            }
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    Some((&rest[..at], &rest[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LINE: &str = concat!(
+        r#"{"specversion":"1.0","type":"io.eadt.gpu.telemetry.v1","source":"/collector/n1","id":"n1:7","#,
+        r#""time":"2023-11-14T22:13:20.000000Z","subject":"lab/bert","datacontenttype":"application/json","#,
+        r#""partitionkey":"lab/bert","eadttopic":"gpu.telemetry.v1","eadtpartition":3,"eadtoffset":7,"#,
+        r#""eadtstamp":"2023-11-14T22:13:20.000000Z","data":{"power_watts":250.25,"node":"a\"}","x":[{}]}}"#
+    );
+
+    fn slow(line: &[u8]) -> Option<EventRef<'_>> {
+        serde_json::from_slice(line).ok()
+    }
+
+    #[test]
+    fn reads_what_the_writer_writes() {
+        let event = parse(LINE.as_bytes()).expect("the canonical form");
+        assert_eq!(Some(&event), slow(LINE.as_bytes()).as_ref());
+        assert_eq!(event.value(), Some(br#"{"power_watts":250.25,"node":"a\"}","x":[{}]}"#.as_slice()));
+        let bare = r#"{"specversion":"1.0","type":"t","source":"s","id":"i","time":"2023-11-14T22:13:20.000000Z"}"#;
+        assert_eq!(parse(bare.as_bytes()), slow(bare.as_bytes()));
+        assert!(parse(bare.as_bytes()).is_some());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn agrees_with_serde_json_about_changed_lines(
+            at in 0..LINE.len(),
+            cut in 0..12_usize,
+            put in prop_oneof![Just(String::new()), "[ -~]{1,3}", Just("\\\"".to_owned()), Just("\"".to_owned()), Just("{}".to_owned()),
+                Just(",\"data\":{}".to_owned()), Just("-0".to_owned()), Just("99999999999".to_owned()), Just("null".to_owned())],
+        ) {
+            let end = (at + cut).min(LINE.len());
+            let line = [&LINE[..at], &put, &LINE[end..]].concat();
+            if let Some(fast) = parse(line.as_bytes()) {
+                match slow(line.as_bytes()) {
+                    Some(slow) => prop_assert_eq!(fast, slow),
+                    // Only what is inside the value may be left to whoever decodes it.
+                    None => prop_assert!(
+                        serde_json::from_str::<serde_json::Value>(fast.data.unwrap_or("{}")).is_err(), "{}", line
+                    ),
+                }
+            }
+        }
+    }
+}
