@@ -95,7 +95,8 @@ fn printed(program: &Command, arguments: &[&str]) -> anyhow::Result<String> {
         bail!("{text} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let text = String::from_utf8(output.stdout).context("the program printed something that is not UTF-8")?;
-    if text.trim().is_empty() { bail!("{} printed nothing", process::shown(&command)) } else { Ok(text) }
+    anyhow::ensure!(!text.trim().is_empty(), "{} printed nothing", process::shown(&command));
+    Ok(text)
 }
 
 fn differing(root: &Path, wanted: &[Document]) -> Vec<PathBuf> {

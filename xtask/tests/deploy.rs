@@ -41,14 +41,20 @@ fn words(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().map(|word| word.as_str().expect("a word in quotes").to_owned()).collect()
 }
 
-/// The services that run the program: name, command, environment.
-fn own_services(compose: &Value) -> Vec<(String, Vec<String>, Vec<(String, String)>)> {
+/// A service that runs the program.
+struct Own {
+    name: String,
+    command: Vec<String>,
+    variables: Vec<(String, String)>,
+}
+
+fn own_services(compose: &Value) -> Vec<Own> {
     let services = compose["services"].as_object().unwrap();
     let own = services.iter().filter(|(_, service)| service["image"] == "eadt:local");
     own.map(|(name, service)| {
         let variables = service["environment"].as_object().into_iter().flatten();
         let variables = variables.map(|(k, v)| (k.clone(), v.as_str().map_or_else(|| v.to_string(), str::to_owned)));
-        (name.clone(), words(&service["command"]), variables.collect())
+        Own { name: name.clone(), command: words(&service["command"]), variables: variables.collect() }
     })
     .collect()
 }
@@ -82,9 +88,9 @@ fn compose_files_follow_the_compose_specification() {
 fn compose_runs_every_part_once_the_topics_are_there() {
     let compose = yaml("docker-compose.yml");
     let own = own_services(&compose);
-    let names: BTreeSet<&str> = own.iter().map(|(name, ..)| name.as_str()).collect();
+    let names: BTreeSet<&str> = own.iter().map(|own| own.name.as_str()).collect();
     assert_eq!(names, ["actuator", "archiver", "collector", "processor", "topics"].into());
-    for (name, command, _) in &own {
+    for Own { name, command, .. } in &own {
         assert_eq!(&command[0], name, "a service is named after what it runs");
         let waits = &compose["services"][name]["depends_on"];
         let (on, until) =
@@ -117,7 +123,7 @@ fn images_have_a_version_and_ports_stay_on_this_machine() {
 fn the_program_understands_every_command_and_every_variable() {
     let (program, compose, gpu) = (program(), yaml("docker-compose.yml"), yaml("deploy/compose.gpu.yml"));
     let mut seen = 0;
-    for (name, command, mut variables) in own_services(&compose) {
+    for Own { name, command, mut variables } in own_services(&compose) {
         let added = gpu["services"][&name]["environment"].as_object().into_iter().flatten();
         variables.extend(added.map(|(key, value)| (key.clone(), value.as_str().unwrap().to_owned())));
         let run = |arguments: &[&str]| {
@@ -142,7 +148,7 @@ fn prometheus_scrapes_every_service_on_its_port() {
     let compose = yaml("docker-compose.yml");
     let prometheus = yaml("deploy/prometheus/prometheus.yml");
     let targets: BTreeSet<String> = words(&prometheus["scrape_configs"][0]["static_configs"][0]["targets"]).into_iter().collect();
-    let wanted = own_services(&compose).into_iter().filter(|(name, ..)| name != "topics").map(|(name, _, variables)| {
+    let wanted = own_services(&compose).into_iter().filter(|own| own.name != "topics").map(|Own { name, variables, .. }| {
         let address = variables.into_iter().find(|(key, _)| key == "EADT_HTTP__ADDRESS").expect("every service has metrics").1;
         format!("{name}:{}", address.rsplit_once(':').unwrap().1)
     });

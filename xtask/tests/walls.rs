@@ -1,6 +1,7 @@
 //! The walls between the crates, as cargo sees them. docs/architecture.md says what each is for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -108,7 +109,7 @@ const IMPURE: [&str; 19] = [
 #[test]
 fn what_decides_is_pure() {
     let workspace = workspace();
-    for pure in ["eadt-core", "eadt-schemas", "eadt-report"] {
+    for pure in ["eadt-core", "eadt-schemas", "eadt-report", "eadt-recordings", "eadt-cluster"] {
         let used = workspace.all(pure);
         let impure: Vec<_> = IMPURE.iter().filter(|package| used.contains(*package)).collect();
         assert!(impure.is_empty(), "{pure} is built with {impure:?}; it takes times and chance as parameters and does no I/O");
@@ -163,10 +164,36 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-lake", &["eadt-schemas"]),
         ("eadt-recordings", &["eadt-schemas"]),
         ("eadt-report", &["eadt-schemas"]),
+        ("eadt-simulator", &["eadt-schemas", "eadt-cluster"]),
+        ("eadt-cluster", &["eadt-schemas"]),
         ("eadt-service", &[]),
     ] {
         let used = workspace.direct(crate_name);
         let ours: Vec<_> = used.iter().filter(|name| name.starts_with("eadt") && !allowed.contains(*name)).collect();
         assert!(ours.is_empty(), "{crate_name} uses {ours:?}; it may use {allowed:?}");
+    }
+}
+
+#[test]
+fn clippys_bans_hold_in_the_pure_crates_too() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let load = |path: &str| -> toml::Table {
+        let text = std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        text.parse().unwrap_or_else(|error| panic!("{path}: {error}"))
+    };
+    let list = |table: &toml::Table, key: &str| table[key].as_array().unwrap().clone();
+    let everywhere = load("clippy.toml");
+    for pure in ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "schemas"] {
+        // Clippy reads the nearest file only.
+        let own = load(&format!("{pure}/clippy.toml"));
+        for key in ["disallowed-methods", "doc-valid-idents"] {
+            let missing: Vec<_> = list(&everywhere, key).into_iter().filter(|ban| !list(&own, key).contains(ban)).collect();
+            assert!(missing.is_empty(), "{pure}/clippy.toml lacks {missing:?} of the root's {key}");
+        }
+        let banned: Vec<String> =
+            list(&own, "disallowed-methods").iter().map(|ban| ban["path"].as_str().unwrap().to_owned()).collect();
+        for clock in ["std::time::SystemTime::now", "std::time::Instant::now"] {
+            assert!(banned.iter().any(|path| path == clock), "{pure}/clippy.toml does not ban {clock}");
+        }
     }
 }
