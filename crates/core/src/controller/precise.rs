@@ -231,7 +231,9 @@ fn allowed(
     let saving = state.saving(action).unwrap_or(settings.expected_saving_ratio);
     let remaining = context.remaining_seconds.unwrap_or(settings.horizon_seconds);
     let downtime = state.rollout_seconds.unwrap_or(settings.restart_seconds);
-    let redone = context.checkpoint_time.map_or(settings.redone_seconds, |time| medians.end.seconds_since(time).max(0.0));
+    // Younger than the work that even a checkpoint on request loses, the last checkpoint loses less.
+    let age = context.checkpoint_time.map(|time| medians.end.seconds_since(time).max(0.0));
+    let redone = age.unwrap_or(f64::INFINITY).min(settings.redone_seconds);
     draft.note("expected_saving_ratio", Some(saving));
     draft.note("remaining_seconds", context.remaining_seconds);
     draft.note("expected_downtime_seconds", Some(downtime));

@@ -75,8 +75,8 @@ pub struct ControllerSettings {
     pub horizon_seconds: f64,
     /// Time that a restart is taken to cost until one was measured, in seconds. At least 0. Default 120.
     pub restart_seconds: f64,
-    /// Work that a restart is taken to repeat where the job does not say when its last checkpoint was, in seconds. At
-    /// least 0. Default 60.
+    /// Work that a restart is taken to repeat although the job is asked for a checkpoint first, in seconds; less where the
+    /// job's last checkpoint is younger. At least 0. Default 60.
     pub redone_seconds: f64,
     /// A decision that was not applied within this time after its window is void, in seconds. Above 0. Default 300.
     pub expiry_seconds: f64,

@@ -143,9 +143,9 @@ impl Default for Scenario {
             WorkloadScenario { name: "eadt/llm-training".into(), tokens_per_sample: Some(1024.0), ..WorkloadScenario::default() };
         let vision = WorkloadScenario {
             name: "eadt/vision-pretraining".into(),
+            board: BoardModel::H100,
             gpus: 2,
-            replicas: 2,
-            mps_thread_percentage: 100,
+            replicas: 4,
             schedule: vision_pretraining_phases(),
             ..WorkloadScenario::default()
         };

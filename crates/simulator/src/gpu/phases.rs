@@ -71,25 +71,53 @@ fn phase(name: &str, minutes: u32, profile: WorkloadProfile) -> Phase {
     Phase { name: name.into(), seconds: f64::from(minutes) * 60.0, profile }
 }
 
-/// The default scenario's language model: short sequences that compute well, long ones that the memory holds back, and
-/// preprocessing between them during which the GPUs mostly wait.
+/// The default scenario's language model, meant for 3 A100s, 6 replicas of 50 %.
+///
+/// Short sequences are bound by the SMs and worth their power. Long ones are bound by the memory: more SMs than it can
+/// feed only cost energy. While data are prepared the GPUs mostly wait, and what they do wants all SMs at once.
 pub fn llm_training_phases() -> PhaseSchedule {
+    let long_sequences = WorkloadProfile {
+        host_ratio: 0.03,
+        dram_ratio: 0.88,
+        energy_intensity: 1.0,
+        sensitivity: 0.2,
+        ..WorkloadProfile::MEMORY
+    };
+    let preparation = WorkloadProfile {
+        host_ratio: 0.55,
+        sm_coverage_ratio: 0.98,
+        dram_ratio: 0.05,
+        energy_intensity: 0.4,
+        sensitivity: 0.1,
+        ..WorkloadProfile::HOST
+    };
     PhaseSchedule {
         phases: vec![
-            phase("pretraining", 90, WorkloadProfile::COMPUTE.at_rate(45.0)),
-            phase("preprocessing", 120, WorkloadProfile::HOST.at_rate(10.0)),
-            phase("long sequences", 90, WorkloadProfile::MEMORY.at_rate(14.0)),
+            phase("short sequences", 60, WorkloadProfile::COMPUTE.at_rate(60.0)),
+            phase("long sequences", 90, long_sequences.at_rate(20.0)),
+            phase("data preparation", 90, preparation.at_rate(12.0)),
         ],
         repeat: true,
     }
 }
 
-/// The default scenario's power-heavy second job: large images whose samples cost much energy each.
+/// The default scenario's power-heavy second job, meant for 2 H100s, 4 replicas of 50 %.
+///
+/// Large images cost much energy each and need all SMs; small ones need few SMs and much of the host, so that more
+/// processes side by side get more done.
 pub fn vision_pretraining_phases() -> PhaseSchedule {
+    let thumbnails = WorkloadProfile {
+        host_ratio: 0.6,
+        sm_coverage_ratio: 0.3,
+        dram_ratio: 0.08,
+        energy_intensity: 1.2,
+        sensitivity: 0.2,
+        ..WorkloadProfile::HOST
+    };
     PhaseSchedule {
         phases: vec![
-            phase("high resolution", 150, WorkloadProfile::COMPUTE.at_rate(12.0)),
-            phase("low resolution", 90, WorkloadProfile::MID.at_rate(60.0)),
+            phase("high resolution", 75, WorkloadProfile::COMPUTE.at_rate(40.0)),
+            phase("thumbnails", 105, thumbnails.at_rate(25.0)),
         ],
         repeat: true,
     }

@@ -181,11 +181,29 @@ struct Group {
     compute_seconds: f64,
 }
 
+/// What all runners of a GPU do to one of them.
+#[derive(Debug, Clone, Copy)]
+struct Crowding {
+    /// SM clock as a part of the highest.
+    phi: f64,
+    /// Memory bandwidth that can be had, as a part of all.
+    bandwidth: f64,
+    /// SMs wanted over SMs there; at least 1.
+    oversubscription: f64,
+    /// Bandwidth used over what the memory delivers without queueing; at least 1.
+    saturation: f64,
+    /// Sum of [`Group::pressure`].
+    pressure: f64,
+}
+
 #[derive(Debug, Clone)]
 struct Gpu<'a> {
     board: &'a Board,
     celsius: f64,
     clock_mhz: f64,
+    /// Memory requests take this many times longer than the demand below saturation would have them, so that no more
+    /// bandwidth is used than there is.
+    queueing: f64,
     groups: Vec<Group>,
     /// Group of each runner.
     group_of: Vec<usize>,
@@ -208,7 +226,7 @@ impl<'a> Gpu<'a> {
         for group in &mut groups {
             group.host *= 1.0 + HOST_CROWDING * others;
         }
-        Self { board, celsius, clock_mhz: board.clock_max_mhz, groups, group_of }
+        Self { board, celsius, clock_mhz: board.clock_max_mhz, queueing: 1.0, groups, group_of }
     }
 
     /// Finds the steady state at a clock, starting from the last one.
@@ -225,11 +243,18 @@ impl<'a> Gpu<'a> {
                 dram += group.count * group.dram;
                 pressure += group.count * group.pressure();
             }
-            let oversubscription = f64::max(1.0, demand);
-            let saturation = (dram / BANDWIDTH_EFFICIENCY).max(1.0);
-            let mut change: f64 = 0.0;
+            let queueing = (self.queueing * dram.sqrt()).max(1.0);
+            let mut change = (queueing - self.queueing).abs() / queueing;
+            self.queueing = queueing;
+            let gpu = Crowding {
+                phi,
+                bandwidth: clock_bandwidth / queueing,
+                oversubscription: demand.max(1.0),
+                saturation: (dram / BANDWIDTH_EFFICIENCY).max(1.0),
+                pressure,
+            };
             for group in &mut self.groups {
-                change = change.max(group.step(phi, clock_bandwidth, oversubscription, saturation, pressure));
+                change = change.max(group.step(&gpu));
             }
             if change < TOLERANCE {
                 break;
@@ -368,15 +393,15 @@ impl Group {
     }
 
     /// One damped step; gives the largest relative change.
-    fn step(&mut self, phi: f64, clock_bandwidth: f64, oversubscription: f64, saturation: f64, pressure: f64) -> f64 {
+    fn step(&mut self, gpu: &Crowding) -> f64 {
         let p = &self.runner.profile;
-        let share = self.share / oversubscription;
+        let share = self.share / gpu.oversubscription;
         let covered = smooth_min_6(share, p.sm_coverage_ratio) / self.coverage_alone;
-        let bandwidth = (smooth_min_8(share, p.bandwidth_saturation_ratio) / self.bandwidth_alone).min(1.0) * clock_bandwidth;
-        let others = (pressure - self.pressure()).clamp(0.0, 1.5);
+        let bandwidth = (smooth_min_8(share, p.bandwidth_saturation_ratio) / self.bandwidth_alone).min(1.0) * gpu.bandwidth;
+        let others = (gpu.pressure - self.pressure()).clamp(0.0, 1.5);
         let slowdown = 1.0 + p.sensitivity * if others > 0.0 { others.powf(CONTENTION_EXPONENT) } else { 0.0 };
-        let queueing = if saturation > 1.0 { saturation.powf(self.memory_part) } else { 1.0 };
-        self.compute_seconds = self.compute / (phi * covered);
+        let queueing = if gpu.saturation > 1.0 { gpu.saturation.powf(self.memory_part) } else { 1.0 };
+        self.compute_seconds = self.compute / (gpu.phi * covered);
         let memory_seconds = self.memory / bandwidth;
         self.gpu_seconds = (self.compute_seconds.powi(ROOF) + memory_seconds.powi(ROOF)).cbrt() * slowdown * queueing;
 
@@ -506,6 +531,20 @@ mod tests {
         assert!(four.runner_sm_active_ratio.iter().sum::<f64>() < 1.15);
         let rate = |steady: &Steady| steady.samples_per_second.iter().sum::<f64>();
         assert!(rate(&four) < 1.05 * rate(&two), "{} {}", rate(&four), rate(&two));
+    }
+
+    /// The study let two processes that each need most of the bandwidth use 119 % of it.
+    #[test]
+    fn processes_that_want_more_bandwidth_than_there_is_share_it() {
+        let hungry = WorkloadProfile { host_ratio: 0.03, dram_ratio: 0.88, ..WorkloadProfile::MEMORY };
+        let (alone, _) = settled(BoardModel::A100, &alike(hungry, 1, 100.0), Limits::default());
+        for (count, percent) in [(2, 50.0), (3, 45.0), (4, 50.0)] {
+            let (shared, _) = settled(BoardModel::A100, &alike(hungry, count, percent), Limits::default());
+            let rate = |steady: &Steady| steady.samples_per_second.iter().sum::<f64>();
+            let traffic = rate(&shared) * hungry.dram_ratio / hungry.samples_per_second;
+            assert!(traffic <= 1.0 + 1e-6, "{traffic}");
+            assert!(rate(&shared) > rate(&alone));
+        }
     }
 
     #[test]
