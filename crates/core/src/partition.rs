@@ -109,7 +109,6 @@ pub struct Partition {
     pub(crate) changed: Vec<usize>,
     /// Names of workloads that are forgotten, with the number of their state blocks: to be deleted.
     pub(crate) forgotten: Vec<(Box<str>, u32)>,
-    origins: std::collections::BTreeMap<Box<str>, EventTime>,
     device_key: String,
 }
 
@@ -126,14 +125,8 @@ impl Partition {
             tally: Tally::default(),
             changed: Vec::new(),
             forgotten: Vec::new(),
-            origins: std::collections::BTreeMap::new(),
             device_key: String::new(),
         }
-    }
-
-    /// Aligns the windows of a workload that is not known yet to this time instead of the epoch.
-    pub fn align(&mut self, workload: &str, origin: EventTime) {
-        self.origins.insert(workload.into(), origin);
     }
 
     pub fn settings(&self) -> &FoldSettings {
@@ -159,7 +152,7 @@ impl Partition {
     }
 
     pub(crate) fn adopt(&mut self, mut state: WorkloadState) {
-        state.resize(self.settings.window);
+        state.rewindow(Tumbling { size: self.settings.window, ..state.head.windows });
         self.sources += state.sources();
         self.due = self.due.min(state.due);
         self.insert(state);
@@ -192,8 +185,7 @@ impl Partition {
             let detail = format!("workload {name:?} is refused: the cap of {cap} workloads of the partition is reached");
             return Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail });
         }
-        let origin = self.origins.get(name).copied().unwrap_or(EventTime::from_micros(0));
-        let windows = Tumbling { size: self.settings.window, origin };
+        let windows = Tumbling { size: self.settings.window, origin: EventTime::from_micros(0) };
         Ok(self.insert(WorkloadState::new(name, windows, self.head.clock.elapsed())))
     }
 

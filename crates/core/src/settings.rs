@@ -10,6 +10,8 @@ pub const SECOND: i64 = 1_000_000;
 pub struct FoldSettings {
     /// Length of the tumbling windows, positive.
     pub window: i64,
+    /// A workload's windows are aligned to its job's start instead of the epoch.
+    pub align_to_run: bool,
     /// How far an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and their time alone
     /// counts.
     pub max_future: Option<i64>,
@@ -41,6 +43,7 @@ impl Default for FoldSettings {
     fn default() -> Self {
         Self {
             window: 60 * SECOND,
+            align_to_run: false,
             max_future: Some(60 * SECOND),
             idle_grace: Some(120 * SECOND),
             power_gap: 120 * SECOND,

@@ -524,3 +524,28 @@ fn a_tombstone_ends_the_management_only() {
     steady(&mut bench, "a", 0, 60, 10);
     assert_eq!((bench.windows[0].layout.clone(), bench.windows.len()), (None, 1));
 }
+
+#[test]
+fn windows_can_begin_with_the_run() {
+    let mut bench = Bench::new(FoldSettings { align_to_run: true, ..FoldSettings::default() });
+    for second in 0..=200 {
+        let now = f64::from(second);
+        if second == 75 {
+            bench.put(phase(75.0, 0.0, Phase::Started));
+        }
+        if second > 75 {
+            bench.put(rank(0, now, now));
+        }
+        bench.put(gpu("a", now, now * 100.0));
+    }
+    let seen: Vec<_> = bench.windows.iter().map(|w| (w.window_start, w.window_end, w.energy_joules.map(round))).collect();
+    assert_eq!(
+        seen,
+        [
+            (at(0.0), at(60.0), Some(6000.0)),
+            (at(60.0), at(75.0), Some(1500.0)),
+            (at(75.0), at(135.0), Some(6000.0)),
+            (at(135.0), at(195.0), Some(6000.0)),
+        ]
+    );
+}

@@ -267,14 +267,26 @@ impl WorkloadState {
         sum
     }
 
+    /// Progress of closed time, of one source for the job or for each rank.
     fn take_unassigned_progress(&mut self, choice: &Choice) -> [f64; COUNTERS] {
         let mut sum = [0.0; COUNTERS];
-        for i in &choice.ranks {
-            (0..COUNTERS).for_each(|c| sum[c] += self.ranks[*i].unassigned[c]);
+        let ranks = &self.ranks;
+        let global = ranks.iter().any(|rank| rank.scope == Scope::Global);
+        // Where anybody speaks for the whole job, single ranks say the same again.
+        let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };
+        let mut left: Vec<usize> = self.rank_order.iter().map(|i| *i as usize).collect();
+        left.sort_by_key(|i| ranks[*i].scope);
+        for group in left.chunk_by(|a, b| same(*a, *b)) {
+            if global && ranks[group[0]].scope == Scope::Rank {
+                continue;
+            }
+            let chosen = group.iter().find(|i| choice.ranks.contains(i));
+            let counted = chosen.or_else(|| group.iter().find(|i| ranks[**i].unassigned != [0.0; COUNTERS]));
+            if let Some(i) = counted {
+                (0..COUNTERS).for_each(|c| sum[c] += ranks[*i].unassigned[c]);
+            }
         }
-        if !choice.ranks.is_empty() {
-            self.ranks.iter_mut().for_each(|rank| rank.unassigned = [0.0; COUNTERS]);
-        }
+        self.ranks.iter_mut().for_each(|rank| rank.unassigned = [0.0; COUNTERS]);
         sum
     }
 

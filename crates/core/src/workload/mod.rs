@@ -229,24 +229,24 @@ impl WorkloadState {
         Ok(())
     }
 
-    /// Goes on with windows of another length: open time is cut anew, closed time stays as it is.
-    pub fn resize(&mut self, size: i64) {
-        if self.head.windows.size == size {
+    /// Goes on with other windows: open time is cut anew, closed time stays as it is.
+    pub fn rewindow(&mut self, windows: Tumbling) {
+        if self.head.windows == windows {
             return;
         }
-        self.head.windows.size = size;
+        self.head.windows = windows;
         let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else { return };
-        let end = self.head.windows.end(last.plus_micros(-1));
+        let end = windows.end(last.plus_micros(-1));
         if end > last {
             self.head.cuts.push_back(end);
         }
-        let counts = self.head.counts;
-        let mut edge = self.head.windows.end(first);
+        let late_tables = self.head.counts.late_tables;
+        let mut edge = windows.end(first);
         while edge < end {
             self.cut(edge);
-            edge = edge.plus_micros(size);
+            edge = edge.plus_micros(windows.size);
         }
-        self.head.counts = counts;
+        self.head.counts.late_tables = late_tables;
         self.recount();
     }
 
@@ -477,7 +477,7 @@ impl WorkloadState {
         }
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
-        let again = self.mark_phase(event);
+        let again = self.mark_phase(event, settings);
         let count = Count::of(event);
         let mut fell = false;
         let i = if let Some(i) = found {
@@ -533,7 +533,7 @@ impl WorkloadState {
     fn same_instant(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) -> Taken {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
-        self.mark_phase(event);
+        self.mark_phase(event, settings);
         let count = Count::of(event);
         let rank = &mut self.ranks[i];
         for c in 0..COUNTERS {
@@ -581,13 +581,18 @@ impl WorkloadState {
     }
 
     /// Runs begin and end at cuts; true where a new job begins after a finished one.
-    fn mark_phase(&mut self, event: &TrainingProgress) -> bool {
+    fn mark_phase(&mut self, event: &TrainingProgress, settings: &FoldSettings) -> bool {
         match event.phase {
             Phase::Progress => false,
             Phase::Started => {
                 self.cut(event.time);
                 self.forget_missing();
-                self.head.runs.start(event.time)
+                let first = !self.head.runs.declared();
+                let again = self.head.runs.start(event.time);
+                if settings.align_to_run && (first || again) {
+                    self.rewindow(Tumbling { origin: event.time, ..self.head.windows });
+                }
+                again
             }
             Phase::Finished => {
                 self.cut(event.time);

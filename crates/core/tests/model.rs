@@ -1,0 +1,289 @@
+//! A model of a few dozen lines against the fold, on random histories: sources that are slow, dead, skewed, restarted;
+//! duplicates; a crash at any commit. And: how the sources' events are interleaved changes nothing.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use eadt_core::{FoldSettings, Merge};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry, TrainingProgress};
+use proptest::prelude::*;
+use support::{Bench, Item, at, gpu, rank};
+
+/// One source's life.
+#[derive(Debug, Clone)]
+struct Life {
+    progress: bool,
+    begins: i64,
+    beat: i64,
+    events: usize,
+    /// Its clock against the log's, in seconds.
+    skew: i64,
+    /// Its events reach the log so many seconds late.
+    delay: i64,
+    /// Events that never reach the log: a silence.
+    silent: std::ops::Range<usize>,
+    /// Before this event its counter starts again.
+    restart: usize,
+    ends: bool,
+}
+
+/// (stamp, item) of one source, in order.
+fn history(name: usize, life: &Life) -> Vec<(i64, Item)> {
+    let mut items = Vec::new();
+    let mut total = 0.0;
+    for i in 0..life.events {
+        let second = life.begins + life.beat * i as i64;
+        total = if i == life.restart { 7.0 } else { total + (life.beat as f64) * (10.0 + name as f64) };
+        if life.silent.contains(&i) {
+            continue;
+        }
+        let time = (second + life.skew) as f64;
+        let last = life.ends && i + 1 == life.events;
+        let item = if life.progress {
+            TrainingProgress { last, scope: eadt_schemas::v1::Scope::Rank, ..rank(name as u32, time, total) }.into()
+        } else {
+            GpuTelemetry { last, ..gpu(&format!("GPU-{name}"), time, total) }.into()
+        };
+        items.push((second + life.delay, item));
+    }
+    items
+}
+
+fn life() -> impl Strategy<Value = Life> {
+    (
+        any::<bool>(),
+        0..8_i64,
+        1..15_i64,
+        5..60_usize,
+        -20..20_i64,
+        0..10_i64,
+        (0..60_usize, 0..30_usize),
+        1..120_usize,
+        any::<bool>(),
+    )
+        .prop_map(|(progress, begins, beat, events, skew, delay, (from, len), restart, ends)| Life {
+            progress,
+            begins,
+            beat,
+            events,
+            skew,
+            delay,
+            silent: from..from + len,
+            restart,
+            ends,
+        })
+}
+
+/// All sources' records in the order of their stamps; heartbeats until everybody is idle.
+fn log(lives: &[Life]) -> Vec<(i64, Item)> {
+    let mut log: Vec<(i64, Item)> = lives.iter().enumerate().flat_map(|(i, life)| history(i, life)).collect();
+    log.sort_by_key(|(stamp, _)| *stamp);
+    let end = log.last().map_or(0, |(stamp, _)| *stamp);
+    log.extend((1..20).map(|i| (end + 10 * i, Item::Heartbeat)));
+    log
+}
+
+/// What the whole of each counter says: rises of what reached the log, by kind.
+fn whole(log: &[(i64, Item)]) -> (f64, f64) {
+    let mut last: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    let (mut joules, mut samples) = (0.0, 0.0);
+    for (_, item) in log {
+        match item {
+            Item::Gpu(event) => {
+                let now = event.energy_joules_total.unwrap();
+                let (before, _) = last.insert(event.device.clone(), (now, 0.0)).unwrap_or((now, 0.0));
+                joules += (now - before).max(0.0);
+            }
+            Item::Rank(event) => {
+                let now = event.samples_total.unwrap();
+                let key = format!("rank {}", event.rank);
+                let (before, most) = last.get(&key).copied().unwrap_or((now, now));
+                if now >= before {
+                    samples += (now - most.max(before)).max(0.0);
+                }
+                last.insert(key, (now, most.max(now)));
+            }
+            _ => {}
+        }
+    }
+    (joules, samples)
+}
+
+/// The model: which windows are closed, and when, from each source's newest time and the log clock alone.
+fn model(log: &[(i64, Item)]) -> Vec<i64> {
+    let (mut clock, mut stamp) = (0, None);
+    // Newest capped time and log clock by source; `None`: ended.
+    let mut sources: BTreeMap<String, Option<(i64, i64)>> = BTreeMap::new();
+    let (mut open, mut closed, mut joined): (Vec<i64>, Option<i64>, i64) = (Vec::new(), None, 0);
+    let mut windows = Vec::new();
+    for (now, item) in log {
+        clock += stamp.map_or(0, |before: i64| (now - before).clamp(0, 20));
+        stamp = stamp.max(Some(*now));
+        let live = |sources: &BTreeMap<String, Option<(i64, i64)>>, clock: i64| -> Vec<i64> {
+            sources.values().flatten().filter(|(_, heard)| clock - heard < 120).map(|(time, _)| *time).collect()
+        };
+        let mut close =
+            |sources: &BTreeMap<String, Option<(i64, i64)>>, open: &mut Vec<i64>, closed: &mut Option<i64>, joined: i64| {
+                let least = live(sources, clock).into_iter().min().unwrap_or(i64::MAX);
+                while let Some(first) = open.first().copied()
+                    && least >= first + 60
+                    && clock >= joined + 10
+                {
+                    windows.push(open.remove(0));
+                    *closed = Some(first + 60);
+                }
+            };
+        close(&sources, &mut open, &mut closed, joined);
+        let (key, time, last) = match item {
+            Item::Gpu(event) => (event.device.clone(), event.time, event.last),
+            Item::Rank(event) => (format!("rank {}", event.rank), event.time, event.last),
+            _ => continue,
+        };
+        let time = time.seconds_since(at(0.0)).round() as i64;
+        if live(&sources, clock).is_empty() {
+            joined = clock;
+        }
+        let newest = sources.get(&key).copied().flatten().map_or(i64::MIN, |(time, _)| time);
+        sources.insert(key, (!last).then_some((time.min(*now).max(newest), clock)));
+        if closed.is_none_or(|closed| time >= closed) {
+            let start = time.div_euclid(60) * 60;
+            let (low, high) = (open.first().map_or(start, |o| start.min(*o)), open.last().map_or(start, |o| start.max(*o)));
+            open = (low..=high).step_by(60).collect();
+        }
+        close(&sources, &mut open, &mut closed, joined);
+    }
+    windows
+}
+
+fn run(log: &[(i64, Item)], crashes: &[usize]) -> Bench {
+    let mut bench = Bench::default();
+    let mut committed = Vec::new();
+    for (i, (stamp, item)) in log.iter().enumerate() {
+        bench.stamped(*stamp as f64, item.clone());
+        if crashes.contains(&i) {
+            bench.crash(&mut committed);
+        }
+    }
+    bench
+}
+
+fn without_counts(mut window: EfficiencyWindow) -> EfficiencyWindow {
+    window.duplicates = 0;
+    window.stale = 0;
+    window
+}
+
+/// The log as two inputs of the merge, and back as one.
+fn merged(log: &[(i64, Item)], settings: &FoldSettings, batches: &[usize]) -> Vec<(EventTime, Item)> {
+    let mut merge = Merge::new(&[0, 0], settings.max_future);
+    let (mut out, mut rest, mut turn) = (Vec::new(), log, 0);
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at(batches[turn % batches.len()].min(rest.len()));
+        (rest, turn) = (later, turn + 1);
+        for (stamp, item) in batch {
+            merge.push(usize::from(matches!(item, Item::Rank(_))), 0, at(*stamp as f64), 1, item.clone());
+        }
+        while let Some(next) = merge.next(|_, item: &Item| item.event().time()) {
+            out.push((next.stamp, next.record));
+        }
+    }
+    merge.end(0, 0);
+    merge.end(1, 0);
+    while let Some(next) = merge.next(|_, item: &Item| item.event().time()) {
+        out.push((next.stamp, next.record));
+    }
+    out
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn windows_close_when_the_model_says_and_nothing_is_lost(lives in prop::collection::vec(life(), 1..6)) {
+        let log = log(&lives);
+        let bench = run(&log, &[]);
+        let starts: Vec<i64> = bench.starts().into_iter().map(|start| start as i64).collect();
+        prop_assert_eq!(&starts, &model(&log));
+        prop_assert!(starts.windows(2).all(|pair| pair[0] < pair[1]), "each window closes once, in order: {:?}", starts);
+        // What came while late may still wait for a window that will take it.
+        if bench.refused.is_empty() {
+            let (joules, samples) = whole(&log);
+            let found: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap_or(0.0) + w.unassigned_energy_joules).sum();
+            prop_assert!((found - joules).abs() < 1e-6 * joules.max(1.0), "{found} J of {joules} J");
+            let found: f64 = bench.windows.iter().map(|w| w.samples.unwrap_or(0.0) + w.unassigned_samples).sum();
+            prop_assert!((found - samples).abs() < 1e-6 * samples.max(1.0), "{found} samples of {samples}");
+        }
+        let late: u64 = bench.windows.iter().map(|w| w.late).sum();
+        prop_assert!(late as usize <= bench.refused.len());
+        for window in &bench.windows {
+            prop_assert!((0.0..=1.0).contains(&window.energy_coverage_ratio));
+            prop_assert!(window.energy_joules.is_none_or(|joules| joules >= 0.0));
+        }
+    }
+
+    #[test]
+    fn a_crash_at_any_commit_changes_nothing(
+        lives in prop::collection::vec(life(), 1..5),
+        crashes in prop::collection::vec(0..400_usize, 1..8),
+    ) {
+        let log = log(&lives);
+        let (straight, crashed) = (run(&log, &[]), run(&log, &crashes));
+        prop_assert_eq!(
+            serde_json::to_string(&straight.windows).unwrap(),
+            serde_json::to_string(&crashed.windows).unwrap()
+        );
+        prop_assert_eq!(straight.decisions, crashed.decisions);
+        prop_assert_eq!(straight.refused, crashed.refused);
+    }
+
+    #[test]
+    fn duplicates_change_no_figure(lives in prop::collection::vec(life(), 1..5), again in prop::collection::vec(0..200_usize, 1..20)) {
+        let log = log(&lives);
+        let mut doubled = Vec::new();
+        for (i, record) in log.iter().enumerate() {
+            doubled.push(record.clone());
+            if again.contains(&i) && !matches!(record.1, Item::Heartbeat) {
+                doubled.push(record.clone());
+            }
+        }
+        let plain: Vec<_> = run(&log, &[]).windows.into_iter().map(without_counts).collect();
+        let twice: Vec<_> = run(&doubled, &[]).windows.into_iter().map(without_counts).collect();
+        prop_assert_eq!(plain, twice);
+    }
+
+    #[test]
+    fn how_records_are_batched_and_events_of_one_stamp_are_interleaved_changes_nothing(
+        lives in prop::collection::vec(life(), 1..5),
+        batches in prop::collection::vec(1..40_usize, 1..6),
+        seed in any::<u64>(),
+    ) {
+        let settings = FoldSettings::default();
+        let log = log(&lives);
+        // Sources in another order wherever their stamps are the same; each source's own order stays.
+        let mut shuffled = log.clone();
+        let mark = |item: &Item| match item {
+            Item::Gpu(event) => event.device.bytes().map(u64::from).sum::<u64>(),
+            Item::Rank(event) => u64::from(event.rank) + 1_000,
+            _ => 0,
+        };
+        shuffled.sort_by_key(|(stamp, item)| (*stamp, mark(item).wrapping_mul(seed | 1)));
+        let fold = |records: Vec<(EventTime, Item)>| {
+            let mut bench = Bench::new(settings.clone());
+            for (stamp, item) in records {
+                bench.stamped(stamp.seconds_since(at(0.0)), item);
+            }
+            bench
+        };
+        let whole = [usize::MAX];
+        let one = fold(merged(&log, &settings, &whole));
+        let split = fold(merged(&log, &settings, &batches));
+        prop_assert_eq!(serde_json::to_string(&one.windows).unwrap(), serde_json::to_string(&split.windows).unwrap());
+        prop_assert_eq!(&one.decisions, &split.decisions);
+        let other = fold(merged(&shuffled, &settings, &whole));
+        if one.refused.is_empty() && other.refused.is_empty() {
+            prop_assert_eq!(serde_json::to_string(&one.windows).unwrap(), serde_json::to_string(&other.windows).unwrap());
+        }
+    }
+}
