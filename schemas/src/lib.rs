@@ -9,6 +9,7 @@ pub mod decode;
 pub mod documents;
 pub mod envelope;
 pub mod event_log;
+mod fast;
 pub mod time;
 pub mod topics;
 pub mod v1;

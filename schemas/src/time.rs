@@ -100,7 +100,7 @@ impl EventTime {
     }
 
     /// Fast path for exactly the form that [`fmt::Display`] writes.
-    fn from_canonical(text: &[u8]) -> Option<Self> {
+    pub(crate) fn from_canonical(text: &[u8]) -> Option<Self> {
         let bytes: &[u8; 27] = text.try_into().ok()?;
         if [bytes[4], bytes[7], bytes[10], bytes[13], bytes[16], bytes[19], bytes[26]] != *b"--T::.Z" {
             return None;
