@@ -12,7 +12,7 @@
 pub mod apply;
 pub mod check;
 pub mod dereference;
-mod metrics;
+pub mod metrics;
 pub mod plan;
 pub mod report;
 mod service;

@@ -5,7 +5,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Prefix of every topic. Default `eadt.`.
+    /// Prefix of every topic; the program takes it from its topic settings.
+    #[serde(skip)]
+    #[schemars(skip)]
     pub prefix: String,
     /// Consumer group. Actuators of one group share the workloads. Default `actuator`.
     pub group: String,

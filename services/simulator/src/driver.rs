@@ -1,0 +1,477 @@
+//! The driver's loop: answers in, simulated time on, one atomic step out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::{Duration, Instant};
+
+use eadt_bus::{
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition,
+    partition_for_key,
+};
+use eadt_cluster::{ClusterError, ClusterRemedy};
+use eadt_schemas::decode::{Check, MAX_VALUE_BYTES};
+use eadt_schemas::v1::{Actuation, Decision, Workload};
+use eadt_schemas::{EventTime, EventType, Topic, decode, envelope};
+use eadt_service::http::Ready;
+use eadt_service::{Metrics, Shutdown};
+use eadt_simulator::{Cluster, Scenario, ScenarioError};
+use serde::{Deserialize, Serialize};
+
+use crate::gate::{Gate, MAX_STEP_SECONDS, Rules};
+use crate::handle::{self, Command, Present, Reply, Request, Shared};
+use crate::metrics::SimulatorMetrics;
+use crate::{Settings, SimClock, SimulatedCluster, Speed, records};
+
+/// Least wall time between two steps, so that steps are worth their commit.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a poll waits while an answer is owed: it bounds how late a call of the actuator is seen.
+const HELD_POLL: Duration = Duration::from_millis(1);
+/// An answer that is owed for so long is worth a warning, and another each time it has passed again.
+const WARN: Duration = Duration::from_secs(10);
+/// Lost wall time beyond this is not caught up on.
+const CATCH_UP: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Why the simulation cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot start: {0}")]
+    Settings(String),
+    #[error("the bus refuses the simulator")]
+    Bus(#[from] BusError),
+    #[error(transparent)]
+    Scenario(#[from] ScenarioError),
+    #[error("the log holds a simulation of another scenario or seed: go on with that one, or choose another data folder")]
+    OtherScenario,
+    #[error("the state of the simulation in {topic} cannot be read ({detail}): choose another data folder")]
+    State { topic: Arc<str>, detail: String },
+    #[error("the state of the simulation has {bytes} bytes, more than the {MAX_VALUE_BYTES} of a record: simulate fewer GPUs")]
+    StateTooLarge { bytes: usize },
+}
+
+/// How a simulation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Its duration is over.
+    Duration,
+    /// It was asked to stop; started again, it goes on.
+    Shutdown,
+}
+
+/// The part that runs; make it with [`Driver::new`] together with the handle for the actuator.
+#[derive(Debug)]
+pub struct Driver {
+    settings: Settings,
+    rules: Rules,
+    clock: SimClock,
+    commands: Receiver<Command>,
+    shared: Arc<Shared>,
+}
+
+/// Everything that must survive.
+#[derive(Debug, Serialize, Deserialize)]
+struct State {
+    cluster: Cluster,
+    gate: Gate,
+}
+
+impl Driver {
+    /// A driver and the cluster that it drives. `clock` shows its time; give the embedded log the same one.
+    pub fn new(settings: Settings, clock: SimClock) -> Result<(Self, SimulatedCluster), Error> {
+        settings.check().map_err(Error::Settings)?;
+        let (cluster, commands, shared) = handle::connect(clock.clone());
+        let rules = Rules::new(&settings);
+        Ok((Self { settings, rules, clock, commands, shared }, cluster))
+    }
+
+    /// Runs until the duration is over or `shutdown`; blocks, so give it a thread.
+    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &Metrics, ready: &Ready) -> Result<Ended, Error> {
+        let metrics = SimulatorMetrics::new(metrics);
+        let mut end = None;
+        let ended = loop {
+            if shutdown.is_cancelled() {
+                break Ok(Ended::Shutdown);
+            }
+            match Session::open(&self, bus, shutdown, &metrics, &mut end).and_then(|mut session| session.run(ready)) {
+                Ok(ended) => break Ok(ended),
+                Err(Error::Bus(error)) if error.remedy != Remedy::Stop => {
+                    metrics.restarts.inc();
+                    tracing::warn!(%error, "going on from the last committed state");
+                    std::thread::sleep(RETRY);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        self.shared.end();
+        ended
+    }
+}
+
+/// From joining the group to the first error.
+struct Session<'a> {
+    driver: &'a Driver,
+    metrics: &'a SimulatorMetrics,
+    shutdown: &'a Shutdown,
+    topics: Topics,
+    member: Box<dyn Member>,
+    state: State,
+    /// Positions read and not committed yet.
+    positions: BTreeMap<TopicPartition, i64>,
+    outputs: Vec<Outgoing>,
+    /// The state changed since the last commit.
+    changed: bool,
+    unanswered: Vec<Unanswered>,
+    end: Option<EventTime>,
+    pace: Option<Pace>,
+}
+
+/// A call that was carried out; it is answered when that is durable.
+struct Unanswered {
+    reply: SyncSender<Result<Reply, ClusterError>>,
+    result: Option<Result<Reply, ClusterError>>,
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // Without a commit nothing of it is left.
+        let failed = || Err(ClusterError::new(ClusterRemedy::Retry, "the bus did not take the change"));
+        // The caller may have gone with its own shutdown.
+        drop(self.reply.send(self.result.take().unwrap_or_else(failed)));
+    }
+}
+
+struct Topics {
+    telemetry: Arc<str>,
+    progress: Arc<str>,
+    decisions: Arc<str>,
+    actuations: Arc<str>,
+    workloads: Arc<str>,
+    state: Arc<str>,
+}
+
+impl<'a> Session<'a> {
+    fn open(
+        driver: &'a Driver,
+        bus: &dyn Bus,
+        shutdown: &'a Shutdown,
+        metrics: &'a SimulatorMetrics,
+        end: &mut Option<EventTime>,
+    ) -> Result<Self, Error> {
+        let settings = &driver.settings;
+        let full = |topic: Topic| -> Arc<str> { format!("{}{topic}", settings.prefix).into() };
+        let topics = Topics {
+            telemetry: full(Topic::GpuTelemetry),
+            progress: full(Topic::TrainingProgress),
+            decisions: full(Topic::Decisions),
+            actuations: full(Topic::Actuations),
+            workloads: full(Topic::Workloads),
+            state: full(Topic::SimulatorState),
+        };
+        let specs = bus.topics(&settings.prefix)?;
+        let partitions = |topic: &Arc<str>| {
+            specs.iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
+                let detail = "there is no such topic; create the topics with eadt topics apply";
+                BusError::new(Remedy::Stop, format!("simulating with topic {topic}"), detail)
+            })
+        };
+        let inputs = [topics.decisions.clone(), topics.actuations.clone(), topics.workloads.clone()];
+        let expected = inputs.iter().map(&partitions).sum::<Result<i32, _>>()? as usize;
+        let state_partition = partition_for_key(records::STATE_KEY.as_bytes(), partitions(&topics.state)?);
+
+        // Joining fences an older driver, so that what is read from here on is final.
+        let mut member = bus.member(MemberOptions {
+            group: settings.group.clone(),
+            instance: Some(settings.instance.clone()),
+            topics: inputs.to_vec(),
+        })?;
+        let mut assigned = Vec::new();
+        let mut polled = Vec::new();
+        while assigned.len() < expected && !shutdown.is_cancelled() {
+            member.poll(1, Duration::from_millis(50), &mut polled)?;
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Assigned(mut parts) => assigned.append(&mut parts),
+                    Polled::Revoked(_) | Polled::Lost(_) => assigned.clear(),
+                    Polled::Record(_) | Polled::End { .. } => {}
+                }
+            }
+        }
+        let committed = member.committed(&assigned)?;
+        let stored = read_state(bus, &TopicPartition::new(topics.state.clone(), state_partition), shutdown)?;
+        for (at, position) in assigned.iter().zip(committed) {
+            let start = match position {
+                Some(position) => position,
+                None => bus.watermarks(at)?.low,
+            };
+            member.start(at, start)?;
+        }
+
+        let changed = stored.is_none();
+        let state = match stored {
+            Some(state) if *state.cluster.scenario() != settings.scenario => return Err(Error::OtherScenario),
+            Some(state) => state,
+            None => fresh(&settings.scenario, settings.aligned_start())?,
+        };
+        let now = state.cluster.now();
+        if let (None, Some(duration)) = (&end, settings.duration_seconds) {
+            *end = Some(state.cluster.instant_at_or_after(driver.rules.not_between(now.plus_seconds(duration))));
+        }
+        tracing::info!(%now, speed = %settings.speed, seed = settings.scenario.noise.seed, "simulating");
+        Ok(Self {
+            driver,
+            metrics,
+            shutdown,
+            topics,
+            member,
+            state,
+            positions: BTreeMap::new(),
+            outputs: Vec::new(),
+            changed,
+            unanswered: Vec::new(),
+            end: *end,
+            pace: None,
+        })
+    }
+
+    fn run(&mut self, ready: &Ready) -> Result<Ended, Error> {
+        self.driver.clock.set(self.state.cluster.now());
+        self.commit()?;
+        ready.set(true);
+        let mut wait = Duration::ZERO;
+        let mut held: Option<(Instant, Instant)> = None;
+        loop {
+            if self.shutdown.is_cancelled() {
+                self.commit()?;
+                return Ok(Ended::Shutdown);
+            }
+            self.take(wait)?;
+            self.obey();
+            let now = self.state.cluster.now();
+            if self.driver.settings.gate {
+                let owed = self.state.gate.owed(&self.driver.rules, &self.state.cluster.managed(), now);
+                self.metrics.owed.set(owed.len() as i64);
+                if let Some(first) = owed.first() {
+                    // What waits for an answer must be seen by those who owe it.
+                    if self.changed {
+                        self.commit()?;
+                    }
+                    let (since, warned) = held.get_or_insert_with(|| (Instant::now(), Instant::now()));
+                    if warned.elapsed() >= WARN {
+                        *warned = Instant::now();
+                        let seconds = since.elapsed().as_secs();
+                        tracing::warn!(%now, seconds, owed = owed.len(), "simulated time waits for {first}");
+                    }
+                    wait = HELD_POLL;
+                    continue;
+                }
+                if let Some((since, _)) = held.take() {
+                    self.metrics.held_seconds.inc_by(since.elapsed().as_secs_f64());
+                }
+            }
+            if self.end.is_some_and(|end| now >= end) {
+                self.commit()?;
+                tracing::info!(%now, "the simulation's duration is over");
+                return Ok(Ended::Duration);
+            }
+            let (to, pause) = self.next(now);
+            if to > now {
+                self.advance(to);
+                self.commit()?;
+            } else if self.changed {
+                self.commit()?;
+            }
+            wait = pause;
+        }
+    }
+
+    /// Reads what was answered.
+    fn take(&mut self, wait: Duration) -> Result<(), Error> {
+        let mut polled = Vec::new();
+        self.member.poll(1000, wait, &mut polled)?;
+        for item in polled {
+            match item {
+                Polled::Record(record) => {
+                    self.answered(&record);
+                    self.positions.insert(record.at, record.offset + 1);
+                    self.changed = true;
+                }
+                Polled::End { .. } => {}
+                Polled::Assigned(parts) | Polled::Revoked(parts) | Polled::Lost(parts) => {
+                    // New partitions, or somebody else in the group: begin anew with what then is ours.
+                    let what = format!("simulating as group {}", self.driver.settings.group);
+                    return Err(BusError::new(Remedy::Restart, what, format!("{} partitions moved", parts.len())).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, record: &Record) {
+        let kind = record.header(envelope::header::TYPE).and_then(EventType::from_name);
+        let Some(value) = record.value.as_deref().filter(|_| kind != Some(EventType::Heartbeat)) else { return };
+        let gate = &mut self.state.gate;
+        let read = if record.at.topic == self.topics.decisions {
+            read::<Decision>(value).map(|decision| gate.decided(&decision))
+        } else if record.at.topic == self.topics.actuations {
+            read::<Actuation>(value).map(|actuation| gate.actuated(&actuation))
+        } else {
+            read::<Workload>(value).map(|workload| gate.announced(&workload.workload))
+        };
+        if let Err(detail) = read {
+            // Its dead letter is written by the service that owes an answer to it.
+            self.metrics.unreadable.inc();
+            tracing::warn!(at = %record.at, offset = record.offset, detail, "an answer cannot be read");
+        }
+    }
+
+    /// Carries out the actuator's calls; they are answered by the next commit.
+    fn obey(&mut self) {
+        while let Ok(Command { request, reply }) = self.driver.commands.try_recv() {
+            let cluster = &mut self.state.cluster;
+            let result = match request {
+                Request::Apply(change) => cluster.apply(&change).map(|managed| Some(Box::new(managed))),
+                Request::RollBack(back) => cluster.roll_back(&back).map(|managed| Some(Box::new(managed))),
+                Request::Recommend(decision) => cluster.recommend(&decision).map(|()| None),
+            };
+            self.changed = true;
+            self.unanswered.push(Unanswered { reply, result: Some(result) });
+        }
+    }
+
+    /// How far simulated time may go now, and how long to wait after that.
+    fn next(&mut self, now: EventTime) -> (EventTime, Duration) {
+        let Session { driver, state, end, .. } = self;
+        let mut stop = now.plus_seconds(MAX_STEP_SECONDS);
+        if driver.settings.gate {
+            stop = stop.min(state.gate.next_stop(&driver.rules, now));
+        }
+        stop = stop.min(state.cluster.next_transition().unwrap_or(stop)).min(end.unwrap_or(stop));
+        // A moment between two samples comes with the next sample.
+        let stop = state.cluster.instant_at_or_after(stop);
+        let Speed::Times(speed) = driver.settings.speed else { return (stop, Duration::ZERO) };
+        let wall = Instant::now();
+        let pace = self.pace.get_or_insert(Pace { wall, simulated: now, speed });
+        pace.forgive(wall, now);
+        let tick = now.plus_seconds(TICK.as_secs_f64() * speed);
+        let due = state.cluster.instant_at_or_after(tick.max(now.plus_micros(1))).min(stop);
+        let due_wall = pace.wall_at(due);
+        if wall < due_wall {
+            // Short enough for the actuator's calls, which do not wake a poll.
+            return (now, (due_wall - wall).min(Duration::from_millis(20)));
+        }
+        // The last sample that is due by now.
+        let allowed = state.cluster.instant_at_or_after(pace.simulated_at(wall).plus_micros(1));
+        (allowed.min(stop).max(due), Duration::ZERO)
+    }
+
+    fn advance(&mut self, to: EventTime) {
+        let State { cluster, gate } = &mut self.state;
+        gate.pass(&self.driver.rules, &cluster.managed(), cluster.now());
+        let mut events = Vec::new();
+        cluster.step(to, &mut events);
+        for event in &events {
+            gate.reported(&self.driver.rules, event);
+            self.outputs.push(records::event(&self.topics.telemetry, &self.topics.progress, event));
+        }
+        self.metrics.events.inc_by(events.len() as u64);
+        self.driver.clock.set(to);
+        self.changed = true;
+    }
+
+    /// Makes everything since the last commit durable, shows it, and answers the calls.
+    fn commit(&mut self) -> Result<(), Error> {
+        if self.changed {
+            let now = self.state.cluster.now();
+            let state = records::state(&self.topics.state, now, &self.state);
+            let bytes = state.value.as_ref().map_or(0, bytes::Bytes::len);
+            if bytes > MAX_VALUE_BYTES {
+                return Err(Error::StateTooLarge { bytes });
+            }
+            let mut outputs = std::mem::take(&mut self.outputs);
+            outputs.push(state);
+            let positions = std::mem::take(&mut self.positions).into_iter().collect();
+            if let Err(error) = self.member.commit(Step { outputs, positions }) {
+                for unanswered in &mut self.unanswered {
+                    unanswered.result = None;
+                }
+                return Err(error.into());
+            }
+            self.metrics.steps.inc();
+            self.changed = false;
+        }
+        let State { cluster, gate } = &self.state;
+        let now = cluster.now();
+        self.metrics.simulated_seconds.set(now.seconds_since(cluster.start()));
+        let turns = self.driver.settings.gate.then(|| gate.turns(&self.driver.rules, now));
+        self.driver.shared.show(Present { now, managed: cluster.managed(), turns });
+        self.unanswered.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        // What was not committed did not happen.
+        for unanswered in &mut self.unanswered {
+            unanswered.result = None;
+        }
+    }
+}
+
+fn read<T: Check>(value: &[u8]) -> Result<T, String> {
+    decode(value).map_err(|refusal| refusal.detail)
+}
+
+fn fresh(scenario: &Scenario, start: EventTime) -> Result<State, Error> {
+    let cluster = Cluster::new(scenario.clone(), start)?;
+    let workloads = scenario.workloads.iter().map(|workload| (workload.name.clone(), workload.opted_in));
+    let gate = Gate::new(workloads, start);
+    Ok(State { cluster, gate })
+}
+
+/// The newest state on the topic; complete once its end is at or after the high watermark that is noted first.
+fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<State>, Error> {
+    let high = bus.watermarks(at)?.high;
+    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
+    let (mut polled, mut newest, mut complete) = (Vec::new(), None, high == 0);
+    while !complete && !shutdown.is_cancelled() {
+        reader.poll(1000, Duration::from_millis(100), &mut polled)?;
+        for item in polled.drain(..) {
+            match item {
+                Polled::Record(record) if record.key.as_deref() == Some(records::STATE_KEY.as_bytes()) => newest = record.value,
+                Polled::End { position, .. } => complete = position >= high,
+                _ => {}
+            }
+        }
+    }
+    let parse = |value: bytes::Bytes| {
+        serde_json::from_slice(&value).map_err(|error| Error::State { topic: at.topic.clone(), detail: error.to_string() })
+    };
+    newest.map(parse).transpose()
+}
+
+/// Simulated time against wall time.
+#[derive(Debug)]
+struct Pace {
+    wall: Instant,
+    simulated: EventTime,
+    speed: f64,
+}
+
+impl Pace {
+    fn wall_at(&self, simulated: EventTime) -> Instant {
+        self.wall + Duration::from_secs_f64((simulated.seconds_since(self.simulated) / self.speed).max(0.0))
+    }
+
+    fn simulated_at(&self, wall: Instant) -> EventTime {
+        self.simulated.plus_seconds((wall - self.wall).as_secs_f64() * self.speed)
+    }
+
+    /// Time lost to a long wait is not caught up on.
+    fn forgive(&mut self, wall: Instant, now: EventTime) {
+        if wall.saturating_duration_since(self.wall_at(now)) > CATCH_UP {
+            (self.wall, self.simulated) = (wall, now);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::Decision;
+
+use crate::SimClock;
+use crate::gate::Turn;
+
+/// Calls that wait for the driver. One actuator makes one call at a time; the rest is room for tests and tools.
+const QUEUE: usize = 16;
+/// How long a call waits for a driver that has not restored its state yet.
+const START: Duration = Duration::from_secs(2);
+
+/// The simulated cluster as an actuator sees it: what it shows is durable, and a call is answered once its effect is.
+#[derive(Debug, Clone)]
+pub struct SimulatedCluster {
+    commands: SyncSender<Command>,
+    shared: Arc<Shared>,
+    clock: SimClock,
+}
+
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub request: Request,
+    pub reply: SyncSender<Result<Reply, ClusterError>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Apply(Box<Change>),
+    RollBack(RollBack),
+    Recommend(Box<Decision>),
+}
+
+pub(crate) type Reply = Option<Box<Managed>>;
+
+/// What the driver shows.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    snapshot: Mutex<Snapshot>,
+    shown: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Snapshot {
+    revision: u64,
+    /// `None` before the state is restored.
+    present: Option<Present>,
+    ended: bool,
+}
+
+/// The state as it was committed last.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Present {
+    pub now: EventTime,
+    pub managed: Vec<Managed>,
+    /// `None`: the gate is off.
+    pub turns: Option<BTreeMap<String, Turn>>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Snapshot> {
+        // A snapshot is replaced as a whole, so a panic elsewhere does not spoil it.
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn show(&self, present: Present) {
+        let mut snapshot = self.lock();
+        let changed = snapshot.present.as_ref().is_none_or(|old| old.managed != present.managed);
+        snapshot.revision += u64::from(changed);
+        snapshot.present = Some(present);
+        self.shown.notify_all();
+    }
+
+    pub fn end(&self) {
+        self.lock().ended = true;
+        self.shown.notify_all();
+    }
+}
+
+pub(crate) fn connect(clock: SimClock) -> (SimulatedCluster, Receiver<Command>, Arc<Shared>) {
+    let (commands, received) = mpsc::sync_channel(QUEUE);
+    let shared = Arc::new(Shared::default());
+    (SimulatedCluster { commands, shared: shared.clone(), clock }, received, shared)
+}
+
+fn stopped() -> ClusterError {
+    ClusterError::new(ClusterRemedy::Stopped, "the simulation has ended")
+}
+
+impl SimulatedCluster {
+    fn call(&self, request: Request) -> Result<Reply, ClusterError> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        // Both ends are gone only together with the driver.
+        self.commands.send(Command { request, reply }).map_err(|_| stopped())?;
+        answer.recv().map_err(|_| stopped())?
+    }
+
+    fn managed(&self, request: Request) -> Result<Managed, ClusterError> {
+        self.call(request)?.map(|managed| *managed).ok_or_else(stopped)
+    }
+}
+
+impl Cluster for SimulatedCluster {
+    fn now(&self) -> EventTime {
+        self.shared.lock().present.as_ref().map_or_else(|| self.clock.now(), |present| present.now)
+    }
+
+    fn turn(&self, decision: &Decision) -> Option<EventTime> {
+        let snapshot = self.shared.lock();
+        let present = snapshot.present.as_ref().filter(|_| !snapshot.ended)?;
+        match present.turns.as_ref().and_then(|turns| turns.get(&decision.workload)) {
+            Some(turn) if decision.time > turn.through => None,
+            _ => Some(present.now),
+        }
+    }
+
+    fn revision(&self) -> u64 {
+        self.shared.lock().revision
+    }
+
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+        let waiting = |snapshot: &mut Snapshot| snapshot.present.is_none() && !snapshot.ended;
+        let (snapshot, _) =
+            self.shared.shown.wait_timeout_while(self.shared.lock(), START, waiting).unwrap_or_else(PoisonError::into_inner);
+        match &snapshot.present {
+            Some(present) => Ok(present.managed.clone()),
+            None if snapshot.ended => Err(stopped()),
+            None => Err(ClusterError::new(ClusterRemedy::Retry, "the simulation has not started yet")),
+        }
+    }
+
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+        self.managed(Request::Apply(Box::new(change.clone())))
+    }
+
+    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+        self.managed(Request::RollBack(roll_back.clone()))
+    }
+
+    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
+        self.call(Request::Recommend(Box::new(decision.clone()))).map(|_| ())
+    }
+}

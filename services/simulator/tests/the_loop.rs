@@ -1,0 +1,335 @@
+//! The loop closes: samples, windows, decisions, changes, outcomes, over one embedded log.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::{LLM, Run, VISION, at, events, layout, outcomes, script, values};
+use eadt_bus::embedded::EmbeddedLog;
+use eadt_bus::{
+    Bus, BusError, Isolation, Member, MemberOptions, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition, TopicSpec,
+    Watermarks,
+};
+use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Outcome, TrainingProgress, UpdateMode, Workload};
+use eadt_schemas::{EventTime, Topic};
+use eadt_simulator_service::{Ended, Error, Fault, Scenario, SimClock};
+
+/// The topics that a history consists of.
+const HISTORY: [Topic; 5] = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads, Topic::Actuations, Topic::Decisions];
+
+fn history(log: &EmbeddedLog) -> Vec<Vec<Bytes>> {
+    HISTORY.map(|topic| values(log, topic)).to_vec()
+}
+
+fn tempdir() -> tempfile::TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+#[test]
+fn decisions_take_effect_at_a_fixed_delay_and_every_one_has_an_outcome() {
+    let dir = tempdir();
+    let (ended, log) = Run::new(dir.path(), 900.0, script).run();
+    assert_eq!(ended, Ended::Duration);
+    use Outcome::{Applied, Ready, Refused};
+    assert_eq!(
+        outcomes(&log, LLM),
+        [
+            (120.0, Applied, 130.0, 2),
+            (120.0, Ready, 250.0, 2),
+            (480.0, Applied, 490.0, 3),
+            (480.0, Ready, 610.0, 3),
+            (660.0, Refused, 670.0, 3),
+            (720.0, Refused, 730.0, 3),
+        ]
+    );
+    assert_eq!(outcomes(&log, VISION), [(120.0, Applied, 130.0, 2), (120.0, Ready, 130.0, 2)]);
+    let reasons: Vec<_> =
+        events::<Actuation>(&log, Topic::Actuations).into_iter().filter(|a| a.outcome == Refused).map(|a| a.reason).collect();
+    assert!(reasons[0].contains("do not divide the global batch of 576"), "{reasons:?}");
+    assert!(reasons[1].contains("made for generation 1, in force is 3"), "{reasons:?}");
+
+    let workloads: Vec<_> = events::<Workload>(&log, Topic::Workloads)
+        .into_iter()
+        .filter(|w| w.workload == LLM)
+        .map(|w| (w.time, w.generation, w.ready_time.is_some(), w.layout.replicas))
+        .collect();
+    let since = |seconds: f64| at(seconds);
+    assert_eq!(
+        workloads,
+        [
+            (since(0.0), 1, true, Some(6)),
+            (since(130.0), 2, false, Some(6)),
+            (since(250.0), 2, true, Some(6)),
+            (since(490.0), 3, false, Some(9)),
+            (since(610.0), 3, true, Some(9)),
+        ]
+    );
+
+    // One sample per GPU and second, none twice; the run went on to the effect of its last window.
+    let mut seconds: BTreeMap<String, Vec<EventTime>> = BTreeMap::new();
+    for sample in events::<GpuTelemetry>(&log, Topic::GpuTelemetry) {
+        seconds.entry(sample.device).or_default().push(sample.time);
+    }
+    assert_eq!(seconds.len(), 5);
+    for times in seconds.values() {
+        assert_eq!(*times, (0..910).map(|second| at(f64::from(second))).collect::<Vec<_>>());
+    }
+    // A decision for every workload and window, in time.
+    assert_eq!(events::<Decision>(&log, Topic::Decisions).len(), 2 * 15);
+    let redone: Vec<_> = events::<TrainingProgress>(&log, Topic::TrainingProgress)
+        .into_iter()
+        .filter(|p| p.workload == LLM)
+        .map(|p| p.samples_total.unwrap())
+        .collect();
+    assert_eq!(redone.windows(2).filter(|pair| pair[1] < pair[0]).count(), 2, "each restart loses some work");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() {
+    let (whole, pieces) = (tempdir(), tempdir());
+    let (_, log) = Run::new(whole.path(), 900.0, script).run();
+    let expected = history(&log);
+    drop(log);
+    let mut stops = 0;
+    let ended_at = at(910.0);
+    loop {
+        let mut run = Run::new(pieces.path(), 900.0, script);
+        run.stop_after = Some(Duration::from_millis(60 + 35 * stops));
+        // The end is counted from this start, so it is set anew: stop where the whole run did.
+        let clock = SimClock::new(at(0.0));
+        let log = common::open(pieces.path(), &clock);
+        let reached = events::<GpuTelemetry>(&log, Topic::GpuTelemetry).iter().map(|t| t.time).max();
+        drop(log);
+        if let Some(reached) = reached {
+            let rest = ended_at.seconds_since(reached) - 1.0;
+            if rest <= 0.0 {
+                break;
+            }
+            run.settings.duration_seconds = Some(rest);
+        }
+        let (ended, log) = run.run();
+        stops += 1;
+        if ended == Ended::Duration {
+            assert!(history(&log) == expected, "after {stops} starts");
+            break;
+        }
+        assert!(stops < 100, "no progress");
+    }
+    assert!(stops >= 2, "it was stopped at least once");
+
+    let other = tempdir();
+    let mut run = Run::new(other.path(), 900.0, script);
+    run.settings.scenario.noise.seed = 1;
+    let (_, log) = run.run();
+    assert!(history(&log) != expected, "another seed is another history");
+}
+
+#[test]
+fn another_scenario_in_the_same_folder_is_refused() {
+    let dir = tempdir();
+    Run::new(dir.path(), 70.0, script).run();
+    let settings = eadt_simulator_service::Settings {
+        scenario: Scenario { ambient_celsius: 20.0, ..Scenario::default() },
+        ..eadt_simulator_service::Settings::default()
+    };
+    let clock = SimClock::new(settings.start);
+    let log = common::open(dir.path(), &clock);
+    let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
+    let health = eadt_service::Health::default();
+    let error = driver
+        .run(&log, &eadt_service::Shutdown::new(), &eadt_service::Metrics::default(), &health.part("simulator"))
+        .unwrap_err();
+    assert!(matches!(error, Error::OtherScenario), "{error}");
+}
+
+#[test]
+fn what_does_not_become_ready_is_rolled_back_at_its_deadline() {
+    let dir = tempdir();
+    let mut run = Run::new(dir.path(), 1020.0, |workload, seconds, decision| {
+        if workload.workload == LLM && seconds == 120.0 {
+            decision.action = Action::ScaleReplicas;
+            decision.to = layout(9, 35);
+        }
+    });
+    run.settings.scenario.faults = vec![Fault::NeverReady { workload: LLM.into(), from_seconds: 0.0, until_seconds: 200.0 }];
+    let (_, log) = run.run();
+    assert_eq!(outcomes(&log, LLM), [(120.0, Outcome::Applied, 130.0, 2), (120.0, Outcome::RolledBack, 730.0, 3)]);
+    let last = events::<Workload>(&log, Topic::Workloads).into_iter().filter(|w| w.workload == LLM).next_back().unwrap();
+    assert_eq!((last.generation, last.layout, last.ready_time), (3, layout(6, 50), Some(at(850.0))));
+}
+
+#[test]
+fn lost_devices_and_gaps_do_not_stop_simulated_time() {
+    let dir = tempdir();
+    let mut run = Run::new(dir.path(), 900.0, script);
+    run.settings.scenario.faults = vec![
+        Fault::DeviceLost { workload: LLM.into(), gpu: 1, from_seconds: 200.0, until_seconds: None },
+        Fault::Gap { workload: VISION.into(), from_seconds: 300.0, until_seconds: 500.0 },
+    ];
+    let (ended, log) = run.run();
+    assert_eq!(ended, Ended::Duration);
+    // The lost device holds the windows of its workload open until it counts as dead; the change of 480 s is not late.
+    let llm = outcomes(&log, LLM);
+    assert!(llm.contains(&(480.0, Outcome::Applied, 490.0, 3)), "{llm:?}");
+}
+
+#[test]
+fn mode_recommend_changes_nothing_and_says_so() {
+    let dir = tempdir();
+    let mut run = Run::new(dir.path(), 300.0, script);
+    run.settings.scenario.workloads[0].mode = UpdateMode::Recommend;
+    run.settings.scenario.workloads[1].opted_in = false;
+    let (_, log) = run.run();
+    assert_eq!(outcomes(&log, LLM), [(120.0, Outcome::Recommended, 130.0, 1)]);
+    assert_eq!(outcomes(&log, VISION), []);
+    assert_eq!(events::<Workload>(&log, Topic::Workloads).len(), 1);
+}
+
+/// The actuator dies between the change and its commit, again and again.
+#[test]
+fn a_change_whose_report_was_lost_is_not_made_twice() {
+    let (dir, undisturbed) = (tempdir(), tempdir());
+    let mut run = Run::new(dir.path(), 900.0, script);
+    run.bus_of_actuator = |log| Arc::new(Dying { log, commits: AtomicUsize::new(0) });
+    let (_, log) = run.run();
+    let (_, reference) = Run::new(undisturbed.path(), 900.0, script).run();
+    assert!(history(&log) == history(&reference), "no event twice, none lost, no second generation");
+    assert!(DEATHS.load(Ordering::Relaxed) > 10, "it died between a change and its report");
+}
+
+/// The cluster answers late, or carries a change out and loses the answer.
+#[test]
+fn a_cluster_that_fails_now_and_then_is_asked_again() {
+    let (dir, undisturbed) = (tempdir(), tempdir());
+    let mut run = Run::new(dir.path(), 900.0, script);
+    run.cluster_of_actuator = |cluster| Arc::new(Flaky { cluster, calls: AtomicUsize::new(0) });
+    let (_, log) = run.run();
+    let (_, reference) = Run::new(undisturbed.path(), 900.0, script).run();
+    assert!(history(&log) == history(&reference), "the same history in spite of it");
+}
+
+#[derive(Debug)]
+struct Flaky {
+    cluster: Arc<dyn Cluster>,
+    calls: AtomicUsize,
+}
+
+impl Flaky {
+    /// Fails before the call, fails after it, or succeeds, in no regular order.
+    fn call<T>(&self, call: impl FnOnce() -> Result<T, ClusterError>) -> Result<T, ClusterError> {
+        let failed = || Err(ClusterError::new(ClusterRemedy::Retry, "connection reset"));
+        let call_number = self.calls.fetch_add(1, Ordering::Relaxed) as u32;
+        match (call_number.wrapping_mul(2_654_435_761) >> 16) % 3 {
+            0 => failed(),
+            1 => call().and_then(|_| failed()),
+            _ => call(),
+        }
+    }
+}
+
+impl Cluster for Flaky {
+    fn now(&self) -> EventTime {
+        self.cluster.now()
+    }
+    fn turn(&self, decision: &Decision) -> Option<EventTime> {
+        self.cluster.turn(decision)
+    }
+    fn revision(&self) -> u64 {
+        self.cluster.revision()
+    }
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+        self.call(|| self.cluster.workloads())
+    }
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+        self.call(|| self.cluster.apply(change))
+    }
+    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+        self.call(|| self.cluster.roll_back(roll_back))
+    }
+    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
+        self.call(|| self.cluster.recommend(decision))
+    }
+}
+
+static DEATHS: AtomicUsize = AtomicUsize::new(0);
+
+/// A bus on which two of three commits that report something do not take place.
+#[derive(Debug)]
+struct Dying {
+    log: EmbeddedLog,
+    commits: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct DyingMember {
+    member: Box<dyn Member>,
+    fails: bool,
+}
+
+impl Bus for Dying {
+    fn topics(&self, prefix: &str) -> eadt_bus::Result<Vec<TopicSpec>> {
+        self.log.topics(prefix)
+    }
+    fn create_topic(&self, topic: &TopicSpec) -> eadt_bus::Result<()> {
+        self.log.create_topic(topic)
+    }
+    fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> eadt_bus::Result<()> {
+        self.log.alter_topic(name, settings)
+    }
+    fn add_partitions(&self, name: &str, partitions: i32) -> eadt_bus::Result<()> {
+        self.log.add_partitions(name, partitions)
+    }
+    fn watermarks(&self, at: &TopicPartition) -> eadt_bus::Result<Watermarks> {
+        self.log.watermarks(at)
+    }
+    fn producer(&self, name: &str) -> eadt_bus::Result<Box<dyn Producer>> {
+        self.log.producer(name)
+    }
+    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> eadt_bus::Result<Box<dyn Reader>> {
+        self.log.reader(from, isolation)
+    }
+    fn member(&self, options: MemberOptions) -> eadt_bus::Result<Box<dyn Member>> {
+        let fails = !self.commits.fetch_add(1, Ordering::Relaxed).is_multiple_of(3);
+        Ok(Box::new(DyingMember { member: self.log.member(options)?, fails }))
+    }
+    fn committed(&self, group: &str, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
+        self.log.committed(group, of)
+    }
+}
+
+impl Reader for DyingMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> eadt_bus::Result<()> {
+        self.member.poll(max, timeout, into)
+    }
+    fn pause(&mut self, at: &[TopicPartition]) -> eadt_bus::Result<()> {
+        self.member.pause(at)
+    }
+    fn resume(&mut self, at: &[TopicPartition]) -> eadt_bus::Result<()> {
+        self.member.resume(at)
+    }
+}
+
+impl Member for DyingMember {
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> eadt_bus::Result<()> {
+        self.member.start(at, offset)
+    }
+    fn committed(&mut self, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
+        self.member.committed(of)
+    }
+    fn commit(&mut self, step: Step) -> eadt_bus::Result<()> {
+        if step.outputs.is_empty() {
+            return self.member.commit(step);
+        }
+        // A member that reported once dies at its next report; others die at their first.
+        if std::mem::replace(&mut self.fails, true) {
+            DEATHS.fetch_add(1, Ordering::Relaxed);
+            return Err(BusError::new(Remedy::Restart, "committing a step", "the process died"));
+        }
+        self.member.commit(step)
+    }
+}
