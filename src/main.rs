@@ -1,1 +1,136 @@
-fn main() {}
+//! The program: arguments, settings, and putting the services together. It decides nothing itself.
+
+mod bus;
+mod cli;
+mod commands;
+mod duration;
+mod services;
+mod settings;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use eadt_service::Shutdown;
+use eadt_service::logs::{self, LogFormat};
+
+use cli::{Cli, Command, ConfigCommand};
+use services::Single;
+use settings::{Settings, Variables};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let variables: Variables = std::env::vars().collect();
+    let mut overrides: Vec<(&str, toml::Value)> = Vec::new();
+    if let Some(brokers) = &cli.kafka {
+        overrides.push(("bus.brokers", brokers.clone().into()));
+    }
+    if let Some(dir) = &cli.data_dir {
+        overrides.push(("bus.data_dir", dir.display().to_string().into()));
+    }
+    if let Some(filter) = &cli.log {
+        overrides.push(("log.filter", filter.clone().into()));
+    }
+    if cli.log_json {
+        overrides.push(("log.format", "json".into()));
+    }
+    // Commands that need no settings must not fail on them.
+    match &cli.command {
+        Command::Completions { shell } => {
+            clap_complete::generate(*shell, &mut Cli::command(), "eadt", &mut std::io::stdout());
+            return Ok(());
+        }
+        Command::Config(ConfigCommand::Reference) => {
+            print!("{}", settings::reference_markdown());
+            return Ok(());
+        }
+        _ => {}
+    }
+    let settings = settings::load(cli.config.as_deref(), &variables, &overrides)?;
+    start_logs(&cli.command, &settings)?;
+    dispatch(cli.command, settings)
+}
+
+/// On standard error; beside the live view, into the data folder.
+fn start_logs(command: &Command, settings: &Settings) -> anyhow::Result<()> {
+    let file = match command {
+        Command::Up(args) if up::wants_view(args) => {
+            std::fs::create_dir_all(&settings.bus.data_dir)?;
+            Some(std::fs::OpenOptions::new().create(true).append(true).open(settings.bus.data_dir.join("eadt.log"))?)
+        }
+        _ => None,
+    };
+    let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
+    logs::start(format, &settings.log.filter, file)?;
+    Ok(())
+}
+
+fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
+    let shutdown = Shutdown::new();
+    let on_runtime = |future: std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        runtime.block_on(async {
+            services::watch_signals(shutdown.clone());
+            future.await
+        })
+    };
+    match command {
+        Command::Up(args) => {
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move { up::run(&args, settings, stop).await }))
+        }
+        Command::Collector { recording } if !recording.is_empty() => {
+            let bus = bus::shared(&settings)?;
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::publish::run(&recording, &*bus, &settings.topics, &stop)).await?
+            }))
+        }
+        Command::Collector { .. } => on_runtime(Box::pin(services::run(Single::Collector, settings, shutdown.clone()))),
+        Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
+        Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
+        Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Archive(command) => commands::archive::run(&command, &settings),
+        Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
+        Command::Import(args) => commands::import::run(&args),
+        Command::Replay(args) => commands::replay::run(&args, &settings),
+        Command::Report(args) => commands::report::run(&args),
+        Command::Record(args) => {
+            let bus = bus::open(&settings)?;
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::record::run(&args, &*bus, &settings, &stop)).await?
+            }))
+        }
+        Command::Tail(args) => {
+            let bus = bus::open(&settings)?;
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::tail::run(&args, &*bus, &settings.topics, &stop)).await?
+            }))
+        }
+        Command::Config(ConfigCommand::Show { json }) => {
+            if json {
+                println!("{}", serde_json::to_string_pretty(&settings)?);
+            } else {
+                print!("{}", toml::to_string(&settings)?);
+            }
+            Ok(())
+        }
+        Command::Metrics => {
+            print!("{}", commands::metrics::reference());
+            Ok(())
+        }
+        Command::Config(ConfigCommand::Reference) | Command::Completions { .. } => Ok(()),
+    }
+}

@@ -1,47 +1,33 @@
 //! The main job as a newcomer runs it: the real program, the embedded log, the simulated cluster.
 
+mod support;
+
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-fn eadt(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
-    command.args(args).arg("--data-dir").arg(dir).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").stdin(Stdio::null());
-    command
-}
-
-fn report(dir: &Path, args: &[&str]) -> Value {
-    let output = eadt(dir, args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stdout)))
-}
-
-fn signal(child: &Child, name: &str) {
-    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
-}
+use support::{Running, eadt, files, json, signal, text};
 
 fn replayed(dir: &Path, out: &str) -> Value {
-    let archive = dir.join("archive");
-    report(dir, &["replay", archive.to_str().unwrap(), "--check", "--json", "--out", dir.join(out).to_str().unwrap()])
+    let (archive, out) = (dir.join("archive"), dir.join(out));
+    json(eadt(dir, &["replay", archive.to_str().unwrap(), "--check", "--json", "--out", out.to_str().unwrap()]))
 }
 
-fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
-    let mut found = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                found.push((path.strip_prefix(root).unwrap().display().to_string(), std::fs::read(&path).unwrap()));
-            }
+/// The first `count` windows and decisions of every workload, as they are in the log.
+fn outputs(dir: &Path, count: usize) -> Vec<(String, Vec<Value>)> {
+    let mut all = Vec::new();
+    for topic in ["efficiency.windows.v1", "decisions.v1"] {
+        let (out, err, good) = text(eadt(dir, &["tail", topic, "--until-end", "--json"]));
+        assert!(good, "{err}");
+        let events: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        for workload in ["eadt/llm-training", "eadt/vision-training"] {
+            let own: Vec<Value> =
+                events.iter().filter(|e| e["partitionkey"] == workload).map(|e| e["data"].clone()).take(count).collect();
+            all.push((format!("{topic} {workload}"), own));
         }
     }
-    found.sort();
-    found
+    all
 }
 
 const RUN: &[&str] = &["up", "--speed", "max", "--duration", "6h", "--json", "--no-view"];
@@ -49,7 +35,7 @@ const RUN: &[&str] = &["up", "--speed", "max", "--duration", "6h", "--json", "--
 #[test]
 fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
     let dir = tempfile::tempdir().unwrap();
-    let closing = report(dir.path(), RUN);
+    let closing = json(eadt(dir.path(), RUN));
     let workloads = closing["workloads"].as_array().unwrap();
     assert_eq!(workloads.len(), 2, "{closing}");
     for workload in workloads {
@@ -57,7 +43,7 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
         assert!(workload["energy_joules"].as_f64().unwrap() > 0.0);
         assert!(workload["samples"].as_f64().unwrap() > 0.0);
     }
-    let from_archive = report(dir.path(), &["report", dir.path().to_str().unwrap(), "--json"]);
+    let from_archive = json(eadt(dir.path(), &["report", dir.path().to_str().unwrap(), "--json"]));
     assert_eq!(from_archive["workloads"], closing["workloads"], "the archive tells what the live run told");
 
     let first = replayed(dir.path(), "replay-1");
@@ -70,22 +56,25 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
 #[test]
 fn the_same_seed_gives_the_same_run_also_after_kill_9() {
     let (straight, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let expected = report(straight.path(), &["up", "--speed", "max", "--duration", "3h", "--json", "--no-view", "--seed", "7"]);
-    // Killed a few times on its way to the same simulated end.
-    for _ in 0..3 {
-        let mut child = eadt(broken.path(), &["up", "--speed", "3600", "--duration", "3h", "--no-view", "--seed", "7"])
+    json(eadt(straight.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
+    for round in 0..4 {
+        let mut child = eadt(broken.path(), &["up", "--speed", "3600", "--no-view", "--seed", "7"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(900));
+        std::thread::sleep(Duration::from_millis(700 + 150 * round));
         signal(&child, "-KILL");
         child.wait().unwrap();
     }
-    let until = ["up", "--speed", "max", "--until", "3h", "--json", "--no-view", "--seed", "7"];
-    report(broken.path(), &until);
-    let resumed = report(broken.path(), &["report", broken.path().to_str().unwrap(), "--json"]);
-    assert_eq!(resumed["workloads"], expected["workloads"]);
+    json(eadt(broken.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
+    let (expected, got) = (outputs(straight.path(), 115), outputs(broken.path(), 115));
+    for ((what, expected), (_, got)) in expected.iter().zip(&got) {
+        assert_eq!(expected.len(), 115, "{what}");
+        for (a, b) in expected.iter().zip(got) {
+            assert_eq!(a, b, "{what}");
+        }
+    }
 }
 
 #[test]
@@ -113,8 +102,8 @@ fn a_second_process_on_the_same_folder_is_told_what_to_do() {
         eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     let second = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).output().unwrap();
-    signal(&first, "-TERM");
-    first.wait().unwrap();
+    signal(&first.0, "-TERM");
+    first.0.wait().unwrap();
     let message = String::from_utf8_lossy(&second.stderr).into_owned();
     assert!(!second.status.success());
     assert!(message.contains("--kafka") || message.to_lowercase().contains("kafka"), "{message}");

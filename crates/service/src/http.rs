@@ -40,7 +40,9 @@ impl Metrics {
 
 /// Readiness of each part of the process: ready once all are.
 #[derive(Debug, Clone, Default)]
-pub struct Health(Arc<Mutex<Vec<(&'static str, Arc<AtomicBool>)>>>);
+pub struct Health(Arc<Mutex<Parts>>);
+
+type Parts = Vec<(&'static str, Arc<AtomicBool>)>;
 
 /// Says that a part is ready.
 #[derive(Debug, Clone)]

@@ -1,4 +1,7 @@
-//! Structured logs on standard error.
+//! Structured logs.
+
+use std::fs::File;
+use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
@@ -20,14 +23,18 @@ pub struct LogError {
     detail: String,
 }
 
-/// Starts logs for the process. `filter` is a level or a `tracing` filter such as `info,eadt_bus=debug`.
-pub fn start(format: LogFormat, filter: &str) -> Result<(), LogError> {
+/// Starts logs for the process, on standard error or into `file`. `filter` is a level or a `tracing` filter such as
+/// `info,eadt_bus=debug`.
+pub fn start(format: LogFormat, filter: &str, file: Option<File>) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder.json().try_init(),
+    let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
+    match (format, file) {
+        (LogFormat::Text, None) => builder.with_writer(std::io::stderr).try_init(),
+        (LogFormat::Json, None) => builder.json().with_writer(std::io::stderr).try_init(),
+        (LogFormat::Text, Some(file)) => builder.with_ansi(false).with_writer(Mutex::new(file)).try_init(),
+        (LogFormat::Json, Some(file)) => builder.json().with_writer(Mutex::new(file)).try_init(),
     }
     .map_err(|error| failed(error.to_string()))
 }

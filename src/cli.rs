@@ -1,0 +1,291 @@
+//! What the program understands on its command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Energy-adaptive distributed training: joules per sample, measured, decided, applied, verified.
+#[derive(Debug, Parser)]
+#[command(name = "eadt", version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// Settings file (TOML); see `eadt config reference`.
+    #[arg(long, global = true, value_name = "FILE", env = "EADT_CONFIG_FILE")]
+    pub config: Option<PathBuf>,
+    /// Kafka bootstrap servers, `host:port,…`; without it the embedded log is used.
+    #[arg(long, global = true, value_name = "BROKERS")]
+    pub kafka: Option<String>,
+    /// Folder of the embedded log and the archive [default: eadt-data].
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Level or filter of the log lines on standard error [default: info].
+    #[arg(long, global = true, value_name = "FILTER")]
+    pub log: Option<String>,
+    /// Log lines as JSON.
+    #[arg(long, global = true)]
+    pub log_json: bool,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run everything in one process: collector or simulated cluster, processor, actuator, archiver.
+    Up(Up),
+    /// Publish GPU telemetry and training progress.
+    Collector {
+        /// Publish these event logs once instead of reading devices and jobs; their order and times are kept.
+        #[arg(long, value_name = "LOG", num_args = 1..)]
+        recording: Vec<PathBuf>,
+    },
+    /// Compute windows, decide, validate.
+    Processor,
+    /// Apply decisions; until a Kubernetes backend is configured, to the simulated cluster, which runs inside.
+    Actuator(Simulation),
+    /// Write every topic to Parquet.
+    Archiver,
+    /// Work on an archive.
+    #[command(subcommand)]
+    Archive(Archive),
+    /// Create or check the topics.
+    #[command(subcommand)]
+    Topics(Topics),
+    /// Turn other people's recordings into an event log.
+    Import(Import),
+    /// Copy events from the bus into an event log.
+    Record(Record),
+    /// Compute windows and decisions from an event log or an archive.
+    Replay(Replay),
+    /// Energy, samples, joules per sample and savings per workload.
+    Report(Report),
+    /// Show events as they arrive.
+    Tail(Tail),
+    /// Show settings and their reference.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show every metric with unit and labels, as Markdown.
+    Metrics,
+    /// Print a completion script.
+    Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Simulation {
+    /// How much faster than real time simulated time runs: a number, or `max` [default: 60].
+    #[arg(long, value_name = "FACTOR")]
+    pub speed: Option<String>,
+    /// Stop after so much simulated time, for example `90m`, `6h`, `3600s`.
+    #[arg(long, value_name = "TIME")]
+    pub duration: Option<String>,
+    /// Seed of the simulated noise [default: 1].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Scenario file (TOML) [default: the built-in scenario].
+    #[arg(long, value_name = "FILE")]
+    pub scenario: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Up {
+    #[command(flatten)]
+    pub simulation: Simulation,
+    /// Where GPU telemetry comes from.
+    #[arg(long, value_enum, default_value_t = Gpus::Simulated)]
+    pub gpus: Gpus,
+    /// Controller that decides [default: matrix].
+    #[arg(long)]
+    pub controller: Option<String>,
+    /// Log lines instead of the live view, also on a terminal.
+    #[arg(long)]
+    pub no_view: bool,
+    /// Print the closing report as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Gpus {
+    /// The simulated cluster.
+    Simulated,
+    /// This machine's GPUs, observed through NVML.
+    Nvml,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Archive {
+    /// Merge the small files of past days; loses no offset.
+    Compact {
+        /// Archive folder [default: `archive` in the data folder].
+        path: Option<PathBuf>,
+        /// Days before this UTC date, `YYYY-MM-DD` [default: today].
+        #[arg(long, value_name = "DATE")]
+        before: Option<String>,
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Topics {
+    /// Create missing topics and set their settings; says what it does.
+    Apply {
+        /// Say what would be done, do nothing.
+        #[arg(long)]
+        dry_run: bool,
+        /// Add partitions to topics that hold data, too: keys move, and their history stays behind.
+        #[arg(long)]
+        repartition: bool,
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the topics as they are.
+    List {
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Import {
+    /// Format of the recording.
+    #[arg(value_enum)]
+    pub format: ImportFormat,
+    /// Files of one run.
+    #[arg(required = true)]
+    pub files: Vec<PathBuf>,
+    /// Event log to write, `.jsonl` or `.jsonl.zst`.
+    #[arg(long, value_name = "LOG")]
+    pub out: PathBuf,
+    /// Workload that the run belongs to, `namespace/name` [default: `imported/` and the first file's name].
+    #[arg(long, value_name = "NS/NAME")]
+    pub workload: Option<String>,
+    /// Which column holds a field, for example `power_watts=Power:mW`; may be repeated.
+    #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
+    pub map: Vec<String>,
+    /// Form of the times: rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime format.
+    #[arg(long, value_name = "FORMAT")]
+    pub time_format: Option<String>,
+    /// Time between rows of a recording without times, for example `20ms`.
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportFormat {
+    Mlperf,
+    MlperfInference,
+    Dcgmi,
+    NvidiaSmi,
+    Prometheus,
+    Csv,
+}
+
+#[derive(Debug, Args)]
+pub struct Record {
+    /// Event log to write, `.jsonl` or `.jsonl.zst`.
+    #[arg(long, value_name = "LOG")]
+    pub out: PathBuf,
+    /// Topics without prefix [default: all but processor-state and simulator-state].
+    #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
+    pub topics: Vec<String>,
+    /// Go on after the present end until interrupted.
+    #[arg(long)]
+    pub follow: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// Event logs (`.jsonl`, `.jsonl.zst`) or archive folders.
+    #[arg(required = true)]
+    pub logs: Vec<PathBuf>,
+    /// Decide with this controller instead of the one in force at the time.
+    #[arg(long)]
+    pub controller: Option<String>,
+    /// Write windows and decisions under this folder, in the archive's layout.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Where windows begin: multiples of their length since 1970, or each workload's start.
+    #[arg(long, value_enum, default_value_t = Align::Epoch)]
+    pub align: Align,
+    /// Length of the windows in seconds [default: 60].
+    #[arg(long, value_name = "SECONDS")]
+    pub window: Option<f64>,
+    /// Compare with the record's own windows and decisions; exit 1 where they differ.
+    #[arg(long)]
+    pub check: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Align {
+    Epoch,
+    Run,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// Data folder, archive or output of `replay`.
+    pub path: PathBuf,
+    /// Break the figures down.
+    #[arg(long, value_enum)]
+    pub by: Option<Breakdown>,
+    /// Joules per sample to compare with, `NS/NAME=VALUE`; may be repeated [default: the starting layout's].
+    #[arg(long, value_name = "NS/NAME=JOULES")]
+    pub baseline: Vec<String>,
+    /// Price of electricity per kWh, where the record has none.
+    #[arg(long, value_name = "PRICE")]
+    pub price_per_kwh: Option<f64>,
+    /// Carbon intensity in g/kWh, where the record has none.
+    #[arg(long, value_name = "GRAMS")]
+    pub carbon_grams_per_kwh: Option<f64>,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
+    pub format: ReportFormat,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Breakdown {
+    Window,
+    Span,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    Text,
+    Markdown,
+    Html,
+}
+
+#[derive(Debug, Args)]
+pub struct Tail {
+    /// Topics without prefix [default: decisions.v1, actuations.v1].
+    pub topics: Vec<String>,
+    /// Begin with the oldest kept event instead of the next one.
+    #[arg(long)]
+    pub from_start: bool,
+    /// End at the present end instead of waiting for more.
+    #[arg(long)]
+    pub until_end: bool,
+    /// Only this workload or device.
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// One CloudEvents JSON object a line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Every setting with default, meaning and variable, as Markdown.
+    Reference,
+    /// The settings in force, as TOML.
+    Show {
+        #[arg(long)]
+        json: bool,
+    },
+}

@@ -1,0 +1,37 @@
+//! `eadt archive compact`: fewer, larger files of past days.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use eadt_schemas::EventTime;
+
+use crate::cli::Archive;
+use crate::settings::Settings;
+
+/// Files are merged up to about this size.
+const TARGET_BYTES: u64 = 128 << 20;
+
+pub fn run(command: &Archive, settings: &Settings) -> anyhow::Result<()> {
+    let Archive::Compact { path, before, json } = command;
+    let path = path.clone().unwrap_or_else(|| settings.bus.data_dir.clone());
+    let today = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(EventTime::default(), |d| EventTime::from_micros(d.as_micros() as i64));
+    let before = before.clone().unwrap_or_else(|| today.date());
+    if !(before.len() == 10 && format!("{before}T00:00:00Z").parse::<EventTime>().is_ok()) {
+        anyhow::bail!("--before {before:?} is not a date such as 2026-01-31");
+    }
+    let archive = eadt_lake::Archive::find(&path)?;
+    let done = eadt_lake::compact(&archive, &before, TARGET_BYTES)?;
+    if *json {
+        println!(
+            "{}",
+            serde_json::json!({"files_before": done.files_before, "files_after": done.files_after, "rows": done.rows, "bytes_before": done.bytes_before, "bytes_after": done.bytes_after})
+        );
+    } else {
+        println!(
+            "{} files of days before {before} became {} ({} rows, {} → {} bytes)",
+            done.files_before, done.files_after, done.rows, done.bytes_before, done.bytes_after
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,84 @@
+//! `eadt collector --recording`: an event log's telemetry and progress onto the bus, once.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use eadt_bus::{Bus, Outgoing, Producer, Remedy};
+use eadt_recordings::LogReader;
+use eadt_schemas::{Envelope, EventType, Topic};
+use eadt_service::Shutdown;
+
+use crate::settings::TopicSettings;
+
+/// Publishes the input events of `logs` in their order; events that only a pipeline makes (windows, decisions, …) are left out
+/// and counted.
+pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let mut producer = bus.producer("eadt-recording")?;
+    let (mut left_out, mut unusable) = (0_u64, 0_u64);
+    for path in logs {
+        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut log = LogReader::new(path.display().to_string(), file)?;
+        while let Some(event) = log.next_event()? {
+            let topic = match event.topic() {
+                Some(topic @ (Topic::GpuTelemetry | Topic::TrainingProgress | Topic::Workloads)) => topic,
+                Some(_) => {
+                    left_out += 1;
+                    continue;
+                }
+                None => {
+                    unusable += 1;
+                    continue;
+                }
+            };
+            let envelope = Envelope {
+                id: event.id.to_string(),
+                source: event.source.to_string(),
+                kind: EventType::of_topic(topic),
+                time: event.time,
+                subject: event.subject.to_string(),
+            };
+            let key = event.key.as_deref().unwrap_or(&event.subject);
+            let record = Outgoing {
+                topic: format!("{}{topic}", names.prefix).into(),
+                partition: None,
+                key: Some(Bytes::copy_from_slice(key.as_bytes())),
+                value: event.value().map(Bytes::copy_from_slice),
+                headers: envelope.headers().into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
+            };
+            send(&mut *producer, &record, shutdown)?;
+            if shutdown.is_cancelled() {
+                bail!("interrupted after {} events of {}", log.events(), path.display());
+            }
+        }
+    }
+    while !producer.flush(Duration::from_secs(1))? {
+        if shutdown.is_cancelled() {
+            bail!("interrupted while events were on their way: {:?}", producer.counts());
+        }
+    }
+    let counts = producer.counts();
+    println!(
+        "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type",
+        counts.acknowledged, counts.failed
+    );
+    if counts.failed > 0 {
+        bail!("{} events were not taken by the log: see its errors above, and publish into fresh topics", counts.failed);
+    }
+    Ok(())
+}
+
+/// Waits while the buffer is full, so that order is kept and nothing is dropped.
+fn send(producer: &mut dyn Producer, record: &Outgoing, shutdown: &Shutdown) -> anyhow::Result<()> {
+    loop {
+        match producer.send(record.clone()) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.remedy == Remedy::Retry && !shutdown.is_cancelled() => {
+                producer.flush(Duration::from_millis(50))?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `eadt record`: events from the bus into an event log, each partition in the order that the processor folds it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::BufWriter;
+use std::time::Duration;
+
+use anyhow::Context;
+use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
+use eadt_core::Merge;
+use eadt_recordings::{Compression, LogWriter};
+use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
+use eadt_service::Shutdown;
+
+use super::{logged, parse_topics, partitions, topic_of};
+use crate::cli::Record;
+use crate::settings::Settings;
+
+/// What a recording held.
+#[derive(Debug, Default, serde::Serialize)]
+struct Recorded {
+    events: u64,
+    /// Records whose value is not JSON: dead letters of malformed events. An event log cannot hold them; the archive does.
+    not_json: u64,
+}
+
+pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let everything: Vec<Topic> = Topic::PROCESSOR_INPUTS
+        .into_iter()
+        .chain(Topic::ALL.into_iter().filter(|topic| {
+            !Topic::PROCESSOR_INPUTS.contains(topic) && !matches!(topic, Topic::ProcessorState | Topic::SimulatorState)
+        }))
+        .collect();
+    let mut topics = parse_topics(&args.topics, &everything)?;
+    topics.sort_by_key(|topic| everything.iter().position(|t| t == topic));
+    let from = partitions(bus, &settings.topics, &topics, Start::Earliest)?;
+    let ends: HashMap<TopicPartition, i64> =
+        from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
+
+    let file = File::create(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let compression = Compression::of_name(&args.out.to_string_lossy());
+    let mut log = LogWriter::new(BufWriter::new(file), compression)?;
+    let mut recorded = Recorded::default();
+    let max_future = settings.processor.fold().max_future;
+    let mut lanes: BTreeMap<i32, Merge<Option<LoggedEvent>>> = BTreeMap::new();
+    // Topics that have no such partition are at their end there.
+    for (at, _) in &from {
+        lanes.entry(at.partition).or_insert_with(|| Merge::new(&vec![0; topics.len()], max_future));
+    }
+    for (number, lane) in &mut lanes {
+        for (input, topic) in topics.iter().enumerate() {
+            let at = TopicPartition::new(format!("{}{topic}", settings.topics.prefix), *number);
+            if !ends.contains_key(&at) {
+                lane.end(input, 0);
+            }
+        }
+    }
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let (mut batch, mut open) = (Vec::new(), ends.clone());
+    while !shutdown.is_cancelled() && (args.follow || !open.is_empty()) {
+        reader.poll(4096, Duration::from_millis(200), &mut batch)?;
+        for polled in batch.drain(..) {
+            match polled {
+                Polled::Record(record) => {
+                    let Some(topic) = topic_of(&record, &settings.topics.prefix) else { continue };
+                    let Some(input) = topics.iter().position(|t| *t == topic) else { continue };
+                    if !args.follow && record.offset >= ends[&record.at] {
+                        open.remove(&record.at);
+                    }
+                    let event = logged(&record, topic);
+                    if let Some(lane) = lanes.get_mut(&record.at.partition) {
+                        lane.push(input, record.offset, record.stamp, 0, event);
+                    }
+                }
+                Polled::End { at, position } => {
+                    let topic = at.topic.strip_prefix(&*settings.topics.prefix).and_then(Topic::from_base_name);
+                    if let (Some(input), Some(lane)) =
+                        (topics.iter().position(|t| Some(*t) == topic), lanes.get_mut(&at.partition))
+                    {
+                        lane.end(input, position);
+                    }
+                    if ends.get(&at).is_some_and(|end| position >= *end) {
+                        open.remove(&at);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for lane in lanes.values_mut() {
+            while let Some(next) = lane.next(|_, event| event.as_ref().and_then(event_time)) {
+                match next.record {
+                    Some(event) => {
+                        log.write(&event).with_context(|| format!("cannot write {}", args.out.display()))?;
+                        recorded.events += 1;
+                    }
+                    None => recorded.not_json += 1,
+                }
+            }
+        }
+    }
+    let file = log.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    file.sync_all().with_context(|| format!("cannot write {}", args.out.display()))?;
+    if args.json {
+        println!("{}", serde_json::to_string(&recorded)?);
+    } else {
+        println!("{} events in {}", recorded.events, args.out.display());
+        if recorded.not_json > 0 {
+            println!("{} records left out: their values are not JSON (dead letters of malformed events)", recorded.not_json);
+        }
+    }
+    Ok(())
+}
+
+/// Event time as the processor sees it: heartbeats and tombstones have none.
+fn event_time(event: &LoggedEvent) -> Option<EventTime> {
+    (event.data.is_some() && event.kind != EventType::Heartbeat.name()).then_some(event.time)
+}

@@ -1,0 +1,58 @@
+//! `eadt topics`: the topics as they should be and as they are.
+
+use eadt_bus::topics::Repartition;
+use eadt_bus::{Bus, topics};
+
+use crate::cli::Topics;
+use crate::settings::TopicSettings;
+
+pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
+    let existing = bus.topics(&names.prefix)?;
+    match command {
+        Topics::Apply { dry_run, repartition, json } => {
+            let desired = topics::desired(&names.prefix, names.partitions, names.replication);
+            let force = if *repartition { Repartition::Force } else { Repartition::Refuse };
+            let plan = topics::plan(&topics::survey(bus, &names.prefix)?, &desired, force);
+            if *json {
+                let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
+                println!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
+            } else {
+                for action in &plan.actions {
+                    println!("{}{action}", if *dry_run { "would " } else { "" });
+                }
+                if plan.is_empty() {
+                    println!("{} topics are as they should be", desired.len());
+                }
+            }
+            if !plan.refusals.is_empty() {
+                anyhow::bail!("refused, and nothing was changed: {}", plan.refusals.join("; "));
+            }
+            if !dry_run {
+                topics::apply(bus, &plan)?;
+            }
+        }
+        Topics::List { json } if *json => {
+            let list: Vec<_> = existing
+                .iter()
+                .map(|t| serde_json::json!({"name": &*t.name, "partitions": t.partitions, "replication": t.replication, "settings": t.settings}))
+                .collect();
+            println!("{}", serde_json::json!({ "topics": list }));
+        }
+        Topics::List { .. } => {
+            for topic in &existing {
+                let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+                println!(
+                    "{}  partitions={} replication={} {}",
+                    topic.name,
+                    topic.partitions,
+                    topic.replication,
+                    settings.join(" ")
+                );
+            }
+            if existing.is_empty() {
+                println!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Services as threads and tasks of this process.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use eadt_actuator::Service as Actuator;
+use eadt_archiver::{Clock, Service as Archiver};
+use eadt_bus::{Bus, topics};
+use eadt_processor::{HeartbeatClock, Service as Processor};
+use eadt_service::supervise::{OnFailure, on_signals};
+use eadt_service::{Health, Metrics, Shutdown, Supervisor, http};
+use eadt_simulator_service::SimClock;
+
+use crate::cli::Simulation;
+use crate::settings::Settings;
+use crate::up;
+
+/// Which service this process is.
+#[derive(Debug, Clone)]
+pub enum Single {
+    Collector,
+    Processor,
+    Actuator(Simulation),
+    Archiver,
+}
+
+/// Runs one service against Kafka until interrupted.
+pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let bus = crate::bus::shared(&settings)?;
+    let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;
+    tracing::debug!(partitions, "topics are as they should be");
+    let (metrics, health) = (Metrics::default(), Health::default());
+    let mut tasks = Supervisor::new(shutdown.clone());
+    let address = settings.http.address.parse().context("http.address")?;
+    match single {
+        Single::Collector => {
+            let collector = settings.collector.clone().validate(&eadt_collector::host_name())?;
+            let environment = eadt_collector::Environment::new(
+                bus.clone(),
+                &settings.topics.prefix,
+                metrics.clone(),
+                health.clone(),
+                shutdown.clone(),
+            );
+            tasks.spawn(
+                "collector",
+                OnFailure::Fatal,
+                async move { eadt_collector::run(collector, environment).await.map(drop) },
+            );
+        }
+        Single::Processor => {
+            spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health)
+        }
+        Single::Actuator(flags) => {
+            up::simulate(&mut settings, &flags)?;
+            let clock = SimClock::new(settings.simulator.start);
+            let cluster = up::spawn_simulator(&mut tasks, &settings, clock, &bus, &shutdown, &metrics, &health)?;
+            let actuator = Actuator {
+                settings: settings.actuator.clone(),
+                bus: bus.clone(),
+                cluster: Arc::new(cluster),
+                shutdown: shutdown.clone(),
+                metrics: metrics.clone(),
+                ready: health.part("actuator"),
+            };
+            tasks.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&actuator));
+        }
+        Single::Archiver => spawn_archiver(&mut tasks, &settings, &bus, &shutdown, &metrics, &health),
+    }
+    let (bound, server) = eadt_service::serve(address, http::routes(metrics, health), shutdown).await?;
+    tracing::info!(address = %bound, "metrics and health");
+    tasks.spawn("http", OnFailure::Report, server);
+    tasks.join().await?;
+    Ok(())
+}
+
+pub fn spawn_processor(
+    tasks: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    clock: HeartbeatClock,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) {
+    let service = Processor {
+        settings: settings.processor.clone(),
+        bus: bus.clone(),
+        clock,
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("processor"),
+    };
+    tasks.spawn_thread("processor", OnFailure::Fatal, move || eadt_processor::run(&service));
+}
+
+pub fn spawn_archiver(
+    tasks: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) {
+    let service = Archiver {
+        settings: settings.archiver.clone(),
+        prefix: settings.topics.prefix.clone(),
+        bus: bus.clone(),
+        clock: Clock::wall(),
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("archiver"),
+    };
+    tasks.spawn_thread("archiver", OnFailure::Fatal, move || eadt_archiver::run(&service));
+}
+
+/// Cancels at the first signal, aborts at the second.
+pub fn watch_signals(shutdown: Shutdown) {
+    tokio::spawn(async move {
+        if let Err(error) = on_signals(shutdown).await {
+            tracing::error!(%error, "signals cannot be watched: stop this process with SIGKILL");
+        }
+    });
+}

@@ -1,0 +1,241 @@
+//! `eadt up`: everything in one process.
+//!
+//! Three stages drain one after another: what samples (simulated cluster or collector), what decides (processor,
+//! actuator), what keeps (archiver). So nothing that was said is missing from the archive or the closing report.
+
+mod follow;
+pub mod tally;
+pub mod view;
+
+pub use follow::wants_view;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use eadt_actuator::Service as Actuator;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::{Bus, topics};
+use eadt_core::controller::ControllerName;
+use eadt_processor::{HeartbeatClock, Limit};
+use eadt_report::Form;
+use eadt_schemas::EventTime;
+use eadt_service::supervise::OnFailure;
+use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor, http};
+use eadt_simulator_service::{Driver, SimClock, SimulatedCluster};
+
+use crate::cli::{Gpus, Simulation, Up};
+use crate::settings::Settings;
+
+/// A controller by its name on the command line.
+pub fn parse_controller(name: &str) -> anyhow::Result<ControllerName> {
+    serde_json::from_value(serde_json::Value::String(name.to_owned()))
+        .map_err(|_| anyhow::anyhow!("unknown controller={name}; known: matrix, matrix-literal"))
+}
+
+/// Takes the flags of the simulation into its settings.
+pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<()> {
+    let simulator = &mut settings.simulator;
+    if let Some(path) = &flags.scenario {
+        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
+        simulator.scenario = toml::from_str(&text).with_context(|| format!("scenario {} is not valid", path.display()))?;
+    }
+    if let Some(seed) = flags.seed {
+        simulator.scenario.noise.seed = seed;
+    }
+    if let Some(speed) = &flags.speed {
+        simulator.speed = speed.parse().map_err(anyhow::Error::msg)?;
+    }
+    if let Some(duration) = &flags.duration {
+        simulator.duration_seconds = Some(crate::duration::parse(duration)?.as_secs_f64());
+    }
+    let processor = &settings.processor;
+    if processor.window_seconds.fract() != 0.0 {
+        bail!("processor.window_seconds={} must be whole seconds in a simulation", processor.window_seconds);
+    }
+    simulator.window_seconds = processor.window_seconds as u32;
+    simulator.idle_grace_seconds = processor.idle_grace_seconds;
+    simulator.join_grace_seconds = processor.join_grace_seconds;
+    simulator.check().map_err(anyhow::Error::msg)
+}
+
+/// Runs until interrupted, until the duration is over, or until something fails.
+pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let simulated = args.gpus == Gpus::Simulated;
+    if let Some(name) = &args.controller {
+        settings.processor.controller = parse_controller(name)?;
+    }
+    let clock = SimClock::new(settings.simulator.start);
+    let (source, maintenance_clock) = (clock.source(), clock.source());
+    let embedded = settings.bus.brokers.is_empty();
+    if simulated {
+        simulate(&mut settings, &args.simulation)?;
+        if !embedded {
+            // Kafka stamps with the real time, which says nothing about simulated time.
+            settings.processor.max_future_seconds = Limit(None);
+        }
+    }
+    let (bus, log): (Arc<dyn Bus>, Option<EmbeddedLog>) = if embedded {
+        claim(&settings.bus.data_dir, simulated)?;
+        let stamps = if simulated { Stamps::Injected(clock.source()) } else { Stamps::Wall };
+        let log = open_embedded(&settings, stamps)?;
+        (Arc::new(log.clone()), Some(log))
+    } else {
+        (crate::bus::connect(&settings)?, None)
+    };
+    apply_topics(&*bus, &settings)?;
+
+    // Heartbeats follow the clock that stamps the log.
+    let heartbeat = if simulated && embedded { HeartbeatClock::new(move || source()) } else { HeartbeatClock::default() };
+    let (metrics, health) = (Metrics::default(), Health::default());
+    let deciding = Shutdown::new();
+    let keeping = Shutdown::new();
+    let mut sampling = Supervisor::new(shutdown.clone());
+    let mut deciders = Supervisor::new(deciding.clone());
+    let mut keepers = Supervisor::new(keeping.clone());
+
+    let address = settings.http.address.parse().context("http.address")?;
+    let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), keeping.clone()).await?;
+    tracing::info!(address = %bound, "metrics and health");
+    keepers.spawn("http", OnFailure::Report, server);
+
+    if simulated {
+        let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
+        let actuator = Actuator {
+            settings: settings.actuator.clone(),
+            bus: bus.clone(),
+            cluster: Arc::new(cluster),
+            shutdown: deciding.clone(),
+            metrics: metrics.clone(),
+            ready: health.part("actuator"),
+        };
+        deciders.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&actuator));
+    } else {
+        let mut raw = settings.collector.clone();
+        raw.nvml.enabled = true;
+        let collector = raw.validate(&eadt_collector::host_name())?;
+        let environment = eadt_collector::Environment::new(
+            bus.clone(),
+            &settings.topics.prefix,
+            metrics.clone(),
+            health.clone(),
+            shutdown.clone(),
+        );
+        sampling.spawn("collector", OnFailure::Fatal, async move { eadt_collector::run(collector, environment).await.map(drop) });
+    }
+    crate::services::spawn_processor(&mut deciders, &settings, &bus, heartbeat, &deciding, &metrics, &health);
+    crate::services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
+    if let Some(log) = log {
+        // Retention goes by the clock that stamps the log.
+        let now: Now = if simulated { maintenance_clock } else { Arc::new(wall_clock) };
+        spawn_maintenance(&mut keepers, log, now, keeping.clone());
+    }
+
+    let follower = follow::Follower::start(args, &settings, &bus, simulated)?;
+    let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
+    let tally = follower.finish()?;
+    let report = tally.report();
+    print!("{}", report.render(if args.json { Form::Json } else { Form::Text }));
+    ended.map_err(anyhow::Error::from)
+}
+
+/// Lets the stages end one after another, whichever ended first; the first failure is returned.
+async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages: [Shutdown; 3]) -> Result<(), Failure> {
+    let mut tasks = [first, second, third].map(|stage| tokio::spawn(stage.join()));
+    let [a, b, c] = &mut tasks;
+    let mut results = Vec::new();
+    let which = tokio::select! {
+        result = a => { results.push(result); 0 }
+        result = b => { results.push(result); 1 }
+        result = c => { results.push(result); 2 }
+    };
+    for (index, (task, stage)) in tasks.iter_mut().zip(&stages).enumerate() {
+        stage.cancel();
+        if index != which {
+            results.push(task.await);
+        }
+    }
+    for result in results {
+        result.unwrap_or_else(|error| Err(Failure { task: "stage", detail: error.to_string() }))?;
+    }
+    Ok(())
+}
+
+/// The cluster simulator's thread; the handle is for the actuator.
+pub fn spawn_simulator(
+    sampling: &mut Supervisor,
+    settings: &Settings,
+    clock: SimClock,
+    bus: &Arc<dyn Bus>,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) -> anyhow::Result<SimulatedCluster> {
+    let (driver, cluster) = Driver::new(settings.simulator.clone(), clock)?;
+    let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
+    sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
+        driver.run(&*bus, &stop, &metrics, &ready).map(drop)
+    });
+    Ok(cluster)
+}
+
+/// A data folder holds either simulated or measured time: the two would make each other late.
+fn claim(dir: &Path, simulated: bool) -> anyhow::Result<()> {
+    let cannot =
+        || format!("cannot use data folder {}: check that it can be written, or name another with --data-dir", dir.display());
+    std::fs::create_dir_all(dir).with_context(cannot)?;
+    let (marker, mine) = (dir.join("origin"), if simulated { "simulated\n" } else { "measured\n" });
+    match std::fs::read_to_string(&marker) {
+        Ok(text) if text == mine => Ok(()),
+        Ok(text) => bail!(
+            "data folder {} holds {} data, and this would be {}: name another with --data-dir",
+            dir.display(),
+            text.trim(),
+            mine.trim()
+        ),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::write(&marker, mine).with_context(cannot),
+        Err(error) => Err(error).with_context(cannot),
+    }
+}
+
+/// The embedded log of these settings.
+pub fn open_embedded(settings: &Settings, stamps: Stamps) -> anyhow::Result<EmbeddedLog> {
+    Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
+}
+
+/// Creates what is missing; of an existing layout only settings are mended.
+fn apply_topics(bus: &dyn Bus, settings: &Settings) -> anyhow::Result<()> {
+    let names = &settings.topics;
+    let existing = topics::survey(bus, &names.prefix)?;
+    let desired = topics::desired(&names.prefix, names.partitions, names.replication);
+    let plan = topics::plan(&existing, &desired, topics::Repartition::Refuse);
+    topics::apply(bus, &plan)?;
+    Ok(())
+}
+
+type Now = Arc<dyn Fn() -> EventTime + Send + Sync>;
+
+fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutdown: Shutdown) {
+    keepers.spawn("maintenance", OnFailure::Report, async move {
+        let mut every = tokio::time::interval(std::time::Duration::from_secs(60));
+        every.tick().await;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return Ok::<_, eadt_bus::BusError>(()),
+                _ = every.tick() => {}
+            }
+            let (log, now) = (log.clone(), now());
+            match tokio::task::spawn_blocking(move || log.maintain(now)).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the log could not be tidied; tried again in a minute"),
+                Err(error) => tracing::error!(%error, "the log's upkeep panicked; tried again in a minute"),
+            }
+        }
+    });
+}
+
+/// The wall clock, for the edge of the program only.
+pub fn wall_clock() -> EventTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    EventTime::from_micros(since.as_micros() as i64)
+}

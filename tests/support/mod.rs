@@ -1,0 +1,82 @@
+//! The real program as a child process.
+
+// Each test binary uses its own part of these.
+#![allow(dead_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// The program with a data folder of its own and a free port for its metrics.
+pub fn eadt(dir: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+    command.args(args).arg("--data-dir").arg(dir).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end; the JSON that it printed.
+pub fn json(mut command: Command) -> Value {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{command:?}: {e}: {}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// Runs to the end; what it printed on standard output and standard error, and whether it succeeded.
+pub fn text(mut command: Command) -> (String, String, bool) {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.success())
+}
+
+pub fn signal(child: &Child, name: &str) {
+    assert!(Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+/// The folder of third-party measurements, or `None` with a message.
+pub fn shared_data() -> Option<PathBuf> {
+    let folder = std::env::var_os("EADT_TEST_SHARED_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: no measurements by others in {}", folder.display());
+    None
+}
+
+/// Every file under a folder with its bytes, sorted by path.
+pub fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((path.strip_prefix(root).unwrap().display().to_string(), std::fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A process that is killed when the test ends.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Ok(None) = self.0.try_wait() {
+            self.0.kill().ok();
+            self.0.wait().ok();
+        }
+    }
+}
+
+/// Asserts a figure within a relative tolerance.
+pub fn near(what: &str, value: &Value, expected: f64, tolerance: f64) {
+    let value = value.as_f64().unwrap_or_else(|| panic!("{what} is {value}"));
+    assert!((value / expected - 1.0).abs() <= tolerance, "{what}: {value}, expected {expected}");
+}
