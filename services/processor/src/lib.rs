@@ -1,1 +1,19 @@
-//! eadt-processor
+//! The processor: event-time windows, efficiency, decisions; exactly once.
+//!
+//! In: telemetry, progress, workloads, actuations and models, merged partition by partition. Out: windows, decisions, dead
+//! letters, and the state that a restart goes on from, all in one atomic step with the positions of the inputs. What is
+//! decided is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to say what
+//! time it is in the data, and nothing of a step is visible before all of it is.
+
+pub mod codec;
+mod heartbeat;
+pub mod metrics;
+pub mod offline;
+mod outputs;
+mod owned;
+mod service;
+mod settings;
+
+pub use heartbeat::HeartbeatClock;
+pub use service::{Error, Service, run};
+pub use settings::{Limit, Settings};

@@ -1,0 +1,75 @@
+//! From a record's bytes to what the fold takes.
+
+use eadt_core::Event;
+use eadt_schemas::decode::{Check, Refusal, decode};
+use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
+use eadt_schemas::{EventType, Topic};
+
+/// A record's content, owned.
+#[derive(Debug, Clone)]
+pub enum Decoded {
+    Telemetry(GpuTelemetry),
+    Progress(TrainingProgress),
+    Workload(Box<Workload>),
+    /// A tombstone in the workloads topic.
+    WorkloadGone,
+    Actuation(Box<Actuation>),
+    Model(Box<Model>),
+    /// It moves the log clock and nothing else.
+    Heartbeat,
+    Refused(Box<Refusal>),
+}
+
+impl Decoded {
+    /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is the topic's.
+    pub fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
+        let expected = EventType::of_topic(topic);
+        match kind {
+            Some(kind) if kind == expected.name() => {}
+            Some(kind) if kind == EventType::Heartbeat.name() => return Self::Heartbeat,
+            Some(kind) => {
+                let kind: String = kind.chars().take(100).collect();
+                let detail = format!("an event of type {kind:?} does not belong into {topic}, which holds {}", expected.name());
+                return Self::refused(DeadLetterReason::UnexpectedType, detail);
+            }
+            None => {}
+        }
+        let Some(value) = value else {
+            return match topic {
+                Topic::Workloads => Self::WorkloadGone,
+                // Nothing is decided by models that are kept elsewhere.
+                Topic::Models => Self::Heartbeat,
+                _ => Self::refused(DeadLetterReason::Malformed, "the record has no value".to_owned()),
+            };
+        };
+        match topic {
+            Topic::GpuTelemetry => Self::decoded(value, Self::Telemetry),
+            Topic::TrainingProgress => Self::decoded(value, Self::Progress),
+            Topic::Workloads => Self::decoded(value, |event| Self::Workload(Box::new(event))),
+            Topic::Actuations => Self::decoded(value, |event| Self::Actuation(Box::new(event))),
+            Topic::Models => Self::decoded(value, |event| Self::Model(Box::new(event))),
+            _ => Self::refused(DeadLetterReason::UnexpectedType, format!("{topic} is no input of the processor")),
+        }
+    }
+
+    fn decoded<T: Check>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
+        decode(value).map_or_else(|refusal| Self::Refused(Box::new(refusal)), wrap)
+    }
+
+    fn refused(reason: DeadLetterReason, detail: String) -> Self {
+        Self::Refused(Box::new(Refusal { reason, field: None, detail }))
+    }
+
+    pub fn event(&self) -> Event<'_> {
+        match self {
+            Self::Telemetry(event) => Event::Telemetry(event),
+            Self::Progress(event) => Event::Progress(event),
+            Self::Workload(event) => Event::Workload(event),
+            Self::WorkloadGone => Event::WorkloadGone,
+            Self::Actuation(event) => Event::Actuation(event),
+            Self::Model(event) => Event::Model(event),
+            Self::Heartbeat => Event::Heartbeat,
+            Self::Refused(refusal) => Event::Refused(refusal),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Metrics of the processor; names are prefixed with `eadt_processor_`.
+
+use eadt_core::Tally;
+use eadt_schemas::v1::DeadLetterReason;
+use eadt_service::Metrics;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Unit;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Debug)]
+pub struct ProcessorMetrics {
+    events: Counter,
+    duplicates: Counter,
+    late: Counter,
+    stale: Counter,
+    late_tables: Counter,
+    pub windows: Counter,
+    pub decisions: Counter,
+    dead_letters: Family<ReasonLabels, Counter>,
+    pub heartbeats: Counter,
+    pub gaps: Counter,
+    pub restarts: Counter,
+    pub commit_seconds: Histogram,
+    pub state_bytes: Counter,
+    pub input_bytes: Counter,
+    pub buffered_bytes: Gauge,
+    pub partitions: Gauge,
+    pub workloads: Gauge,
+    pub sources: Gauge,
+}
+
+impl ProcessorMetrics {
+    pub fn new(metrics: &Metrics) -> Self {
+        metrics.register("processor", |registry| {
+            let this = Self {
+                events: Counter::default(),
+                duplicates: Counter::default(),
+                late: Counter::default(),
+                stale: Counter::default(),
+                late_tables: Counter::default(),
+                windows: Counter::default(),
+                decisions: Counter::default(),
+                dead_letters: Family::default(),
+                heartbeats: Counter::default(),
+                gaps: Counter::default(),
+                restarts: Counter::default(),
+                // 0.5 ms to 8 s.
+                commit_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 15)),
+                state_bytes: Counter::default(),
+                input_bytes: Counter::default(),
+                buffered_bytes: Gauge::default(),
+                partitions: Gauge::default(),
+                workloads: Gauge::default(),
+                sources: Gauge::default(),
+            };
+            registry.register("events", "Records folded, heartbeats and refused ones included", this.events.clone());
+            registry.register("duplicates", "Events as old as their source's last one", this.duplicates.clone());
+            registry.register("late", "Events whose window was closed", this.late.clone());
+            registry.register("stale", "Events older than their source's last one", this.stale.clone());
+            registry.register("late_tables", "Table events merged after a larger key", this.late_tables.clone());
+            registry.register("windows", "Windows written, spans included", this.windows.clone());
+            registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
+            registry.register("dead_letters", "Refused records by reason", this.dead_letters.clone());
+            registry.register("heartbeats", "Heartbeats appended to quiet partitions", this.heartbeats.clone());
+            registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
+            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+            let commit = this.commit_seconds.clone();
+            registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, commit);
+            registry.register_with_unit("state", "State written", Unit::Bytes, this.state_bytes.clone());
+            registry.register_with_unit("input", "Keys and values read", Unit::Bytes, this.input_bytes.clone());
+            let buffered = this.buffered_bytes.clone();
+            registry.register_with_unit("buffered", "Records read ahead of the merge", Unit::Bytes, buffered);
+            registry.register("partitions", "Partitions owned", this.partitions.clone());
+            registry.register("workloads", "Workloads in the state, GPUs without one included", this.workloads.clone());
+            registry.register("sources", "Sources in the state", this.sources.clone());
+            this
+        })
+    }
+
+    pub fn dead_letter(&self, reason: DeadLetterReason) {
+        self.dead_letters.get_or_create(&ReasonLabels { reason: reason.name() }).inc();
+    }
+
+    /// Adds what was folded since `before`.
+    pub fn folded(&self, before: Tally, now: Tally) {
+        self.events.inc_by(now.events - before.events);
+        self.duplicates.inc_by(now.duplicates - before.duplicates);
+        self.late.inc_by(now.late - before.late);
+        self.stale.inc_by(now.stale - before.stale);
+        self.late_tables.inc_by(now.late_tables - before.late_tables);
+    }
+}

@@ -1,0 +1,222 @@
+//! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time.
+//!
+//! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes
+//! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
+//! so that reading and decoding can run on other threads than the fold.
+
+use std::collections::BTreeMap;
+
+use eadt_core::partition::merge_key;
+use eadt_core::{FoldSettings, Input, Output, Partition};
+use eadt_schemas::decode::Refusal;
+use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::{EventTime, Topic};
+
+use crate::codec::Decoded;
+
+/// A record of an input topic as a file has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Raw<'a> {
+    pub topic: Topic,
+    /// `ce_type`, where the file has it.
+    pub kind: Option<&'a str>,
+    pub key: &'a [u8],
+    /// `None`: a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The log's stamp; the event's own time where there is none.
+    pub stamp: EventTime,
+}
+
+/// A decoded record.
+#[derive(Debug, Clone)]
+pub struct Fed {
+    topic: Topic,
+    partition: i32,
+    offset: Option<i64>,
+    stamp: EventTime,
+    key: Option<Box<str>>,
+    event: Decoded,
+}
+
+impl Fed {
+    /// Decodes a record; without a partition it belongs to partition 0.
+    pub fn new(raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) -> Self {
+        let event = Decoded::of(raw.topic, raw.kind, raw.value);
+        // A log written by hand may leave keys out; heartbeats have none.
+        let key = std::str::from_utf8(raw.key).ok().filter(|key| !key.is_empty()).map(Into::into);
+        Self { topic: raw.topic, partition: partition.unwrap_or(0), offset, stamp: raw.stamp, key, event }
+    }
+
+    pub fn is_heartbeat(&self) -> bool {
+        matches!(self.event, Decoded::Heartbeat)
+    }
+}
+
+/// Records in order.
+pub type Source<E> = Box<dyn Iterator<Item = Result<Fed, E>> + Send>;
+
+/// What a replay says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Replayed {
+    Window(EfficiencyWindow),
+    Decision(Decision),
+    Refused { topic: Topic, partition: i32, offset: Option<i64>, refusal: Refusal },
+}
+
+/// How much a replay went through.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Events folded, heartbeats left out.
+    pub events: u64,
+    pub windows: u64,
+    pub decisions: u64,
+    pub refused: u64,
+}
+
+/// Replays the sources to their ends and hands everything that comes out, with its partition, to `say`.
+///
+/// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record
+/// of a log ends where it ends, and what was open there stays open, as in the live run.
+pub fn replay<E>(
+    settings: &FoldSettings,
+    sources: Vec<Source<E>>,
+    mut say: impl FnMut(i32, Replayed) -> Result<(), E>,
+) -> Result<Counts, E> {
+    let mut counts = Counts::default();
+    let mut partitions: BTreeMap<i32, Partition> = BTreeMap::new();
+    let mut fronts = Fronts::new(sources, settings)?;
+    let mut out = Vec::new();
+    while let Some(fed) = fronts.next(settings)? {
+        counts.events += u64::from(!fed.is_heartbeat());
+        let partition = partitions.entry(fed.partition).or_insert_with(|| Partition::new(settings.clone()));
+        let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key.as_deref(), event: fed.event.event() };
+        partition.fold(&input, &mut out);
+        if !out.is_empty() {
+            tell(&mut out, &mut counts, Some(&fed), fed.partition, &mut say)?;
+        }
+    }
+    if settings.idle_grace.is_none() {
+        for (number, partition) in &mut partitions {
+            partition.finish(&mut out);
+            tell(&mut out, &mut counts, None, *number, &mut say)?;
+        }
+    }
+    Ok(counts)
+}
+
+fn tell<E>(
+    out: &mut Vec<Output>,
+    counts: &mut Counts,
+    fed: Option<&Fed>,
+    partition: i32,
+    say: &mut impl FnMut(i32, Replayed) -> Result<(), E>,
+) -> Result<(), E> {
+    for output in out.drain(..) {
+        let replayed = match output {
+            Output::Window(window) => {
+                counts.windows += 1;
+                Replayed::Window(*window)
+            }
+            Output::Decision(decision) => {
+                counts.decisions += 1;
+                Replayed::Decision(*decision)
+            }
+            Output::Refused(refusal) => {
+                counts.refused += 1;
+                let topic = fed.map_or(Topic::GpuTelemetry, |fed| fed.topic);
+                Replayed::Refused { topic, partition, offset: fed.and_then(|fed| fed.offset), refusal }
+            }
+        };
+        say(partition, replayed)?;
+    }
+    Ok(())
+}
+
+/// Where a head stands: timed ones by merge key, others by stamp (see [`eadt_core::merge`]).
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    partition: i32,
+    order: usize,
+    key: Option<EventTime>,
+    stamp: EventTime,
+}
+
+/// The sources with their next records.
+struct Fronts<E> {
+    sources: Vec<Source<E>>,
+    fronts: Vec<Option<Fed>>,
+    heads: Vec<Option<Head>>,
+    /// Of each partition the source that is next, and its rank among the partitions.
+    next: BTreeMap<i32, (EventTime, usize)>,
+}
+
+impl<E> Fronts<E> {
+    fn new(mut sources: Vec<Source<E>>, settings: &FoldSettings) -> Result<Self, E> {
+        let mut fronts = Vec::with_capacity(sources.len());
+        for source in &mut sources {
+            fronts.push(source.next().transpose()?);
+        }
+        let heads: Vec<_> = fronts.iter().map(|front| front.as_ref().map(|fed| head(fed, settings))).collect();
+        let mut this = Self { sources, fronts, heads, next: BTreeMap::new() };
+        let partitions: Vec<i32> = this.heads.iter().flatten().map(|head| head.partition).collect();
+        for partition in partitions {
+            this.choose(partition);
+        }
+        Ok(this)
+    }
+
+    fn next(&mut self, settings: &FoldSettings) -> Result<Option<Fed>, E> {
+        // One file needs no merge: its own order counts.
+        let i = if self.sources.len() == 1 {
+            0
+        } else {
+            match self.next.iter().min_by_key(|(partition, (rank, _))| (*rank, **partition)) {
+                Some((_, (_, i))) => *i,
+                None => return Ok(None),
+            }
+        };
+        let taken = self.fronts[i].take();
+        if let Some(fed) = &taken {
+            self.fronts[i] = self.sources[i].next().transpose()?;
+            self.heads[i] = self.fronts[i].as_ref().map(|fed| head(fed, settings));
+            if self.sources.len() > 1 {
+                self.choose(fed.partition);
+                if let Some(other) = self.heads[i].map(|head| head.partition).filter(|other| *other != fed.partition) {
+                    self.choose(other);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Finds what the live merge would take next in a partition.
+    fn choose(&mut self, partition: i32) {
+        let mut timed: Option<(EventTime, usize, usize)> = None;
+        let mut timeless: Option<(EventTime, usize, usize)> = None;
+        let mut least_stamp = EventTime::MAX;
+        for (i, head) in self.heads.iter().enumerate() {
+            let Some(head) = head.filter(|head| head.partition == partition) else { continue };
+            let (best, rank) = match head.key {
+                Some(key) => {
+                    least_stamp = least_stamp.min(head.stamp);
+                    (&mut timed, (key, head.order, i))
+                }
+                None => (&mut timeless, (head.stamp, head.order, i)),
+            };
+            if best.is_none_or(|best| rank < best) {
+                *best = Some(rank);
+            }
+        }
+        let chosen = timeless.filter(|(stamp, ..)| timed.is_none() || *stamp <= least_stamp).or(timed);
+        match chosen {
+            Some((rank, _, i)) => self.next.insert(partition, (rank, i)),
+            None => self.next.remove(&partition),
+        };
+    }
+}
+
+fn head(fed: &Fed, settings: &FoldSettings) -> Head {
+    let order = Topic::PROCESSOR_INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
+    let key = fed.event.event().time().map(|time| merge_key(time, fed.stamp, settings.max_future));
+    Head { partition: fed.partition, order, key, stamp: fed.stamp }
+}

@@ -1,0 +1,251 @@
+//! One owned partition: its restored state, its merge, its fold.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use eadt_bus::{Bus, BusError, Isolation, Member, Outgoing, Polled, Record, Remedy, Result, Start, Step, TopicPartition};
+use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
+use eadt_schemas::envelope::header;
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::Shutdown;
+
+use crate::codec::Decoded;
+use crate::metrics::ProcessorMetrics;
+use crate::outputs::Names;
+
+pub const INPUTS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
+
+/// What a fold of a partition asks for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Folded {
+    /// Windows and decisions.
+    pub outputs: usize,
+    pub dead_letters: usize,
+    pub records: usize,
+}
+
+#[derive(Debug)]
+pub struct Owned {
+    pub number: i32,
+    inputs: Vec<TopicPartition>,
+    partition: Partition,
+    merge: Merge<Record>,
+    heads: Vec<Decoded>,
+    paused: Vec<bool>,
+    /// When the partition was heard last, by the heartbeats' clock.
+    pub heard: EventTime,
+    counted: Tally,
+    folded_since_commit: bool,
+    scratch: Vec<Output>,
+}
+
+impl Owned {
+    /// Restores the partition from what was committed, and begins to read there.
+    pub fn begin(
+        bus: &dyn Bus,
+        member: &mut dyn Member,
+        number: i32,
+        prefix: &str,
+        names: &Names,
+        settings: &FoldSettings,
+        heard: EventTime,
+        metrics: &ProcessorMetrics,
+        shutdown: &Shutdown,
+    ) -> Result<Self> {
+        let inputs: Vec<_> = INPUTS.iter().map(|topic| TopicPartition::new(format!("{prefix}{topic}"), number)).collect();
+        // Positions first: state is written with them or after them, never before.
+        let committed = member.committed(&inputs)?;
+        let state = TopicPartition::new(names.state.clone(), number);
+        let records = read_state(bus, &state, shutdown)?;
+        let first_start = committed.iter().all(Option::is_none);
+        if !first_start && records.is_empty() {
+            tracing::warn!(partition = number, topic = %state.topic, "positions were committed but the state is gone: windows begin anew");
+        }
+        let mut partition = Partition::restore(settings.clone(), records).map_err(|error| {
+            let detail = format!("{error}; to give it up delete {} and the group's positions", state.topic);
+            BusError::new(Remedy::Stop, format!("restoring partition {number}"), detail)
+        })?;
+        let mut positions = Vec::with_capacity(inputs.len());
+        let mut gap = false;
+        for (at, committed) in inputs.iter().zip(committed) {
+            let low = bus.watermarks(at)?.low;
+            if let Some(committed) = committed.filter(|committed| *committed < low) {
+                tracing::error!(%at, committed, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
+                metrics.gaps.inc();
+                gap = true;
+            }
+            positions.push(committed.map_or(low, |committed| committed.max(low)));
+        }
+        if gap {
+            partition.mark_gap();
+        }
+        for (at, position) in inputs.iter().zip(&positions) {
+            member.start(at, *position)?;
+        }
+        tracing::info!(partition = number, ?positions, workloads = partition.size().0, "partition taken over");
+        Ok(Self {
+            number,
+            merge: Merge::new(&positions, settings.max_future),
+            heads: vec![Decoded::Heartbeat; inputs.len()],
+            paused: vec![false; inputs.len()],
+            counted: partition.tally(),
+            inputs,
+            partition,
+            heard,
+            folded_since_commit: false,
+            scratch: Vec::new(),
+        })
+    }
+
+    fn input(&self, at: &TopicPartition) -> Option<usize> {
+        self.inputs.iter().position(|input| input == at)
+    }
+
+    /// Takes a record in; returns its size.
+    pub fn push(&mut self, record: Record) -> usize {
+        let Some(input) = self.input(&record.at) else { return 0 };
+        let bytes = record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len);
+        // Headers and bookkeeping take about as much as a small value.
+        self.merge.push(input, record.offset, record.stamp, bytes + 256, record);
+        bytes
+    }
+
+    pub fn end(&mut self, at: &TopicPartition, position: i64) {
+        if let Some(input) = self.input(at) {
+            self.merge.end(input, position);
+        }
+    }
+
+    /// Folds what can be folded, at most `limit` records, and appends what is to be written.
+    pub fn fold(&mut self, limit: usize, names: &Names, outputs: &mut Vec<Outgoing>, metrics: &ProcessorMetrics) -> Folded {
+        let mut folded = Folded::default();
+        while folded.records < limit {
+            let heads = &mut self.heads;
+            let next = self.merge.next(|input, record: &Record| {
+                heads[input] = Decoded::of(INPUTS[input], record.header(header::TYPE), record.value.as_deref());
+                heads[input].event().time()
+            });
+            let Some(next) = next else { break };
+            folded.records += 1;
+            let record = next.record;
+            let key = record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok());
+            let input = Input {
+                topic: INPUTS[next.input],
+                stamp: next.stamp,
+                key: key.or(Some("\u{fffd}")),
+                event: self.heads[next.input].event(),
+            };
+            self.partition.fold(&input, &mut self.scratch);
+            if self.scratch.is_empty() {
+                continue;
+            }
+            let positions = self.positions_json();
+            for output in self.scratch.drain(..) {
+                match output {
+                    Output::Window(window) => {
+                        metrics.windows.inc();
+                        folded.outputs += 1;
+                        outputs.push(names.window(&window, &positions));
+                    }
+                    Output::Decision(decision) => {
+                        metrics.decisions.inc();
+                        folded.outputs += 1;
+                        outputs.push(names.decision(&decision, &positions));
+                    }
+                    Output::Refused(refusal) => {
+                        metrics.dead_letter(refusal.reason);
+                        folded.dead_letters += 1;
+                        outputs.push(names.dead_letter(&record, &refusal));
+                    }
+                }
+            }
+        }
+        if folded.records > 0 {
+            self.folded_since_commit = true;
+            let tally = self.partition.tally();
+            metrics.folded(self.counted, tally);
+            self.counted = tally;
+        }
+        folded
+    }
+
+    fn positions_json(&self) -> Bytes {
+        let mut text = format!("{{\"partition\":{}", self.number);
+        for (topic, position) in INPUTS.iter().zip(self.merge.positions()) {
+            text.push_str(&format!(",\"{topic}\":{position}"));
+        }
+        text.push('}');
+        text.into()
+    }
+
+    /// Whether anything was folded since the last commit.
+    pub fn is_dirty(&self) -> bool {
+        self.folded_since_commit
+    }
+
+    /// Adds this partition's part of a commit: changed state, and the position of the first record not folded of every input.
+    /// Returns the bytes of state.
+    pub fn commit(&mut self, names: &Names, step: &mut Step) -> usize {
+        if !self.folded_since_commit {
+            return 0;
+        }
+        self.folded_since_commit = false;
+        let mut bytes = 0;
+        for record in self.partition.take_changes() {
+            bytes += record.key.len() + record.value.as_ref().map_or(0, Vec::len);
+            step.outputs.push(names.state(self.number, record));
+        }
+        step.positions.extend(self.inputs.iter().cloned().zip(self.merge.positions()));
+        bytes
+    }
+
+    /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
+    pub fn balance(&mut self, member: &mut dyn Member, budget: usize) -> Result<()> {
+        for (i, at) in self.inputs.iter().enumerate() {
+            let bytes = self.merge.bytes(i);
+            if !self.paused[i] && bytes > budget {
+                member.pause(std::slice::from_ref(at))?;
+                self.paused[i] = true;
+            } else if self.paused[i] && bytes <= budget / 2 {
+                member.resume(std::slice::from_ref(at))?;
+                self.paused[i] = false;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn buffered(&self) -> usize {
+        (0..self.inputs.len()).map(|i| self.merge.bytes(i)).sum()
+    }
+
+    pub fn size(&self) -> (usize, usize) {
+        self.partition.size()
+    }
+}
+
+/// Everything that was committed to a state partition. Its end counts once it has reached the high watermark of now: a commit
+/// returns before its records can be read.
+fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Vec<(String, Option<Bytes>)>> {
+    let high = bus.watermarks(at)?.high;
+    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
+    let mut polled = Vec::new();
+    let mut newest: std::collections::BTreeMap<String, Option<Bytes>> = std::collections::BTreeMap::new();
+    let mut complete = false;
+    while !complete {
+        if shutdown.is_cancelled() {
+            return Err(BusError::new(Remedy::Retry, format!("restoring {at}"), "stopped before the state was read"));
+        }
+        reader.poll(4096, Duration::from_millis(100), &mut polled)?;
+        for item in polled.drain(..) {
+            match item {
+                Polled::Record(record) => {
+                    let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+                    newest.insert(key, record.value);
+                }
+                Polled::End { position, .. } => complete = position >= high,
+                Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+            }
+        }
+    }
+    Ok(newest.into_iter().collect())
+}

@@ -1,0 +1,324 @@
+//! The loop: records in, merged and folded; outputs, state and positions out in one atomic step.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::{Bus, BusError, Member, MemberOptions, Outgoing, Polled, Remedy, Step, TopicPartition};
+use eadt_core::FoldSettings;
+use eadt_service::http::Ready;
+use eadt_service::{Metrics, Shutdown};
+
+use crate::heartbeat::{HeartbeatClock, Heartbeats};
+use crate::metrics::ProcessorMetrics;
+use crate::outputs::Names;
+use crate::owned::{INPUTS, Owned};
+use crate::settings::Settings;
+
+/// Records taken from the bus at once, and folded before the bus is asked again.
+const BATCH: usize = 4096;
+/// Longest wait for the next record; it bounds how late a commit that waits for company is made.
+const POLL: Duration = Duration::from_millis(5);
+/// Dead letters alone are committed once there are so many.
+const MAX_DEAD_LETTERS: usize = 1_000;
+/// Above this a commit waits until its state is at most a twentieth of its input, but never longer than [`MAX_LINGER`].
+const LARGE_STATE: usize = 1 << 20;
+const MAX_LINGER: Duration = Duration::from_secs(5);
+/// Longest pause before a session begins anew.
+const MAX_PAUSE: f64 = 10.0;
+/// An output that waits for a commit takes memory: this many are committed at once.
+const MAX_OUTPUTS: usize = 8_192;
+
+/// Why the processor ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot start: {0}")]
+    Settings(String),
+    #[error("the bus refuses the processor")]
+    Bus(#[from] BusError),
+}
+
+/// What the processor works with.
+#[derive(Debug)]
+pub struct Service {
+    pub settings: Settings,
+    pub bus: Arc<dyn Bus>,
+    /// The clock that the log's stamps come from, for heartbeats only.
+    pub clock: HeartbeatClock,
+    pub shutdown: Shutdown,
+    pub metrics: Metrics,
+    /// Set once the state of the first partitions is restored.
+    pub ready: Ready,
+}
+
+/// Runs until `shutdown`; blocks, so give it a thread. Stopping commits what was folded and closes no window early.
+pub fn run(service: &Service) -> Result<(), Error> {
+    service.settings.check().map_err(Error::Settings)?;
+    let metrics = ProcessorMetrics::new(&service.metrics);
+    let mut pause = service.settings.retry_seconds;
+    while !service.shutdown.is_cancelled() {
+        let began = Instant::now();
+        let ended = Session::open(service, &metrics).and_then(Session::run);
+        service.ready.set(false);
+        match ended {
+            Ok(()) => break,
+            Err(_) if service.shutdown.is_cancelled() => break,
+            Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
+            Err(error) => {
+                metrics.restarts.inc();
+                if began.elapsed().as_secs_f64() > MAX_PAUSE {
+                    pause = service.settings.retry_seconds;
+                }
+                tracing::warn!(%error, pause_seconds = pause, "beginning anew from the committed positions");
+                wait(&service.shutdown, Duration::from_secs_f64(pause));
+                pause = (pause * 2.0).min(MAX_PAUSE);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn wait(shutdown: &Shutdown, time: Duration) {
+    let until = Instant::now() + time;
+    while !shutdown.is_cancelled() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10).min(time));
+    }
+}
+
+/// What waits for the next commit, and since when.
+#[derive(Debug, Default)]
+struct Waiting {
+    outputs: Vec<Outgoing>,
+    /// The first window or decision.
+    output: Option<Instant>,
+    dead_letters: usize,
+    dead_letter: Option<Instant>,
+    /// The first record that was folded.
+    folded: Option<Instant>,
+    input_bytes: usize,
+}
+
+/// From joining the group to the first error.
+struct Session<'a> {
+    service: &'a Service,
+    metrics: &'a ProcessorMetrics,
+    names: Names,
+    fold: FoldSettings,
+    member: Box<dyn Member>,
+    heartbeats: Heartbeats,
+    owned: BTreeMap<i32, Owned>,
+    /// Partitions of which not all inputs are assigned yet.
+    arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
+    waiting: Waiting,
+    state_bytes: usize,
+}
+
+impl<'a> Session<'a> {
+    fn open(service: &'a Service, metrics: &'a ProcessorMetrics) -> Result<Self, BusError> {
+        let settings = &service.settings;
+        let member = service.bus.member(MemberOptions {
+            group: settings.group.clone(),
+            instance: Some(settings.instance.clone()),
+            topics: INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect(),
+        })?;
+        Ok(Self {
+            service,
+            metrics,
+            names: Names::new(&settings.prefix),
+            fold: settings.fold(),
+            member,
+            heartbeats: Heartbeats::new(&*service.bus, settings, service.clock.clone())?,
+            owned: BTreeMap::new(),
+            arriving: BTreeMap::new(),
+            waiting: Waiting::default(),
+            state_bytes: 0,
+        })
+    }
+
+    fn run(mut self) -> Result<(), BusError> {
+        let mut polled = Vec::new();
+        while !self.service.shutdown.is_cancelled() {
+            match self.member.poll(BATCH, POLL, &mut polled) {
+                Ok(()) => {}
+                Err(error) if error.remedy == Remedy::Retry => {
+                    tracing::debug!(%error, "polling again");
+                    wait(&self.service.shutdown, Duration::from_millis(50));
+                }
+                Err(error) => return Err(error),
+            }
+            let now = self.heartbeats.now();
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => {
+                        if let Some(owned) = self.owned.get_mut(&record.at.partition) {
+                            owned.heard = now;
+                            let bytes = owned.push(record);
+                            self.waiting.input_bytes += bytes;
+                            self.metrics.input_bytes.inc_by(bytes as u64);
+                        }
+                    }
+                    Polled::End { at, position } => {
+                        if let Some(owned) = self.owned.get_mut(&at.partition) {
+                            owned.end(&at, position);
+                        }
+                    }
+                    Polled::Assigned(partitions) => self.assigned(partitions)?,
+                    Polled::Revoked(partitions) => {
+                        // Still ours: what is folded is committed before somebody else goes on.
+                        self.commit()?;
+                        self.drop_partitions(&partitions);
+                    }
+                    Polled::Lost(partitions) => {
+                        tracing::warn!(partitions = partitions.len(), "partitions lost: what was folded of them is given up");
+                        // Their outputs stand among the others' that wait: nothing of this session may be committed any more.
+                        if self.waiting.folded.is_some() {
+                            return Err(BusError::new(Remedy::Restart, "folding", "partitions were lost with uncommitted work"));
+                        }
+                        self.drop_partitions(&partitions);
+                    }
+                }
+            }
+            self.fold()?;
+            self.beat()?;
+            if self.due() {
+                self.commit()?;
+            }
+            if self.arriving.is_empty() {
+                self.service.ready.set(true);
+            }
+        }
+        self.commit()
+    }
+
+    fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
+        let mut numbers = BTreeSet::new();
+        for at in partitions {
+            numbers.insert(at.partition);
+            self.arriving.entry(at.partition).or_default().insert(at);
+        }
+        for number in numbers {
+            // Inputs of one number come together where the assignor is `range`.
+            if self.arriving.get(&number).is_some_and(|inputs| inputs.len() == INPUTS.len()) {
+                self.arriving.remove(&number);
+                let owned = Owned::begin(
+                    &*self.service.bus,
+                    &mut *self.member,
+                    number,
+                    &self.service.settings.prefix,
+                    &self.names,
+                    &self.fold,
+                    self.heartbeats.now(),
+                    self.metrics,
+                    &self.service.shutdown,
+                )?;
+                self.owned.insert(number, owned);
+            }
+        }
+        if let Some((number, inputs)) = self.arriving.first_key_value() {
+            let detail = format!(
+                "only {} of the {} inputs of partition {number} were assigned: all inputs need the same partition count (run `eadt topics apply`) and the group the assignor `range`",
+                inputs.len(),
+                INPUTS.len()
+            );
+            return Err(BusError::new(Remedy::Stop, format!("joining group {}", self.service.settings.group), detail));
+        }
+        self.gauges();
+        Ok(())
+    }
+
+    fn drop_partitions(&mut self, partitions: &[TopicPartition]) {
+        for at in partitions {
+            self.owned.remove(&at.partition);
+            self.arriving.remove(&at.partition);
+        }
+        self.gauges();
+    }
+
+    fn gauges(&self) {
+        self.metrics.partitions.set(self.owned.len() as i64);
+        let sizes = self.owned.values().map(Owned::size);
+        let (workloads, sources) = sizes.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+        self.metrics.workloads.set(workloads as i64);
+        self.metrics.sources.set(sources as i64);
+        self.metrics.buffered_bytes.set(self.owned.values().map(Owned::buffered).sum::<usize>() as i64);
+    }
+
+    fn fold(&mut self) -> Result<(), BusError> {
+        let inputs = self.owned.len() * INPUTS.len();
+        // Each input may hold its part of the budget, but at least one good batch.
+        let budget = (self.service.settings.buffer_bytes / inputs.max(1)).max(64 << 10);
+        for number in self.owned.keys().copied().collect::<Vec<_>>() {
+            loop {
+                let Some(owned) = self.owned.get_mut(&number) else { break };
+                let folded = owned.fold(BATCH, &self.names, &mut self.waiting.outputs, self.metrics);
+                let now = Instant::now();
+                if folded.records > 0 {
+                    self.waiting.folded.get_or_insert(now);
+                }
+                if folded.outputs > 0 {
+                    self.waiting.output.get_or_insert(now);
+                }
+                if folded.dead_letters > 0 {
+                    self.waiting.dead_letters += folded.dead_letters;
+                    self.waiting.dead_letter.get_or_insert(now);
+                }
+                if self.waiting.outputs.len() >= MAX_OUTPUTS {
+                    self.commit()?;
+                }
+                if folded.records < BATCH {
+                    break;
+                }
+            }
+            if let Some(owned) = self.owned.get_mut(&number) {
+                owned.balance(&mut *self.member, budget)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn beat(&mut self) -> Result<(), BusError> {
+        for owned in self.owned.values_mut() {
+            let (heard, sent) = self.heartbeats.beat(owned.number, owned.heard)?;
+            owned.heard = heard;
+            self.metrics.heartbeats.inc_by(u64::from(sent));
+        }
+        Ok(())
+    }
+
+    fn due(&self) -> bool {
+        let settings = &self.service.settings;
+        let since = |at: Option<Instant>, limit: Duration| at.is_some_and(|at| at.elapsed() >= limit);
+        let cheap = self.state_bytes < LARGE_STATE || self.waiting.input_bytes / 20 >= self.state_bytes;
+        let linger = if cheap { Duration::from_millis(settings.linger_milliseconds) } else { MAX_LINGER };
+        since(self.waiting.output, linger)
+            || self.waiting.dead_letters >= MAX_DEAD_LETTERS
+            || since(self.waiting.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds))
+            || since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds))
+    }
+
+    /// One atomic step with everything that was folded.
+    fn commit(&mut self) -> Result<(), BusError> {
+        if !self.owned.values().any(Owned::is_dirty) {
+            return Ok(());
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
+        self.state_bytes = self.owned.values_mut().map(|owned| owned.commit(&self.names, &mut step)).sum();
+        let began = Instant::now();
+        loop {
+            match self.member.commit(step.clone()) {
+                Ok(()) => break,
+                // Nothing was done: the same step again, until it succeeds or somebody stops the processor.
+                Err(error) if error.remedy == Remedy::Retry && !self.service.shutdown.is_cancelled() => {
+                    tracing::warn!(%error, "the step is tried again");
+                    wait(&self.service.shutdown, Duration::from_secs_f64(self.service.settings.retry_seconds));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
+        self.metrics.state_bytes.inc_by(self.state_bytes as u64);
+        self.gauges();
+        Ok(())
+    }
+}

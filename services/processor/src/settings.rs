@@ -1,0 +1,203 @@
+use eadt_core::FoldSettings;
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_core::settings::SECOND;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A length of time in seconds, or `"off"`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Limit(pub Option<f64>);
+
+impl Serialize for Limit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Some(seconds) => serializer.serialize_f64(seconds),
+            None => serializer.serialize_str("off"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Limit {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Limit;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a number of seconds or \"off\"")
+            }
+            fn visit_f64<E>(self, seconds: f64) -> Result<Limit, E> {
+                Ok(Limit(Some(seconds)))
+            }
+            fn visit_i64<E>(self, seconds: i64) -> Result<Limit, E> {
+                Ok(Limit(Some(seconds as f64)))
+            }
+            fn visit_u64<E>(self, seconds: u64) -> Result<Limit, E> {
+                Ok(Limit(Some(seconds as f64)))
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Limit, E> {
+                // The environment knows only texts.
+                match text {
+                    "off" => Ok(Limit(None)),
+                    _ => text
+                        .parse()
+                        .map(|seconds| Limit(Some(seconds)))
+                        .map_err(|_| E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for Limit {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Limit".into()
+    }
+    fn inline_schema() -> bool {
+        true
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"anyOf": [{"type": "number"}, {"const": "off"}]})
+    }
+}
+
+/// How the processor works.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Prefix of every topic; the program takes it from its topic settings.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub prefix: String,
+    /// Consumer group. Processors of one group share the partitions. Default `processor`.
+    pub group: String,
+    /// Stable name of this instance within the group, its `group.instance.id` and `transactional.id`; a newer process of the
+    /// same name fences the older one. Default `processor-0`.
+    pub instance: String,
+    /// Length of the tumbling windows, in seconds. 1 to 86,400. Default 60.
+    pub window_seconds: f64,
+    /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
+    /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
+    pub max_future_seconds: Limit,
+    /// A source that was silent for so long, in log time, is not waited for, in seconds. 1 to 86,400. Default 120.
+    pub idle_grace_seconds: f64,
+    /// Two power readings further apart than this say nothing about the time between, in seconds. 0.001 to 86,400.
+    /// Default 120.
+    pub power_gap_seconds: f64,
+    /// No window of a workload closes before this long, in log time, after its first event, in seconds. 0 to 3,600.
+    /// Default 10.
+    pub join_grace_seconds: f64,
+    /// A source or workload silent for so long, in log time, is forgotten, in days: the retention of the inputs. 0.01 to
+    /// 365. Default 7.
+    pub retention_days: f64,
+    /// Most workloads in one partition, GPUs without one included; new ones beyond it are refused. Default 5,000.
+    pub max_workloads: usize,
+    /// Most sources (a device or rank seen by a collector) in one partition; new ones beyond it are refused. Default 50,000.
+    pub max_sources: usize,
+    /// Most sources of one workload. Default 16,384.
+    pub max_sources_per_workload: usize,
+    /// Controller of workloads that name none. Default `matrix`.
+    pub controller: ControllerName,
+    /// Thresholds and limits of the controllers.
+    pub controller_settings: ControllerSettings,
+    /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 5.
+    pub linger_milliseconds: u64,
+    /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
+    pub commit_seconds: f64,
+    /// How long dead letters wait for a commit when nothing else is to be written, in seconds of wall time. 0 to 60. Default 1.
+    pub dead_letter_seconds: f64,
+    /// Records read ahead of the merge, all partitions together, in bytes; beyond it inputs are paused. At least 65,536.
+    /// Default 16,777,216.
+    pub buffer_bytes: usize,
+    /// A heartbeat is appended to a partition that was quiet for so long, in seconds of log time. 0.1 to 20. Default 10.
+    pub heartbeat_seconds: f64,
+    /// Pause before a failed session begins anew, in seconds of wall time; doubles up to 10. Default 0.2.
+    pub retry_seconds: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let fold = FoldSettings::default();
+        Self {
+            prefix: "eadt.".into(),
+            group: "processor".into(),
+            instance: "processor-0".into(),
+            window_seconds: 60.0,
+            max_future_seconds: Limit(Some(60.0)),
+            idle_grace_seconds: 120.0,
+            power_gap_seconds: 120.0,
+            join_grace_seconds: 10.0,
+            retention_days: 7.0,
+            max_workloads: fold.max_workloads,
+            max_sources: fold.max_sources,
+            max_sources_per_workload: fold.max_sources_per_workload,
+            controller: ControllerName::default(),
+            controller_settings: ControllerSettings::default(),
+            linger_milliseconds: 5,
+            commit_seconds: 10.0,
+            dead_letter_seconds: 1.0,
+            buffer_bytes: 16 << 20,
+            heartbeat_seconds: 10.0,
+            retry_seconds: 0.2,
+        }
+    }
+}
+
+fn micros(seconds: f64) -> i64 {
+    (seconds * SECOND as f64).round() as i64
+}
+
+impl Settings {
+    /// The first value that is out of its range, in words.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, low, high) in [
+            ("window_seconds", self.window_seconds, 1.0, 86_400.0),
+            ("max_future_seconds", self.max_future_seconds.0.unwrap_or(0.0), 0.0, 86_400.0),
+            ("idle_grace_seconds", self.idle_grace_seconds, 1.0, 86_400.0),
+            ("power_gap_seconds", self.power_gap_seconds, 0.001, 86_400.0),
+            ("join_grace_seconds", self.join_grace_seconds, 0.0, 3_600.0),
+            ("retention_days", self.retention_days, 0.01, 365.0),
+            ("linger_milliseconds", self.linger_milliseconds as f64, 0.0, 1_000.0),
+            ("commit_seconds", self.commit_seconds, 0.01, 3_600.0),
+            ("dead_letter_seconds", self.dead_letter_seconds, 0.0, 60.0),
+            ("heartbeat_seconds", self.heartbeat_seconds, 0.1, 20.0),
+            ("retry_seconds", self.retry_seconds, 0.001, 10.0),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(format!("processor.{name} is {value}, but must be within {low} and {high}"));
+            }
+        }
+        for (name, value, low) in [
+            ("max_workloads", self.max_workloads, 1),
+            ("max_sources", self.max_sources, 1),
+            ("max_sources_per_workload", self.max_sources_per_workload, 1),
+            ("buffer_bytes", self.buffer_bytes, 65_536),
+        ] {
+            if value < low {
+                return Err(format!("processor.{name} is {value}, but must be at least {low}"));
+            }
+        }
+        if self.group.is_empty() || self.instance.is_empty() {
+            return Err("processor.group and processor.instance must not be empty".into());
+        }
+        Ok(())
+    }
+
+    /// What the fold needs of it.
+    pub fn fold(&self) -> FoldSettings {
+        FoldSettings {
+            window: micros(self.window_seconds),
+            max_future: self.max_future_seconds.0.map(micros),
+            idle_grace: Some(micros(self.idle_grace_seconds)),
+            power_gap: micros(self.power_gap_seconds),
+            join_grace: micros(self.join_grace_seconds),
+            retention: micros(self.retention_days * 86_400.0),
+            max_workloads: self.max_workloads,
+            max_sources: self.max_sources,
+            max_sources_per_workload: self.max_sources_per_workload,
+            controller: self.controller,
+            controller_settings: self.controller_settings.clone(),
+            ..FoldSettings::default()
+        }
+    }
+}

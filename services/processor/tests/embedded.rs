@@ -1,0 +1,468 @@
+//! The processor on the embedded log: exactly once over crashes, dead letters, heartbeats, gaps, replay of what it read.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::{
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Record, Remedy, Result, Start, Step,
+    TopicPartition, TopicSpec, Watermarks, topics,
+};
+use eadt_core::settings::SECOND;
+use eadt_processor::offline::{Fed, Raw, Replayed, Source, replay};
+use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, dead_letter_header};
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::{Health, Metrics, Shutdown};
+
+const BASE: i64 = 1_700_000_040;
+
+fn at(seconds: f64) -> EventTime {
+    EventTime::from_micros(BASE * SECOND).plus_seconds(seconds)
+}
+
+/// An embedded log whose stamps the test sets.
+struct Rig {
+    log: EmbeddedLog,
+    now: Arc<AtomicI64>,
+    producer: Box<dyn Producer>,
+    clock_stands: bool,
+}
+
+fn settings() -> Settings {
+    Settings {
+        prefix: "eadt.".into(),
+        linger_milliseconds: 1,
+        commit_seconds: 0.05,
+        dead_letter_seconds: 0.05,
+        retry_seconds: 0.01,
+        ..Settings::default()
+    }
+}
+
+impl Rig {
+    fn open(dir: &Path) -> Self {
+        let now = Arc::new(AtomicI64::new(at(0.0).micros()));
+        let clock = now.clone();
+        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
+        let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
+        for topic in topics::desired("eadt.", 2, 1) {
+            log.create_topic(&topic).unwrap();
+        }
+        let producer = log.producer("test").unwrap();
+        Self { log, now, producer, clock_stands: true }
+    }
+
+    fn set(&self, seconds: f64) {
+        self.now.store(at(seconds).micros(), Ordering::SeqCst);
+    }
+
+    /// Appends at a stamp of this second.
+    fn send(&mut self, seconds: f64, topic: Topic, key: &str, value: impl Into<Bytes>) {
+        self.set(seconds);
+        let key = Some(Bytes::copy_from_slice(key.as_bytes()));
+        let topic = format!("eadt.{topic}").into();
+        self.producer.send(Outgoing { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
+        assert!(self.producer.flush(Duration::from_secs(10)).unwrap());
+    }
+
+    fn gpu(&mut self, workload: &str, seconds: f64) {
+        let event = GpuTelemetry {
+            time: at(seconds),
+            workload: Some(workload.to_owned()),
+            device: "GPU-1".to_owned(),
+            collector: "nvml/n".to_owned(),
+            energy_joules_total: Some(seconds * 100.0),
+            ..GpuTelemetry::default()
+        };
+        self.send(seconds, Topic::GpuTelemetry, workload, serde_json::to_vec(&event).unwrap());
+    }
+
+    fn rank(&mut self, workload: &str, seconds: f64, samples: f64) {
+        let event = TrainingProgress {
+            time: at(seconds),
+            workload: workload.to_owned(),
+            collector: "http/n".to_owned(),
+            samples_total: Some(samples),
+            phase: if seconds == 0.0 { Phase::Started } else { Phase::Progress },
+            ..TrainingProgress::default()
+        };
+        self.send(seconds, Topic::TrainingProgress, workload, serde_json::to_vec(&event).unwrap());
+    }
+
+    /// Runs a processor until `done`; it is drained then.
+    fn process(&self, bus: Arc<dyn Bus>, settings: Settings, done: impl Fn(&Self) -> bool) -> Metrics {
+        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+        let now = self.now.clone();
+        let stands = self.clock_stands.then(|| now.load(Ordering::SeqCst));
+        let clock = HeartbeatClock::new(move || EventTime::from_micros(stands.unwrap_or_else(|| now.load(Ordering::SeqCst))));
+        let service = Service {
+            settings,
+            bus,
+            clock,
+            shutdown: shutdown.clone(),
+            metrics: metrics.clone(),
+            ready: health.part("processor"),
+        };
+        let thread = std::thread::spawn(move || run(&service));
+        let until = Instant::now() + Duration::from_secs(20);
+        while !done(self) {
+            assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());
+            assert!(Instant::now() < until, "not done in time; {}", metrics.text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(health.waiting().is_empty());
+        shutdown.cancel();
+        thread.join().unwrap().unwrap();
+        metrics
+    }
+
+    fn read(&self, topic: Topic) -> Vec<Record> {
+        let from: Vec<_> = (0..2).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)).collect();
+        let mut reader = self.log.reader(&from, Isolation::ReadCommitted).unwrap();
+        let (mut polled, mut records, mut ends) = (Vec::new(), Vec::new(), 0);
+        while ends < from.len() {
+            reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => records.push(record),
+                    Polled::End { .. } => ends += 1,
+                    _ => {}
+                }
+            }
+        }
+        records
+    }
+
+    fn windows(&self) -> Vec<EfficiencyWindow> {
+        self.read(Topic::EfficiencyWindows).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    fn decisions(&self) -> Vec<Decision> {
+        self.read(Topic::Decisions).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    fn bus(&self) -> Arc<dyn Bus> {
+        Arc::new(self.log.clone())
+    }
+}
+
+fn sorted(mut windows: Vec<EfficiencyWindow>) -> Vec<String> {
+    windows.sort_by(|a, b| (&a.workload, a.window_start).cmp(&(&b.workload, b.window_start)));
+    windows.iter().map(|window| serde_json::to_string(window).unwrap()).collect()
+}
+
+fn feed(rig: &mut Rig, from: i32, to: i32) {
+    for second in (from..to).step_by(5) {
+        let second = f64::from(second);
+        for workload in ["team/one", "team/two", "team/three"] {
+            rig.gpu(workload, second);
+            rig.rank(workload, second, second * 3.0);
+        }
+    }
+}
+
+#[test]
+fn windows_and_decisions_come_out_with_headers_that_say_where_from() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    feed(&mut rig, 0, 130);
+    let metrics = rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 6 && rig.decisions().len() == 6);
+    for window in rig.windows() {
+        assert_eq!((window.energy_joules.map(f64::round), window.samples.map(f64::round)), (Some(6000.0), Some(180.0)));
+        assert_eq!((window.run_seconds, window.late, window.energy_coverage_ratio), (60.0, 0, 1.0));
+    }
+    let records = rig.read(Topic::EfficiencyWindows);
+    let window: EfficiencyWindow = serde_json::from_slice(records[0].value.as_ref().unwrap()).unwrap();
+    assert_eq!(records[0].header(header::ID), Some(&*window.id));
+    assert_eq!(records[0].header(header::TIME), Some(&*window.window_end.to_string()));
+    let positions: serde_json::Value = serde_json::from_str(records[0].header("eadt_input_positions").unwrap()).unwrap();
+    assert!(positions["gpu.telemetry.v1"].as_i64() > Some(0), "{positions}");
+    assert_eq!(records[0].key.as_deref(), Some(window.workload.as_bytes()));
+    let text = metrics.text();
+    assert!(text.contains("eadt_processor_windows_total 6"), "{text}");
+    assert!(text.contains("eadt_processor_late_total 0"), "{text}");
+}
+
+/// A bus that fails at chosen commits, before or after they take place.
+#[derive(Debug)]
+struct Flaky {
+    log: EmbeddedLog,
+    commits: Arc<AtomicU64>,
+}
+
+#[derive(Debug)]
+struct FlakyMember {
+    inner: Box<dyn Member>,
+    commits: Arc<AtomicU64>,
+}
+
+impl Bus for Flaky {
+    fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+        self.log.topics(prefix)
+    }
+    fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
+        self.log.create_topic(topic)
+    }
+    fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()> {
+        self.log.alter_topic(name, settings)
+    }
+    fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
+        self.log.add_partitions(name, partitions)
+    }
+    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+        self.log.watermarks(at)
+    }
+    fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
+        self.log.producer(name)
+    }
+    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+        self.log.reader(from, isolation)
+    }
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+        Ok(Box::new(FlakyMember { inner: self.log.member(options)?, commits: self.commits.clone() }))
+    }
+    fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        self.log.committed(group, of)
+    }
+}
+
+impl Reader for FlakyMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+        // Small, slow batches: many commits between the windows.
+        std::thread::sleep(Duration::from_millis(5));
+        self.inner.poll(max.min(7), timeout, into)
+    }
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.inner.pause(at)
+    }
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.inner.resume(at)
+    }
+}
+
+impl Member for FlakyMember {
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
+        self.inner.start(at, offset)
+    }
+    fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        self.inner.committed(of)
+    }
+    fn commit(&mut self, step: Step) -> Result<()> {
+        let error = |remedy| BusError::new(remedy, "committing", "on purpose");
+        match self.commits.fetch_add(1, Ordering::SeqCst) % 5 {
+            1 => Err(error(Remedy::Restart)),
+            2 => {
+                self.inner.commit(step)?;
+                Err(error(Remedy::Restart))
+            }
+            3 => Err(error(Remedy::Retry)),
+            _ => self.inner.commit(step),
+        }
+    }
+}
+
+#[test]
+fn steps_that_fail_before_or_after_they_took_place_lose_and_double_nothing() {
+    let straight = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(straight.path());
+    feed(&mut rig, 0, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let (expected, decisions) = (sorted(rig.windows()), rig.decisions().len());
+
+    let flaky = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(flaky.path());
+    feed(&mut rig, 0, 250);
+    let commits = Arc::new(AtomicU64::new(0));
+    let bus: Arc<dyn Bus> = Arc::new(Flaky { log: rig.log.clone(), commits: commits.clone() });
+    let fast = Settings { commit_seconds: 0.01, ..settings() };
+    rig.process(bus, fast, |rig| rig.windows().len() >= 12);
+    assert!(commits.load(Ordering::SeqCst) > 10, "commits failed at many places");
+    assert_eq!(sorted(rig.windows()), expected);
+    assert_eq!(rig.decisions().len(), decisions);
+}
+
+#[test]
+fn a_restart_goes_on_in_the_middle_of_a_window() {
+    let whole = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(whole.path());
+    feed(&mut rig, 0, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let expected = sorted(rig.windows());
+
+    let parts = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(parts.path());
+    for (from, to, windows) in [(0, 90, 3), (90, 100, 3), (100, 195, 9), (195, 250, 12)] {
+        feed(&mut rig, from, to);
+        rig.process(rig.bus(), settings(), |rig| rig.windows().len() >= windows && rig.all_folded());
+    }
+    assert_eq!(sorted(rig.windows()), expected);
+}
+
+impl Rig {
+    /// Whether the committed positions have reached the end of the telemetry.
+    fn all_folded(&self) -> bool {
+        let inputs: Vec<_> = (0..2).map(|p| TopicPartition::new("eadt.gpu.telemetry.v1", p)).collect();
+        let committed = self.log.committed("processor", &inputs).unwrap();
+        inputs.iter().zip(committed).all(|(at, position)| {
+            let high = self.log.watermarks(at).unwrap().high;
+            high == 0 || position.is_some_and(|position| position >= high)
+        })
+    }
+}
+
+#[test]
+fn what_cannot_be_is_a_dead_letter_with_its_own_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    let bad: [(&str, Bytes); 7] = [
+        ("malformed", Bytes::from_static(b"{")),
+        ("malformed", Bytes::from_static(b"\xff\xfe")),
+        ("malformed", Bytes::from(vec![b'['; 100_000])),
+        ("malformed", Bytes::from(format!("{{\"device\":\"{}\"", "x".repeat(900_000)))),
+        (
+            "invalid_value",
+            Bytes::from_static(
+                br#"{"time":"2023-11-14T22:14:00Z","workload":"team/one","device":"d","collector":"c","power_watts":-5}"#,
+            ),
+        ),
+        (
+            "future_time",
+            Bytes::from_static(br#"{"time":"2024-11-14T22:14:00Z","workload":"team/one","device":"d","collector":"c"}"#),
+        ),
+        (
+            "wrong_key",
+            Bytes::from_static(br#"{"time":"2023-11-14T22:14:00Z","workload":"team/else","device":"d","collector":"c"}"#),
+        ),
+    ];
+    for (_, value) in &bad {
+        rig.send(1.0, Topic::GpuTelemetry, "team/one", value.clone());
+    }
+    feed(&mut rig, 0, 70);
+    let metrics =
+        rig.process(rig.bus(), settings(), |rig| rig.read(Topic::DeadLetters).len() >= bad.len() && rig.windows().len() == 3);
+    let letters = rig.read(Topic::DeadLetters);
+    let found: Vec<_> =
+        letters.iter().map(|r| (r.header(dead_letter_header::REASON).unwrap(), r.value.clone().unwrap())).collect();
+    assert_eq!(found, bad);
+    assert_eq!(letters[4].header(dead_letter_header::FIELD), Some("power_watts"));
+    assert_eq!(letters[4].header(dead_letter_header::ORIGIN_TOPIC), Some("eadt.gpu.telemetry.v1"));
+    assert_eq!(letters[4].header(dead_letter_header::ORIGIN_KEY), Some("team/one"));
+    assert_eq!(letters[4].key.as_deref(), Some(&b"eadt.gpu.telemetry.v1"[..]));
+    assert!(metrics.text().contains("eadt_processor_dead_letters_total{reason=\"malformed\"} 4"), "{}", metrics.text());
+}
+
+#[test]
+fn a_quiet_log_is_kept_going_by_heartbeats_until_the_windows_are_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    feed(&mut rig, 0, 30);
+    rig.clock_stands = false;
+    let now = rig.now.clone();
+    let ticking = Shutdown::new();
+    let stop = ticking.clone();
+    // Simulated time: 2 s every millisecond.
+    let clock = std::thread::spawn(move || {
+        while !stop.is_cancelled() {
+            now.fetch_add(2 * SECOND, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 3);
+    ticking.cancel();
+    clock.join().unwrap();
+    assert!(rig.windows().iter().all(|w| w.window_start == at(0.0) && w.energy_joules.map(f64::round) == Some(2500.0)));
+}
+
+#[test]
+fn positions_that_retention_has_deleted_mark_the_windows() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    feed(&mut rig, 0, 70);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 3 && rig.all_folded());
+    feed(&mut rig, 70, 100);
+    let retention = std::collections::BTreeMap::from([("retention.ms".to_owned(), "1000".to_owned())]);
+    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+        rig.log.alter_topic(&format!("eadt.{topic}"), &retention).unwrap();
+    }
+    feed(&mut rig, 150, 160);
+    rig.log.maintain(at(152.0)).unwrap();
+    let deleted = (0..2).any(|p| rig.log.watermarks(&TopicPartition::new("eadt.gpu.telemetry.v1", p)).unwrap().low > 0);
+    assert!(deleted, "the test needs records that are gone");
+    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+        let keep = std::collections::BTreeMap::from([("retention.ms".to_owned(), "1000000000".to_owned())]);
+        rig.log.alter_topic(&format!("eadt.{topic}"), &keep).unwrap();
+    }
+    feed(&mut rig, 160, 250);
+    let metrics = rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let gaps: Vec<bool> = rig.windows().iter().filter(|w| w.workload == "team/one").map(|w| w.gap).collect();
+    assert_eq!(gaps, [false, true, true, false]);
+    assert!(!metrics.text().contains("eadt_processor_gaps_total 0"));
+}
+
+#[test]
+fn a_replay_of_the_log_says_the_same_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    feed(&mut rig, 0, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let mut sources: Vec<Source<String>> = Vec::new();
+    for topic in Topic::PROCESSOR_INPUTS {
+        for partition in 0..2 {
+            let records = rig.read(topic).into_iter().filter(move |r| r.at.partition == partition);
+            let fed: Vec<_> = records
+                .map(|r| {
+                    let raw = Raw {
+                        topic,
+                        kind: r.header(header::TYPE),
+                        key: r.key.as_deref().unwrap_or_default(),
+                        value: r.value.as_deref(),
+                        stamp: r.stamp,
+                    };
+                    Ok(Fed::new(raw, Some(partition), Some(r.offset)))
+                })
+                .collect();
+            sources.push(Box::new(fed.into_iter()));
+        }
+    }
+    let mut windows = Vec::new();
+    let mut decisions = Vec::new();
+    let counts = replay(&settings().fold(), sources, |_, replayed| {
+        match replayed {
+            Replayed::Window(window) => windows.push(window),
+            Replayed::Decision(decision) => decisions.push(decision),
+            Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
+        }
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!((counts.windows, counts.decisions, counts.refused, counts.events), (12, 12, 0, 50 * 6));
+    assert_eq!(sorted(windows), sorted(rig.windows()));
+    let text = |mut all: Vec<Decision>| {
+        all.sort_by(|a, b| (&a.workload, a.time).cmp(&(&b.workload, b.time)));
+        serde_json::to_string(&all).unwrap()
+    };
+    assert_eq!(text(decisions), text(rig.decisions()));
+}
+
+#[test]
+fn state_that_cannot_be_read_stops_with_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    rig.send(0.0, Topic::ProcessorState, "team/one#0", "{\"what\":1}");
+    let service = Service {
+        settings: settings(),
+        bus: rig.bus(),
+        clock: HeartbeatClock::default(),
+        shutdown: Shutdown::new(),
+        metrics: Metrics::default(),
+        ready: Health::default().part("processor"),
+    };
+    let error = run(&service).unwrap_err();
+    let text = std::error::Error::source(&error).unwrap().to_string();
+    assert!(text.contains("team/one#0") && text.contains("newer release"), "{text}");
+}
