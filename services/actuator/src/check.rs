@@ -186,20 +186,18 @@ fn least(a: Option<f64>, b: Option<f64>) -> f64 {
 
 fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: EventTime) -> Result<(), Refusal> {
     let (to, state) = (&planned.layout, &managed.state);
-    if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage) {
-        if asked > default {
-            return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the {asked} % asked for"));
-        }
+    if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage)
+        && asked > default
+    {
+        return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the {asked} % asked for"));
     }
-    if let (Some(replicas), Some(world)) = (to.replicas, to.world_size) {
-        if replicas != world {
-            return refuse("world_size", format!("a world of {world} needs {world} replicas, not {replicas}"));
-        }
+    if let (Some(replicas), Some(world)) = (to.replicas, to.world_size)
+        && replicas != world
+    {
+        return refuse("world_size", format!("a world of {world} needs {world} replicas, not {replicas}"));
     }
-    if to.replicas != state.layout.replicas {
-        if let Some(replicas) = to.replicas {
-            replicas_fit(replicas, to, state)?;
-        }
+    if let Some(replicas) = to.replicas.filter(|_| to.replicas != state.layout.replicas) {
+        replicas_fit(replicas, to, state)?;
     }
     let day_ago = now.plus_seconds(-86_400.0);
     let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
@@ -230,10 +228,10 @@ fn replicas_fit(replicas: u32, to: &Layout, state: &Workload) -> Result<(), Refu
                 Some(_) => {}
             }
         }
-        if let Some(local) = to.local_world_size {
-            if local.checked_mul(gpus) != Some(replicas) {
-                return refuse("world_size", format!("{replicas} replicas on {gpus} GPUs do not make {local} a GPU"));
-            }
+        if let Some(local) = to.local_world_size
+            && local.checked_mul(gpus) != Some(replicas)
+        {
+            return refuse("world_size", format!("{replicas} replicas on {gpus} GPUs do not make {local} a GPU"));
         }
     }
     match state.global_batch_size {

@@ -550,9 +550,9 @@ impl<'a> Session<'a> {
             if full != assigned.paused {
                 let at = [TopicPartition::new(self.topics.decisions.clone(), *partition)];
                 if full {
-                    self.member.pause(&at)?
+                    self.member.pause(&at)?;
                 } else {
-                    self.member.resume(&at)?
+                    self.member.resume(&at)?;
                 }
                 assigned.paused = full;
             }

@@ -15,6 +15,7 @@ use eadt_bus::{
     Watermarks,
 };
 use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::v1::Outcome::{Applied, Ready, Refused};
 use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Outcome, TrainingProgress, UpdateMode, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::{Ended, Error, Fault, Scenario, SimClock};
@@ -35,7 +36,6 @@ fn decisions_take_effect_at_a_fixed_delay_and_every_one_has_an_outcome() {
     let dir = tempdir();
     let (ended, log) = Run::new(dir.path(), 900.0, script).run();
     assert_eq!(ended, Ended::Duration);
-    use Outcome::{Applied, Ready, Refused};
     assert_eq!(
         outcomes(&log, LLM),
         [
@@ -159,7 +159,7 @@ fn what_does_not_become_ready_is_rolled_back_at_its_deadline() {
     run.settings.scenario.faults = vec![Fault::NeverReady { workload: LLM.into(), from_seconds: 0.0, until_seconds: 200.0 }];
     let (_, log) = run.run();
     assert_eq!(outcomes(&log, LLM), [(120.0, Outcome::Applied, 130.0, 2), (120.0, Outcome::RolledBack, 730.0, 3)]);
-    let last = events::<Workload>(&log, Topic::Workloads).into_iter().filter(|w| w.workload == LLM).next_back().unwrap();
+    let last = events::<Workload>(&log, Topic::Workloads).into_iter().rfind(|w| w.workload == LLM).unwrap();
     assert_eq!((last.generation, last.layout, last.ready_time), (3, layout(6, 50), Some(at(850.0))));
 }
 

@@ -111,7 +111,7 @@ impl Cluster {
     /// The next time after now at which an object changes by itself or a rollout runs out of time, on an instant.
     pub fn next_transition(&self) -> Option<EventTime> {
         let now = self.now();
-        let times = self.workloads.iter().flat_map(|workload| workload.transitions());
+        let times = self.workloads.iter().flat_map(Simulated::transitions);
         times.filter(|time| *time > now).min().map(|time| self.instant_at_or_after(time))
     }
 

@@ -247,10 +247,10 @@ impl Scenario {
             let Some(workload) = self.workloads.iter().find(|w| w.name == fault.workload()) else {
                 return fail(format!("a fault names the unknown workload {}", fault.workload()));
             };
-            if let Fault::DeviceLost { gpu, .. } | Fault::CounterReset { gpu, .. } = fault {
-                if *gpu >= workload.gpus {
-                    return fail(format!("a fault names GPU {gpu} of {}, which has {}", workload.name, workload.gpus));
-                }
+            if let Fault::DeviceLost { gpu, .. } | Fault::CounterReset { gpu, .. } = fault
+                && *gpu >= workload.gpus
+            {
+                return fail(format!("a fault names GPU {gpu} of {}, which has {}", workload.name, workload.gpus));
             }
         }
         Ok(())
