@@ -1,4 +1,4 @@
-//! One Apache Kafka broker (KRaft, broker and controller in one), fetched by Maven.
+//! One Apache Kafka broker (broker and controller in one process), fetched by Maven.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -252,7 +252,9 @@ fn cache() -> Result<PathBuf> {
     }
     let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let user = user.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    Ok(user.context("neither HOME nor XDG_CACHE_HOME is set: set EADT_CACHE to a folder for the jars of Apache Kafka")?.join("eadt"))
+    Ok(user
+        .context("neither HOME nor XDG_CACHE_HOME is set: set EADT_CACHE to a folder for the jars of Apache Kafka")?
+        .join("eadt"))
 }
 
 fn version() -> &'static str {

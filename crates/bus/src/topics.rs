@@ -72,9 +72,16 @@ pub struct Existing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Create(TopicSpec),
-    AddPartitions { name: Arc<str>, from: i32, to: i32 },
+    AddPartitions {
+        name: Arc<str>,
+        from: i32,
+        to: i32,
+    },
     /// Settings by name, with the value as it is (`None`: unset) and as it should be.
-    Alter { name: Arc<str>, settings: BTreeMap<String, (Option<String>, String)> },
+    Alter {
+        name: Arc<str>,
+        settings: BTreeMap<String, (Option<String>, String)>,
+    },
 }
 
 impl fmt::Display for Action {
@@ -253,7 +260,12 @@ mod tests {
             assert_eq!((topic.partitions, topic.replication), (6, 3));
             assert_eq!(topic.settings["message.timestamp.type"], "LogAppendTime");
             assert_eq!(topic.settings["min.insync.replicas"], "2");
-            assert_eq!(topic.settings["cleanup.policy"] == "delete", topic.settings.contains_key("retention.ms"), "{}", topic.name);
+            assert_eq!(
+                topic.settings["cleanup.policy"] == "delete",
+                topic.settings.contains_key("retention.ms"),
+                "{}",
+                topic.name
+            );
         }
         let find = |name: &str| &topics.iter().find(|t| *t.name == *name).unwrap().settings;
         assert_eq!(find("eadt.gpu.telemetry.v1")["retention.ms"], "604800000");
@@ -266,7 +278,11 @@ mod tests {
         let topics = desired("p.", 4, 1);
         let created = plan(&[], &topics, Repartition::Refuse);
         assert_eq!(created.actions.len(), topics.len());
-        assert!(created.actions[0].to_string().starts_with("create p.gpu.telemetry.v1 with 4 partitions"), "{}", created.actions[0]);
+        assert!(
+            created.actions[0].to_string().starts_with("create p.gpu.telemetry.v1 with 4 partitions"),
+            "{}",
+            created.actions[0]
+        );
         let mut with_more = topics.clone();
         with_more[0].settings.insert("segment.ms".into(), "1".into());
         assert!(plan(&existing(&with_more, true), &topics, Repartition::Refuse).is_empty());

@@ -1,1 +1,337 @@
-//! Apache Kafka.
+//! Apache Kafka through rdkafka.
+//!
+//! Atomic steps are transactions that include the positions under the group's generation (KIP-447). Partitions are assigned
+//! by `range`, so that topics with equal partition counts stay co-partitioned, and keys are placed as the JVM clients do it.
+//! Settings that these promises rest on cannot be overridden.
+
+mod admin;
+mod context;
+mod errors;
+mod events;
+mod fetch;
+mod member;
+mod producer;
+mod reader;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::AdminClient;
+use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::producer::BaseProducer;
+use rdkafka::types::RDKafkaErrorCode;
+use rdkafka::{Offset, TopicPartitionList};
+
+use crate::{
+    Bus, BusError, Isolation, Member, MemberOptions, Producer, Reader, Remedy, Result, Start, TopicPartition, TopicSpec,
+    Watermarks,
+};
+use context::Context;
+use errors::from_error;
+use events::Events;
+use fetch::Fetcher;
+use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
+
+/// How long a broker may take to answer the first question.
+const CONNECT: Duration = Duration::from_secs(10);
+/// How long a broker may take to answer any later one.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Properties that the promises of this module rest on, or that are set by other means.
+const RESERVED: [&str; 17] = [
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "isolation.level",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "partition.assignment.strategy",
+    "partitioner",
+    "transaction.timeout.ms",
+    "transactional.id",
+];
+
+/// How to reach the brokers.
+#[derive(Clone)]
+pub struct KafkaOptions {
+    /// `host:port`, separated by commas.
+    pub brokers: String,
+    /// Further properties of librdkafka by their names, for example `security.protocol`, `sasl.username`, `linger.ms`.
+    pub properties: BTreeMap<String, String>,
+    /// Appears in the brokers' logs.
+    pub client_id: String,
+}
+
+// Properties hold passwords: their values are never shown.
+impl fmt::Debug for KafkaOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaOptions")
+            .field("brokers", &self.brokers)
+            .field("properties", &self.properties.keys())
+            .field("client_id", &self.client_id)
+            .finish()
+    }
+}
+
+/// A Kafka cluster. Clones share its connection for questions about topics.
+#[derive(Clone)]
+pub struct KafkaBus {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: KafkaOptions,
+    admin: AdminClient<Context>,
+    /// For questions only.
+    asking: BaseConsumer<Context>,
+}
+
+impl fmt::Debug for KafkaBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaBus").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    /// The client for questions. Nobody listens to its events, so they are let go here.
+    fn asking(&self) -> &BaseConsumer<Context> {
+        while self.asking.poll(Duration::ZERO).is_some() {}
+        &self.asking
+    }
+}
+
+impl KafkaBus {
+    /// Connects, and fails within ten seconds where no broker answers.
+    pub fn connect(options: KafkaOptions) -> Result<Self> {
+        let what = format!("connecting to Kafka at {}", options.brokers);
+        if let Some(reserved) = options.properties.keys().find(|name| RESERVED.contains(&name.as_str())) {
+            return Err(BusError::new(
+                Remedy::Stop,
+                what,
+                format!("the property {reserved} cannot be changed: exactly-once processing and the placing of keys rest on it"),
+            ));
+        }
+        let context = Context::default();
+        let config = common(&options);
+        let mut asking = config.clone();
+        // The end of a partition is where the next append goes, committed or not.
+        asking.set("isolation.level", "read_uncommitted");
+        let asking = BaseConsumer::from_config_and_context(&asking, context.clone())
+            .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
+        let admin = AdminClient::from_config_and_context(&config, Context::default())
+            .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
+        if let Err(error) = asking.fetch_metadata(None, CONNECT) {
+            // Serves the queue, so that the context hears what went wrong.
+            let mut said = error.to_string();
+            for _ in 0..16 {
+                if let Some(Err(error)) = asking.poll(Duration::ZERO) {
+                    said = error.to_string();
+                }
+            }
+            let why = context.last_error().unwrap_or(said);
+            return Err(BusError::new(
+                Remedy::Stop,
+                what,
+                format!(
+                    "no broker answered at {} within {} s: is Kafka running there? ({why})",
+                    options.brokers,
+                    CONNECT.as_secs()
+                ),
+            ));
+        }
+        Ok(Self { shared: Arc::new(Shared { options, admin, asking }) })
+    }
+
+    fn client_id(&self) -> &str {
+        &self.shared.options.client_id
+    }
+
+    fn fetcher(&self, group: &str, instance: Option<&str>, isolation: Isolation) -> Result<Fetcher> {
+        let mut config = common(&self.shared.options);
+        config
+            .set("group.id", group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("enable.partition.eof", "true")
+            .set("auto.offset.reset", "error")
+            .set("partition.assignment.strategy", "range")
+            .set(
+                "isolation.level",
+                match isolation {
+                    Isolation::ReadCommitted => "read_committed",
+                    Isolation::ReadUncommitted => "read_uncommitted",
+                },
+            );
+        if let Some(instance) = instance {
+            config.set("group.instance.id", instance);
+        }
+        // The end of a partition is known only from a fetch that found nothing, and the broker holds that one back for so
+        // long. Who merges inputs waits for their ends before it can go on; others save requests.
+        if !self.shared.options.properties.contains_key("fetch.wait.max.ms") {
+            config.set("fetch.wait.max.ms", if instance.is_some() { "10" } else { "100" });
+        }
+        let what = || format!("reading from Kafka for group {group}");
+        let consumer = BaseConsumer::from_config_and_context(&config, Context::default())
+            .map_err(|error| from_error(what(), &error, Remedy::Stop))?;
+        let events =
+            Events::new(consumer).ok_or_else(|| BusError::new(Remedy::Stop, what(), "the client library gave no queue"))?;
+        Ok(Fetcher::new(events))
+    }
+
+    fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
+        let mut config = self.producer_config();
+        let timeout = TRANSACTION_TIMEOUT.as_millis().to_string();
+        config.set("transactional.id", instance).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
+        make_producer(&config, instance)
+    }
+
+    fn producer_config(&self) -> ClientConfig {
+        let mut config = common(&self.shared.options);
+        config.set("enable.idempotence", "true").set("partitioner", "murmur2_random");
+        config
+    }
+
+    fn require_topics(&self, topics: &[Arc<str>]) -> Result<()> {
+        let present = self.topics("")?;
+        match topics.iter().find(|topic| !present.iter().any(|present| present.name == **topic)) {
+            None => Ok(()),
+            Some(missing) => Err(BusError::new(
+                Remedy::Stop,
+                format!("using topic {missing}"),
+                format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers),
+            )),
+        }
+    }
+}
+
+fn make_producer(config: &ClientConfig, name: &str) -> Result<(BaseProducer<Context>, Context)> {
+    let context = Context::default();
+    let producer = BaseProducer::from_config_and_context(config, context.clone())
+        .map_err(|error| from_error(format!("making producer {name}"), &error, Remedy::Stop))?;
+    Ok((producer, context))
+}
+
+/// Our defaults, then the user's properties, for every client.
+fn common(options: &KafkaOptions) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set_log_level(RDKafkaLogLevel::Info);
+    let session = SESSION_TIMEOUT.as_millis().to_string();
+    for (name, value) in [
+        ("allow.auto.create.topics", "false"),
+        ("log.connection.close", "false"),
+        ("socket.nagle.disable", "true"),
+        ("reconnect.backoff.max.ms", "2000"),
+        ("session.timeout.ms", &session),
+        // Memory for what was fetched ahead, of all partitions together; asked for again soon after there is room.
+        ("queued.max.messages.kbytes", "16384"),
+        ("fetch.queue.backoff.ms", "5"),
+        // Dead letters hold the bytes of an input and more.
+        ("message.max.bytes", "2200000"),
+        ("linger.ms", "2"),
+        ("compression.type", "lz4"),
+        ("queue.buffering.max.messages", "100000"),
+        ("queue.buffering.max.kbytes", "32768"),
+    ] {
+        config.set(name, value);
+    }
+    for (name, value) in &options.properties {
+        config.set(name, value);
+    }
+    config.set("bootstrap.servers", &options.brokers).set("client.id", &options.client_id);
+    config
+}
+
+fn committed(consumer: &BaseConsumer<Context>, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut list = TopicPartitionList::with_capacity(of.len());
+    for at in of {
+        list.add_partition(&at.topic, at.partition);
+    }
+    let what = || format!("fetching the positions of group {group}");
+    let found = consumer.committed_offsets(list, ANSWER).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+    of.iter()
+        .map(|at| match found.find_partition(&at.topic, at.partition).map(|element| (element.error(), element.offset())) {
+            Some((Ok(()), Offset::Offset(offset))) => Ok(Some(offset)),
+            Some((Ok(()), _)) => Ok(None),
+            Some((Err(error), _)) => Err(from_error(format!("{}, {at}", what()), &error, Remedy::Retry)),
+            None => Err(BusError::new(Remedy::Retry, format!("{}, {at}", what()), "the broker left it out")),
+        })
+        .collect()
+}
+
+impl Bus for KafkaBus {
+    fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+        admin::topics(&self.shared, prefix)
+    }
+
+    fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
+        admin::create(&self.shared, topic)
+    }
+
+    fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+        admin::alter(&self.shared, name, settings)
+    }
+
+    fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
+        admin::add_partitions(&self.shared, name, partitions)
+    }
+
+    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+        let begun = Instant::now();
+        loop {
+            let error = match self.shared.asking().fetch_watermarks(&at.topic, at.partition, ANSWER) {
+                Ok((low, high)) => return Ok(Watermarks { low, high }),
+                Err(error) => error,
+            };
+            let code = error.rdkafka_error_code();
+            // A leader is found soon after a topic is made or a broker has come back.
+            let moving = matches!(code, Some(RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable));
+            if !moving || begun.elapsed() > CONNECT {
+                let missing = matches!(
+                    code,
+                    Some(
+                        RDKafkaErrorCode::UnknownTopicOrPartition
+                            | RDKafkaErrorCode::UnknownPartition
+                            | RDKafkaErrorCode::UnknownTopic
+                    )
+                );
+                let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
+                return Err(from_error(format!("asking for the ends of {at}"), &error, remedy));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
+        let mut config = self.producer_config();
+        // Records wait for as long as the brokers are away; what is full is said by `send`.
+        config.set("client.id", name).set("message.timeout.ms", "0");
+        let (producer, context) = make_producer(&config, name)?;
+        Ok(Box::new(producer::KafkaProducer::new(producer, context, name)))
+    }
+
+    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+        Ok(Box::new(reader::KafkaReader::new(self, from, isolation)?))
+    }
+
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+        Ok(Box::new(member::KafkaMember::join(self, &options)?))
+    }
+
+    fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        let fetcher = self.fetcher(group, None, Isolation::ReadCommitted)?;
+        committed(fetcher.consumer(), group, of)
+    }
+}

@@ -1,0 +1,156 @@
+//! Topics: listing, making and changing them.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use futures_executor::block_on;
+use rdkafka::admin::{
+    AdminOptions, AlterConfig, ConfigEntry, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+    TopicResult,
+};
+use rdkafka::consumer::Consumer;
+use rdkafka::error::KafkaResult;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::errors::{explain, from_error};
+use super::{ANSWER, Shared};
+use crate::{BusError, Remedy, Result, TopicSpec};
+
+/// How long a changed setting may take to be shown.
+const TAKEN: Duration = Duration::from_secs(5);
+
+fn options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(ANSWER)).operation_timeout(Some(ANSWER))
+}
+
+/// Names, partition counts and replication.
+fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
+    let metadata = shared
+        .asking()
+        .fetch_metadata(None, ANSWER)
+        .map_err(|error| from_error(format!("listing topics at {}", shared.options.brokers), &error, Remedy::Retry))?;
+    let mut topics: Vec<_> = metadata
+        .topics()
+        .iter()
+        .filter(|topic| topic.name().starts_with(prefix) && !topic.name().starts_with("__"))
+        .map(|topic| {
+            let replication = topic.partitions().first().map_or(0, |partition| partition.replicas().len());
+            (topic.name().to_owned(), topic.partitions().len() as i32, replication as i32)
+        })
+        .collect();
+    topics.sort();
+    Ok(topics)
+}
+
+pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
+    let layout = layout(shared, prefix)?;
+    if layout.is_empty() {
+        return Ok(Vec::new());
+    }
+    let resources: Vec<_> = layout.iter().map(|(name, ..)| ResourceSpecifier::Topic(name)).collect();
+    let what = || format!("reading the settings of topics at {}", shared.options.brokers);
+    let described = block_on(shared.admin.describe_configs(&resources, &options()))
+        .map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+    layout
+        .iter()
+        .zip(described)
+        .map(|((name, partitions, replication), described)| {
+            let described = described.map_err(|code| BusError::new(Remedy::Retry, what(), explain(code, &code.to_string())))?;
+            let settings = described.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
+            Ok(TopicSpec { name: name.as_str().into(), partitions: *partitions, replication: *replication, settings })
+        })
+        .collect()
+}
+
+pub fn create(shared: &Shared, topic: &TopicSpec) -> Result<()> {
+    let what = format!("creating topic {}", topic.name);
+    let mut new = NewTopic::new(&topic.name, topic.partitions, TopicReplication::Fixed(topic.replication));
+    for (name, value) in &topic.settings {
+        new = new.set(name, value);
+    }
+    let outcome = block_on(shared.admin.create_topics([&new], &options()));
+    settle(&what, outcome)?;
+    await_partitions(shared, &what, &topic.name, topic.partitions)
+}
+
+pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()> {
+    let what = format!("adding partitions to topic {name}");
+    let count = usize::try_from(partitions)
+        .map_err(|_| BusError::new(Remedy::Stop, &what, format!("a topic cannot have {partitions} partitions")))?;
+    let outcome = block_on(shared.admin.create_partitions([&NewPartitions::new(name, count)], &options()));
+    settle(&what, outcome)?;
+    await_partitions(shared, &what, name, partitions)
+}
+
+pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+    let what = format!("changing settings of topic {name}");
+    // The request replaces everything that was set on the topic, so what is there is sent along.
+    let mut all: BTreeMap<_, _> = entries(shared, &what, name)?
+        .into_iter()
+        .filter(|entry| entry.source == ConfigSource::DynamicTopic)
+        .filter_map(|entry| Some((entry.name, entry.value?)))
+        .collect();
+    all.extend(settings.iter().map(|(name, value)| (name.clone(), value.clone())));
+    let mut change = AlterConfig::new(ResourceSpecifier::Topic(name));
+    for (name, value) in &all {
+        change = change.set(name, value);
+    }
+    block_on(shared.admin.alter_configs([&change], &options())).map_err(|error| from_error(&what, &error, Remedy::Retry))?;
+    // The client library does not pass on what the broker thinks of the values, so the result is looked at.
+    let begun = Instant::now();
+    loop {
+        let present = entries(shared, &what, name)?;
+        let taken = |setting: &String, value: &String| {
+            present.iter().any(|entry| entry.name == *setting && entry.value.as_ref() == Some(value))
+        };
+        let Some((setting, value)) = settings.iter().find(|(setting, value)| !taken(setting, value)) else {
+            return Ok(());
+        };
+        if begun.elapsed() > TAKEN {
+            return Err(BusError::new(
+                Remedy::Stop,
+                &what,
+                format!("the broker did not take {setting}={value}: check name and value, and the right to alter the topic"),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> {
+    let described = block_on(shared.admin.describe_configs([&ResourceSpecifier::Topic(name)], &options()))
+        .map_err(|error| from_error(what, &error, Remedy::Retry))?;
+    match described.into_iter().next() {
+        Some(Ok(described)) if !described.entries.is_empty() => Ok(described.entries),
+        Some(Err(code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),
+        _ => Err(BusError::new(Remedy::Stop, what, "the broker shows no settings: is the topic there, and may it be described?")),
+    }
+}
+
+fn settle(what: &str, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
+    let outcome = outcome.map_err(|error| from_error(what, &error, Remedy::Retry))?;
+    outcome.into_iter().try_for_each(|outcome| match outcome {
+        Ok(_) => Ok(()),
+        Err((_, Code::InvalidReplicationFactor)) => Err(BusError::new(
+            Remedy::Stop,
+            what,
+            "the cluster has too few brokers for this replication: ask for fewer copies or add brokers",
+        )),
+        Err((_, Code::TopicAlreadyExists)) => Err(BusError::new(Remedy::Stop, what, "it exists already")),
+        Err((_, code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),
+    })
+}
+
+/// The controller answers before every broker knows; the next call of the caller should find the partitions.
+fn await_partitions(shared: &Shared, what: &str, name: &str, partitions: i32) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        if layout(shared, name)?.iter().any(|(found, count, _)| found == name && *count >= partitions) {
+            return Ok(());
+        }
+        if begun.elapsed() > ANSWER {
+            return Err(BusError::new(Remedy::Retry, what, "the brokers do not show it yet"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

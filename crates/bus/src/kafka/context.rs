@@ -1,0 +1,82 @@
+//! What the client library calls back: logs, errors, deliveries.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::KafkaError;
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::ProducerContext;
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+/// What became of records.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    pub acknowledged: AtomicU64,
+    pub failed: AtomicU64,
+    first_failure: Mutex<Option<(Code, String)>>,
+}
+
+impl Deliveries {
+    /// The first failure since the last call.
+    pub fn take_failure(&self) -> Option<(Code, String)> {
+        self.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Shared by all clients of the crate; each has its own.
+#[derive(Debug, Clone, Default)]
+pub struct Context {
+    pub deliveries: Arc<Deliveries>,
+    last_error: Arc<Mutex<Option<String>>>,
+}
+
+impl Context {
+    /// What went wrong last, for an error message.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match level {
+            RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
+                // Lost connections come back by themselves; what does not is an error of a call.
+                tracing::warn!(target: "librdkafka", facility, "{message}");
+                *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
+            }
+            RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice => tracing::info!(target: "librdkafka", facility, "{message}"),
+            RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+        }
+    }
+
+    fn stats_raw(&self, _: &[u8]) {}
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::warn!(target: "librdkafka", %error, "{reason}");
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+    }
+}
+
+impl ConsumerContext for Context {}
+
+impl ProducerContext for Context {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        match result {
+            Ok(_) => {
+                self.deliveries.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            Err((error, message)) => {
+                self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
+                let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
+                let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
+                first.get_or_insert_with(|| (code, format!("{error}, topic {}", rdkafka::Message::topic(message))));
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The consumer's event queue, read directly.
+//!
+//! The only unsafe code of the crate. The safe wrapper tells the end of a partition without its topic and offset, and both
+//! are needed: the processor knows that its state is complete by the offset at which a partition ended, control records
+//! included. Everything that leaves this module is owned.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use eadt_schemas::EventTime;
+use rdkafka::bindings as native;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use super::context::Context;
+use crate::{Header, Record, TopicPartition};
+
+/// What the client library has to say.
+#[derive(Debug)]
+pub enum Event {
+    Record(Record),
+    End { at: TopicPartition, position: i64 },
+    Assign(Vec<TopicPartition>),
+    Revoke(Vec<TopicPartition>),
+    Failed { code: Code, said: String, fatal: bool, at: Option<TopicPartition> },
+}
+
+/// A consumer and its queue.
+pub struct Events {
+    queue: NonNull<native::rd_kafka_queue_t>,
+    /// Taken by [`Drop`].
+    consumer: Option<BaseConsumer<Context>>,
+    topics: Vec<Arc<str>>,
+    names: Vec<Arc<str>>,
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Events").field("topics", &self.topics).finish_non_exhaustive()
+    }
+}
+
+// SAFETY: librdkafka's queues may be used from any thread; nothing here is bound to the one that made it.
+#[allow(unsafe_code)]
+unsafe impl Send for Events {}
+
+/// Destroys the event when it goes out of scope.
+struct Owned(NonNull<native::rd_kafka_event_t>);
+
+impl Drop for Owned {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from `rd_kafka_queue_poll` and is destroyed only here.
+        unsafe { native::rd_kafka_event_destroy(self.0.as_ptr()) }
+    }
+}
+
+impl Events {
+    /// The consumer must have a group id: only then all its events come to one queue.
+    #[allow(unsafe_code)]
+    pub fn new(consumer: BaseConsumer<Context>) -> Option<Self> {
+        // SAFETY: the client lives as long as `consumer`; the queue handle is released in `drop`, before it.
+        let queue = unsafe { native::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
+        Some(Self { queue: NonNull::new(queue)?, consumer: Some(consumer), topics: Vec::new(), names: Vec::new() })
+    }
+
+    pub fn consumer(&self) -> &BaseConsumer<Context> {
+        self.consumer.as_ref().expect("taken by drop only")
+    }
+
+    /// The next event; waits at most so long. `None` also for events that concern nobody.
+    #[allow(unsafe_code)]
+    pub fn next(&mut self, timeout: Duration) -> Option<Event> {
+        // Rounded up, so that a wait below a millisecond is not a spin.
+        let millis = i32::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+        // SAFETY: the queue is valid until `drop`.
+        let event = Owned(NonNull::new(unsafe { native::rd_kafka_queue_poll(self.queue.as_ptr(), millis) })?);
+        // SAFETY: the event is valid until `event` is dropped.
+        match unsafe { native::rd_kafka_event_type(event.0.as_ptr()) } {
+            native::RD_KAFKA_EVENT_FETCH => {
+                // SAFETY: a fetch event holds one message, valid as long as the event.
+                let message = unsafe { native::rd_kafka_event_message_next(event.0.as_ptr()).as_ref()? };
+                Some(self.message(message))
+            }
+            native::RD_KAFKA_EVENT_ERROR => Some(self.error(&event)),
+            native::RD_KAFKA_EVENT_REBALANCE => Some(self.rebalance(&event)),
+            _ => None,
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn message(&mut self, message: &native::rd_kafka_message_t) -> Event {
+        // SAFETY: a fetched message always has its topic; the name is a C string owned by it.
+        let topic = unsafe { CStr::from_ptr(native::rd_kafka_topic_name(message.rkt)) }.to_string_lossy();
+        let at = TopicPartition { topic: intern(&mut self.topics, &topic), partition: message.partition };
+        let code = Code::from(message.err);
+        if code == Code::PartitionEOF {
+            return Event::End { at, position: message.offset };
+        }
+        if code != Code::NoError {
+            // SAFETY: the text is valid as long as the message.
+            let said = unsafe { text(native::rd_kafka_message_errstr(message)) };
+            return Event::Failed { code, said, fatal: false, at: Some(at) };
+        }
+        let mut kind = native::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        // SAFETY: plain out-parameter.
+        let stamp = unsafe { native::rd_kafka_message_timestamp(message, &raw mut kind) };
+        let mut parts = Parts::default();
+        // SAFETY: pointer and length describe the message's own bytes.
+        let (key, value) = unsafe { (parts.add(message.key, message.key_len), parts.add(message.payload, message.len)) };
+        let headers = self.headers(message, &mut parts);
+        let buffer = Bytes::from(parts.0);
+        let slice = |range: Option<std::ops::Range<usize>>| range.map(|range| buffer.slice(range));
+        Event::Record(Record {
+            at,
+            offset: message.offset,
+            stamp: EventTime::from_millis(stamp),
+            key: slice(key),
+            value: slice(value),
+            headers: headers.into_iter().map(|(name, range)| (name, slice(range).unwrap_or_default())).collect::<Vec<Header>>(),
+        })
+    }
+
+    #[allow(unsafe_code)]
+    fn headers(
+        &mut self,
+        message: &native::rd_kafka_message_t,
+        parts: &mut Parts,
+    ) -> Vec<(Arc<str>, Option<std::ops::Range<usize>>)> {
+        let mut list = ptr::null_mut();
+        // SAFETY: plain out-parameter; the list belongs to the message.
+        if Code::from(unsafe { native::rd_kafka_message_headers(message, &raw mut list) }) != Code::NoError {
+            return Vec::new();
+        }
+        let mut headers = Vec::with_capacity(8);
+        loop {
+            let (mut name, mut value, mut length) = (ptr::null(), ptr::null(), 0);
+            // SAFETY: plain out-parameters; beyond the last header an error comes back.
+            let found =
+                unsafe { native::rd_kafka_header_get_all(list, headers.len(), &raw mut name, &raw mut value, &raw mut length) };
+            if Code::from(found) != Code::NoError {
+                return headers;
+            }
+            // SAFETY: name is a C string and value has `length` bytes, both owned by the message.
+            let (name, value) = unsafe { (CStr::from_ptr(name), parts.add(value.cast_mut(), length)) };
+            headers.push((intern(&mut self.names, &name.to_string_lossy()), value));
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn error(&mut self, event: &Owned) -> Event {
+        let event = event.0.as_ptr();
+        // SAFETY: the event is valid; texts live as long as it does; the partition is ours to destroy.
+        unsafe {
+            let code = Code::from(native::rd_kafka_event_error(event));
+            let said = text(native::rd_kafka_event_error_string(event));
+            let fatal = native::rd_kafka_event_error_is_fatal(event) != 0;
+            let mut at = None;
+            let partition = native::rd_kafka_event_topic_partition(event);
+            if let Some(found) = partition.as_ref() {
+                let topic = CStr::from_ptr(found.topic).to_string_lossy();
+                let of = TopicPartition { topic: intern(&mut self.topics, &topic), partition: found.partition };
+                let position = found.offset;
+                native::rd_kafka_topic_partition_destroy(partition);
+                if code == Code::PartitionEOF {
+                    return Event::End { at: of, position };
+                }
+                at = Some(of);
+            }
+            Event::Failed { code, said, fatal, at }
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn rebalance(&mut self, event: &Owned) -> Event {
+        let event = event.0.as_ptr();
+        // SAFETY: the list belongs to the event and is only read.
+        let (code, list) = unsafe {
+            let list = native::rd_kafka_event_topic_partition_list(event).as_ref();
+            let list = list.map_or(&[][..], |list| match usize::try_from(list.cnt) {
+                Ok(count) if count > 0 => std::slice::from_raw_parts(list.elems, count),
+                _ => &[],
+            });
+            (Code::from(native::rd_kafka_event_error(event)), list)
+        };
+        let partitions = list
+            .iter()
+            .map(|element| {
+                // SAFETY: the name is a C string owned by the list.
+                let topic = unsafe { CStr::from_ptr(element.topic) }.to_string_lossy();
+                TopicPartition { topic: intern(&mut self.topics, &topic), partition: element.partition }
+            })
+            .collect();
+        match code {
+            Code::AssignPartitions => Event::Assign(partitions),
+            Code::RevokePartitions => Event::Revoke(partitions),
+            code => Event::Failed { code, said: "the group could not be balanced".into(), fatal: false, at: None },
+        }
+    }
+}
+
+impl Drop for Events {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: obtained once in `new`, not used afterwards.
+        unsafe { native::rd_kafka_queue_destroy(self.queue.as_ptr()) };
+        let Some(consumer) = self.consumer.take() else { return };
+        // Closing has been seen to hang while partitions are assigned; without any it does not, and if it ever does, only
+        // this thread stays behind.
+        drop(consumer.unassign());
+        // Carries nothing: its end is the news.
+        let (tell, told) = std::sync::mpsc::sync_channel::<()>(0);
+        let closing = std::thread::Builder::new().name("kafka-close".into()).spawn(move || {
+            drop(consumer);
+            drop(tell);
+        });
+        if closing.is_ok() && told.recv_timeout(Duration::from_secs(10)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            tracing::error!("a Kafka consumer does not close; its thread is left behind");
+        }
+    }
+}
+
+/// Key, value and header values of one message in one buffer.
+#[derive(Default)]
+struct Parts(Vec<u8>);
+
+impl Parts {
+    /// # Safety
+    /// `begin` is null, or `length` bytes can be read from it.
+    #[allow(unsafe_code)]
+    unsafe fn add(&mut self, begin: *const c_void, length: usize) -> Option<std::ops::Range<usize>> {
+        if begin.is_null() {
+            return None;
+        }
+        let from = self.0.len();
+        // SAFETY: promised by the caller.
+        self.0.extend_from_slice(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), length) });
+        Some(from..self.0.len())
+    }
+}
+
+/// # Safety
+/// `said` is null or a C string.
+#[allow(unsafe_code)]
+unsafe fn text(said: *const std::ffi::c_char) -> String {
+    if said.is_null() {
+        return String::new();
+    }
+    // SAFETY: promised by the caller.
+    unsafe { CStr::from_ptr(said) }.to_string_lossy().into_owned()
+}
+
+/// One text for all records; bounded, since foreign producers may invent names without end.
+fn intern(known: &mut Vec<Arc<str>>, name: &str) -> Arc<str> {
+    if let Some(known) = known.iter().find(|known| &***known == name) {
+        return Arc::clone(known);
+    }
+    let name: Arc<str> = name.into();
+    if known.len() < 64 {
+        known.push(Arc::clone(&name));
+    }
+    name
+}

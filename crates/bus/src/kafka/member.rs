@@ -1,0 +1,265 @@
+//! Members of consumer groups: what they read, and atomic steps.
+//!
+//! A transaction is opened only at the commit. After any answer that leaves its outcome open the member is dead: its producer
+//! must be made anew, which fences whatever the broker still holds of the old one.
+
+use std::time::{Duration, Instant};
+
+use rdkafka::consumer::{CommitMode, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaError};
+use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::KafkaBus;
+use super::context::Context;
+use super::errors::{from_code, from_error};
+use super::fetch::{Fetcher, Rebalance};
+use super::producer::{hand_over, settle};
+use crate::{BusError, Isolation, Member, MemberOptions, Polled, Reader, Remedy, Result, Step, TopicPartition};
+
+/// Below the session timeout, so that a dead member's transaction is over before its partitions move.
+pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
+pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// Calls that a broker answers.
+const ANSWER: Duration = Duration::from_secs(30);
+
+struct Transactional {
+    producer: BaseProducer<Context>,
+    context: Context,
+}
+
+pub struct KafkaMember {
+    group: String,
+    fetcher: Fetcher,
+    transactional: Option<Transactional>,
+    /// Partitions told as revoked; the next poll gives them away.
+    leaving: bool,
+    /// Why nothing more can be committed.
+    dead: Option<String>,
+    subscribed_plainly: bool,
+}
+
+impl std::fmt::Debug for KafkaMember {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KafkaMember").field("group", &self.group).finish_non_exhaustive()
+    }
+}
+
+impl KafkaMember {
+    pub fn join(bus: &KafkaBus, options: &MemberOptions) -> Result<Self> {
+        bus.require_topics(&options.topics)?;
+        // First of all: it fences older members of the instance, and ends what they left open.
+        let transactional = match &options.instance {
+            None => None,
+            Some(instance) => {
+                let (producer, context) = bus.transactional_producer(instance)?;
+                producer
+                    .init_transactions(ANSWER)
+                    .map_err(|error| from_error(format!("starting transactions of {instance}"), &error, Remedy::Restart))?;
+                Some(Transactional { producer, context })
+            }
+        };
+        let fetcher = bus.fetcher(&options.group, options.instance.as_deref(), Isolation::ReadCommitted)?;
+        let topics: Vec<&str> = options.topics.iter().map(|topic| &**topic).collect();
+        fetcher
+            .consumer()
+            .subscribe(&topics)
+            .map_err(|error| from_error(format!("joining group {}", options.group), &error, Remedy::Stop))?;
+        Ok(Self {
+            group: options.group.clone(),
+            fetcher,
+            transactional,
+            leaving: false,
+            dead: None,
+            subscribed_plainly: options.instance.is_none(),
+        })
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        self.dead.as_ref().map_or(Ok(()), |why| {
+            Err(BusError::new(Remedy::Restart, self.what(), format!("the outcome of an earlier step is open: {why}")))
+        })
+    }
+
+    fn what(&self) -> String {
+        format!("committing for group {}", self.group)
+    }
+
+    fn commit_positions(&self, positions: &TopicPartitionList) -> Result<()> {
+        if positions.count() == 0 {
+            return Ok(());
+        }
+        // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
+        self.fetcher
+            .consumer()
+            .commit(positions, CommitMode::Sync)
+            .map_err(|error| from_error(self.what(), &error, Remedy::Restart))
+    }
+
+    fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
+        let what = self.what();
+        let Some(Transactional { producer, context }) = &self.transactional else { return Ok(()) };
+        context.deliveries.take_failure();
+        if let Some((code, said)) = producer.client().fatal_error() {
+            return Err(from_code(what, code, &said, Remedy::Restart));
+        }
+        producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
+        // Nothing is decided before the commit is asked for: everything up to there can be taken back for certain.
+        if let Err(error) = fill(producer, context, step, positions, &self.fetcher, &what) {
+            // A fatal error purges what was in flight, and the purge is all that the deliveries tell.
+            if let Some((code, said)) = producer.client().fatal_error() {
+                self.dead = Some(said.clone());
+                return Err(from_code(what, code, &said, Remedy::Restart));
+            }
+            if let Err(not_aborted) = abort(producer) {
+                self.dead = Some(not_aborted.to_string());
+            }
+            return Err(error);
+        }
+        match producer.commit_transaction(ANSWER) {
+            Ok(()) => Ok(()),
+            Err(KafkaError::Transaction(error)) if error.txn_requires_abort() => {
+                if let Err(not_aborted) = abort(producer) {
+                    self.dead = Some(not_aborted.to_string());
+                }
+                Err(transaction_error(&what, &error))
+            }
+            Err(error) => {
+                self.dead = Some(error.to_string());
+                Err(from_error(&what, &error, Remedy::Restart))
+            }
+        }
+    }
+}
+
+/// Everything of a step but its commit.
+fn fill(
+    producer: &BaseProducer<Context>,
+    context: &Context,
+    step: &Step,
+    positions: &TopicPartitionList,
+    fetcher: &Fetcher,
+    what: &str,
+) -> Result<()> {
+    let deadline = Instant::now() + TRANSACTION_TIMEOUT;
+    let late = || BusError::new(Remedy::Restart, what, "the broker did not take the outputs in time; they were taken back");
+    for output in &step.outputs {
+        while !hand_over(producer, output).map_err(|error| from_error(what, &error, Remedy::Restart))? {
+            if Instant::now() >= deadline {
+                return Err(late());
+            }
+            producer.poll(Duration::from_millis(1));
+        }
+    }
+    if !settle(producer, deadline) {
+        return Err(late());
+    }
+    if let Some((code, said)) = context.deliveries.take_failure() {
+        return Err(from_code(what, code, &said, Remedy::Restart));
+    }
+    if positions.count() > 0 {
+        let membership = fetcher
+            .consumer()
+            .group_metadata()
+            .ok_or_else(|| BusError::new(Remedy::Restart, what, "the member is not in its group any more"))?;
+        producer.send_offsets_to_transaction(positions, &membership, TRANSACTION_TIMEOUT).map_err(|error| match error {
+            KafkaError::Transaction(error) => transaction_error(what, &error),
+            error => from_error(what, &error, Remedy::Restart),
+        })?;
+    }
+    Ok(())
+}
+
+fn abort(producer: &BaseProducer<Context>) -> Result<(), KafkaError> {
+    let begun = Instant::now();
+    loop {
+        producer.poll(Duration::ZERO);
+        match producer.abort_transaction(ANSWER) {
+            Err(KafkaError::Transaction(error)) if error.is_retriable() && begun.elapsed() < ANSWER => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+fn transaction_error(what: &str, error: &RDKafkaError) -> BusError {
+    from_code(what, error.code(), &error.to_string(), Remedy::Restart)
+}
+
+impl Reader for KafkaMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+        self.check_alive()?;
+        if std::mem::take(&mut self.leaving) {
+            self.fetcher.clear()?;
+        }
+        match self.fetcher.poll(max, timeout, into)? {
+            None => {}
+            Some(Rebalance::Assign(partitions)) => {
+                self.fetcher.set_partitions(&partitions)?;
+                into.push(Polled::Assigned(partitions));
+            }
+            Some(Rebalance::Revoke(partitions)) if self.fetcher.consumer().assignment_lost() => {
+                self.fetcher.clear()?;
+                into.push(Polled::Lost(partitions));
+            }
+            Some(Rebalance::Revoke(partitions)) => {
+                self.leaving = true;
+                into.push(Polled::Revoked(partitions));
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.fetcher.pause(at)
+    }
+
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.fetcher.resume(at)
+    }
+}
+
+impl Member for KafkaMember {
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
+        self.fetcher.start(at, offset)
+    }
+
+    fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        super::committed(self.fetcher.consumer(), &self.group, of)
+    }
+
+    fn commit(&mut self, step: Step) -> Result<()> {
+        self.check_alive()?;
+        if step.outputs.is_empty() && step.positions.is_empty() {
+            return Ok(());
+        }
+        let mut positions = TopicPartitionList::with_capacity(step.positions.len());
+        for (at, offset) in &step.positions {
+            positions
+                .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
+                .map_err(|error| from_error(format!("{}, {at}", self.what()), &error, Remedy::Stop))?;
+        }
+        if self.transactional.is_some() {
+            return self.commit_transaction(&step, &positions);
+        }
+        if !step.outputs.is_empty() {
+            return Err(BusError::new(
+                Remedy::Stop,
+                self.what(),
+                "a member without an instance commits positions only, never outputs",
+            ));
+        }
+        self.commit_positions(&positions)
+    }
+}
+
+impl Drop for KafkaMember {
+    fn drop(&mut self) {
+        if let Err(error) = self.fetcher.clear() {
+            tracing::debug!(%error, "leaving group {}", self.group);
+        }
+        // A member with an instance keeps its place for its next life.
+        if self.subscribed_plainly {
+            self.fetcher.consumer().unsubscribe();
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Reading outside any group.
+
+use std::time::Duration;
+
+use super::KafkaBus;
+use super::fetch::Fetcher;
+use crate::{Bus, Isolation, Polled, Reader, Result, Start, TopicPartition};
+
+#[derive(Debug)]
+pub struct KafkaReader {
+    fetcher: Fetcher,
+}
+
+impl KafkaReader {
+    pub fn new(bus: &KafkaBus, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Self> {
+        // A group id is needed by the client library; nothing is ever committed for it.
+        let group = format!("{}-reader", bus.client_id());
+        let mut fetcher = bus.fetcher(&group, None, isolation)?;
+        let partitions: Vec<_> = from.iter().map(|(at, _)| at.clone()).collect();
+        fetcher.set_partitions(&partitions)?;
+        for (at, start) in from {
+            let offset = match start {
+                Start::Earliest => bus.watermarks(at)?.low,
+                Start::Latest => bus.watermarks(at)?.high,
+                Start::At(offset) => *offset,
+            };
+            fetcher.start(at, offset)?;
+        }
+        Ok(Self { fetcher })
+    }
+}
+
+impl Reader for KafkaReader {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
+        // Without a subscription there are no rebalances.
+        self.fetcher.poll(max, timeout, into).map(|_| ())
+    }
+
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.fetcher.pause(at)
+    }
+
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.fetcher.resume(at)
+    }
+}
