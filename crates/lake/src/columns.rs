@@ -174,15 +174,10 @@ impl Columns {
                 }
                 (None, Some(text)) => {
                     let known = plan.headers.iter().find(|(header, _)| *header == &**name);
-                    if let Some(&(_, index)) = known.filter(|(_, index)| first(16 + index)) {
-                        if plan.columns[index].kind == Kind::Text {
-                            self.text(index, text);
-                            continue;
-                        }
-                        if let Some(number) = text.parse::<i64>().ok().filter(|number| number.to_string() == text) {
-                            self.int(index, number);
-                            continue;
-                        }
+                    if let Some(&(_, index)) = known.filter(|(_, index)| first(16 + index))
+                        && self.known_header(index, text)
+                    {
+                        continue;
                     }
                 }
                 _ => {}
@@ -199,6 +194,24 @@ impl Columns {
         if !others.is_empty() {
             let text = serde_json::Value::Array(others).to_string();
             self.text(plan.common(Common::HeadersJson), &text);
+        }
+    }
+
+    /// False where the column cannot hold exactly this text.
+    fn known_header(&mut self, index: usize, text: &str) -> bool {
+        match self.plan.columns[index].kind {
+            Kind::Int => {
+                let number = text.parse::<i64>().ok().filter(|number| number.to_string() == text);
+                number.map(|number| self.int(index, number)).is_some()
+            }
+            Kind::Time => {
+                let time = text.parse::<EventTime>().ok().filter(|time| time.to_string() == text);
+                time.map(|time| self.time(index, time.micros())).is_some()
+            }
+            _ => {
+                self.text(index, text);
+                true
+            }
         }
     }
 

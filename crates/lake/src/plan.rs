@@ -158,7 +158,7 @@ const DEAD_LETTER: [(&str, &str, Kind, &str); 9] = {
         (h::ORIGIN_TOPIC, "origin_topic", Kind::Text, "topic of the refused record"),
         (h::ORIGIN_PARTITION, "origin_partition", Kind::Int, "partition of the refused record"),
         (h::ORIGIN_OFFSET, "origin_offset", Kind::Int, "offset of the refused record"),
-        (h::ORIGIN_TIMESTAMP, "origin_timestamp", Kind::Text, "append time of the refused record"),
+        (h::ORIGIN_TIMESTAMP, "origin_timestamp", Kind::Time, "append time of the refused record"),
         (h::ORIGIN_KEY, "origin_key", Kind::Text, "key of the refused record"),
         (h::REFUSED_BY, "refused_by", Kind::Text, "the service that refused it"),
     ]

@@ -164,9 +164,13 @@ impl<'a> View<'a> {
             add(header::CONTENT_TYPE, b"application/json");
         }
         for &(name, index) in &plan.headers {
-            match plan.columns[index].kind {
-                Kind::Int => self.int(index).into_iter().for_each(|number| add(name, number.to_string().as_bytes())),
-                _ => self.text(index).into_iter().for_each(|text| add(name, text.as_bytes())),
+            let text = match plan.columns[index].kind {
+                Kind::Int => self.int(index).map(|number| number.to_string()),
+                Kind::Time => self.time(index).map(|time| time.to_string()),
+                _ => self.text(index).map(str::to_owned),
+            };
+            if let Some(text) = text {
+                add(name, text.as_bytes());
             }
         }
         for (name, value) in &others {

@@ -166,6 +166,11 @@ impl Writer {
         self.partitions.get(&(topic, partition)).map(|open| open.first)
     }
 
+    /// The offset after the last one that a file or the open file stands for.
+    pub fn position(&self, topic: Topic, partition: i32) -> Option<i64> {
+        self.partitions.get(&(topic, partition)).map(|open| open.next)
+    }
+
     /// The partition whose open file is due at `now`, by rows, bytes, age or the memory of all.
     pub fn due(&self, now: EventTime) -> Option<(Topic, i32)> {
         let limits = &self.limits;

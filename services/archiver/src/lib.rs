@@ -1,1 +1,15 @@
-//! eadt-archiver
+//! The archiver: every topic of the log into Parquet, each offset in exactly one file.
+//!
+//! In: all topics through a group member. Out: files of an [`eadt_lake::Archive`]. Where a partition goes on is read from the
+//! files, never from the group: its committed positions only tell others how far the archive is. A full disk stops it, it
+//! says so, is not ready, and goes on when there is room; nothing is skipped. It never changes or decodes a record for
+//! anybody else, and memory is bounded: rows wait in memory until their file is complete, and then they are gone.
+
+mod clock;
+pub mod metrics;
+mod service;
+mod settings;
+
+pub use clock::Clock;
+pub use service::{Error, Service, run};
+pub use settings::Settings;

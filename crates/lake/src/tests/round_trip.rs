@@ -213,6 +213,7 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("ce_time", b"yesterday"),
         ("eadt_reason", b"late"),
         ("eadt_origin_offset", b"007"),
+        ("eadt_origin_timestamp", b"1767312000123"),
         ("trace", b"\x00\x01"),
     ]);
     odd.key = Some(Bytes::from_static(b"\xff\x00"));
@@ -223,6 +224,7 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("eadt_origin_topic", b"gpu.telemetry.v1"),
         ("eadt_origin_partition", b"3"),
         ("eadt_origin_offset", b"17"),
+        ("eadt_origin_timestamp", b"2026-01-02T00:00:00.123000Z"),
         ("traceparent", b"00-1"),
     ]));
     let rows = [bare, odd, full];

@@ -1,0 +1,99 @@
+use eadt_lake::Limits;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Where the archive lies and when a file of it is complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// A folder, or an object-store URL (`s3://…`, `gs://…`, `az://…`; these need a build with the feature
+    /// `object-stores`, and take credentials from the environment). Default: `archive` in the data folder.
+    pub location: String,
+    /// Consumer group. Archivers of one group share the partitions and must share the location. Default: `archiver`.
+    pub group: String,
+    /// A file is complete at this many rows, 1 to 100,000,000. Default: 983,040 (eight row groups).
+    pub roll_rows: usize,
+    /// A file is complete when its rows take this many bytes of memory, at least 64 KiB. Default: 128 MiB.
+    pub roll_bytes: usize,
+    /// A file is complete this many seconds after its first row, 0.1 to 86,400. Shorter: fresher, and more small files for
+    /// `eadt archive compact`. Default: 600.
+    pub roll_seconds: f64,
+    /// Memory of all rows that wait, in bytes, at least 1 MiB; past it the largest file is completed. Encoding a file takes
+    /// about as much again as its rows. Default: 256 MiB.
+    pub memory_bytes: usize,
+    /// At the end of the process: how long to go on reading until the log has nothing more, in seconds, 0 to 3,600.
+    /// Default: 5.
+    pub drain_seconds: f64,
+    /// Longest pause between attempts while the disk is full, or the store or the log is away, in seconds, 0.01 to 3,600.
+    /// Default: 30.
+    pub retry_max_seconds: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let limits = Limits::default();
+        Self {
+            location: "eadt-data/archive".to_owned(),
+            group: "archiver".to_owned(),
+            roll_rows: limits.rows,
+            roll_bytes: limits.bytes,
+            roll_seconds: limits.age_micros as f64 / 1e6,
+            memory_bytes: limits.total_bytes,
+            drain_seconds: 5.0,
+            retry_max_seconds: 30.0,
+        }
+    }
+}
+
+impl Settings {
+    /// The first value that is out of its range, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.location.is_empty() {
+            return Err("archiver.location is empty: name a folder or an object-store URL".to_owned());
+        }
+        if self.group.is_empty() {
+            return Err("archiver.group is empty: name a consumer group".to_owned());
+        }
+        for (name, value, low, high) in [
+            ("roll_rows", self.roll_rows as f64, 1.0, 1e8),
+            ("roll_bytes", self.roll_bytes as f64, 65_536.0, 1e12),
+            ("roll_seconds", self.roll_seconds, 0.1, 86_400.0),
+            ("memory_bytes", self.memory_bytes as f64, 1_048_576.0, 1e12),
+            ("drain_seconds", self.drain_seconds, 0.0, 3600.0),
+            ("retry_max_seconds", self.retry_max_seconds, 0.01, 3600.0),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(format!("archiver.{name} is {value}: give a number from {low} to {high}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            rows: self.roll_rows,
+            bytes: self.roll_bytes,
+            total_bytes: self.memory_bytes,
+            age_micros: (self.roll_seconds * 1e6) as i64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_in_range_and_others_are_named() {
+        assert_eq!(Settings::default().check(), Ok(()));
+        for (settings, name) in [
+            (Settings { location: String::new(), ..Settings::default() }, "location"),
+            (Settings { roll_rows: 0, ..Settings::default() }, "roll_rows"),
+            (Settings { roll_seconds: f64::NAN, ..Settings::default() }, "roll_seconds"),
+            (Settings { memory_bytes: 1, ..Settings::default() }, "memory_bytes"),
+        ] {
+            assert!(settings.check().unwrap_err().contains(name));
+        }
+        assert!(serde_json::from_str::<Settings>(r#"{"roll_row": 1}"#).is_err());
+    }
+}

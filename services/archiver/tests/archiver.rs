@@ -1,0 +1,345 @@
+//! The archiver on the embedded log: every offset in exactly one file, whatever happens to it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eadt_archiver::{Clock, Error, Service, Settings, run};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Record, Start, Step, TopicPartition, topics};
+use eadt_lake::{Archive, Row};
+use eadt_schemas::v1::GpuTelemetry;
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::{Health, Metrics, Shutdown};
+
+const PARTITIONS: i32 = 2;
+/// 2026-01-02T00:00:00Z.
+const START: i64 = 1_767_312_000_000_000;
+
+fn log(dir: &Path, stamps: Stamps) -> EmbeddedLog {
+    let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() }).unwrap();
+    if log.topics("eadt.").unwrap().is_empty() {
+        for topic in topics::desired("eadt.", PARTITIONS, 1) {
+            log.create_topic(&topic).unwrap();
+        }
+    }
+    log
+}
+
+fn stamps(at: &Arc<AtomicI64>) -> Stamps {
+    let at = at.clone();
+    Stamps::Injected(Arc::new(move || EventTime::from_micros(at.load(Ordering::Relaxed))))
+}
+
+/// One atomic step with a few records of several topics; steps burn offsets.
+fn step(log: &EmbeddedLog, n: i64) {
+    let options = MemberOptions { group: "tests".to_owned(), instance: Some("tests".to_owned()), topics: Vec::new() };
+    let mut member = log.member(options).unwrap();
+    let telemetry = |gpu: i64| {
+        let event = GpuTelemetry {
+            time: EventTime::from_micros(START + n * 100_000 - gpu),
+            device: format!("GPU-{gpu}"),
+            collector: "c".to_owned(),
+            power_watts: Some(200.0 + n as f64 / 3.0),
+            ..GpuTelemetry::default()
+        };
+        serde_json::to_vec(&event).unwrap()
+    };
+    let mut outputs: Vec<Outgoing> =
+        (0..8).map(|gpu| outgoing(Topic::GpuTelemetry, &format!("ns/job-{}", gpu % 4), Some(telemetry(gpu)))).collect();
+    outputs.push(outgoing(Topic::ProcessorState, "ns/job-1", Some(vec![0, 159, n as u8])));
+    outputs.push(outgoing(
+        Topic::Workloads,
+        "ns/job-1",
+        (n % 3 > 0).then(|| br#"{"workload":"ns/job-1","layout":{},"bounds":{},"odd":[1]}"#.to_vec()),
+    ));
+    outputs.push(outgoing(Topic::DeadLetters, "x", Some(b"not json".to_vec())));
+    member.commit(Step { outputs, positions: Vec::new() }).unwrap();
+}
+
+fn outgoing(topic: Topic, key: &str, value: Option<Vec<u8>>) -> Outgoing {
+    Outgoing {
+        topic: format!("eadt.{topic}").into(),
+        partition: None,
+        key: Some(Bytes::copy_from_slice(key.as_bytes())),
+        value: value.map(Bytes::from),
+        headers: vec![(Arc::from("ce_specversion"), Bytes::from_static(b"1.0")), (Arc::from("trace"), Bytes::from_static(b"t"))],
+    }
+}
+
+struct Running {
+    thread: JoinHandle<Result<(), Error>>,
+    shutdown: Shutdown,
+    metrics: Metrics,
+    health: Health,
+}
+
+impl Running {
+    fn stop(self) -> Result<(), Error> {
+        self.shutdown.cancel();
+        self.thread.join().unwrap()
+    }
+}
+
+fn settings(place: &Path) -> Settings {
+    Settings { location: place.to_str().unwrap().to_owned(), roll_rows: 100, retry_max_seconds: 0.05, ..Settings::default() }
+}
+
+fn start(log: &EmbeddedLog, settings: Settings, clock: Clock) -> Running {
+    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let service = Service {
+        settings,
+        prefix: "eadt.".to_owned(),
+        bus: Arc::new(log.clone()),
+        clock,
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("archiver"),
+    };
+    Running { thread: std::thread::spawn(move || run(&service)), shutdown, metrics, health }
+}
+
+fn until(what: &str, mut true_yet: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !true_yet() {
+        assert!(began.elapsed() < Duration::from_mins(1), "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Everything the log holds, by topic and partition, and where each partition ends.
+fn records(log: &EmbeddedLog) -> BTreeMap<(Topic, i32), (Vec<Record>, i64)> {
+    let mut found = BTreeMap::new();
+    for topic in Topic::ALL {
+        for partition in 0..PARTITIONS {
+            let at = TopicPartition::new(format!("eadt.{topic}"), partition);
+            let mut reader = log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+            let (mut records, mut end) = (Vec::new(), None);
+            while end.is_none() {
+                let mut polled = Vec::new();
+                reader.poll(1_000, Duration::from_secs(5), &mut polled).unwrap();
+                for item in polled {
+                    match item {
+                        Polled::Record(record) => records.push(record),
+                        Polled::End { position, .. } => end = Some(position),
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            found.insert((topic, partition), (records, end.unwrap()));
+        }
+    }
+    found
+}
+
+/// The archive holds exactly the log, ranges adjoin, and every range ends where the log does.
+fn check(log: &EmbeddedLog, place: &Path) {
+    let archive = Archive::folder(place).unwrap();
+    let listing = archive.files().unwrap();
+    assert_eq!((listing.gaps.len(), listing.superseded.len()), (0, 0));
+    let mut total = 0;
+    for ((topic, partition), (records, end)) in records(log) {
+        let rows: Vec<Row> = archive.rows(&listing, topic, partition).map(Result::unwrap).collect();
+        assert_eq!(rows.len(), records.len(), "{topic} {partition}");
+        for (row, record) in rows.iter().zip(&records) {
+            assert_eq!((row.offset, row.stamp, &row.key), (record.offset, record.stamp, &record.key));
+            assert_eq!(row.header("trace"), record.header("trace"));
+            assert_eq!(row.value, record.value, "{topic} {partition} {}", record.offset);
+        }
+        total += rows.len();
+        if !records.is_empty() {
+            let (first, last) = listing.partitions()[&(topic, partition)];
+            assert_eq!((first, last), (0, end - 1), "{topic} {partition}: burnt offsets are part of the last range");
+        }
+    }
+    assert!(total > 0);
+}
+
+#[test]
+fn everything_is_archived_and_a_restart_goes_on_from_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    for round in 0..3 {
+        for n in 0..40 {
+            step(&log, round * 40 + n);
+        }
+        let running = start(&log, settings(&place), Clock::wall());
+        until("ready", || running.health.waiting().is_empty());
+        step(&log, round * 40 + 39);
+        running.stop().unwrap();
+        check(&log, &place);
+    }
+    let telemetry = TopicPartition::new("eadt.gpu.telemetry.v1", 0);
+    let end = records(&log)[&(Topic::GpuTelemetry, 0)].1;
+    assert_eq!(log.committed("archiver", &[telemetry]).unwrap(), [Some(end)], "others can see how far the archive is");
+    // The group's position is not what counts: without its files everything is archived again.
+    fs::remove_dir_all(&place).unwrap();
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
+fn files_are_completed_by_age_on_the_given_clock() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    let now = Arc::new(AtomicI64::new(START));
+    let clock = {
+        let now = now.clone();
+        Clock::new(move || EventTime::from_micros(now.load(Ordering::Relaxed)))
+    };
+    let running = start(&log, Settings { roll_rows: 1_000_000, roll_seconds: 600.0, ..settings(&place) }, clock);
+    step(&log, 0);
+    until("rows wait", || running.metrics.text().contains("eadt_archiver_waiting_rows 11"));
+    assert!(Archive::folder(&place).unwrap().files().unwrap().files.is_empty());
+    now.fetch_add(601_000_000, Ordering::Relaxed);
+    until("files are there", || running.metrics.text().contains("eadt_archiver_waiting_rows 0"));
+    assert!(running.metrics.text().contains("eadt_archiver_files_total{topic=\"workloads.v1\"} 1"));
+    running.stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
+fn a_store_that_refuses_stops_it_and_nothing_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    // Where the folder of a topic should be there is a file.
+    fs::create_dir(&place).unwrap();
+    let obstacle = place.join("topic=gpu.telemetry.v1");
+    fs::write(&obstacle, "x").unwrap();
+    let running = start(&log, settings(&place), Clock::wall());
+    for n in 0..60 {
+        step(&log, n);
+    }
+    until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
+    assert_eq!(running.health.waiting(), ["archiver"]);
+    for n in 60..90 {
+        step(&log, n);
+    }
+    until("it tried again", || running.metrics.text().contains("eadt_archiver_failures_total{part=\"store\"} 3"));
+    fs::remove_file(&obstacle).unwrap();
+    until("goes on", || running.health.waiting().is_empty());
+    assert!(running.metrics.text().contains("eadt_archiver_stalled 0"));
+    running.stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
+fn a_store_that_refuses_to_the_end_is_an_error_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    fs::create_dir(&place).unwrap();
+    fs::write(place.join("topic=gpu.telemetry.v1"), "x").unwrap();
+    for n in 0..30 {
+        step(&log, n);
+    }
+    let running = start(&log, Settings { drain_seconds: 0.3, ..settings(&place) }, Clock::wall());
+    until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
+    let error = running.stop().unwrap_err();
+    assert!(matches!(error, Error::Unwritten(_)) && error.to_string().contains("next start"), "{error}");
+    fs::remove_file(place.join("topic=gpu.telemetry.v1")).unwrap();
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
+fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let at = Arc::new(AtomicI64::new(START));
+    let log = log(&dir.path().join("log"), stamps(&at));
+    step(&log, 0);
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    for n in 1..20 {
+        step(&log, n);
+    }
+    at.fetch_add(30 * 86_400_000_000, Ordering::Relaxed);
+    step(&log, 20);
+    log.maintain(EventTime::from_micros(at.load(Ordering::Relaxed))).unwrap();
+    let low = log.watermarks(&TopicPartition::new("eadt.gpu.telemetry.v1", 0)).unwrap().low;
+    let archive = Archive::folder(&place).unwrap();
+    let archived = archive.next_offsets().unwrap()[&(Topic::GpuTelemetry, 0)];
+    assert!(low > archived, "the log deleted {archived} to {low}");
+    let running = start(&log, settings(&place), Clock::wall());
+    until("ready", || running.health.waiting().is_empty());
+    assert!(!running.metrics.text().contains("eadt_archiver_deleted_offsets_total 0"));
+    running.stop().unwrap();
+    let listing = archive.files().unwrap();
+    assert_eq!(listing.gaps, []);
+    let rows: Vec<Row> = archive.rows(&listing, Topic::GpuTelemetry, 0).map(Result::unwrap).collect();
+    assert!(rows.iter().any(|row| row.offset < archived) && rows.iter().any(|row| row.offset >= low));
+    assert!(!rows.iter().any(|row| (archived..low).contains(&row.offset)));
+}
+
+#[test]
+fn an_archive_of_another_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let first = log(&dir.path().join("log"), Stamps::Wall);
+    for n in 0..5 {
+        step(&first, n);
+    }
+    start(&first, settings(&place), Clock::wall()).stop().unwrap();
+    let second = log(&dir.path().join("another"), Stamps::Wall);
+    step(&second, 0);
+    let running = start(&second, settings(&place), Clock::wall());
+    let error = running.thread.join().unwrap().unwrap_err();
+    assert!(matches!(error, Error::Ahead { .. }) && error.to_string().contains("another location"), "{error}");
+    let running = start(&second, Settings { roll_rows: 0, ..settings(&place) }, Clock::wall());
+    assert!(matches!(running.thread.join().unwrap(), Err(Error::Settings(_))));
+    fs::write(place.join("data.parquet"), "PAR1").unwrap();
+    let error = start(&first, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err();
+    assert!(error.to_string().contains("data.parquet"), "{error}");
+}
+
+const CHILD: &str = "EADT_ARCHIVER_TEST_CHILD";
+
+/// Not a test of its own: the process that the next test kills.
+#[test]
+fn child_that_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD).map(PathBuf::from) else { return };
+    let log = log(&dir.join("log"), Stamps::Wall);
+    let running = start(&log, Settings { roll_rows: 20, ..settings(&dir.join("archive")) }, Clock::wall());
+    for n in 0_i64.. {
+        step(&log, n);
+        assert!(!running.thread.is_finished());
+    }
+}
+
+#[test]
+fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    drop(log(&dir.path().join("log"), Stamps::Wall));
+    let mut files = 0;
+    for round in 0..8 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_is_killed", "--nocapture"])
+            .env(CHILD, dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // From one more file on, at a moment that differs from round to round.
+        let more = |files| Archive::folder(&place).unwrap().files().is_ok_and(|listing| listing.files.len() > files);
+        until("another file", || more(files));
+        std::thread::sleep(Duration::from_millis(17 * round));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let listing = Archive::folder(&place).unwrap().files().unwrap();
+        assert_eq!((listing.gaps.len(), listing.superseded.len()), (0, 0), "round {round}");
+        files = listing.files.len();
+    }
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    check(&log, &place);
+}
