@@ -16,7 +16,15 @@ use serde_json::json;
 const PERIOD: Duration = Duration::from_millis(100);
 const CHECK_SECONDS: f64 = 5.0;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::process::ExitCode {
+    if let Err(error) = run() {
+        eprintln!("{error}");
+        return std::process::ExitCode::FAILURE;
+    }
+    std::process::ExitCode::SUCCESS
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (mut library, mut samples) = (None, 20_u32);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {

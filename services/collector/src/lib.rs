@@ -7,8 +7,8 @@
 //! sent + dropped.
 //!
 //! Sources stand behind one trait ([`source::Source`]) and hand events to one [`outlet::Outlet`]; one thread publishes
-//! from a bounded [`buffer`]. Each source names itself in `collector`: `NAME/nvml`, `NAME/dcgm`, `NAME/progress`,
-//! `NAME/job`. A graceful stop marks the last event of everything `last`; then the buffer is drained.
+//! from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
+//! `job/NAME`; the processor prefers `nvml` where several tell of one GPU. A graceful stop marks the last event of everything `last`; then the buffer is drained.
 
 pub mod assignments;
 pub mod buffer;
@@ -161,7 +161,7 @@ fn sources(
     assignments: &Assignments,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let clock = &environment.clock;
-    let named = |kind: &str| format!("{}/{kind}", settings.name);
+    let named = |kind: &str| format!("{kind}/{}", settings.name);
     let mut sources: Vec<Box<dyn Source>> = Vec::new();
     if let Some(nvml) = settings.nvml.clone() {
         let context = nvml::Context {

@@ -56,6 +56,10 @@ pub struct RequestLabel {
     pub code: u16,
 }
 
+fn touch<L: Clone + std::hash::Hash + Eq, M: Default>(family: &Family<L, M>, label: &L) {
+    drop(family.get_or_create(label));
+}
+
 /// All metrics of the collector. Clones share them.
 #[derive(Debug, Clone)]
 pub struct CollectorMetrics {
@@ -163,6 +167,26 @@ impl CollectorMetrics {
         all
     }
 
+    /// Gives every labelled metric one series, so that what is written about the registry misses none: a family
+    /// without series does not show.
+    pub fn touch(&self) {
+        let device = DeviceLabel { device: String::new() };
+        let call = DeviceCallLabel { device: String::new(), call: "" };
+        touch(&self.sampled, &SourceLabel { source: "" });
+        touch(&self.dropped, &ReasonLabel { reason: "" });
+        touch(&self.device_up, &device);
+        touch(&self.device_stuck, &device);
+        touch(&self.samples_missed, &device);
+        touch(&self.counter_trusted, &device);
+        touch(&self.counter_error, &device);
+        touch(&self.counter_resets, &device);
+        touch(&self.readings_failed, &call);
+        touch(&self.readings_implausible, &call);
+        touch(&self.scrapes, &ScrapeLabel { target: String::new(), outcome: "" });
+        touch(&self.scrape_skipped, &SkippedLabel { target: String::new(), kind: "" });
+        touch(&self.requests, &RequestLabel { endpoint: "", code: 0 });
+    }
+
     pub(crate) fn drop_events(&self, reason: &'static str, count: u64) {
         if count > 0 {
             self.dropped.get_or_create(&ReasonLabel { reason }).inc_by(count);
@@ -173,5 +197,24 @@ impl CollectorMetrics {
         if count > 0 {
             self.scrape_skipped.get_or_create(&SkippedLabel { target: target.to_owned(), kind }).inc_by(count);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn touching_shows_every_metric() {
+        let metrics = Metrics::default();
+        let shown = |text: String| text.lines().filter(|line| line.starts_with("# HELP")).count();
+        let all = CollectorMetrics::new(&metrics);
+        let before = shown(metrics.text());
+        all.touch();
+        let source = include_str!("metrics.rs");
+        let registered =
+            source.split("fn register(").nth(1).unwrap().split("\n    }\n").next().unwrap().matches("registry.register").count();
+        assert!(before < registered);
+        assert_eq!(shown(metrics.text()), registered);
     }
 }

@@ -97,7 +97,7 @@ async fn every_reading_arrives_in_our_units() {
         time: whole.time,
         workload: Some("n/a".into()),
         device: "GPU-fake-0".into(),
-        collector: "host/nvml".into(),
+        collector: "nvml/host".into(),
         meter: Meter::Gpu,
         origin: Origin::Measured,
         node: Some("host".into()),

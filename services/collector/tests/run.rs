@@ -62,7 +62,7 @@ async fn an_exporter_a_job_and_reports_of_another_end_marked_and_balanced() {
     assert!(metrics.text().contains(&format!("eadt_collector_events_sent_total {}", records.len())));
 
     let telemetry = bus.telemetry();
-    assert!(telemetry.iter().all(|e| e.workload.as_deref() == Some("n/train") && e.collector == "host/dcgm"));
+    assert!(telemetry.iter().all(|e| e.workload.as_deref() == Some("n/train") && e.collector == "dcgm/host"));
     assert!(telemetry.windows(2).all(|pair| pair[0].time <= pair[1].time));
     assert_eq!(telemetry.iter().map(|e| e.last).filter(|last| *last).count(), 1);
     assert!(telemetry.last().unwrap().last);
@@ -73,10 +73,10 @@ async fn an_exporter_a_job_and_reports_of_another_end_marked_and_balanced() {
         .collect();
     let of = |workload: &str| progress.iter().filter(|e| e.workload == workload).collect::<Vec<_>>();
     let (train, other) = (of("n/train"), of("n/other"));
-    assert!(train.len() > 2 && train.iter().all(|e| e.collector == "host/job" && e.loss == Some(0.5)));
+    assert!(train.len() > 2 && train.iter().all(|e| e.collector == "job/host" && e.loss == Some(0.5)));
     assert_eq!(train.iter().filter(|e| e.last).count(), 1);
     let seen: Vec<_> = other.iter().map(|e| (e.phase, e.last, e.collector.as_str())).collect();
-    assert_eq!(seen, [(Phase::Started, false, "host/progress"), (Phase::Progress, true, "host/progress")]);
+    assert_eq!(seen, [(Phase::Started, false, "progress/host"), (Phase::Progress, true, "progress/host")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

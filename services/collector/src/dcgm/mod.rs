@@ -191,7 +191,7 @@ mod tests {
             outlet,
             metrics: metrics.clone(),
             assignments: Assignments::new(&[]),
-            collector: "h/dcgm".into(),
+            collector: "dcgm/h".into(),
             target: "t".into(),
             complained: false,
         };

@@ -390,7 +390,10 @@ impl Gpu for NvmlGpu<'_> {
     }
 
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
-        let (yes, no): (Vec<_>, Vec<_>) = Call::ALL.into_iter().partition(|call| self.asks(*call));
+        // Usage is not asked for where a field says the same.
+        let field = if self.usage_is_average { Call::PowerAverage } else { Call::PowerInstant };
+        let asked = Call::ALL.into_iter().filter(|call| *call != Call::PowerUsage || !self.asks(field));
+        let (yes, no): (Vec<_>, Vec<_>) = asked.partition(|call| self.asks(*call));
         let names = |calls: Vec<Call>| calls.into_iter().map(Call::name).collect();
         (names(yes), names(no))
     }

@@ -117,12 +117,13 @@ impl Source for NvmlSource {
         Box::pin(async move {
             let driver = self.driver.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
             let mut samplers = Vec::new();
+            let first = std::time::Instant::now();
             for index in self.gpus {
-                let sampler = Arc::new(Sampler::new(index, self.settings.clone(), self.context.clone()));
+                let sampler = Arc::new(Sampler::new(index, first, self.settings.clone(), self.context.clone()));
                 let (thread, driver) = (sampler.clone(), driver.clone());
                 std::thread::Builder::new()
                     .name(format!("gpu-{index}"))
-                    .spawn(move || thread.run(&*driver))
+                    .spawn(move || thread.run_supervised(&*driver))
                     .map_err(|error| SourceError::new(KIND, format!("cannot start a thread for GPU {index}: {error}")))?;
                 samplers.push(sampler);
             }

@@ -1,6 +1,7 @@
 //! One GPU's thread, and what others may know of it while it hangs in a call.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -67,11 +68,12 @@ struct Progress {
 }
 
 impl Sampler {
-    pub fn new(index: u32, settings: Nvml, context: Context) -> Self {
+    /// The first sample is due at `first`, the same for all GPUs: their samples then share wake-ups and log writes.
+    pub fn new(index: u32, first: Instant, settings: Nvml, context: Context) -> Self {
         let device = format!("index-{index}");
         context.up(&device, false);
         let state = State {
-            schedule: Schedule::new(Instant::now(), settings.period),
+            schedule: Schedule::new(first, settings.period),
             busy: None,
             stuck: false,
             device,
@@ -85,11 +87,24 @@ impl Sampler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread: opens the GPU, samples it, opens it again when it was lost, until stopped.
+    /// The thread. A panic costs the samples until it goes on, not the GPU.
+    pub fn run_supervised(&self, driver: &dyn Driver) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(driver))) {
+            let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+            tracing::error!(gpu = self.index, panic = text, "sampling a GPU panicked; it is tried again");
+            let device = self.lock().device.clone();
+            self.end_call();
+            self.context.up(&device, false);
+            // When stopping, the next run only says the last and ends.
+            self.wait_until(Instant::now() + self.settings.retry);
+        }
+    }
+
+    /// Opens the GPU, samples it, opens it again when it was lost, until stopped.
     pub fn run(&self, driver: &dyn Driver) {
         let mut progress =
             Progress { counter: self.new_check(), last_joules: None, slow_due: Instant::now(), complained: BTreeSet::new() };
-        loop {
+        while self.lock().stage == Stage::Running {
             self.begin_call();
             let mut lost = None;
             let opened = driver.with_gpu(self.index, &mut |gpu| {
@@ -225,15 +240,20 @@ impl Sampler {
         let tenants = self.context.assignments.of(&identity.uuid, Some(identity.index));
         let tenants: &[Tenant] = tenants.as_deref().unwrap_or_default();
         let mut state = self.lock();
-        // Nothing read, nothing said: the absence of a sample is the truth about it. So is it where the clock fell back.
-        if read_at == EventTime::default() || !plausible::has_reading(&sample) || !state.tenancy.accepts(read_at) {
-            let label = DeviceLabel { device: identity.uuid.clone() };
-            self.context.metrics.samples_missed.get_or_create(&label).inc();
-            return;
-        }
         if state.stage >= Stage::Closed {
             return;
         }
+        // Nothing read, nothing said: the absence of a sample is the truth about it.
+        let nothing = read_at == EventTime::default() || !plausible::has_reading(&sample);
+        if nothing || !state.tenancy.accepts(read_at) {
+            self.context.metrics.samples_missed.get_or_create(&DeviceLabel { device: identity.uuid.clone() }).inc();
+            if !nothing && progress.complained.insert("clock") {
+                tracing::warn!(device = identity.uuid, now = %read_at, newest = ?state.tenancy.newest(),
+                    "the clock fell back; samples are missing until it passes the newest one");
+            }
+            return;
+        }
+        progress.complained.remove("clock");
         let events = state.tenancy.observe(&sample, tenants);
         self.publish(&events);
     }

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -30,6 +31,9 @@ use crate::settings::Progress;
 use crate::source::{Boxed, Source, SourceError};
 
 const KIND: &str = "progress";
+
+/// How long a stop waits for requests under way.
+const STOP: Duration = Duration::from_secs(2);
 
 /// A source that was silent for so long is forgotten, in seconds; its job died without a farewell.
 const FORGET_SECONDS: f64 = 6.0 * 3600.0;
@@ -73,7 +77,8 @@ struct Endpoint {
     metrics: CollectorMetrics,
     clock: Arc<dyn Clock>,
     collector: String,
-    sources: Mutex<Sources>,
+    /// `None` after the end.
+    sources: Mutex<Option<Sources>>,
 }
 
 /// The source.
@@ -85,7 +90,7 @@ pub(crate) struct HttpSource {
 
 impl HttpSource {
     pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Arc<dyn Clock>, collector: String) -> Self {
-        let sources = Mutex::new(Sources::new(settings.sources));
+        let sources = Mutex::new(Some(Sources::new(settings.sources)));
         let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources };
         Self { endpoint: Arc::new(endpoint), listener: None }
     }
@@ -120,10 +125,17 @@ impl Source for HttpSource {
     fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
         Box::pin(async move {
             let listener = self.listener.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
-            axum::serve(listener, router(self.endpoint.clone()))
-                .with_graceful_shutdown(shutdown.cancelled_owned())
-                .await
-                .map_err(|error| SourceError::new(KIND, format!("the progress endpoint failed: {error}")))?;
+            let server = axum::serve(listener, router(self.endpoint.clone()))
+                .with_graceful_shutdown(shutdown.clone().cancelled_owned())
+                .into_future();
+            let too_late = async {
+                shutdown.cancelled().await;
+                tokio::time::sleep(STOP).await;
+            };
+            tokio::select! {
+                ended = server => ended.map_err(|error| SourceError::new(KIND, format!("the progress endpoint failed: {error}")))?,
+                () = too_late => tracing::warn!("a request to the progress endpoint did not end and is given up"),
+            }
             self.endpoint.end();
             Ok(())
         })
@@ -243,7 +255,7 @@ impl Endpoint {
         self.metrics.requests.get_or_create(&RequestLabel { endpoint, code: response.status().as_u16() }).inc();
     }
 
-    fn sources(&self) -> MutexGuard<'_, Sources> {
+    fn sources(&self) -> MutexGuard<'_, Option<Sources>> {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,7 +280,7 @@ impl Endpoint {
     fn trainer_status(&self, workload: String, body: &[u8]) -> Result<(), Rejection> {
         let update: StatusUpdate = parse(body, None)?;
         let now = self.clock.now();
-        let known = self.sources().last(&workload, 0).cloned();
+        let known = self.sources().as_ref().and_then(|sources| sources.last(&workload, 0).cloned());
         let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
         event.collector.clone_from(&self.collector);
         self.check(&event, now)?;
@@ -290,7 +302,10 @@ impl Endpoint {
     }
 
     fn take(&self, events: &[TrainingProgress]) -> Result<(), Rejection> {
-        let mut sources = self.sources();
+        let mut guard = self.sources();
+        let Some(sources) = guard.as_mut() else {
+            return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping; send it again later"));
+        };
         if !sources.has_room(events) {
             sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
         }
@@ -310,7 +325,7 @@ impl Endpoint {
     }
 
     fn end(&self) {
-        for event in self.sources().end() {
+        for event in self.sources().take().iter_mut().flat_map(Sources::end) {
             if let Err(refusal) = self.outlet.progress(KIND, &event) {
                 tracing::warn!(workload = event.workload, %refusal, "progress was refused");
             }
@@ -353,7 +368,7 @@ mod tests {
             sources: 3,
             max_future_seconds: Some(60.0),
         };
-        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "h/progress".into());
+        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "progress/h".into());
         let url = format!("http://{}", source.bind().await.unwrap());
         let shutdown = Shutdown::new();
         let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
@@ -438,6 +453,22 @@ mod tests {
             assert_eq!(answer.get("index").and_then(Value::as_u64), index.map(|index: usize| index as u64), "{shown}");
         }
         assert!(progress(&f.buffer).is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_never_ends_does_not_hold_up_a_stop() {
+        use tokio::io::AsyncWriteExt;
+        let f = start().await;
+        let mut stream = tokio::net::TcpStream::connect(f.url.trim_start_matches("http://")).await.unwrap();
+        let head = "POST /v1/progress HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+        stream.write_all(head.as_bytes()).await.unwrap();
+        assert_eq!(f.progress(r#"{"workload":"n/a"}"#).await.0, 202);
+        f.shutdown.cancel();
+        tokio::time::timeout(STOP * 5, f.task).await.expect("ends").unwrap().unwrap();
+        stream.write_all(br#""workload":"n/late"}"#).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let seen: Vec<_> = progress(&f.buffer).into_iter().map(|e| (e.workload, e.last)).collect();
+        assert_eq!(seen, [("n/a".to_owned(), false), ("n/a".to_owned(), true)], "nothing comes after the last");
     }
 
     #[tokio::test]

@@ -1,0 +1,112 @@
+//! What the collector costs: eight GPUs at 10 Hz into the embedded log, for a minute; prints one JSON line with CPU
+//! and memory of this process. The GPUs are in this process and answer at once: what NVML itself costs comes on top.
+//!
+//! `cargo run --release -p eadt-collector --example overhead -- [SECONDS]`
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::Bus;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_collector::nvml::{Driver, FailedReading, Gpu, Identity, Lost};
+use eadt_collector::{Environment, RawSettings};
+use eadt_schemas::Topic;
+use eadt_schemas::latest::GpuTelemetry;
+use eadt_service::{Health, Metrics, Shutdown};
+
+#[derive(Debug)]
+struct Machine;
+
+struct Steady(Identity, Instant);
+
+impl Gpu for Steady {
+    fn identity(&self) -> &Identity {
+        &self.0
+    }
+    fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
+        (Vec::new(), Vec::new())
+    }
+    fn read(&mut self, slow: bool, into: &mut GpuTelemetry, _: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        let seconds = self.1.elapsed().as_secs_f64();
+        let some = |value: f64| Some(value);
+        (into.power_watts, into.power_average_watts) = (some(412.3), some(411.9));
+        into.energy_joules_total = some(1e6 + 412.3 * seconds);
+        (into.utilization_ratio, into.memory_utilization_ratio) = (some(0.93), some(0.41));
+        (into.sm_active_ratio, into.dram_active_ratio, into.tensor_active_ratio) = (some(0.71), some(0.33), some(0.44));
+        (into.sm_clock_mhz, into.memory_clock_mhz) = (some(1755.0), some(2619.0));
+        (into.temperature_celsius, into.memory_temperature_celsius) = (some(61.0), some(70.0));
+        if slow {
+            (into.power_limit_watts, into.throttle_reasons) = (some(700.0), Some("sw_power_cap".to_owned()));
+            (into.memory_used_bytes, into.memory_total_bytes) = (Some(60 << 30), Some(80 << 30));
+            (into.processes, into.mig_enabled, into.mps_enabled) = (Some(2), Some(false), Some(false));
+        }
+        Ok(())
+    }
+}
+
+impl Driver for Machine {
+    fn count(&self) -> Result<u32, Lost> {
+        Ok(8)
+    }
+    fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
+        let identity = Identity { uuid: format!("GPU-00000000-0000-0000-0000-{index:012}"), index, model: Some("Steady".into()) };
+        body(&mut Steady(identity, Instant::now()));
+        Ok(())
+    }
+}
+
+/// User and system time of this process in seconds; the kernel counts in hundredths.
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<f64> = stat.rsplit(')').next()?.split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    // After the name and the state letter: utime and stime are the 11th and 12th numbers.
+    Some((fields.get(10)? + fields.get(11)?) / 100.0)
+}
+
+fn resident_bytes(key: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 1)]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let seconds: u64 = std::env::args().nth(1).map_or(Ok(60), |text| text.parse())?;
+    let dir = tempfile::tempdir()?;
+    let log = EmbeddedLog::open(dir.path(), EmbeddedOptions::default())?;
+    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+        let spec = eadt_bus::TopicSpec {
+            name: format!("eadt.{topic}").into(),
+            partitions: 4,
+            replication: 1,
+            settings: std::collections::BTreeMap::default(),
+        };
+        log.create_topic(&spec)?;
+    }
+    let raw: RawSettings =
+        toml::from_str("[nvml]\nenabled = true\n[[assignments]]\ndevice = \"*\"\nworkload = \"eadt/llm-training\"\n")?;
+    let mut settings = raw;
+    settings.progress.listen.set_port(0);
+    let settings = settings.validate("host")?;
+    let shutdown = Shutdown::new();
+    let mut environment = Environment::new(Arc::new(log), "eadt.", Metrics::default(), Health::default(), shutdown.clone());
+    environment.driver = Some(Arc::new(Machine));
+    let collector = tokio::spawn(eadt_collector::run(settings, environment));
+    // Start-up and the counter check are not what is measured.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let (started, before) = (Instant::now(), cpu_seconds().ok_or("no /proc/self/stat")?);
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let (took, after) = (started.elapsed().as_secs_f64(), cpu_seconds().ok_or("no /proc/self/stat")?);
+    let resident = (resident_bytes("VmRSS:"), resident_bytes("VmHWM:"));
+    shutdown.cancel();
+    let summary = collector.await??;
+    println!(
+        "{}",
+        serde_json::json!({
+            "gpus": 8, "rate_hertz": 10, "seconds": took, "cpu_of_a_core_ratio": (after - before) / took,
+            "resident_bytes": resident.0, "peak_resident_bytes": resident.1,
+            "sampled": summary.sampled, "sent": summary.sent, "dropped": summary.dropped.total(),
+        })
+    );
+    Ok(())
+}
