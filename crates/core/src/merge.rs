@@ -112,11 +112,10 @@ impl<T> Merge<T> {
                     time
                 }
             };
-            match time {
-                Some(time) if least.is_none_or(|(other, _)| time < other) => least = Some((time, i)),
-                Some(_) => {}
-                None if timeless.is_none_or(|(other, _)| head.stamp < other) => timeless = Some((head.stamp, i)),
-                None => {}
+            let best = if time.is_some() { &mut least } else { &mut timeless };
+            let rank = time.unwrap_or(head.stamp);
+            if best.is_none_or(|(other, _)| rank < other) {
+                *best = Some((rank, i));
             }
             if time.is_some() && least_stamp.is_none_or(|stamp| head.stamp < stamp) {
                 least_stamp = Some(head.stamp);

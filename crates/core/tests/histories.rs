@@ -549,3 +549,39 @@ fn windows_can_begin_with_the_run() {
         ]
     );
 }
+
+#[test]
+fn a_run_and_a_span_that_are_told_after_the_telemetry_are_exact_all_the_same() {
+    // An import into a live log: the telemetry was read before the progress. Power rises from 10 W to 1 kW at the start.
+    let in_order = |late: bool| {
+        let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
+        let mut telemetry: Vec<(f64, Item)> = Vec::new();
+        for second in 0..200 {
+            let now = f64::from(second);
+            telemetry.push((now, power("node", now, if second < 76 { 10.0 } else { 1000.0 + now }).into()));
+        }
+        let progress = [
+            TrainingProgress { span: Some("epoch 1".to_owned()), ..phase(75.5, 0.0, Phase::Started) },
+            rank(0, 110.0, 100.0),
+            TrainingProgress { last: true, ..phase(170.25, 500.0, Phase::Finished) },
+        ];
+        let mut all: Vec<(f64, Item)> = progress.into_iter().map(|p| (p.time.seconds_since(at(0.0)), p.into())).collect();
+        if late {
+            telemetry.extend(all);
+            all = telemetry;
+        } else {
+            all.extend(telemetry);
+            all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+        for (_, item) in all {
+            bench.stamped(0.0, item);
+        }
+        bench.finish();
+        bench
+    };
+    let (late, right) = (in_order(true), in_order(false));
+    assert_eq!(late.windows.iter().map(|w| w.late_tables).sum::<u64>(), 0);
+    let text = |bench: &Bench| serde_json::to_string(&(&bench.windows, &bench.spans)).unwrap();
+    assert_eq!(text(&late), text(&right));
+    assert_eq!((right.spans.len(), right.spans[0].window_start, right.spans[0].window_end), (1, at(75.5), at(170.25)));
+}

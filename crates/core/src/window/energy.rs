@@ -1,10 +1,12 @@
 //! Energy from one source's samples: the counter's difference, else the integral of power, else nothing.
 
+use std::collections::VecDeque;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Origin};
 use serde::{Deserialize, Serialize};
 
-use super::{Cuts, spread};
+use super::{Cuts, spread, stretch_of};
 
 /// What of a sample the next step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -31,15 +33,18 @@ impl Sample {
 }
 
 /// How the energy of one step was found, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Kind {
+    #[serde(rename = "c")]
     Counter,
+    #[serde(rename = "i")]
     Instant,
+    #[serde(rename = "a")]
     Average,
 }
 
 /// Attributed power between two samples, straight from `from` to `to` watts.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Flow {
     pub kind: Kind,
     from: f64,
@@ -89,6 +94,25 @@ impl Flow {
     }
 }
 
+/// A sample and the step that led to it, not summed yet: a run or a span may still begin or end within it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pending {
+    #[serde(rename = "f")]
+    pub from: EventTime,
+    #[serde(rename = "t")]
+    pub to: EventTime,
+    #[serde(rename = "p")]
+    pub flow: Option<Flow>,
+    #[serde(rename = "o")]
+    pub origin: Origin,
+    /// What the sample at `to` says; `None`: it counts nowhere.
+    #[serde(rename = "g", skip_serializing_if = "Option::is_none", default)]
+    pub gauges: Option<Gauges>,
+}
+
+/// The gauges of one sample.
+pub type Gauges = [Option<f64>; GAUGES];
+
 /// Number of gauges whose mean a window has, and the place of each.
 pub const GAUGES: usize = 8;
 pub const UTILIZATION: usize = 0;
@@ -99,6 +123,20 @@ pub const TENSOR: usize = 4;
 pub const DRAM: usize = 5;
 pub const SM_CLOCK: usize = 6;
 pub const TEMPERATURE: usize = 7;
+
+/// The gauges of a sample, each in its place.
+pub fn gauges(event: &GpuTelemetry) -> Gauges {
+    [
+        event.utilization_ratio,
+        event.memory_utilization_ratio,
+        event.sm_active_ratio,
+        event.sm_occupancy_ratio,
+        event.tensor_active_ratio,
+        event.dram_active_ratio,
+        event.sm_clock_mhz,
+        event.temperature_celsius,
+    ]
+}
 
 /// One source's part of one stretch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -152,28 +190,16 @@ impl GpuSums {
     }
 
     /// Counts a sample taken in this stretch.
-    pub fn sample(&mut self, event: &GpuTelemetry) {
+    fn sample(&mut self, gauges: &Gauges, origin: Origin) {
         self.events += 1;
-        self.origin = self.origin.max(event.origin);
-        for (i, value) in [
-            event.utilization_ratio,
-            event.memory_utilization_ratio,
-            event.sm_active_ratio,
-            event.sm_occupancy_ratio,
-            event.tensor_active_ratio,
-            event.dram_active_ratio,
-            event.sm_clock_mhz,
-            event.temperature_celsius,
-        ]
-        .into_iter()
-        .enumerate()
-        {
+        self.origin = self.origin.max(origin);
+        for (i, value) in gauges.iter().enumerate() {
             if let Some(value) = value {
                 self.sums[i] += value;
                 self.counts[i] += 1;
             }
         }
-        if let Some(value) = event.temperature_celsius {
+        if let Some(value) = gauges[TEMPERATURE] {
             self.hottest = Some(self.hottest.map_or(value, |hottest| hottest.max(value)));
         }
     }
@@ -200,27 +226,27 @@ impl GpuSums {
     }
 }
 
-/// Spreads one step over the stretches; returns the joules that lie before the first of them.
-pub fn add_step(
-    stretches: &mut std::collections::VecDeque<GpuSums>,
-    cuts: &Cuts,
-    (from, to): (EventTime, EventTime),
-    flow: Option<&Flow>,
-    origin: Origin,
-) -> f64 {
-    let before = spread(cuts, from, to, |i, a, b| {
-        if stretches.len() <= i {
-            stretches.resize_with(i + 1, GpuSums::default);
-        }
-        let sums = &mut stretches[i];
+/// Spreads one step over the stretches and counts its sample; what lies before the first of them is not summed.
+pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) {
+    spread(cuts, step.from, step.to, |i, a, b| {
+        let sums = stretch_mut(stretches, i);
         sums.stretch(a, b);
-        sums.origin = sums.origin.max(origin);
-        if let Some(flow) = flow {
+        sums.origin = sums.origin.max(step.origin);
+        if let Some(flow) = &step.flow {
             sums.joules += flow.joules(a, b);
             sums.covered[flow.kind as usize] += b.micros() - a.micros();
         }
     });
-    flow.filter(|_| before > 0).map_or(0.0, |flow| flow.joules(from, from.plus_micros(before)))
+    if let (Some(gauges), Some(i)) = (&step.gauges, stretch_of(cuts, step.to)) {
+        stretch_mut(stretches, i).sample(gauges, step.origin);
+    }
+}
+
+fn stretch_mut(stretches: &mut VecDeque<GpuSums>, i: usize) -> &mut GpuSums {
+    if stretches.len() <= i {
+        stretches.resize_with(i + 1, GpuSums::default);
+    }
+    &mut stretches[i]
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub const UNASSIGNED: &str = "gpus";
 
 /// Whose figures count in one window: one source of energy for each device, one of progress for the job or for each rank.
 struct Choice {
+    /// Number of the window's stretches.
+    stretches: usize,
     meter: Meter,
     /// Source and the time up to which it is expected, by device name.
     gpus: Vec<(usize, EventTime)>,
@@ -77,6 +79,9 @@ impl WorkloadState {
         let start = self.head.cuts[0];
         let end = self.head.windows.end(start);
         let n = self.head.cuts.iter().position(|cut| *cut == end).expect("window edges are cuts");
+        for gpu in &mut self.gpus {
+            gpu.settle(&self.head.cuts, end);
+        }
         let choice = self.choose(n, end);
         let totals = self.collect(&choice, 0..n);
         self.head.closed_through = Some(end);
@@ -157,7 +162,7 @@ impl WorkloadState {
                 (i, if left { self.gpus[i].pulse.last } else { end })
             })
             .collect();
-        Choice { meter, gpus, ranks: self.choose_ranks(n) }
+        Choice { stretches: n, meter, gpus, ranks: self.choose_ranks(n) }
     }
 
     fn choose_ranks(&self, n: usize) -> Vec<usize> {
@@ -255,7 +260,7 @@ impl WorkloadState {
             let primary = group().find(|i| self.gpus[*i].primary);
             let counted = primary.or(chosen).or_else(|| group().find(|i| self.gpus[*i].unassigned != 0.0));
             sum += counted.map_or(0.0, |i| self.gpus[i].unassigned);
-            let covers = |i: &usize| self.gpus[*i].stretches.iter().any(|sums: &GpuSums| sums.known() > 0);
+            let covers = |i: &usize| self.gpus[*i].stretches.iter().take(choice.stretches).any(|sums: &GpuSums| sums.known() > 0);
             let covering = chosen.filter(covers);
             for i in group() {
                 self.gpus[i].unassigned = 0.0;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerState;
 use crate::settings::FoldSettings;
-use crate::window::energy::{self, Flow, GpuSums, Sample};
+use crate::window::energy::{Flow, GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums, Step, note_done};
 use crate::window::{Cuts, Tumbling, stretch_of};
 use source::{GpuSource, Index, Life, Pulse, RankSource};
@@ -23,6 +23,8 @@ use table::{OpenSpan, Runs, Tables};
 /// with every event must not grow the state without bound.
 const MAX_SPANS: usize = 256;
 const MAX_CUTS: usize = 4_096;
+/// How long, in log time, telemetry waits for a job that has not said anything yet.
+const START_GRACE: i64 = 60 * crate::settings::SECOND;
 
 /// Where and when an event stands in the log.
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +92,8 @@ pub struct WorkloadState {
     gpu_order: Vec<u32>,
     rank_order: Vec<u32>,
     live: usize,
+    /// The least time that a live rank has reached.
+    reached: Option<EventTime>,
     /// Live sources that have not reached the end of the oldest open window.
     behind: usize,
     /// Log clock at which something may change by itself.
@@ -135,6 +139,7 @@ impl WorkloadState {
             gpu_order: Vec::new(),
             rank_order: Vec::new(),
             live: 0,
+            reached: None,
             behind: 0,
             due: 0,
             changed: false,
@@ -187,6 +192,7 @@ impl WorkloadState {
             behind += usize::from(edge.is_some_and(|edge| pulse.capped < edge));
         }
         (self.live, self.behind) = (live, behind);
+        self.note_reached();
     }
 
     /// Opens the window of `time`, and those between it and the open ones.
@@ -275,6 +281,20 @@ impl WorkloadState {
             }
         }
         self.head.counts.late_tables += u64::from(divided);
+    }
+
+    /// No run or span begins or ends before this any more: every live rank has passed it. While a job may still be about to
+    /// say that it started, nothing is settled.
+    fn settled(&self, clock: i64) -> EventTime {
+        match self.reached {
+            Some(reached) => reached,
+            None if clock - self.head.joined < START_GRACE => EventTime::MIN,
+            None => EventTime::MAX,
+        }
+    }
+
+    fn note_reached(&mut self) {
+        self.reached = self.ranks.iter().filter(|rank| rank.pulse.is_live()).map(|rank| rank.pulse.last).min();
     }
 
     /// The source begins or wakes: the workload has something to wait for again.
@@ -371,27 +391,26 @@ impl WorkloadState {
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
         let sample = Sample::of(event);
-        let i = if let Some(i) = found {
+        let settled = self.settled(place.clock);
+        let noted = (!late).then(|| gauges(event));
+        if let Some(i) = found {
             let before = self.gpus[i].pulse;
             if !before.is_live() {
                 self.revive(place.clock);
             }
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
+            let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
             match before.life {
                 Life::Ended => {}
-                Life::Idle => {
-                    // Nobody knows when in the gap it was used; the counter knows how much.
-                    if let Some(flow) = Flow::between(&gpu.sample, &sample, 0) {
-                        gpu.unassigned += flow.total();
-                    }
-                }
+                // Nobody knows when in the gap it was used; the counter knows how much.
+                Life::Idle => gpu.unassigned += Flow::between(&gpu.sample, &sample, 0).map_or(0.0, |flow| flow.total()),
                 Life::Live | Life::Lagging => {
-                    let flow = Flow::between(&gpu.sample, &sample, settings.power_gap);
-                    let step = (gpu.sample.time, sample.time);
-                    gpu.unassigned += energy::add_step(&mut gpu.stretches, &self.head.cuts, step, flow.as_ref(), event.origin);
+                    step.from = gpu.sample.time;
+                    step.flow = Flow::between(&gpu.sample, &sample, settings.power_gap);
                 }
             }
+            gpu.step(step, &self.head.cuts, settled);
             gpu.sample = sample;
             gpu.pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
             if event.last {
@@ -399,25 +418,18 @@ impl WorkloadState {
             }
             let after = gpu.pulse;
             self.moved(Some(before), after, settings);
-            i
         } else {
             self.revive(place.clock);
-            self.add_gpu(event, sample, place, settings)
-        };
-        if late {
-            return self.late(event.time);
-        }
-        if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
-            let stretches = &mut self.gpus[i].stretches;
-            if stretches.len() <= stretch {
-                stretches.resize_with(stretch + 1, GpuSums::default);
+            self.add_gpu(event, sample, place, settings);
+            let step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
+            if let Some(gpu) = self.gpus.last_mut() {
+                gpu.step(step, &self.head.cuts, settled);
             }
-            stretches[stretch].sample(event);
         }
-        Taken::Folded
+        if late { self.late(event.time) } else { Taken::Folded }
     }
 
-    fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) -> usize {
+    fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) {
         let new_device = !self.gpus.iter().any(|gpu| *gpu.device == *event.device);
         if new_device {
             // It replaces a device that fell silent.
@@ -436,6 +448,7 @@ impl WorkloadState {
             pulse,
             sample,
             stretches: VecDeque::new(),
+            pending: VecDeque::new(),
             unassigned: 0.0,
             primary: false,
         });
@@ -445,7 +458,6 @@ impl WorkloadState {
         let at = self.gpu_order.partition_point(|other| key(*other) < key(i as u32));
         self.gpu_order.insert(at, i as u32);
         self.moved(None, pulse, settings);
-        i
     }
 
     /// Folds one progress event.
@@ -516,6 +528,7 @@ impl WorkloadState {
         rank.remaining_seconds = event.remaining_seconds.or(rank.remaining_seconds);
         rank.checkpoint = event.checkpoint_time.or(rank.checkpoint);
         self.mark_span(i, event, settings);
+        self.note_reached();
         if late {
             return self.late(event.time);
         }
@@ -543,6 +556,7 @@ impl WorkloadState {
         let known = rank.count;
         note_done(&mut rank.done, &known);
         self.mark_span(i, event, settings);
+        self.note_reached();
         let rank = &self.ranks[i];
         if before.count == rank.count && before.span == rank.span && before.pulse == rank.pulse && runs == self.head.runs {
             self.head.counts.duplicates += 1;
@@ -652,8 +666,8 @@ impl WorkloadState {
             pulse.age(clock, settings);
         }
         let dead = |pulse: &Pulse| !pulse.is_live() && clock - pulse.clock >= settings.retention;
-        if self.pulses().any(|pulse| dead(pulse)) {
-            self.gpus.retain(|gpu| !dead(&gpu.pulse) || gpu.stretches.iter().any(GpuSums::touched));
+        if self.pulses().any(dead) {
+            self.gpus.retain(|gpu| !dead(&gpu.pulse) || !gpu.pending.is_empty() || gpu.stretches.iter().any(GpuSums::touched));
             self.ranks.retain(|rank| !dead(&rank.pulse) || rank.stretches.iter().any(RankSums::touched));
             self.reindex();
         } else {
@@ -674,7 +688,7 @@ impl WorkloadState {
                 due = due.min(joined);
             }
         }
-        if self.sources() == 0 {
+        if self.sources() == 0 && self.head.tables.is_empty() {
             due = due.min(self.head.heard + settings.retention);
         }
         self.due = due.max(clock + 1);

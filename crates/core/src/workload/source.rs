@@ -7,7 +7,8 @@ use eadt_schemas::v1::{Meter, Scope};
 use serde::{Deserialize, Serialize};
 
 use crate::settings::FoldSettings;
-use crate::window::energy::{GpuSums, Sample};
+use crate::window::Cuts;
+use crate::window::energy::{GpuSums, Pending, Sample, add_step};
 use crate::window::progress::{COUNTERS, Count, RankSums};
 
 /// Whether a workload waits for a source.
@@ -106,10 +107,48 @@ pub struct GpuSource {
     pub sample: Sample,
     /// By open stretch; shorter than the workload's where nothing came yet.
     pub stretches: VecDeque<GpuSums>,
+    /// Steps that are not in `stretches` yet, in order.
+    #[serde(default)]
+    pub pending: VecDeque<Pending>,
     /// Joules of closed time since the last window.
     pub unassigned: f64,
     /// The device's energy of the newest closed window that has any came from here.
     pub primary: bool,
+}
+
+/// Most steps of one source that wait; beyond it the oldest are summed, and a run or span that begins within them later is
+/// divided by time and counted.
+const MAX_PENDING: usize = 1_024;
+
+impl GpuSource {
+    /// Takes a step; what lies in closed time is unassigned.
+    pub fn step(&mut self, mut step: Pending, cuts: &Cuts, settled: EventTime) {
+        let open = cuts.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
+        if open > step.from {
+            self.unassigned += step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
+            step.from = open;
+        }
+        self.pending.push_back(step);
+        while self.pending.front().is_some_and(|step| step.to < settled) || self.pending.len() > MAX_PENDING {
+            if let Some(step) = self.pending.pop_front() {
+                add_step(&mut self.stretches, cuts, &step);
+            }
+        }
+    }
+
+    /// Sums every step up to `end`; one that goes on beyond it is divided there.
+    pub fn settle(&mut self, cuts: &Cuts, end: EventTime) {
+        while let Some(step) = self.pending.front_mut().filter(|step| step.from < end) {
+            if step.to <= end {
+                add_step(&mut self.stretches, cuts, step);
+                self.pending.pop_front();
+            } else {
+                add_step(&mut self.stretches, cuts, &Pending { to: end, gauges: None, ..*step });
+                step.from = end;
+                break;
+            }
+        }
+    }
 }
 
 /// A rank seen by a collector.
