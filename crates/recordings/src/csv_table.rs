@@ -2,15 +2,17 @@
 //!
 //! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals: the counter keeps its
 //! value up to the row's time and has the new one a microsecond later, so that each row counts in the window
-//! that it lies in and a silence counts nothing.
+//! that it lies in and a silence counts nothing. A table that has nothing but progress is taken for
+//! a whole run, from its first row to its last.
 
 use std::collections::{BTreeMap, HashMap};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Phase;
 
 use crate::error::quote;
 use crate::lines::{Lines, MAX_LINE_BYTES};
-use crate::recording::{Device, FileId, Recording, SourceId, SourceKind};
+use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
 use crate::units::{Cell, Unit, cell};
 use crate::{Field, FieldMap, ImportError, Options};
 
@@ -293,7 +295,9 @@ impl Sources {
                     }
                 }
             }
+            let whole_run = !recording.sources.iter().any(|source| matches!(source.kind, SourceKind::Device(_)));
             let mut told = EventTime::MIN;
+            let first = recording.sources[source].readings.len();
             for same_time in steps.chunk_by(|a, b| a.0 == b.0) {
                 let (time, line, _) = same_time[0];
                 if time > told {
@@ -306,6 +310,13 @@ impl Sources {
                 }
                 told = time.plus_micros(1);
                 recording.push(source, told, line, &totals, None);
+            }
+            if let [started, .., finished] = &mut recording.sources[source].readings[first..]
+                && whole_run
+            {
+                let mark = |phase| Some(Box::new(Mark { phase, span: None }));
+                started.mark = mark(Phase::Started);
+                finished.mark = mark(Phase::Finished);
             }
         }
     }

@@ -260,7 +260,17 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
     training.entries.sort_by_key(|entry| entry.time);
 
     let source = recording.add_source(file, None, SourceKind::Job { rank: rank.unwrap_or(0), irregular: true });
-    let mut teller = Teller { counting, level, epochs_done: 0.0, epoch_open: false, span_open: false, blocks: 0, evaluations: 0 };
+    let mut teller = Teller {
+        counting,
+        level,
+        trains_in_blocks: blocks,
+        known: None,
+        epochs_done: 0.0,
+        epoch_open: false,
+        block_open: false,
+        blocks: 0,
+        evaluations: 0,
+    };
     let mut told = BTreeSet::new();
     for entry in &training.entries {
         if entry.time < start || stop.is_some_and(|stop| entry.time > stop) {
@@ -292,26 +302,35 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
 struct Teller {
     counting: Counting,
     level: Level,
+    /// The log has training blocks: nothing is processed outside them.
+    trains_in_blocks: bool,
+    /// The last count that an entry gave.
+    known: Option<f64>,
     epochs_done: f64,
     epoch_open: bool,
-    /// A span of the level is open.
-    span_open: bool,
+    block_open: bool,
     blocks: u32,
     evaluations: u32,
 }
 
 impl Teller {
     fn tell(&mut self, entry: &Entry) -> (Vec<(Field, f64)>, Option<Mark>) {
+        let training = if self.trains_in_blocks { self.block_open } else { self.epoch_open };
         match entry.key {
             Key::EpochStart => self.epoch_open = true,
             Key::EpochStop => {
                 self.epoch_open = false;
                 self.epochs_done += 1.0;
             }
+            Key::BlockStart => self.block_open = true,
+            Key::BlockStop => self.block_open = false,
             _ => {}
         }
         let mut values = Vec::new();
-        if let Some(samples) = self.samples(entry) {
+        // While nothing is trained the count stays what it was.
+        let samples = self.samples(entry).or(self.known.filter(|_| !training));
+        self.known = samples.or(self.known);
+        if let Some(samples) = samples {
             values.push((Field::SamplesTotal, samples));
         }
         if matches!(self.counting, Counting::Epochs(_)) && entry.key == Key::EpochStop {
@@ -344,27 +363,25 @@ impl Teller {
 
     fn span(&mut self, entry: &Entry) -> Option<String> {
         let none = || Some(String::new());
+        let span_open = match self.level {
+            Level::Epochs => self.epoch_open,
+            Level::Blocks => self.block_open,
+        };
         match (entry.key, self.level) {
             (Key::EpochStart, Level::Epochs) => {
-                self.span_open = true;
                 let number = entry.epoch_num.filter(|number| number.fract() == 0.0).unwrap_or(self.epochs_done + 1.0);
                 Some(format!("epoch {number}"))
             }
             (Key::BlockStart, Level::Blocks) => {
-                self.span_open = true;
                 self.blocks += 1;
                 Some(format!("block {}", self.blocks))
             }
-            (Key::EpochStop, Level::Epochs) | (Key::BlockStop, Level::Blocks) => {
-                self.span_open = false;
-                none()
-            }
+            (Key::EpochStop, Level::Epochs) | (Key::BlockStop, Level::Blocks) | (Key::RunStop, _) => none(),
             (Key::EvalStart, _) => {
                 self.evaluations += 1;
-                (!self.span_open).then(|| format!("evaluation {}", self.evaluations))
+                (!span_open).then(|| format!("evaluation {}", self.evaluations))
             }
-            (Key::EvalStop, _) if !self.span_open => none(),
-            (Key::RunStop, _) => none(),
+            (Key::EvalStop, _) if !span_open => none(),
             _ => None,
         }
     }

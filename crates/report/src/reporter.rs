@@ -1,3 +1,4 @@
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
@@ -47,6 +48,7 @@ pub(crate) struct Window {
     pub(crate) restarted: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
+    ranks: u32,
     late: u64,
 }
 
@@ -78,6 +80,7 @@ impl Reporter {
             restarted: event.restarted,
             gap: event.gap,
             generation: event.generation,
+            ranks: event.ranks,
             late: event.late,
         };
         collected.windows.insert(key, window);
@@ -99,7 +102,7 @@ impl Reporter {
 
     /// The report on everything so far.
     pub fn report(&self, settings: &Settings) -> Report {
-        let of = |(name, collected): (&String, &Collected)| collected.report(name, settings);
+        let of = |(name, collected): (&String, &Collected)| collected.in_run().report(name, settings);
         Report { workloads: self.workloads.iter().map(of).collect() }
     }
 }
@@ -124,6 +127,25 @@ pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 }
 
 impl Collected {
+    /// With the windows before the job's start taken out of the run.
+    ///
+    /// A window that closes before a job says that it starts cannot know that it lies before the run. Where the job does
+    /// report its phases, which shows in a window that the run fills in part, the windows before its first word are outside.
+    fn in_run(&self) -> Cow<'_, Self> {
+        let fills_in_part = |window: &Window| window.run_seconds < window.end.seconds_since(window.start) - 1e-6;
+        let silent = |window: &&Window| window.ranks == 0 && !fills_in_part(window);
+        let early = self.windows.values().take_while(silent).count();
+        let spoken = self.windows.values().nth(early).is_some_and(|window| window.ranks > 0);
+        if early == 0 || !spoken || !self.windows.values().any(fills_in_part) {
+            return Cow::Borrowed(self);
+        }
+        let mut corrected = self.clone();
+        for window in corrected.windows.values_mut().take(early) {
+            (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
+        }
+        Cow::Owned(corrected)
+    }
+
     /// Windows that overlap the run.
     fn run(&self) -> impl Iterator<Item = &Window> {
         self.windows.values().filter(|window| window.run_seconds > 0.0)

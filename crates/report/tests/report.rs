@@ -217,6 +217,23 @@ fn only_the_run_counts_and_unassigned_energy_belongs_to_it() {
 }
 
 #[test]
+fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
+    let mut windows: Vec<EfficiencyWindow> = (0..4).map(|minute| window(minute, 1000.0, 100.0)).collect();
+    windows[0].samples = None;
+    for (index, window) in windows.iter_mut().enumerate() {
+        window.ranks = u32::from(index > 0);
+    }
+    // Nobody reports phases: everything counts.
+    near(report(&windows, [], [], &Settings::default()).workloads[0].energy_joules, 4000.0);
+    (windows[1].run_seconds, windows[1].run_energy_joules) = (45.0, Some(750.0));
+    let it = report(&windows, [], [], &Settings { by: Some(By::Window), ..Settings::default() }).workloads.remove(0);
+    near(it.energy_joules, 2750.0);
+    near(it.duration_seconds, 165.0);
+    assert_eq!(it.by_window.unwrap()[0].energy_joules, None);
+    assert_eq!(it.windows, 4);
+}
+
+#[test]
 fn breaks_down_by_window_and_by_span() {
     let (mut windows, decisions, actuations) = story();
     windows.push(EfficiencyWindow {

@@ -1,0 +1,186 @@
+//! Real recordings through the pure pipeline: import, fold, report, against figures that were computed independently.
+//! Skipped, with a message, where they are absent.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use eadt_core::{Event, FoldSettings, Input as Fed, Output, Partition};
+use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_report::{By, Reporter, Settings, WorkloadReport};
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
+
+fn folder(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("EADT_SHARED_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {} is absent", folder.display());
+    None
+}
+
+fn read(format: Format, folder: &Path, files: &[&str], options: &Options) -> Imported {
+    let open = |file: &&str| Input::new(*file, File::open(folder.join(file)).unwrap());
+    import(format, files.iter().map(open).collect(), options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// As a replay of a log without stamps does it.
+fn fold(imported: &Imported, align_to_run: bool) -> Vec<EfficiencyWindow> {
+    let settings = FoldSettings { max_future: None, idle_grace: None, align_to_run, ..FoldSettings::default() };
+    let mut partition = Partition::new(settings);
+    let mut out = Vec::new();
+    for event in imported.events() {
+        let data = event.data.as_ref().unwrap().get().as_bytes();
+        let key = event.key.as_deref();
+        let topic = event.topic().unwrap();
+        if topic == Topic::GpuTelemetry {
+            let sample = eadt_schemas::decode(data).unwrap();
+            partition.fold(&Fed { topic, stamp: event.time, key, event: Event::Telemetry(&sample) }, &mut out);
+        } else {
+            let progress = eadt_schemas::decode(data).unwrap();
+            partition.fold(&Fed { topic, stamp: event.time, key, event: Event::Progress(&progress) }, &mut out);
+        }
+    }
+    partition.finish(&mut out);
+    let window = |output| match output {
+        Output::Window(window) => Some(*window),
+        Output::Decision(_) => None,
+        Output::Refused(refusal) => panic!("refused: {refusal}"),
+    };
+    out.into_iter().filter_map(window).collect()
+}
+
+fn report(windows: &[EfficiencyWindow]) -> WorkloadReport {
+    let mut reporter = Reporter::default();
+    for window in windows {
+        reporter.window(window);
+    }
+    let settings = Settings { by: Some(By::Span), ..Settings::default() };
+    let mut workloads = reporter.report(&settings).workloads;
+    assert_eq!(workloads.len(), 1);
+    workloads.remove(0)
+}
+
+fn near(got: Option<f64>, expected: f64, relative: f64) {
+    let got = got.expect("known");
+    assert!((got / expected - 1.0).abs() <= relative, "{got} instead of {expected}");
+}
+
+fn training(benchmark: &str, run: &str, node: &str) -> Option<(Vec<EfficiencyWindow>, WorkloadReport)> {
+    let files = [format!("{benchmark}/{run}.txt"), format!("{benchmark}/power/{run}/{node}.txt")];
+    let folder = folder("mlperf-train-v4.0-smc-8xH100")?;
+    let imported = read(Format::Mlperf, &folder, &[&files[0], &files[1]], &Options::default());
+    let windows = fold(&imported, false);
+    let report = report(&windows);
+    Some((windows, report))
+}
+
+#[test]
+fn bert() {
+    for (run, seconds, joules, samples) in [
+        ("result_5119-240510190348838227199_06", 277.048, 1_878_755.6, 2_100_792.0),
+        ("result_5120-240510190402846980797_07", 318.2, 2_204_818.6, 2_400_396.0),
+    ] {
+        let Some((_, it)) = training("bert", run, "node_0") else { return };
+        near(it.duration_seconds, seconds, 1e-9);
+        near(it.energy_joules, joules, 1e-5);
+        near(it.samples, samples, 1e-9);
+        near(it.joules_per_sample, joules / samples, 1e-5);
+        near(it.mean_power_watts, joules / seconds, 1e-5);
+        near(it.coverage_ratio, 1.0, 1e-9);
+    }
+}
+
+#[test]
+fn bert_windows_from_the_start_of_the_run() {
+    let folder = folder("mlperf-train-v4.0-smc-8xH100");
+    let Some(folder) = folder else { return };
+    let run = "result_5119-240510190348838227199_06";
+    let files = [format!("bert/{run}.txt"), format!("bert/power/{run}/node_0.txt")];
+    let windows = fold(&read(Format::Mlperf, &folder, &[&files[0], &files[1]], &Options::default()), true);
+    let inside: Vec<_> = windows.iter().filter(|w| w.kind == WindowKind::Tumbling && w.run_seconds == 60.0).collect();
+    assert_eq!(inside.len(), 4);
+    for (window, watts) in inside.into_iter().zip([6638.41, 6785.93, 6809.92, 6830.30]) {
+        near(window.run_energy_joules.map(|joules| joules / 60.0), watts, 1e-5);
+    }
+}
+
+#[test]
+fn llama2_blocks() {
+    let Some((_, it)) = training("llama2_70b_lora", "result_5027-240510020224961918558_3", "node_0") else { return };
+    near(it.energy_joules, 12_091_999.0, 1e-5);
+    near(it.samples, 3072.0, 1e-9);
+    near(it.joules_per_sample, 3936.198, 1e-5);
+    let spans = it.by_span.unwrap();
+    let blocks: Vec<_> = spans.iter().filter(|span| span.span.starts_with("block")).collect();
+    let expected = [
+        (1536.0, 754.958, 5_383_136.4),
+        (384.0, 184.332, 1_336_888.6),
+        (384.0, 183.922, 1_334_031.4),
+        (384.0, 183.759, 1_333_719.8),
+        (384.0, 184.032, 1_329_547.6),
+    ];
+    assert_eq!(blocks.len(), expected.len());
+    for (block, (samples, seconds, joules)) in blocks.into_iter().zip(expected) {
+        near(block.samples, samples, 1e-9);
+        near(Some(block.duration_seconds), seconds, 1e-5);
+        near(block.energy_joules, joules, 1e-5);
+    }
+}
+
+#[test]
+fn resnet_epochs() {
+    let Some((_, it)) = training("resnet", "result_5762-240517075402404624683_3", "node_1") else { return };
+    near(it.duration_seconds, 802.035, 1e-9);
+    near(it.energy_joules, 5_678_892.6, 1e-5);
+    near(it.coverage_ratio, 0.997_76, 1e-5);
+    near(it.samples, 35.0 * 1_281_167.0, 1e-9);
+    let spans = it.by_span.unwrap();
+    let epochs: Vec<_> = spans.iter().filter(|span| span.span.starts_with("epoch")).collect();
+    assert_eq!(epochs.len(), 35);
+    near(epochs[1].energy_joules, 160_998.4, 1e-5);
+    let total =
+        |figure: fn(&eadt_report::SpanRow) -> Option<f64>| epochs[1..34].iter().filter_map(|span| figure(span)).sum::<f64>();
+    near(Some(total(|span| span.samples) / total(|span| span.energy_joules)), 7.92417, 1e-5);
+}
+
+#[test]
+fn inference_at_the_wall() {
+    let Some(folder) = folder("mlperf-inf-v4.1-8xH200-MaxQ") else { return };
+    let files = ["bert-99__Offline/mlperf_log_detail.txt", "bert-99__Offline/spl.txt"];
+    let it = report(&fold(&read(Format::MlperfInference, &folder, &files, &Options::default()), false));
+    near(it.duration_seconds, 659.229, 1e-9);
+    near(it.energy_joules, 3_646_359.8, 1e-5);
+    near(it.joules_per_sample, 1.0 / 9.77414, 1e-5);
+}
+
+#[test]
+fn azure_windows_have_their_requests_and_their_gaps() {
+    let Some(folder) = folder("azure-llm-trace-2023") else { return };
+    let maps = ["samples=*", "tokens=GeneratedTokens"].map(|map| map.parse().unwrap()).to_vec();
+    let imported = read(Format::Csv, &folder, &["AzureLLMInferenceTrace_code.csv"], &Options { maps, ..Options::default() });
+    let all = fold(&imported, true);
+    let windows: Vec<_> = all.iter().filter(|window| window.run_seconds > 0.0).collect();
+    assert_eq!(windows.len(), 58);
+    assert_eq!(windows.iter().filter(|window| window.samples == Some(0.0)).count(), 12);
+    near(windows[0].samples, 63.0, 1e-9);
+    near(windows[0].tokens, 1478.0, 1e-9);
+    near(windows[14].tokens, 16_642.0, 1e-9);
+    assert!(windows.iter().all(|window| window.energy_joules.is_none()));
+    let it = report(&all);
+    near(it.samples, 8819.0, 1e-9);
+    near(it.duration_seconds, 3435.948, 1e-6);
+    assert_eq!((it.energy_joules, it.coverage_ratio, it.joules_per_sample), (None, Some(0.0), None));
+}
+
+#[test]
+fn dcgmi_windows_and_unassigned_add_up_to_the_counter() {
+    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let options = Options { interval: Some(std::time::Duration::from_millis(20)), ..Options::default() };
+    for (file, joules) in [("GA100-bfs-1410-1.txt", 1353.012), ("GA100-lud-510-0.txt", 2831.456)] {
+        let it = report(&fold(&read(Format::Dcgmi, &folder, &[file], &options), false));
+        near(it.energy_joules, joules, 1e-9);
+    }
+}
