@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{LLM, Run, VISION, at, events, layout, outcomes, script, values};
+use common::{LLM, Run, VISION, at, events, layout, outcomes, resumed, script, values};
 use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
     Bus, BusError, Isolation, Member, MemberOptions, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition, TopicSpec,
@@ -25,6 +25,20 @@ const HISTORY: [Topic; 5] = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic
 
 fn history(log: &EmbeddedLog) -> Vec<Vec<Bytes>> {
     HISTORY.map(|topic| values(log, topic)).to_vec()
+}
+
+/// Says where two histories part.
+fn assert_same(found: &[Vec<Bytes>], expected: &[Vec<Bytes>], when: &str) {
+    for ((topic, found), expected) in HISTORY.iter().zip(found).zip(expected) {
+        let parted = found.iter().zip(expected).position(|(a, b)| a != b);
+        assert!(
+            parted.is_none(),
+            "{when}: {topic} parts at {parted:?}: {:?} instead of {:?}",
+            found[parted.unwrap()],
+            expected[parted.unwrap()]
+        );
+        assert_eq!(found.len(), expected.len(), "{when}: {topic}");
+    }
 }
 
 fn tempdir() -> tempfile::TempDir {
@@ -92,31 +106,16 @@ fn decisions_take_effect_at_a_fixed_delay_and_every_one_has_an_outcome() {
 #[test]
 fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() {
     let (whole, pieces) = (tempdir(), tempdir());
-    let (_, log) = Run::new(whole.path(), 900.0, script).run();
+    let (_, log) = Run::new(whole.path(), 940.0, script).run();
     let expected = history(&log);
     drop(log);
     let mut stops = 0;
-    let ended_at = at(910.0);
-    loop {
-        let mut run = Run::new(pieces.path(), 900.0, script);
+    while let Some(mut run) = resumed(pieces.path(), 940.0, script) {
         run.stop_after = Some(Duration::from_millis(60 + 35 * stops));
-        // The end is counted from this start, so it is set anew: stop where the whole run did.
-        let clock = SimClock::new(at(0.0));
-        let log = common::open(pieces.path(), &clock);
-        let reached = events::<GpuTelemetry>(&log, Topic::GpuTelemetry).iter().map(|t| t.time).max();
-        drop(log);
-        if let Some(reached) = reached {
-            let rest = ended_at.seconds_since(reached) - 1.0;
-            if rest <= 0.0 {
-                break;
-            }
-            run.settings.duration_seconds = Some(rest);
-        }
         let (ended, log) = run.run();
         stops += 1;
         if ended == Ended::Duration {
-            assert!(history(&log) == expected, "after {stops} starts");
-            break;
+            assert_same(&history(&log), &expected, &format!("after {stops} starts"));
         }
         assert!(stops < 100, "no progress");
     }
@@ -127,6 +126,48 @@ fn the_same_seed_gives_the_same_bytes_however_often_it_is_stopped_and_started() 
     run.settings.scenario.noise.seed = 1;
     let (_, log) = run.run();
     assert!(history(&log) != expected, "another seed is another history");
+}
+
+/// Everything dies at once, at any moment: what is there afterwards is what an undisturbed run leaves.
+#[test]
+fn killed_at_any_moment_it_goes_on_without_a_trace() {
+    let (whole, killed) = (tempdir(), tempdir());
+    let (_, log) = Run::new(whole.path(), 640.0, script).run();
+    let expected = history(&log);
+    drop(log);
+    let mut kills = 0;
+    for round in 0_u64.. {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_process_that_is_killed", "--ignored", "--nocapture"])
+            .env("EADT_TEST_DIR", killed.path())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // Early and late; later and later, so that a slow host gets to the end, too.
+        std::thread::sleep(Duration::from_millis(90 + round * 37 % 411 + round * 8));
+        let finished = child.try_wait().unwrap();
+        if let Some(status) = finished {
+            assert!(status.success(), "after {kills} kills");
+            break;
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        kills += 1;
+        assert!(kills < 100, "no progress");
+    }
+    let log = common::open(killed.path(), &SimClock::new(at(0.0)));
+    assert_same(&history(&log), &expected, &format!("after {kills} kills"));
+    assert!(kills >= 3, "it was killed {kills} times");
+}
+
+/// Run by the test above in a process of its own.
+#[test]
+#[ignore = "a part of killed_at_any_moment_it_goes_on_without_a_trace"]
+fn the_process_that_is_killed() {
+    let Some(dir) = std::env::var_os("EADT_TEST_DIR") else { return };
+    if let Some(run) = resumed(std::path::Path::new(&dir), 640.0, script) {
+        assert_eq!(run.run().0, Ended::Duration);
+    }
 }
 
 #[test]
@@ -198,7 +239,7 @@ fn a_change_whose_report_was_lost_is_not_made_twice() {
     run.bus_of_actuator = |log| Arc::new(Dying { log, commits: AtomicUsize::new(0) });
     let (_, log) = run.run();
     let (_, reference) = Run::new(undisturbed.path(), 900.0, script).run();
-    assert!(history(&log) == history(&reference), "no event twice, none lost, no second generation");
+    assert_same(&history(&log), &history(&reference), "no event twice, none lost, no second generation");
     assert!(DEATHS.load(Ordering::Relaxed) > 10, "it died between a change and its report");
 }
 
@@ -210,7 +251,7 @@ fn a_cluster_that_fails_now_and_then_is_asked_again() {
     run.cluster_of_actuator = |cluster| Arc::new(Flaky { cluster, calls: AtomicUsize::new(0) });
     let (_, log) = run.run();
     let (_, reference) = Run::new(undisturbed.path(), 900.0, script).run();
-    assert!(history(&log) == history(&reference), "the same history in spite of it");
+    assert_same(&history(&log), &history(&reference), "the same history in spite of it");
 }
 
 #[derive(Debug)]

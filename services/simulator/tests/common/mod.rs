@@ -98,10 +98,15 @@ impl Processor {
         let mut reader = self.log.reader(&from, Isolation::ReadCommitted).unwrap();
         let mut producer = self.log.producer("processor").unwrap();
         let mut polled = Vec::new();
+        // Nothing is decided before everything from before a restart was read.
+        let mut behind = from.len();
         while !shutdown.is_cancelled() {
             reader.poll(1000, Duration::from_millis(5), &mut polled).unwrap();
             for item in polled.drain(..) {
-                let Polled::Record(record) = item else { continue };
+                let Polled::Record(record) = item else {
+                    behind = behind.saturating_sub(1);
+                    continue;
+                };
                 let value = record.value.unwrap();
                 if *record.at.topic == *full(Topic::Workloads) {
                     let workload: Workload = decode(&value).unwrap();
@@ -113,6 +118,9 @@ impl Processor {
                     let event: TrainingProgress = decode(&value).unwrap();
                     self.sources.entry(event.workload).or_default().insert(String::new(), event.time);
                 }
+            }
+            if behind > 0 {
+                continue;
             }
             for decision in self.decide() {
                 let id = decision.id.clone();
@@ -227,6 +235,16 @@ impl<'a> Run<'a> {
         assert_eq!(values(&log, Topic::DeadLetters).len(), 0);
         (ended, log)
     }
+}
+
+/// A run over a folder that may hold the beginning of it, up to `end` seconds of simulated time, at which
+/// nothing must be owed; `None`: it is there.
+pub fn resumed(dir: &Path, end: f64, script: Script) -> Option<Run<'_>> {
+    // The duration counts from each start.
+    let log = open(dir, &SimClock::new(at(0.0)));
+    let reached = events::<GpuTelemetry>(&log, Topic::GpuTelemetry).iter().map(|t| t.time).max();
+    let reached = reached.map_or(0.0, |time| time.seconds_since(at(0.0)) + 1.0);
+    (reached < end).then(|| Run::new(dir, end - reached, script))
 }
 
 /// What became of the decisions of a workload: (seconds of the decision, outcome, seconds of the outcome, generation).
