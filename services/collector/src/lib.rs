@@ -91,7 +91,11 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
 
     let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments).map_err(CollectorError::Start)?;
     for source in &mut sources {
-        source.open().await.map_err(CollectorError::Start)?;
+        tokio::select! {
+            opened = source.open() => opened.map_err(CollectorError::Start)?,
+            // A library that hangs while it loads does not hold up a stop.
+            () = shutdown.cancelled() => return Ok(Summary::default()),
+        }
     }
 
     let mut tasks = Supervisor::new(shutdown.clone());

@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so for tests: four GPUs that behave as the file named by the macro SCENARIO says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
- * counter_factor, processes, mps_clients. Power is steady, so the counter is exactly power times time. */
+ * counter_factor, processes, mps_clients. "9 hang 1": nvmlInit hangs. Power is steady, so the counter is exactly power times time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,13 @@ static double seconds(void) {
 static double watts(Device *d) { return setting(d->index, "watts", 250 + 50 * (double)d->index); }
 static int lacks(Device *d) { return setting(d->index, "unsupported", 0) != 0; }
 
-nvmlReturn_t nvmlInit_v2(void) { clock_gettime(CLOCK_MONOTONIC, &loaded); loaded.tv_sec -= 1000; return OK; }
+nvmlReturn_t nvmlInit_v2(void) {
+  while (setting(9, "hang", 0) != 0) {
+    struct timespec nap = {0, 5000000};
+    nanosleep(&nap, NULL);
+  }
+  clock_gettime(CLOCK_MONOTONIC, &loaded); loaded.tv_sec -= 1000; return OK;
+}
 nvmlReturn_t nvmlShutdown(void) { return OK; }
 nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned n) { snprintf(out, n, "555.42.02"); return OK; }
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned n) { snprintf(out, n, "12.555.42"); return OK; }

@@ -322,3 +322,16 @@ async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
         assert!(told.join(": ").contains(expected), "{told:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_library_that_hangs_at_start_does_not_hold_up_a_stop() {
+    let fake = Fake::new("9 hang 1\n");
+    let running = fake.start(FAST);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let stopping = Instant::now();
+    assert_eq!(running.stop().await.unwrap(), eadt_collector::Summary::default());
+    assert!(stopping.elapsed() < Duration::from_secs(2));
+    // Lets the thread in the library go, before the library goes.
+    fake.set("");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
