@@ -43,16 +43,16 @@ impl Decoded {
             };
         };
         match topic {
-            Topic::GpuTelemetry => Self::decoded(value, Self::Telemetry),
-            Topic::TrainingProgress => Self::decoded(value, Self::Progress),
-            Topic::Workloads => Self::decoded(value, |event| Self::Workload(Box::new(event))),
-            Topic::Actuations => Self::decoded(value, |event| Self::Actuation(Box::new(event))),
-            Topic::Models => Self::decoded(value, |event| Self::Model(Box::new(event))),
+            Topic::GpuTelemetry => Self::checked(value, Self::Telemetry),
+            Topic::TrainingProgress => Self::checked(value, Self::Progress),
+            Topic::Workloads => Self::checked(value, |event| Self::Workload(Box::new(event))),
+            Topic::Actuations => Self::checked(value, |event| Self::Actuation(Box::new(event))),
+            Topic::Models => Self::checked(value, |event| Self::Model(Box::new(event))),
             _ => Self::refused(DeadLetterReason::UnexpectedType, format!("{topic} is no input of the processor")),
         }
     }
 
-    fn decoded<T: Check>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
+    fn checked<T: Check>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
         decode(value).map_or_else(|refusal| Self::Refused(Box::new(refusal)), wrap)
     }
 

@@ -58,8 +58,8 @@ pub type Source<E> = Box<dyn Iterator<Item = Result<Fed, E>> + Send>;
 /// What a replay says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Replayed {
-    Window(EfficiencyWindow),
-    Decision(Decision),
+    Window(Box<EfficiencyWindow>),
+    Decision(Box<Decision>),
     Refused { topic: Topic, partition: i32, offset: Option<i64>, refusal: Refusal },
 }
 
@@ -115,11 +115,11 @@ fn tell<E>(
         let replayed = match output {
             Output::Window(window) => {
                 counts.windows += 1;
-                Replayed::Window(*window)
+                Replayed::Window(window)
             }
             Output::Decision(decision) => {
                 counts.decisions += 1;
-                Replayed::Decision(*decision)
+                Replayed::Decision(decision)
             }
             Output::Refused(refusal) => {
                 counts.refused += 1;
@@ -144,7 +144,7 @@ struct Head {
 /// The sources with their next records.
 struct Fronts<E> {
     sources: Vec<Source<E>>,
-    fronts: Vec<Option<Fed>>,
+    records: Vec<Option<Fed>>,
     heads: Vec<Option<Head>>,
     /// Of each partition the source that is next, and its rank among the partitions.
     next: BTreeMap<i32, (EventTime, usize)>,
@@ -157,7 +157,7 @@ impl<E> Fronts<E> {
             fronts.push(source.next().transpose()?);
         }
         let heads: Vec<_> = fronts.iter().map(|front| front.as_ref().map(|fed| head(fed, settings))).collect();
-        let mut this = Self { sources, fronts, heads, next: BTreeMap::new() };
+        let mut this = Self { sources, records: fronts, heads, next: BTreeMap::new() };
         let partitions: Vec<i32> = this.heads.iter().flatten().map(|head| head.partition).collect();
         for partition in partitions {
             this.choose(partition);
@@ -175,10 +175,10 @@ impl<E> Fronts<E> {
                 None => return Ok(None),
             }
         };
-        let taken = self.fronts[i].take();
+        let taken = self.records[i].take();
         if let Some(fed) = &taken {
-            self.fronts[i] = self.sources[i].next().transpose()?;
-            self.heads[i] = self.fronts[i].as_ref().map(|fed| head(fed, settings));
+            self.records[i] = self.sources[i].next().transpose()?;
+            self.heads[i] = self.records[i].as_ref().map(|fed| head(fed, settings));
             if self.sources.len() > 1 {
                 self.choose(fed.partition);
                 if let Some(other) = self.heads[i].map(|head| head.partition).filter(|other| *other != fed.partition) {

@@ -1,5 +1,6 @@
 //! One owned partition: its restored state, its merge, its fold.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +25,17 @@ pub struct Folded {
     pub records: usize,
 }
 
+/// What every partition is begun with.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    pub bus: &'a dyn Bus,
+    pub prefix: &'a str,
+    pub names: &'a Names,
+    pub settings: &'a FoldSettings,
+    pub metrics: &'a ProcessorMetrics,
+    pub shutdown: &'a Shutdown,
+}
+
 #[derive(Debug)]
 pub struct Owned {
     pub number: i32,
@@ -41,17 +53,8 @@ pub struct Owned {
 
 impl Owned {
     /// Restores the partition from what was committed, and begins to read there.
-    pub fn begin(
-        bus: &dyn Bus,
-        member: &mut dyn Member,
-        number: i32,
-        prefix: &str,
-        names: &Names,
-        settings: &FoldSettings,
-        heard: EventTime,
-        metrics: &ProcessorMetrics,
-        shutdown: &Shutdown,
-    ) -> Result<Self> {
+    pub fn begin(number: i32, member: &mut dyn Member, heard: EventTime, with: &Surroundings<'_>) -> Result<Self> {
+        let Surroundings { bus, prefix, names, settings, metrics, shutdown } = *with;
         let inputs: Vec<_> = INPUTS.iter().map(|topic| TopicPartition::new(format!("{prefix}{topic}"), number)).collect();
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&inputs)?;
@@ -172,7 +175,7 @@ impl Owned {
     fn positions_json(&self) -> Bytes {
         let mut text = format!("{{\"partition\":{}", self.number);
         for (topic, position) in INPUTS.iter().zip(self.merge.positions()) {
-            text.push_str(&format!(",\"{topic}\":{position}"));
+            write!(text, ",\"{topic}\":{position}").expect("writing to a String cannot fail");
         }
         text.push('}');
         text.into()

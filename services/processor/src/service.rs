@@ -12,7 +12,7 @@ use eadt_service::{Metrics, Shutdown};
 use crate::heartbeat::{HeartbeatClock, Heartbeats};
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
-use crate::owned::{INPUTS, Owned};
+use crate::owned::{INPUTS, Owned, Surroundings};
 use crate::settings::Settings;
 
 /// Records taken from the bus at once, and folded before the bus is asked again.
@@ -200,17 +200,15 @@ impl<'a> Session<'a> {
             // Inputs of one number come together where the assignor is `range`.
             if self.arriving.get(&number).is_some_and(|inputs| inputs.len() == INPUTS.len()) {
                 self.arriving.remove(&number);
-                let owned = Owned::begin(
-                    &*self.service.bus,
-                    &mut *self.member,
-                    number,
-                    &self.service.settings.prefix,
-                    &self.names,
-                    &self.fold,
-                    self.heartbeats.now(),
-                    self.metrics,
-                    &self.service.shutdown,
-                )?;
+                let with = Surroundings {
+                    bus: &*self.service.bus,
+                    prefix: &self.service.settings.prefix,
+                    names: &self.names,
+                    settings: &self.fold,
+                    metrics: self.metrics,
+                    shutdown: &self.service.shutdown,
+                };
+                let owned = Owned::begin(number, &mut *self.member, self.heartbeats.now(), &with)?;
                 self.owned.insert(number, owned);
             }
         }
@@ -248,8 +246,7 @@ impl<'a> Session<'a> {
         // Each input may hold its part of the budget, but at least one good batch.
         let budget = (self.service.settings.buffer_bytes / inputs.max(1)).max(64 << 10);
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
-            loop {
-                let Some(owned) = self.owned.get_mut(&number) else { break };
+            while let Some(owned) = self.owned.get_mut(&number) {
                 let folded = owned.fold(BATCH, &self.names, &mut self.waiting.outputs, self.metrics);
                 let now = Instant::now();
                 if folded.records > 0 {

@@ -433,8 +433,8 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
     let mut decisions = Vec::new();
     let counts = replay(&settings().fold(), sources, |_, replayed| {
         match replayed {
-            Replayed::Window(window) => windows.push(window),
-            Replayed::Decision(decision) => decisions.push(decision),
+            Replayed::Window(window) => windows.push(*window),
+            Replayed::Decision(decision) => decisions.push(*decision),
             Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
         }
         Ok(())
