@@ -214,7 +214,7 @@ fn put_marks_together(group: &[Reading]) -> Result<Option<Box<Mark>>, &'static s
 fn find_gaps(source: &Source, gaps: &mut Vec<Gap>) {
     let (factor, floor, name) = match &source.kind {
         SourceKind::Job { irregular: true, .. } => return,
-        SourceKind::Job { rank, .. } => (10.0, 60.0, format!("rank {rank}")),
+        SourceKind::Job { rank, .. } => (10.0, 60.0, format!("progress of rank {rank}")),
         SourceKind::Device(device) => (3.0, 0.0, device.name.clone()),
     };
     let times = || source.readings.windows(2).map(|pair| (pair[0].time, pair[1].time));

@@ -44,7 +44,7 @@ pub struct Report {
 /// A source said nothing for longer than it usually does.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Gap {
-    /// Device, or `rank N`.
+    /// Device, or `progress of rank N`.
     pub source: String,
     pub from: EventTime,
     pub to: EventTime,

@@ -217,7 +217,9 @@ impl Collected {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
         }
         let unknown = self.run().filter(|window| window.run_energy.is_none()).count();
-        if unknown > 0 {
+        if unknown > 0 && unknown == self.run().count() {
+            notes.push("no energy is known".to_owned());
+        } else if unknown > 0 {
             notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out"));
         }
         let energy_only = self.run().filter(|window| window.run_energy.is_some() && window.samples.is_none()).count();

@@ -184,7 +184,8 @@ fn unknown_is_null_and_never_zero() {
     assert_eq!((it["duration_seconds"].as_f64(), it["coverage_ratio"].as_f64()), (Some(60.0), Some(0.0)));
     assert_eq!((it["windows"].as_u64(), it["decisions"].as_u64(), it["reverts"].as_u64()), (Some(1), Some(0), Some(0)));
     assert_eq!(it["origin"], "measured");
-    assert!(report.workloads[0].notes[0].contains("no known energy"));
+    assert_eq!(report.workloads[0].notes, ["no energy is known"]);
+    assert!(!report.render(Form::Text).contains("Saving"), "nothing to say about it");
     assert_eq!(serde_json::from_value::<Report>(json).unwrap().workloads[0].workload, "lab/dark");
 }
 

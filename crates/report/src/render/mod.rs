@@ -134,7 +134,7 @@ fn totals(report: &Report) -> Table {
         vec![
             w.workload.clone(),
             origin_word(w.origin).to_owned(),
-            meter_word(w.meter).to_owned(),
+            w.energy_joules.map_or(UNKNOWN, |_| meter_word(w.meter)).to_owned(),
             figure(w.duration_seconds),
             figure(w.energy_joules),
             figure(w.energy_kwh),
@@ -220,11 +220,18 @@ struct Section {
 fn sections(report: &Report) -> Vec<Section> {
     let mark = origin_mark(report.workloads.iter().map(|workload| workload.origin));
     let notes = report.workloads.iter().flat_map(|w| w.notes.iter().map(move |note| format!("{}: {note}", w.workload))).collect();
+    let priced = |w: &WorkloadReport| {
+        let figures = [w.baseline_joules_per_sample, w.saving_joules, w.cost, w.co2_grams, w.unassigned_energy_joules];
+        figures.iter().any(Option::is_some)
+    };
     let mut sections = vec![
         Section { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
         Section { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
         Section { heading: format!("Windows and decisions{mark}"), table: counts(report), notes },
     ];
+    if !report.workloads.iter().any(priced) {
+        sections.remove(1);
+    }
     for workload in &report.workloads {
         let (name, mark) = (&workload.workload, mark_of(workload));
         if let Some(table) = windows(workload) {
