@@ -1,8 +1,8 @@
 //! The two candidate stores under the embedded log's own access pattern; the figures are in `docs/adr/0002-embedded-store.md`.
 //!
 //! `cargo bench -p eadt-bus --features store-bench --bench stores [-- DIR]`: DIR is on the disk to be measured.
-//! One row is one appended batch of a partition, as in the embedded log. The process is started anew for each store, so that
-//! the peak memory is that store's own.
+//! One row is one appended batch of a partition, as in the embedded log. Each store has processes of its own, so that the
+//! peak memory is its own; the first is killed, the second opens what it left.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -178,7 +178,7 @@ fn quantiles(mut times: Vec<Duration>) -> String {
     format!("p50 {:.2} ms, p99 {:.2} ms, max {:.2} ms", at(0.5), at(0.99), at(1.0))
 }
 
-fn measure<S: Store>(dir: &Path) -> Result<(), Error> {
+fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
     let say = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
     let store = S::open(dir)?;
     // Does not compress to nothing, as real records do not.
@@ -233,10 +233,16 @@ fn measure<S: Store>(dir: &Path) -> Result<(), Error> {
     }
     say("on disk after writing", format!("{:.2} x the payload", folder_bytes(dir) as f64 / 1e6 / megabytes));
 
-    drop(store);
+    // What kill -9 does.
+    std::process::abort();
+}
+
+fn measure_after_kill<S: Store>(dir: &Path) -> Result<(), Error> {
+    let say = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
+    let megabytes = BATCHES as f64 * (RECORD * PER_BATCH) as f64 / 1e6;
     let begun = Instant::now();
     let store = S::open(dir)?;
-    say("open", format!("{:.0} ms", begun.elapsed().as_secs_f64() * 1e3));
+    say("open after a kill", format!("{:.0} ms", begun.elapsed().as_secs_f64() * 1e3));
 
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     let (mut bytes, mut sum) = (0_u64, 0_u64);
@@ -270,20 +276,26 @@ fn measure<S: Store>(dir: &Path) -> Result<(), Error> {
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    if let [store, dir] = &arguments[..] {
-        return match store.as_str() {
-            "redb" => measure::<Redb>(Path::new(dir)),
-            "fjall" => measure::<Fjall>(Path::new(dir)),
-            other => Err(format!("no such store: {other}").into()),
+    if let [store, phase, dir] = &arguments[..] {
+        let dir = Path::new(dir);
+        return match (store.as_str(), phase.as_str()) {
+            ("redb", "until-kill") => measure_until_kill::<Redb>(dir),
+            ("redb", _) => measure_after_kill::<Redb>(dir),
+            ("fjall", "until-kill") => measure_until_kill::<Fjall>(dir),
+            ("fjall", _) => measure_after_kill::<Fjall>(dir),
+            (other, _) => Err(format!("no such store: {other}").into()),
         };
     }
     let parent = arguments.first().map_or_else(std::env::temp_dir, PathBuf::from);
     for _ in 0..3 {
         for store in ["redb", "fjall"] {
             let dir = tempfile::tempdir_in(&parent)?;
-            let status = std::process::Command::new(std::env::current_exe()?).arg(store).arg(dir.path()).status()?;
-            if !status.success() {
-                return Err(format!("{store}: {status}").into());
+            for phase in ["until-kill", "after-kill"] {
+                let status =
+                    std::process::Command::new(std::env::current_exe()?).args([store, phase]).arg(dir.path()).status()?;
+                if status.code().is_some_and(|code| code != 0) {
+                    return Err(format!("{store}: {status}").into());
+                }
             }
         }
     }

@@ -1,0 +1,253 @@
+//! What the embedded log keeps when its process is killed, its disk is full, its folder is damaged or already open.
+//!
+//! Crash tests run this binary again as a child, told by the environment what to do.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::conformance::{outgoing, read_all};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Record, Remedy, Step, TopicPartition, TopicSpec};
+
+const CHILD: &str = "EADT_BUS_TEST_CHILD";
+const DIR: &str = "EADT_BUS_TEST_DIR";
+const KILLS: u32 = 25;
+
+fn options() -> EmbeddedOptions {
+    EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }
+}
+
+fn open(dir: &Path) -> EmbeddedLog {
+    let log = EmbeddedLog::open(dir, options()).unwrap();
+    for name in ["input", "output", "state"] {
+        if log.topics(name).unwrap().is_empty() {
+            let name = name.into();
+            log.create_topic(&TopicSpec { name, partitions: 2, replication: 1, settings: std::collections::BTreeMap::default() })
+                .unwrap();
+        }
+    }
+    log
+}
+
+fn again(what: &str, dir: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(CHILD, what).env(DIR, dir);
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+}
+
+fn value(record: &Record) -> u64 {
+    std::str::from_utf8(record.value.as_deref().unwrap()).unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Not a test of its own: what the child processes do.
+#[test]
+fn child() {
+    let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os(DIR)) else { return };
+    let dir = Path::new(&dir);
+    match what.as_str() {
+        "commit" => commit_for_ever(dir),
+        "open" => match EmbeddedLog::open(dir, options()) {
+            Ok(_) => println!("opened"),
+            Err(error) => println!("refused {error}"),
+        },
+        "fill" => fill_the_disk(dir),
+        other => panic!("no such child: {other}"),
+    }
+}
+
+/// Steps n, n + 1, …: each writes n to three partitions, commits n as position, and says so once it is acknowledged. Beside
+/// them a plain producer, which says what it knows to be acknowledged.
+fn commit_for_ever(dir: &Path) {
+    let log = open(dir);
+    let mut member =
+        log.member(MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] }).unwrap();
+    let at = TopicPartition::new("input", 0);
+    let mut producer = log.producer("plain").unwrap();
+    let (output, state, input): (Arc<str>, Arc<str>, Arc<str>) = ("output".into(), "state".into(), "input".into());
+    let mut sent = read_all(&log, &input, 2, Isolation::ReadCommitted).len() as u64;
+    let before = sent;
+    let mut n = member.committed(std::slice::from_ref(&at)).unwrap()[0].unwrap_or(0) as u64;
+    let filler = "x".repeat(300);
+    println!("ready");
+    loop {
+        n += 1;
+        let text = format!("{n} {filler}");
+        let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
+        let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
+        member.commit(Step { outputs, positions: vec![(at.clone(), n as i64)] }).unwrap();
+        for _ in 0..5 {
+            producer.send(Outgoing { partition: Some(1), ..outgoing(&input, "k", &format!("{sent} {filler}")) }).unwrap();
+            sent += 1;
+        }
+        println!("step {n} plain {}", before + producer.counts().acknowledged);
+    }
+}
+
+/// Steps until writes fail, as they do on a full disk; here because no file may grow any more.
+fn fill_the_disk(dir: &Path) {
+    let log = open(dir);
+    let mut member =
+        log.member(MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] }).unwrap();
+    let (output, state): (Arc<str>, Arc<str>) = ("output".into(), "state".into());
+    let filler = "x".repeat(10_000);
+    for n in 1..=1000_u64 {
+        if n == 20 {
+            let limit = rustix::process::Rlimit { current: Some(300_000), maximum: Some(300_000) };
+            rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
+        }
+        let text = format!("{n} {filler}");
+        let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
+        let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
+        match member.commit(Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }) {
+            Ok(()) => println!("step {n}"),
+            Err(error) => {
+                println!("failed {:?} {error}", error.remedy);
+                let again = member.commit(Step { outputs: vec![to(&output, 0)], positions: Vec::new() }).unwrap_err();
+                println!("again {:?} {again}", again.remedy);
+                return;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    // The signal that tells of the limit is ignored by what sh starts, so that the write itself fails.
+    let plain = again("fill", dir.path());
+    let mut command = Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
+    command.env(CHILD, "fill").env(DIR, dir.path()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let told = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let failed = told.lines().find(|line| line.starts_with("failed")).unwrap_or_else(|| panic!("nothing failed: {told}"));
+    assert!(failed.contains("Stop") && failed.contains("the disk is full") && failed.contains("start again"), "{failed}");
+    assert!(told.lines().any(|line| line.starts_with("again Stop")), "{told}");
+    let steps = told.lines().filter(|line| line.contains("step ")).count() as u64;
+    assert!(steps > 10, "{told}");
+    let log = open(dir.path());
+    let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap() as u64;
+    assert!(committed == steps || committed == steps + 1, "acknowledged {steps}, found {committed}");
+    let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
+    let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
+    for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
+        let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
+        assert_eq!(found, (1..=committed).collect::<Vec<_>>());
+    }
+    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    log.member(options)
+        .unwrap()
+        .commit(Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
+        .unwrap();
+}
+
+#[test]
+fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let mut slowest = Duration::ZERO;
+    let mut steps = 0;
+    for round in 0..KILLS {
+        let mut process = again("commit", dir.path()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with("ready")), "round {round}: the child did not come up");
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(u64::from(5 + round * 7 % 60)));
+            process.kill().unwrap();
+            process.wait().unwrap();
+        });
+        let (mut step, mut plain) = (steps, 0);
+        for line in lines {
+            // A line that was cut off by the kill has fewer words.
+            let words: Vec<_> = line.split(' ').collect();
+            if let ["step", n, "plain", p] = words[..] {
+                (step, plain) = (n.parse().unwrap(), p.parse().unwrap());
+            }
+        }
+        killer.join().unwrap();
+        let begun = Instant::now();
+        let log = open(dir.path());
+        slowest = slowest.max(begun.elapsed());
+        let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
+        // The step that was under way may be there: whole, or not at all.
+        assert!(committed >= step, "round {round}: acknowledged step {step}, found {committed}");
+        let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
+        let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
+        for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
+            let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
+            assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
+        }
+        let inputs: Vec<_> = read_all(&log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
+        assert!(inputs.len() as u64 >= plain, "round {round}: {plain} acknowledged, {} found", inputs.len());
+        assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
+        steps = committed;
+    }
+    assert!(steps > u64::from(KILLS), "too few steps for a test: {steps}");
+    eprintln!("{KILLS} kills, {steps} steps, slowest open {slowest:?}");
+}
+
+#[test]
+fn a_second_process_is_told_to_use_kafka() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let told = |dir: &Path| String::from_utf8(again("open", dir).output().unwrap().stdout).unwrap();
+    let refused = told(dir.path());
+    assert!(refused.contains("refused") && refused.contains("use Kafka (--kafka) for more than one process"), "{refused}");
+    drop(log);
+    assert!(told(dir.path()).contains("opened"));
+}
+
+#[test]
+fn a_damaged_store_is_named_with_a_remedy_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let records: Vec<_> = (0..2000).map(|n| outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(1000)))).collect();
+    eadt_bus::conformance::send_all(&log, &records);
+    drop(log);
+    let marker = dir.path().join("version");
+    let before = std::fs::read(&marker).unwrap();
+    std::fs::write(&marker, b"not a store").unwrap();
+    let error = EmbeddedLog::open(dir.path(), options()).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Stop);
+    let told = error.to_string();
+    assert!(told.contains("damaged") && told.contains(&*dir.path().to_string_lossy()) && told.contains("move"), "{told}");
+    assert_eq!(std::fs::read(&marker).unwrap(), b"not a store");
+    std::fs::write(&marker, before).unwrap();
+    assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 2000);
+}
+
+#[test]
+fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let error = EmbeddedLog::open(&file, options()).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Stop);
+    assert!(error.to_string().contains(&*file.to_string_lossy()), "{error}");
+}
+
+#[test]
+fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let full = EmbeddedOptions { reserve_bytes: u64::MAX / 2, ..EmbeddedOptions::default() };
+    let log = EmbeddedLog::open(dir.path(), full).unwrap();
+    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    let mut member = log.member(options).unwrap();
+    let step =
+        Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };
+    let error = member.commit(step).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Retry);
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    // A plain producer keeps what it took and says that it is not written.
+    let mut producer = log.producer("p").unwrap();
+    producer.send(outgoing(&"output".into(), "k", "waits")).unwrap();
+    assert!(!producer.flush(Duration::from_millis(300)).unwrap());
+    assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (1, 0, 0));
+    assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 0);
+    assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [None]);
+}
