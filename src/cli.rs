@@ -161,7 +161,7 @@ pub struct Import {
     /// Which column holds a field, for example `power_watts=Power:mW`; may be repeated.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<String>,
-    /// Form of the times: rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime format.
+    /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<String>,
     /// Time between rows of a recording without times, for example `20ms`.

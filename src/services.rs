@@ -49,7 +49,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             );
         }
         Single::Processor => {
-            spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health)
+            spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
         Single::Actuator(flags) => {
             up::simulate(&mut settings, &flags)?;

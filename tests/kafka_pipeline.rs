@@ -28,7 +28,7 @@ fn stop(mut process: Running) {
             assert!(status.success(), "{status}");
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "a service did not drain within a minute");
+        assert!(began.elapsed() < Duration::from_mins(1), "a service did not drain within a minute");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -79,7 +79,7 @@ fn the_loop_closes_between_separate_processes() {
     let archiver = start(&kafka, dir.path(), &["archiver"]);
     let mut cluster = start(&kafka, dir.path(), &["actuator", "--speed", "max", "--duration", "2h"]);
     assert!(cluster.0.wait().unwrap().success());
-    let decisions = wait_for(&kafka, dir.path(), "decisions.v1", Duration::from_secs(60), |d| d.len() >= 2 * 115);
+    let decisions = wait_for(&kafka, dir.path(), "decisions.v1", Duration::from_mins(1), |d| d.len() >= 2 * 115);
     let actuations = wait_for(&kafka, dir.path(), "actuations.v1", Duration::from_secs(30), |a| !a.is_empty());
     let ids: std::collections::HashSet<&str> = decisions.iter().map(|d| d["data"]["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), decisions.len(), "no decision twice");
@@ -123,7 +123,7 @@ fn a_real_recording_gives_the_same_windows_through_kafka() {
     json(eadt(dir.path(), &["replay", paths[0], "--json", "--out", offline.to_str().unwrap()]));
     let expected = json(eadt(dir.path(), &["report", offline.to_str().unwrap(), "--json", "--by", "window"]));
     let count = expected["workloads"][0]["windows"].as_u64().unwrap() as usize;
-    wait_for(&kafka, dir.path(), "efficiency.windows.v1", Duration::from_secs(60), |events| {
+    wait_for(&kafka, dir.path(), "efficiency.windows.v1", Duration::from_mins(1), |events| {
         events.iter().filter(|e| e["data"]["kind"] == "tumbling").count() >= count
     });
     stop(processor);

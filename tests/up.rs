@@ -21,7 +21,7 @@ fn outputs(dir: &Path, count: usize) -> Vec<(String, Vec<Value>)> {
         let (out, err, good) = text(eadt(dir, &["tail", topic, "--until-end", "--json"]));
         assert!(good, "{err}");
         let events: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        for workload in ["eadt/llm-training", "eadt/vision-training"] {
+        for workload in ["eadt/llm-training", "eadt/vision-pretraining"] {
             let own: Vec<Value> =
                 events.iter().filter(|e| e["partitionkey"] == workload).map(|e| e["data"].clone()).take(count).collect();
             all.push((format!("{topic} {workload}"), own));
@@ -98,8 +98,9 @@ fn ctrl_c_drains_prints_the_report_and_exits_0() {
 #[test]
 fn a_second_process_on_the_same_folder_is_told_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first =
-        eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut first = Running(
+        eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(),
+    );
     std::thread::sleep(Duration::from_secs(2));
     let second = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).output().unwrap();
     signal(&first.0, "-TERM");

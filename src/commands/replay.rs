@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::IsTerminal;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -129,8 +129,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         }
         if args.check {
             match replayed {
-                Replayed::Window(window) => produced.windows.push(window),
-                Replayed::Decision(decision) => produced.decisions.push(decision),
+                Replayed::Window(window) => produced.windows.push(*window),
+                Replayed::Decision(decision) => produced.decisions.push(*decision),
                 Replayed::Refused { .. } => {}
             }
         }
@@ -347,7 +347,7 @@ struct Own {
 }
 
 impl Own {
-    fn read_log(&mut self, path: &PathBuf) -> anyhow::Result<()> {
+    fn read_log(&mut self, path: &Path) -> anyhow::Result<()> {
         let mut log = open_log(path)?;
         while let Some(event) = log.next_event()? {
             match (event.topic(), event.value()) {

@@ -20,7 +20,7 @@ pub fn run(args: &Tail, bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdow
     let mut open: HashSet<_> = from.iter().map(|(at, _)| at.clone()).collect();
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
     let (mut batch, mut out) = (Vec::new(), std::io::stdout().lock());
-    while !shutdown.is_cancelled() && !(args.until_end && open.is_empty()) {
+    while !shutdown.is_cancelled() && (!args.until_end || !open.is_empty()) {
         reader.poll(1000, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let record = match polled {

@@ -52,7 +52,7 @@ impl Follower {
         let thread = std::thread::Builder::new().name("follower".into()).spawn(move || {
             let mut tally = Tally::default();
             let mut screen = if viewing { Some(Screen::open()?) } else { None };
-            let (mut batch, mut drawn) = (Vec::new(), Instant::now() - FRAME);
+            let (mut batch, mut drawn) = (Vec::new(), None::<Instant>);
             let mut ends = std::collections::HashSet::new();
             loop {
                 // After the stop only what is there already counts: up to the end of every partition.
@@ -78,11 +78,11 @@ impl Follower {
                     }
                 }
                 if let Some(screen) = &mut screen
-                    && drawn.elapsed() >= FRAME
+                    && drawn.is_none_or(|at| at.elapsed() >= FRAME)
                 {
                     tally.refresh();
                     screen.0.draw(|frame| view::draw(frame, &tally, &headline)).context("cannot draw the view")?;
-                    drawn = Instant::now();
+                    drawn = Some(Instant::now());
                 }
             }
             Ok(tally)

@@ -173,9 +173,7 @@ pub fn spawn_simulator(
 ) -> anyhow::Result<SimulatedCluster> {
     let (driver, cluster) = Driver::new(settings.simulator.clone(), clock)?;
     let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
-    sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
-        driver.run(&*bus, &stop, &metrics, &ready).map(drop)
-    });
+    sampling.spawn_thread("simulator", OnFailure::Fatal, move || driver.run(&*bus, &stop, &metrics, &ready).map(drop));
     Ok(cluster)
 }
 
@@ -217,7 +215,7 @@ type Now = Arc<dyn Fn() -> EventTime + Send + Sync>;
 
 fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutdown: Shutdown) {
     keepers.spawn("maintenance", OnFailure::Report, async move {
-        let mut every = tokio::time::interval(std::time::Duration::from_secs(60));
+        let mut every = tokio::time::interval(std::time::Duration::from_mins(1));
         every.tick().await;
         loop {
             tokio::select! {

@@ -75,9 +75,9 @@ impl Tally {
         self.workloads.values().filter_map(|row| row.origin).max()
     }
 
-    fn read<T: eadt_schemas::decode::Check>(&mut self, value: &[u8], take: fn(&mut Self, T)) {
+    fn read<T: eadt_schemas::decode::Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
         match decode::<T>(value) {
-            Ok(event) => take(self, event),
+            Ok(event) => take(self, &event),
             Err(_) => self.unreadable += 1,
         }
     }
@@ -86,8 +86,8 @@ impl Tally {
         self.workloads.entry(workload.to_owned()).or_default()
     }
 
-    fn window(&mut self, window: EfficiencyWindow) {
-        self.reporter.window(&window);
+    fn window(&mut self, window: &EfficiencyWindow) {
+        self.reporter.window(window);
         if window.kind != WindowKind::Tumbling {
             return;
         }
@@ -104,10 +104,10 @@ impl Tally {
         }
     }
 
-    fn decision(&mut self, decision: Decision) {
+    fn decision(&mut self, decision: &Decision) {
         self.decisions += 1;
         self.reverts += u64::from(decision.action == Action::Revert);
-        self.reporter.decision(&decision);
+        self.reporter.decision(decision);
         let row = self.row(&decision.workload);
         row.validating = decision.validation == Validation::Pending;
         // Of a row of plain `maintain`s only the newest says anything.
@@ -115,20 +115,20 @@ impl Tally {
         if row.recent.back().is_some_and(idle) {
             row.recent.pop_back();
         }
-        row.recent.push_back(decision);
+        row.recent.push_back(decision.clone());
         row.recent.keep_last(RECENT);
     }
 
-    fn actuation(&mut self, actuation: Actuation) {
+    fn actuation(&mut self, actuation: &Actuation) {
         self.changes += u64::from(actuation.outcome == Outcome::Applied);
-        self.reporter.actuation(&actuation);
+        self.reporter.actuation(actuation);
         self.row(&actuation.workload).rolling = actuation.outcome == Outcome::Applied;
     }
 
-    fn workload(&mut self, workload: Workload) {
+    fn workload(&mut self, workload: &Workload) {
         let row = self.row(&workload.workload);
         row.origin = row.origin.max(Some(workload.origin));
-        row.layout = Some(workload.layout);
+        row.layout = Some(workload.layout.clone());
     }
 }
 

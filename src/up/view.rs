@@ -80,23 +80,23 @@ fn number(value: Option<f64>, decimals: usize) -> Cell<'static> {
 
 /// A layout in one line: `6×50 % world 6 ≤300 W`.
 pub fn layout_text(layout: &Layout) -> String {
-    let mut text = String::new();
-    if let Some(replicas) = layout.replicas {
-        text = format!("{replicas}");
-    }
-    if let Some(percent) = layout.mps_thread_percentage {
-        text += &format!("×{percent} %");
+    let mut parts = Vec::new();
+    match (layout.replicas, layout.mps_thread_percentage) {
+        (Some(replicas), Some(percent)) => parts.push(format!("{replicas}×{percent} %")),
+        (Some(replicas), None) => parts.push(format!("{replicas} replicas")),
+        (None, Some(percent)) => parts.push(format!("{percent} %")),
+        (None, None) => {}
     }
     if let (Some(world), Some(local)) = (layout.world_size, layout.local_world_size) {
-        text += &format!(" world {world}/{local}");
+        parts.push(format!("world {world}/{local}"));
     }
     if let Some(watts) = layout.power_limit_watts {
-        text += &format!(" ≤{watts:.0} W");
+        parts.push(format!("≤{watts:.0} W"));
     }
     if let Some(clock) = layout.sm_clock_mhz {
-        text += &format!(" ≤{clock:.0} MHz");
+        parts.push(format!("≤{clock:.0} MHz"));
     }
-    if text.is_empty() { "–".to_owned() } else { text.trim_start().to_owned() }
+    if parts.is_empty() { "–".to_owned() } else { parts.join(" ") }
 }
 
 fn draw_details(frame: &mut Frame<'_>, tally: &Tally, area: Rect) {
