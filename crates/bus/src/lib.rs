@@ -42,7 +42,7 @@ impl fmt::Display for TopicPartition {
 /// A header: UTF-8 name, bytes as value.
 pub type Header = (Arc<str>, Bytes);
 
-/// A record as the log has it.
+/// A record as the log has it. Its bytes may be slices of a larger block, which lives as long as any of them: copy what is kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     pub at: TopicPartition,
@@ -153,9 +153,10 @@ pub enum Isolation {
 /// First and next offset of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermarks {
-    /// The oldest kept offset.
+    /// The oldest kept offset. A position below it was deleted by retention: compare before [`Member::start`].
     pub low: i64,
-    /// The offset that the next append gets.
+    /// The offset that the next append gets, whether committed or not. Offsets below it may be holes: an end is reached when
+    /// [`Polled::End`] says so, never because of a record's offset.
     pub high: i64,
 }
 
@@ -200,11 +201,13 @@ pub trait Bus: Send + Sync + fmt::Debug {
 
 /// Appends without transactions.
 pub trait Producer: Send + fmt::Debug {
-    /// Hands a record over. [`Remedy::Retry`] when the bounded buffer is full: nothing was taken.
+    /// Hands a record over. [`Remedy::Retry`] when the bounded buffer is full: nothing was taken. [`Remedy::Stop`] when this
+    /// record can never be written (too large, no such topic, no key on a compacted topic), or when records taken earlier have
+    /// failed, which is said once; this record was not taken then.
     fn send(&mut self, record: Outgoing) -> Result<()>;
     /// Counts of records since creation. Each sent record ends as exactly one of acknowledged or failed.
     fn counts(&self) -> ProducerCounts;
-    /// Waits until nothing is in flight, at most so long; true when nothing is.
+    /// Waits until nothing is in flight, at most so long; true when nothing is, and everything acknowledged is durable.
     fn flush(&mut self, timeout: Duration) -> Result<bool>;
 }
 
@@ -227,10 +230,12 @@ pub trait Reader: Send + fmt::Debug {
 
 /// A group member. Delivers nothing of an assigned partition before it is started.
 pub trait Member: Reader {
-    /// Begins (or begins anew) to deliver an assigned partition at this offset.
+    /// Begins (or begins anew) to deliver an assigned partition at this offset. An offset that retention has deleted is
+    /// [`Remedy::Stop`], here or at the next poll, with the oldest kept offset in words.
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()>;
     /// The group's committed positions; `None` where there is none.
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
-    /// One atomic step. Returns when it is durable (and, on Kafka, decided).
+    /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later).
+    /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
     fn commit(&mut self, step: Step) -> Result<()>;
 }
