@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::plan::{Kind, Members, Node, Plan};
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) enum Cell<'a> {
     Bool(bool),
     Int(i64),
@@ -24,28 +24,35 @@ pub(crate) enum Cell<'a> {
 }
 
 /// One decoded value. `extra` is the text of a JSON object with the fields that have no column.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Decoded<'a> {
     pub cells: Vec<(usize, Cell<'a>)>,
+    pub seen: Seen,
     pub extra: Option<String>,
 }
 
 /// `None`: not an object of this type, so that only its bytes say what it is.
 pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
-    let mut deserializer = serde_json::Deserializer::from_slice(value);
-    let mut decoded = Decoded { cells: Vec::with_capacity(plan.event_columns), extra: None };
-    let mut extra = String::new();
-    let mut seen = Seen::default();
-    let object = Object { plan, members: &plan.members, into: &mut decoded.cells, extra: &mut extra, seen: &mut seen };
-    object.deserialize(&mut deserializer).ok()?;
-    deserializer.end().ok()?;
+    let mut decoded = crate::canonical::decode(plan, value).or_else(|| general(plan, value))?;
     if !decoded.cells.is_empty() {
         for (index, column) in plan.columns[..plan.event_columns].iter().enumerate() {
-            if column.false_when_absent && !seen.contains(index) {
+            if column.false_when_absent && !decoded.seen.contains(index) {
                 decoded.cells.push((index, Cell::Bool(false)));
             }
         }
     }
+    Some(decoded)
+}
+
+/// Any JSON object.
+pub(crate) fn general<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
+    let mut deserializer = serde_json::Deserializer::from_slice(value);
+    let mut decoded = Decoded::default();
+    let mut extra = String::new();
+    let Decoded { cells, seen, .. } = &mut decoded;
+    let object = Object { plan, members: &plan.members, into: cells, extra: &mut extra, seen };
+    object.deserialize(&mut deserializer).ok()?;
+    deserializer.end().ok()?;
     if !extra.is_empty() {
         decoded.extra = Some(format!("{{{extra}}}"));
     }
@@ -53,8 +60,8 @@ pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
 }
 
 /// Columns that the present value has set.
-#[derive(Debug, Default)]
-struct Seen([u64; 4]);
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen([u64; 4]);
 
 impl Seen {
     fn contains(&self, index: usize) -> bool {
@@ -62,7 +69,7 @@ impl Seen {
     }
 
     /// False where it was there already.
-    fn insert(&mut self, index: usize) -> bool {
+    pub(crate) fn insert(&mut self, index: usize) -> bool {
         let fresh = !self.contains(index);
         self.0[index / 64] |= 1 << (index % 64);
         fresh

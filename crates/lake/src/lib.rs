@@ -6,6 +6,7 @@
 //! Only this crate knows Arrow and Parquet. It never reads a clock and never decides what is archived.
 
 mod archive;
+mod canonical;
 mod columns;
 mod compact;
 mod decode;

@@ -82,7 +82,7 @@ impl Members {
 
     /// The position of a field. `hint`: where it is expected to be, or shortly before.
     pub(crate) fn find(&self, name: &str, hint: usize) -> Option<usize> {
-        for (at, member) in self.list.iter().enumerate().skip(hint).take(8) {
+        for (at, member) in self.list.iter().enumerate().skip(hint).take(12) {
             if member.name == name {
                 return Some(at);
             }

@@ -57,7 +57,8 @@ struct Partition {
     first: i64,
     /// Every offset before it is accounted for.
     next: i64,
-    date: String,
+    /// Days since the epoch.
+    day: i64,
     since: EventTime,
     columns: Columns,
     batches: Vec<RecordBatch>,
@@ -68,13 +69,14 @@ struct Partition {
 
 /// Rows in one batch of an open file.
 const BATCH_ROWS: usize = 16_384;
+const DAY_MICROS: i64 = 86_400_000_000;
 
 impl Partition {
     fn new(topic: Topic, offset: i64) -> Self {
         Self {
             first: offset,
             next: offset,
-            date: String::new(),
+            day: 0,
             since: EventTime::default(),
             columns: Columns::new(topic),
             batches: Vec::new(),
@@ -129,11 +131,11 @@ impl Writer {
             let Row { topic, partition, offset, .. } = *row;
             return Err(LakeError::Order { topic, partition, offset, expected: open.next });
         }
-        let date = row.stamp.date();
-        let written = if open.rows > 0 && open.date != date { self.roll(row.topic, row.partition)? } else { None };
+        let day = row.stamp.micros().div_euclid(DAY_MICROS);
+        let written = if open.rows > 0 && open.day != day { self.roll(row.topic, row.partition)? } else { None };
         let open = self.partitions.entry(at).or_insert_with(|| Partition::new(row.topic, row.offset));
         if open.rows == 0 {
-            (open.date, open.since) = (date, now);
+            (open.day, open.since) = (day, now);
         }
         open.columns.push(row);
         open.rows += 1;
@@ -193,7 +195,8 @@ impl Writer {
             return Ok(None);
         };
         open.seal();
-        let name = FileName { topic, partition, first: open.first, last: open.next - 1, date: open.date.clone() };
+        let date = EventTime::from_micros(open.day * DAY_MICROS).date();
+        let name = FileName { topic, partition, first: open.first, last: open.next - 1, date };
         let bytes = file::encode(&name, &open.batches, &open.deleted)?;
         let written = Written { name, rows: open.rows as u64, bytes: bytes.len() as u64 };
         self.archive.create(&written.name, bytes)?;

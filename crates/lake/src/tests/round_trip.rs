@@ -14,8 +14,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use super::{row, time};
+use crate::canonical;
 use crate::columns::Columns;
-use crate::decode::decode;
+use crate::decode::{decode, general};
 use crate::plan::{Common, plan};
 use crate::{Row, rebuild};
 
@@ -302,6 +303,24 @@ proptest! {
                 assert_eq!(back(std::slice::from_ref(&row))[0].value, row.value);
             }
         });
+    }
+
+    /// Numbers and texts at the edges of the grammar: the fast way gives up or agrees with the general one.
+    #[test]
+    fn the_fast_way_agrees_with_the_general_one(
+        numbers in vec("-?(0|[1-9][0-9]{0,20}|0[0-9])(\\.[0-9]{0,20})?([eE][+-]?[0-9]{0,3})?", 0..4),
+        text in "[ -~é\t]{0,6}",
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let names = ["power_watts", "energy_joules_total", "memory_used_bytes", "gpu_index"];
+        let fields = names.iter().zip(&numbers).map(|(name, number)| format!(",\"{name}\":{number}"));
+        let whole = format!("{{\"device\":\"{text}\"{},\"last\":true}}", fields.collect::<String>());
+        let plan = plan(Topic::GpuTelemetry);
+        for bytes in [whole.as_bytes(), &whole.as_bytes()[..cut.index(whole.len())]] {
+            if let Some(fast) = canonical::decode(plan, bytes) {
+                prop_assert_eq!(Some(fast), general(plan, bytes), "{}", whole);
+            }
+        }
     }
 
     #[test]
