@@ -223,6 +223,18 @@ impl Kafka {
     }
 }
 
+impl Drop for Kafka {
+    fn drop(&mut self) {
+        self.keeper.take();
+        // The keeper has removed it, unless the broker never ran or was stopped before.
+        if let Err(error) = fs::remove_dir_all(&self.dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!("{} stays behind: {error}", self.dir.display());
+        }
+    }
+}
+
 impl Drop for Keeper {
     fn drop(&mut self) {
         self.stdin.take();

@@ -181,10 +181,11 @@ impl EmbeddedProducer {
     fn tell(&self, bytes: usize, urgent: bool) {
         let lanes = &self.log.shared.lanes;
         let mut state = lock(&lanes.state);
-        let idle = state.bytes == 0;
+        let before = state.bytes;
         state.bytes += bytes;
         state.urgent |= urgent;
-        let wake = idle || urgent || state.bytes >= BATCH_BYTES;
+        // Only when something begins or is due: each notice costs a system call.
+        let wake = before == 0 || urgent || (before < BATCH_BYTES && state.bytes >= BATCH_BYTES);
         drop(state);
         if wake {
             lanes.wake.notify_all();

@@ -116,6 +116,8 @@ impl Store {
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| -> fjall::Result<_> {
             let db = Database::builder(dir)
                 .cache_size(cache)
+                // It is short-lived; what stays is compressed.
+                .journal_compression(fjall::CompressionType::None)
                 .max_journaling_size(64 << 20)
                 .worker_threads(1)
                 .max_cached_files(Some(64))
