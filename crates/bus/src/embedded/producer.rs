@@ -12,6 +12,8 @@ use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
 
 /// A batch is written without waiting further once so much is there.
 const BATCH_BYTES: usize = 256 << 10;
+/// What is written at once of one producer.
+const PORTION_BYTES: usize = 1 << 20;
 /// The longest that acknowledged records may be lost to a power cut.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Pause before another try on a full disk.
@@ -131,11 +133,27 @@ fn write(shared: &Shared) {
 /// Writes what waits in a lane; true when anything was written.
 fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
     let records = std::mem::take(&mut lock(&lane.state).waiting);
-    if records.is_empty() {
-        return false;
+    let mut written = false;
+    let mut rest = &records[..];
+    while !rest.is_empty() {
+        // In portions, since each is in memory several times over while it is written.
+        let mut bytes = 0;
+        let count = rest
+            .iter()
+            .position(|record| {
+                bytes += size(record);
+                bytes >= PORTION_BYTES
+            })
+            .map_or(rest.len(), |last| last + 1);
+        let (portion, later) = rest.split_at(count);
+        rest = later;
+        written |= write_portion(shared, lane, portion, closing);
     }
-    let bytes: usize = records.iter().map(size).sum();
-    let mut outcome = append(shared, &records, None, Survives::Process);
+    written
+}
+
+fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bool) -> bool {
+    let mut outcome = append(shared, records, None, Survives::Process);
     while let Err(error) = &outcome
         && error.remedy == Remedy::Retry
         && !closing
@@ -145,10 +163,10 @@ fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
         if lock(&shared.lanes.state).closing {
             break;
         }
-        outcome = append(shared, &records, None, Survives::Process);
+        outcome = append(shared, records, None, Survives::Process);
     }
     let mut state = lock(&lane.state);
-    state.bytes -= bytes;
+    state.bytes -= records.iter().map(size).sum::<usize>();
     let written = outcome.is_ok();
     match outcome {
         Ok(()) => state.counts.acknowledged += records.len() as u64,
