@@ -76,7 +76,7 @@ pub struct Simulation {
     /// Stop after so much simulated time, for example `90m`, `6h`, `3600s`.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
-    /// Seed of the simulated noise [default: 1].
+    /// Seed of the simulated noise [default: 0].
     #[arg(long)]
     pub seed: Option<u64>,
     /// Scenario file (TOML) [default: the built-in scenario].
@@ -236,10 +236,10 @@ pub struct Report {
     /// Joules per sample to compare with, `NS/NAME=VALUE`; may be repeated [default: the starting layout's].
     #[arg(long, value_name = "NS/NAME=JOULES")]
     pub baseline: Vec<String>,
-    /// Price of electricity per kWh, where the record has none.
+    /// Price of electricity per kWh, in place of the record's.
     #[arg(long, value_name = "PRICE")]
     pub price_per_kwh: Option<f64>,
-    /// Carbon intensity in g/kWh, where the record has none.
+    /// Carbon intensity in g/kWh, in place of the record's.
     #[arg(long, value_name = "GRAMS")]
     pub carbon_grams_per_kwh: Option<f64>,
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]

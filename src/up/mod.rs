@@ -173,7 +173,12 @@ pub fn spawn_simulator(
 ) -> anyhow::Result<SimulatedCluster> {
     let (driver, cluster) = Driver::new(settings.simulator.clone(), clock)?;
     let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
-    sampling.spawn_thread("simulator", OnFailure::Fatal, move || driver.run(&*bus, &stop, &metrics, &ready).map(drop));
+    sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
+        let ended = driver.run(&*bus, &stop, &metrics, &ready).map(drop);
+        // Without its cluster the rest has nothing to do: it drains.
+        stop.cancel();
+        ended
+    });
     Ok(cluster)
 }
 

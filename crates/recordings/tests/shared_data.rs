@@ -9,7 +9,7 @@ use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 
 fn folder(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_SHARED_DATA")
+    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
         .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
     let folder = root.join(name);
     if folder.is_dir() {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use eadt_collector::dcgm::{Rules, Skipped, read};
 
 fn text(name: &str) -> Option<String> {
-    let shared = std::env::var_os("EADT_SHARED_DATA")
+    let shared = std::env::var_os("EADT_TEST_SHARED_DATA")
         .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data")), PathBuf::from);
     let path = shared.join("dcgm-exporter-text").join(name);
     let text = std::fs::read_to_string(&path).ok();

@@ -48,6 +48,8 @@ impl ClientContext for Context {
                 tracing::warn!(target: "librdkafka", facility, "{message}");
                 *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.to_owned());
             }
+            // One set of settings serves producers and consumers; each says which of them it does not use.
+            RDKafkaLogLevel::Warning if facility == "CONFWARN" => tracing::debug!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice => tracing::info!(target: "librdkafka", facility, "{message}"),
             RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
         }
