@@ -84,13 +84,14 @@ pub struct LogSettings {
     /// `text` or `json`. Default: `text`.
     #[schemars(with = "String")]
     pub format: LogFormat,
-    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,eadt_bus=debug`. Default: `info`.
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,eadt_bus=debug`.
+    /// Default: `info`, and of the embedded store warnings only.
     pub filter: String,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        Self { format: LogFormat::Text, filter: "info".to_owned() }
+        Self { format: LogFormat::Text, filter: "info,fjall=warn,lsm_tree=warn".to_owned() }
     }
 }
 

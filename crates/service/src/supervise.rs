@@ -66,12 +66,12 @@ impl Supervisor {
     pub fn spawn<F, E>(&mut self, task: &'static str, on_failure: OnFailure, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
-        E: fmt::Display + Send + 'static,
+        E: Into<AnyError> + Send + 'static,
     {
         self.tasks.spawn(async move {
             // A task of its own, so that a panic is an error here and not an abort of the set.
             let result = match tokio::spawn(future).await {
-                Ok(result) => result.map_err(|error| format!("{error:#}")),
+                Ok(result) => result.map_err(chain),
                 Err(error) => Err(format!("panicked: {error}")),
             };
             Ended { task, on_failure, result }
@@ -82,13 +82,13 @@ impl Supervisor {
     pub fn spawn_thread<F, E>(&mut self, task: &'static str, on_failure: OnFailure, body: F)
     where
         F: FnOnce() -> Result<(), E> + Send + 'static,
-        E: fmt::Display + Send + 'static,
+        E: Into<AnyError> + Send + 'static,
     {
         let (tell, told) = tokio::sync::oneshot::channel();
         let spawned = std::thread::Builder::new().name(task.to_owned()).spawn(move || {
             let result = std::panic::catch_unwind(AssertUnwindSafe(body));
             let result = match result {
-                Ok(result) => result.map_err(|error| format!("{error:#}")),
+                Ok(result) => result.map_err(chain),
                 Err(panic) => Err(format!("panicked: {}", panic_text(&*panic))),
             };
             // The receiver lives in the join set; it is gone only when the process is aborted.
@@ -121,6 +121,24 @@ impl Supervisor {
         }
         first.map_or(Ok(()), Err)
     }
+}
+
+/// Any error, or a text.
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error with everything that led to it: sources are chained, so each says its own part only.
+fn chain(error: impl Into<AnyError>) -> String {
+    let error = error.into();
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let part = cause.to_string();
+        if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+        source = cause.source();
+    }
+    text
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -159,6 +177,18 @@ mod tests {
         supervisor.spawn_thread("panics", OnFailure::Fatal, || -> Result<(), String> { panic!("on purpose") });
         let failure = supervisor.join().await.unwrap_err();
         assert_eq!((failure.task, failure.detail.contains("on purpose")), ("panics", true));
+    }
+
+    #[tokio::test]
+    async fn a_failure_tells_its_causes() {
+        let mut supervisor = Supervisor::default();
+        let missing = std::io::Error::other("library not found");
+        #[derive(Debug, thiserror::Error)]
+        #[error("a source cannot start")]
+        struct Start(#[source] std::io::Error);
+        supervisor.spawn("collector", OnFailure::Fatal, async { Err::<(), _>(Start(missing)) });
+        let failure = supervisor.join().await.unwrap_err();
+        assert_eq!(failure.detail, "a source cannot start: library not found");
     }
 
     #[tokio::test]

@@ -58,7 +58,13 @@ impl ClientContext for Context {
     fn stats_raw(&self, _: &[u8]) {}
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(target: "librdkafka", %error, "{reason}");
+        // A lost connection is in the log already, once; here it is repeated for every attempt.
+        let code = error.rdkafka_error_code();
+        if matches!(code, Some(Code::BrokerTransportFailure | Code::AllBrokersDown)) {
+            tracing::debug!(target: "librdkafka", %error, "{reason}");
+        } else {
+            tracing::warn!(target: "librdkafka", %error, "{reason}");
+        }
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }
 }

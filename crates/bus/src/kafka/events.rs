@@ -120,7 +120,11 @@ impl Events {
             stamp: EventTime::from_millis(stamp),
             key: slice(key),
             value: slice(value),
-            headers: headers.into_iter().map(|(name, range)| (name, slice(range).unwrap_or_default())).collect::<Vec<Header>>(),
+            headers: headers
+                .into_iter()
+                .map(|(name, range)| (name, slice(range).unwrap_or_default()))
+                .collect::<Vec<Header>>()
+                .into(),
         })
     }
 
