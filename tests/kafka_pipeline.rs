@@ -93,6 +93,15 @@ fn the_loop_closes_between_separate_processes() {
     }
     stop(processor);
     stop(archiver);
+
+    // An event log recorded from the topics tells the same story as the archive.
+    let log = dir.path().join("recorded.jsonl.zst");
+    let recorded = json(on(&kafka, dir.path(), &["record", "--out", log.to_str().unwrap(), "--json"]));
+    assert_eq!(recorded["not_json"], 0, "{recorded}");
+    let replayed = json(simulated(&["replay", log.to_str().unwrap(), "--check", "--json"]));
+    assert!(replayed["check"]["decisions_same"].as_u64().unwrap() >= 2 * 115, "{replayed}");
+    assert_eq!(replayed["check"]["differences"], serde_json::json!([]), "{replayed}");
+
     let archive = dir.path().join("archive");
     let mut replay = simulated(&["replay", archive.to_str().unwrap(), "--check", "--json"]);
     replay.env_remove("KAFKA_BROKERS");

@@ -181,11 +181,11 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_tells_its_causes() {
-        let mut supervisor = Supervisor::default();
-        let missing = std::io::Error::other("library not found");
         #[derive(Debug, thiserror::Error)]
         #[error("a source cannot start")]
         struct Start(#[source] std::io::Error);
+        let mut supervisor = Supervisor::default();
+        let missing = std::io::Error::other("library not found");
         supervisor.spawn("collector", OnFailure::Fatal, async { Err::<(), _>(Start(missing)) });
         let failure = supervisor.join().await.unwrap_err();
         assert_eq!(failure.detail, "a source cannot start: library not found");
