@@ -42,13 +42,15 @@ pub struct WorkloadReport {
     /// In the currency of the prices.
     pub cost: Option<f64>,
     pub co2_grams: Option<f64>,
-    /// Energy that the samples after the first applied change would have taken at the baseline's J/sample, less the
-    /// energy that they took, restarts and redone work included. Negative: the changes cost energy.
+    /// Energy that the starting layout would have taken for what was done after the first applied change, less the energy
+    /// that it took, restarts and redone work included. Negative: the changes cost energy. An estimate by comparison before
+    /// and after each change, which does not tell a change of the work during a trial from the change's own effect; only
+    /// with a baseline given by the user a comparison with a fixed figure, and then of the whole run.
     pub saving_joules: Option<f64>,
-    /// `saving_joules` over what those samples would have taken at the baseline's J/sample.
+    /// `saving_joules` over what the starting layout would have taken.
     pub saving_ratio: Option<f64>,
-    /// What the saving compares with: the J/sample given by the user, else that of the workload's own good windows before
-    /// the first applied change.
+    /// What the saving compares with: the J/sample given by the user, else what the starting layout is estimated to have
+    /// taken, over the samples, of all windows that are compared.
     pub baseline_joules_per_sample: Option<f64>,
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]

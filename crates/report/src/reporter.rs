@@ -2,7 +2,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Meter, Origin, Outcome, Validation, WindowKind};
 
 use crate::figures::{JOULES_PER_KWH, per};
 use crate::saving::{Saving, saving};
@@ -10,7 +10,8 @@ use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
 ///
-/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 300 bytes a window.
+/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps a few hundred bytes for a window and its
+/// decision.
 #[derive(Debug, Default, Clone)]
 pub struct Reporter {
     workloads: BTreeMap<String, Collected>,
@@ -22,13 +23,36 @@ pub(crate) struct Collected {
     pub(crate) windows: BTreeMap<(EventTime, String), Window>,
     spans: BTreeMap<(EventTime, String), SpanRow>,
     /// By id.
-    decisions: BTreeMap<String, (EventTime, Action, String)>,
-    /// Id and time of every change that was applied.
-    pub(crate) applied: BTreeMap<String, EventTime>,
-    /// An actuator has spoken, so `applied` is complete.
+    pub(crate) decisions: BTreeMap<String, Decided>,
+    /// By id of the decision.
+    pub(crate) fates: BTreeMap<String, Fate>,
+    /// An actuator has spoken, so `fates` is complete.
     pub(crate) actuated: bool,
     origin: Option<Origin>,
     meter: Option<Meter>,
+}
+
+/// What a report needs of a decision.
+#[derive(Debug, Clone)]
+pub(crate) struct Decided {
+    pub(crate) time: EventTime,
+    pub(crate) action: Action,
+    reason: String,
+    pub(crate) concerns: Option<String>,
+    pub(crate) validation: Validation,
+    /// J/sample that the controller compared.
+    pub(crate) before: Option<f64>,
+    pub(crate) after: Option<f64>,
+    /// From and to, of changes and verdicts.
+    pub(crate) layouts: Option<Box<(Layout, Layout)>>,
+}
+
+/// What became of a decision to change something.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Fate {
+    pub(crate) applied: Option<EventTime>,
+    pub(crate) ready: Option<EventTime>,
+    pub(crate) rolled_back: Option<EventTime>,
 }
 
 /// What a report needs of a tumbling window.
@@ -46,6 +70,8 @@ pub(crate) struct Window {
     cost: Option<f64>,
     co2: Option<f64>,
     pub(crate) restarted: bool,
+    /// Some of its work had been done before.
+    pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
     ranks: u32,
@@ -78,6 +104,7 @@ impl Reporter {
             cost: part(event.cost),
             co2: part(event.co2_grams),
             restarted: event.restarted,
+            redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
             ranks: event.ranks,
@@ -89,15 +116,34 @@ impl Reporter {
     pub fn decision(&mut self, event: &Decision) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
-        collected.decisions.insert(event.id.clone(), (event.time, event.action, event.reason.clone()));
+        let noted = |name: &str| event.evidence.get(name).copied().filter(|value| value.is_finite() && *value > 0.0);
+        let verdict = event.concerns.is_some() && event.validation != Validation::Pending;
+        let layouts = event.action != Action::Maintain || verdict;
+        let decided = Decided {
+            time: event.time,
+            action: event.action,
+            reason: event.reason.clone(),
+            concerns: event.concerns.clone(),
+            validation: event.validation,
+            before: noted("before_joules_per_sample"),
+            after: noted("after_joules_per_sample"),
+            layouts: layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
+        };
+        collected.decisions.insert(event.id.clone(), decided);
     }
 
     pub fn actuation(&mut self, event: &Actuation) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.actuated = true;
-        if event.outcome == Outcome::Applied {
-            collected.applied.insert(event.id.clone(), event.time);
-        }
+        let mut fate = collected.fates.get(&event.decision_id).copied().unwrap_or_default();
+        let time = match event.outcome {
+            Outcome::Applied => &mut fate.applied,
+            Outcome::Ready => &mut fate.ready,
+            Outcome::RolledBack => &mut fate.rolled_back,
+            Outcome::Refused | Outcome::Recommended | Outcome::Failed => return,
+        };
+        *time = Some(time.map_or(event.time, |known| known.min(event.time)));
+        collected.fates.insert(event.decision_id.clone(), fate);
     }
 
     /// The report on everything so far.
@@ -187,8 +233,8 @@ impl Collected {
             coverage_ratio: per(Some(covered), duration),
             windows: self.windows.len() as u64,
             decisions: self.decisions.len() as u64,
-            changes: self.decisions.values().filter(|(_, action, _)| *action != Action::Maintain).count() as u64,
-            reverts: self.decisions.values().filter(|(_, action, _)| *action == Action::Revert).count() as u64,
+            changes: self.decisions.values().filter(|decided| decided.action != Action::Maintain).count() as u64,
+            reverts: self.decisions.values().filter(|decided| decided.action == Action::Revert).count() as u64,
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.unwrap_or_default(),
             cost,
@@ -199,7 +245,7 @@ impl Collected {
             unassigned_energy_joules: unassigned,
             notes,
             curve: rows.iter().map(|row| (middle(row), row.joules_per_sample)).collect(),
-            changed: self.applied.values().copied().collect(),
+            changed: self.fates.values().filter_map(|fate| fate.applied).collect(),
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
         }
@@ -237,7 +283,7 @@ impl Collected {
     /// The decision at each time; where there are several, the one that changes something.
     fn by_time(&self) -> BTreeMap<EventTime, (Action, &str)> {
         let mut decided: BTreeMap<EventTime, (Action, &str)> = BTreeMap::new();
-        for (time, action, reason) in self.decisions.values() {
+        for Decided { time, action, reason, .. } in self.decisions.values() {
             let entry = decided.entry(*time).or_insert((*action, reason));
             if entry.0 == Action::Maintain {
                 *entry = (*action, reason);

@@ -34,7 +34,8 @@ pub struct Settings {
     pub price_per_kwh: Option<f64>,
     /// In place of the carbon intensities that the windows carry.
     pub carbon_grams_per_kwh: Option<f64>,
-    /// J/sample to compare a workload with, by workload, in place of its own windows before the first change.
+    /// J/sample to compare a workload with, by workload, in place of an estimate of what its starting layout would have
+    /// taken.
     pub baselines: BTreeMap<String, f64>,
     pub by: Option<By>,
 }
