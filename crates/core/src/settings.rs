@@ -39,6 +39,14 @@ pub struct FoldSettings {
     pub controller_settings: ControllerSettings,
 }
 
+impl FoldSettings {
+    /// How long a source that leaves out a counter is waited for to name it again: as long as a silent one. Where none is ever
+    /// idle, as long as its windows leave room for others.
+    pub fn counter_gap(&self) -> i64 {
+        self.idle_grace.unwrap_or_else(|| self.window.saturating_mul(self.max_open_windows / 2))
+    }
+}
+
 impl Default for FoldSettings {
     fn default() -> Self {
         Self {

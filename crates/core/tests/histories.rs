@@ -266,6 +266,132 @@ fn a_fall_of_the_progress_counter_is_a_restart_and_never_speed() {
     assert_eq!((bench.windows[0].samples, bench.windows[0].samples_redone), (Some(500.0), 0.0), "a new job redoes nothing");
 }
 
+fn loss(second: f64) -> TrainingProgress {
+    TrainingProgress { samples_total: None, loss: Some(2.0), ..rank(0, second, 0.0) }
+}
+
+/// What windows say of progress.
+fn progress(bench: &Bench) -> Vec<(f64, f64, f64, Option<f64>)> {
+    let part = |w: &eadt_schemas::v1::EfficiencyWindow| {
+        let samples = (w.samples.map_or(0.0, round), round(w.unassigned_samples));
+        (samples.0, samples.1, w.progress_coverage_ratio, w.joules_per_sample.map(round))
+    };
+    bench.windows.iter().map(part).collect()
+}
+
+#[test]
+fn an_event_that_leaves_a_counter_out_loses_nothing_of_it() {
+    let run = |every: i32, losses: bool| {
+        let mut bench = Bench::default();
+        for second in 0..=250 {
+            let now = f64::from(second);
+            bench.put(gpu("a", now, now * 100.0));
+            if second % every == 0 {
+                bench.put(TrainingProgress {
+                    tokens_total: (second % 50 == 0).then_some(now * 512.0),
+                    ..rank(0, now, now * 10.0)
+                });
+            } else if losses && second % 3 == 1 {
+                bench.put(loss(now));
+            }
+        }
+        bench
+    };
+    for every in [10, 25, 50] {
+        let (with, without) = (run(every, true), run(every, false));
+        assert_eq!(with.starts(), [0.0, 60.0, 120.0, 180.0], "every {every} s");
+        assert_eq!(progress(&with), progress(&without), "every {every} s");
+        assert_eq!(progress(&with), [(600.0, 0.0, 1.0, Some(10.0)); 4], "every {every} s");
+        let tokens = |bench: &Bench| bench.windows.iter().map(|w| w.tokens).collect::<Vec<_>>();
+        assert_eq!((tokens(&with), tokens(&with)[0]), (tokens(&without), Some(60.0 * 512.0)));
+        let gap = |bench: &Bench| bench.windows.iter().map(|w| w.progress_largest_gap_seconds).collect::<Vec<_>>();
+        assert_eq!(gap(&with), gap(&without));
+        assert_eq!(with.windows[0].mean_loss, Some(2.0));
+    }
+}
+
+#[test]
+fn a_counter_that_stays_away_holds_the_windows_as_long_as_a_silent_source_and_its_rest_is_unassigned() {
+    let mut bench = Bench::default();
+    bench.put(rank(0, 0.0, 0.0)).put(rank(0, 50.0, 500.0));
+    for second in (55..=165).step_by(5) {
+        bench.put(loss(f64::from(second)));
+    }
+    assert_eq!(bench.starts(), Vec::<f64>::new());
+    bench.put(loss(170.0));
+    assert_eq!(bench.starts(), [0.0, 60.0]);
+    bench.put(rank(0, 175.0, 1750.0)).put(rank(0, 185.0, 1850.0));
+    assert_eq!(progress(&bench), [(500.0, 0.0, 50.0 / 60.0, None), (0.0, 0.0, 0.0, None), (600.0, 700.0, 1.0, None)]);
+    // Across a silence the difference has no time, whatever came first after it.
+    let mut bench = Bench::default();
+    bench.put(rank(0, 0.0, 0.0)).put(rank(0, 50.0, 500.0));
+    for second in (60..=240).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    bench.put(loss(245.0)).put(rank(0, 250.0, 900.0)).put(rank(0, 300.0, 1400.0));
+    assert_eq!(
+        bench.windows.iter().map(|w| (w.samples, w.unassigned_samples)).collect::<Vec<_>>(),
+        [(Some(500.0), 0.0), (Some(500.0), 400.0)]
+    );
+}
+
+#[test]
+fn a_second_event_of_one_instant_brings_the_counter_that_the_first_left_out() {
+    let mut bench = Bench::default();
+    bench.put(rank(0, 0.0, 0.0)).put(loss(60.0));
+    assert_eq!(bench.starts(), Vec::<f64>::new());
+    bench.put(rank(0, 60.0, 600.0)).put(rank(0, 60.0, 600.0)).put(rank(0, 120.0, 1200.0));
+    assert_eq!(progress(&bench), [(600.0, 0.0, 1.0, None); 2]);
+    assert_eq!(bench.windows.iter().map(|w| w.duplicates).sum::<u64>(), 1);
+}
+
+#[test]
+fn a_sample_without_the_energy_counter_does_not_divide_its_difference() {
+    // One failed read with power, one without anything; power readings are 20 % off.
+    for watts in [Some(120.0), None] {
+        let mut bench = Bench::default();
+        for second in (0..=180).step_by(10) {
+            let now = f64::from(second);
+            let failed = matches!(second, 30 | 60 | 110 | 120 | 130);
+            let event = GpuTelemetry { power_watts: watts, ..gpu("a", now, now * 100.0) };
+            bench.put(if failed { GpuTelemetry { energy_joules_total: None, ..event } } else { event });
+        }
+        assert_eq!(bench.energies(), [(0.0, Some(6000.0)), (60.0, Some(6000.0)), (120.0, Some(6000.0))], "{watts:?}");
+        assert!(bench.windows.iter().all(|w| w.energy_method == EnergyMethod::Counter && w.energy_coverage_ratio == 1.0));
+        assert!(bench.windows.iter().all(|w| w.unassigned_energy_joules == 0.0));
+    }
+}
+
+#[test]
+fn a_counter_that_stays_away_too_long_gives_way_to_power_and_the_whole_stays_whole() {
+    for (watts, energies) in [(Some(80.0), [6000.0, 4800.0, 4800.0, 5200.0]), (None, [6000.0, 0.0, 0.0, 2000.0])] {
+        let mut bench = Bench::default();
+        for second in (0..=240).step_by(10) {
+            let now = f64::from(second);
+            let event = GpuTelemetry { power_watts: watts, ..gpu("a", now, now * 100.0) };
+            bench.put(if (70..220).contains(&second) { GpuTelemetry { energy_joules_total: None, ..event } } else { event });
+        }
+        let seen: Vec<f64> = bench.windows.iter().map(|w| w.energy_joules.map_or(0.0, round)).collect();
+        assert_eq!(seen, energies, "{watts:?}");
+        let whole: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap_or(0.0) + w.unassigned_energy_joules).sum();
+        assert_eq!(round(whole), 24_000.0, "{watts:?}");
+    }
+    // The windows close while the counter is away: what power said of closed time counts once.
+    let mut bench = Bench::default();
+    let read = |second: f64| GpuTelemetry { power_watts: Some(80.0), ..gpu("a", second, second * 100.0) };
+    let failed = |second: f64| GpuTelemetry { energy_joules_total: None, ..read(second) };
+    bench.put(read(0.0)).put(read(50.0)).put(last(failed(70.0)));
+    assert_eq!(bench.energies(), [(0.0, Some(5800.0)), (60.0, Some(800.0))]);
+    let mut bench = Bench::default();
+    bench.put(read(0.0)).put(read(50.0)).put(failed(70.0));
+    for second in (80..=200).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    bench.put(failed(210.0)).put(read(220.0)).put(read(240.0));
+    let parts: Vec<_> = bench.windows.iter().map(|w| (w.energy_joules.map(round), round(w.unassigned_energy_joules))).collect();
+    assert_eq!(parts, [(Some(5800.0), 0.0), (Some(800.0), 0.0), (Some(2800.0), 14_600.0)]);
+}
+
 #[test]
 fn global_progress_counts_once_and_ranks_are_summed() {
     for (scope, samples) in [(Scope::Global, 600.0), (Scope::Rank, 1200.0)] {

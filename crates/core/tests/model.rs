@@ -9,7 +9,7 @@ use eadt_core::{FoldSettings, Merge};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry, TrainingProgress};
 use proptest::prelude::*;
-use support::{Bench, Item, at, gpu, rank};
+use support::{Bench, Item, at, gpu, rank, round};
 
 /// One source's life.
 #[derive(Debug, Clone)]
@@ -26,7 +26,17 @@ struct Life {
     silent: std::ops::Range<usize>,
     /// Before this event its counter starts again.
     restart: usize,
+    /// These events leave the counter out.
+    blank: std::ops::Range<usize>,
     ends: bool,
+}
+
+fn blank(item: Item) -> Item {
+    match item {
+        Item::Gpu(event) => GpuTelemetry { energy_joules_total: None, ..event }.into(),
+        Item::Rank(event) => TrainingProgress { samples_total: None, loss: Some(1.0), ..event }.into(),
+        other => other,
+    }
 }
 
 /// (stamp, item) of one source, in order.
@@ -46,6 +56,7 @@ fn history(name: usize, life: &Life) -> Vec<(i64, Item)> {
         } else {
             GpuTelemetry { last, ..gpu(&format!("GPU-{name}"), time, total) }.into()
         };
+        let item = if life.blank.contains(&i) { blank(item) } else { item };
         items.push((second + life.delay, item));
     }
     items
@@ -61,9 +72,10 @@ fn life() -> impl Strategy<Value = Life> {
         0..10_i64,
         (0..60_usize, 0..30_usize),
         1..120_usize,
+        (0..90_usize, 0..20_usize),
         any::<bool>(),
     )
-        .prop_map(|(progress, begins, beat, events, skew, delay, (from, len), restart, ends)| Life {
+        .prop_map(|(progress, begins, beat, events, skew, delay, (from, len), restart, (hidden, hides), ends)| Life {
             progress,
             begins,
             beat,
@@ -72,6 +84,7 @@ fn life() -> impl Strategy<Value = Life> {
             delay,
             silent: from..from + len,
             restart,
+            blank: hidden..hidden + hides,
             ends,
         })
 }
@@ -92,12 +105,12 @@ fn whole(log: &[(i64, Item)]) -> (f64, f64) {
     for (_, item) in log {
         match item {
             Item::Gpu(event) => {
-                let now = event.energy_joules_total.unwrap();
+                let Some(now) = event.energy_joules_total else { continue };
                 let (before, _) = last.insert(event.device.clone(), (now, 0.0)).unwrap_or((now, 0.0));
                 joules += (now - before).max(0.0);
             }
             Item::Rank(event) => {
-                let now = event.samples_total.unwrap();
+                let Some(now) = event.samples_total else { continue };
                 let key = format!("rank {}", event.rank);
                 let (before, most) = last.get(&key).copied().unwrap_or((now, now));
                 if now >= before {
@@ -111,14 +124,16 @@ fn whole(log: &[(i64, Item)]) -> (f64, f64) {
     (joules, samples)
 }
 
-/// The model: which windows are closed, and when, from each source's newest time and the log clock alone.
-fn model(log: &[(i64, Item)]) -> Vec<i64> {
+/// The model: which windows are closed, and by which record, from each source's newest time and the log clock alone.
+fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
     let (mut clock, mut stamp) = (0, None);
+    // Time of each source's newest counter: events without it move nothing until it has been away for two minutes.
+    let mut counted: BTreeMap<String, i64> = BTreeMap::new();
     // Newest capped time and log clock by source; `None`: ended.
     let mut sources: BTreeMap<String, Option<(i64, i64)>> = BTreeMap::new();
     let (mut open, mut closed, mut joined): (Vec<i64>, Option<i64>, i64) = (Vec::new(), None, 0);
     let mut windows = Vec::new();
-    for (now, item) in log {
+    for (i, (now, item)) in log.iter().enumerate() {
         clock += stamp.map_or(0, |before: i64| (now - before).clamp(0, 20));
         stamp = stamp.max(Some(*now));
         let live = |sources: &BTreeMap<String, Option<(i64, i64)>>, clock: i64| -> Vec<i64> {
@@ -131,22 +146,26 @@ fn model(log: &[(i64, Item)]) -> Vec<i64> {
                     && least >= first + 60
                     && clock >= joined + 10
                 {
-                    windows.push(open.remove(0));
+                    windows.push((open.remove(0), i));
                     *closed = Some(first + 60);
                 }
             };
         close(&sources, &mut open, &mut closed, joined);
-        let (key, time, last) = match item {
-            Item::Gpu(event) => (event.device.clone(), event.time, event.last),
-            Item::Rank(event) => (format!("rank {}", event.rank), event.time, event.last),
+        let (key, time, last, counts) = match item {
+            Item::Gpu(event) => (event.device.clone(), event.time, event.last, event.energy_joules_total.is_some()),
+            Item::Rank(event) => (format!("rank {}", event.rank), event.time, event.last, event.samples_total.is_some()),
             _ => continue,
         };
         let time = time.seconds_since(at(0.0)).round() as i64;
         if live(&sources, clock).is_empty() {
             joined = clock;
         }
+        if counts {
+            counted.insert(key.clone(), time);
+        }
+        let known = counted.get(&key).copied().filter(|known| time - known < 120 && !last).unwrap_or(time);
         let newest = sources.get(&key).copied().flatten().map_or(i64::MIN, |(time, _)| time);
-        sources.insert(key, (!last).then_some((time.min(*now).max(newest), clock)));
+        sources.insert(key, (!last).then_some((known.min(*now).max(newest), clock)));
         if closed.is_none_or(|closed| time >= closed) {
             let start = time.div_euclid(60) * 60;
             let (low, high) = (open.first().map_or(start, |o| start.min(*o)), open.last().map_or(start, |o| start.max(*o)));
@@ -167,6 +186,17 @@ fn run(log: &[(i64, Item)], crashes: &[usize]) -> Bench {
         }
     }
     bench
+}
+
+/// Starts of the windows, each with the record that closed it.
+fn closings(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
+    let mut bench = Bench::default();
+    let mut closings = Vec::new();
+    for (i, (stamp, item)) in log.iter().enumerate() {
+        bench.stamped(*stamp as f64, item.clone());
+        closings.extend(bench.starts()[closings.len()..].iter().map(|start| (*start as i64, i)));
+    }
+    closings
 }
 
 fn without_counts(mut window: EfficiencyWindow) -> EfficiencyWindow {
@@ -205,7 +235,7 @@ proptest! {
         let log = log(&lives);
         let bench = run(&log, &[]);
         let starts: Vec<i64> = bench.starts().into_iter().map(|start| start as i64).collect();
-        prop_assert_eq!(&starts, &model(&log));
+        prop_assert_eq!(&closings(&log), &model(&log));
         prop_assert!(starts.windows(2).all(|pair| pair[0] < pair[1]), "each window closes once, in order: {:?}", starts);
         // What came while late may still wait for a window that will take it.
         if bench.refused.is_empty() {
@@ -251,6 +281,45 @@ proptest! {
         let plain: Vec<_> = run(&log, &[]).windows.into_iter().map(without_counts).collect();
         let twice: Vec<_> = run(&doubled, &[]).windows.into_iter().map(without_counts).collect();
         prop_assert_eq!(plain, twice);
+    }
+
+    #[test]
+    fn events_without_a_counter_change_no_figure(lives in prop::collection::vec(life(), 1..5), seed in any::<u64>()) {
+        let log = log(&lives);
+        // Half a second after some events that have a successor in time: the same without its counter.
+        let mut more = Vec::new();
+        for (i, (stamp, item)) in log.iter().enumerate() {
+            more.push((*stamp, item.clone()));
+            let source = |item: &Item| match item {
+                Item::Gpu(event) => Some((event.device.clone(), event.time, event.last)),
+                Item::Rank(event) => Some((event.rank.to_string(), event.time, event.last)),
+                _ => None,
+            };
+            let Some((name, time, false)) = source(item) else { continue };
+            let next = log[i + 1..].iter().filter_map(|(_, item)| source(item)).find(|(other, ..)| *other == name);
+            if next.is_some_and(|(_, next, _)| next.seconds_since(time) < 60.0) && (seed >> (i % 64)) & 1 == 1 {
+                let mut item = blank(item.clone());
+                match &mut item {
+                    Item::Gpu(event) => event.time = event.time.plus_seconds(0.5),
+                    Item::Rank(event) => event.time = event.time.plus_seconds(0.5),
+                    _ => {}
+                }
+                more.push((*stamp, item));
+            }
+        }
+        let (plain, more) = (run(&log, &[]), run(&more, &[]));
+        if plain.refused.is_empty() && more.refused.is_empty() {
+            let figures = |bench: &Bench| -> Vec<String> {
+                let of = |w: &EfficiencyWindow| {
+                    let energy = [w.energy_joules.unwrap_or(-1.0), w.unassigned_energy_joules, w.energy_coverage_ratio];
+                    let progress = [w.samples.unwrap_or(-1.0), w.samples_redone, w.unassigned_samples, w.progress_coverage_ratio];
+                    let rounded = energy.into_iter().chain(progress).map(round).collect::<Vec<_>>();
+                    format!("{} {rounded:?} {}", w.window_start, w.restarted)
+                };
+                bench.windows.iter().map(of).collect()
+            };
+            prop_assert_eq!(figures(&plain), figures(&more));
+        }
     }
 
     #[test]

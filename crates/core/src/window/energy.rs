@@ -77,6 +77,11 @@ impl Flow {
         flow(Kind::Average, before * a.share, after * b.share)
     }
 
+    /// The same counted power all the time.
+    pub fn steady(watts: f64, start: EventTime, end: EventTime) -> Self {
+        Self { kind: Kind::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
+    }
+
     /// Joules from `from` to `to`, both within the step.
     pub fn joules(&self, from: EventTime, to: EventTime) -> f64 {
         let seconds = (to.micros() - from.micros()) as f64 / 1e6;
@@ -108,6 +113,27 @@ pub struct Pending {
     /// What the sample at `to` says; `None`: it counts nowhere.
     #[serde(rename = "g", skip_serializing_if = "Option::is_none", default)]
     pub gauges: Option<Gauges>,
+}
+
+impl Pending {
+    /// Joules of the step.
+    pub fn joules(&self) -> f64 {
+        self.flow.map_or(0.0, |flow| flow.joules(self.from, self.to))
+    }
+}
+
+/// The newest sample with the energy counter, while samples without it follow: the next one with it may replace what their
+/// power says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Lost {
+    #[serde(rename = "s")]
+    pub sample: Sample,
+    /// Joules since it that are summed by power already.
+    #[serde(rename = "j")]
+    pub summed: f64,
+    /// The source was silent for too long since.
+    #[serde(rename = "i", skip_serializing_if = "std::ops::Not::not", default)]
+    pub idle: bool,
 }
 
 /// The gauges of one sample.

@@ -12,8 +12,8 @@ use super::{Cuts, spread};
 pub const COUNTERS: usize = 3;
 pub const SAMPLES: usize = 0;
 
-/// What of an event the next step needs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+/// What an event says of the counters.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Count {
     pub time: EventTime,
     pub totals: [Option<f64>; COUNTERS],
@@ -30,10 +30,96 @@ impl Count {
     }
 }
 
+/// A value and when it was said.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    #[serde(rename = "t")]
+    time: EventTime,
+    #[serde(rename = "v")]
+    value: f64,
+}
+
+/// What a source said last of one counter. Events that do not name the counter leave it alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    #[serde(rename = "c", skip_serializing_if = "Option::is_none")]
+    total: Option<Known>,
+    #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
+    rate: Option<Known>,
+    /// What rates have added to the total since, and up to when.
+    #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
+    added: Option<Known>,
+    /// The source fell silent after the total: nobody knows when the difference was made.
+    #[serde(rename = "i", skip_serializing_if = "std::ops::Not::not")]
+    idle: bool,
+}
+
+impl Memory {
+    /// Takes a total and a rate of one time; the gain since the former ones and since when.
+    fn gain(&mut self, time: EventTime, total: Option<f64>, rate: Option<f64>, done: f64, rate_gap: i64) -> (Gain, EventTime) {
+        let near = |known: &Known| time.micros() - known.time.micros() <= rate_gap;
+        let by_rate = match (self.rate.filter(near), rate) {
+            (Some(before), Some(after)) => (Gain::Rate(before.value, after), before.time),
+            _ => (Gain::Unknown, time),
+        };
+        let gain = match (self.total, total) {
+            (Some(before), Some(after)) if after < before.value => (Gain::Fall, time),
+            (Some(before), Some(after)) => {
+                let (from, added) = self.added.map_or((before.time, 0.0), |added| (added.time, added.value));
+                (Gain::Counter((before.value + added).min(after), after, done), from)
+            }
+            // The next total tells what was done meanwhile; a rate only where it is long in coming.
+            (Some(before), None) if near(&before) => (Gain::Unknown, time),
+            (Some(_), None) => {
+                if let (Gain::Rate(..), from) = by_rate {
+                    let amount = by_rate.0.part(0.0, 1.0, time.seconds_since(from)).0;
+                    let before = self.added.map_or(0.0, |added| added.value);
+                    self.added = Some(Known { time, value: before + amount });
+                }
+                by_rate
+            }
+            (None, _) => by_rate,
+        };
+        if let Some(value) = total {
+            (self.total, self.added) = (Some(Known { time, value }), None);
+        }
+        if let Some(value) = rate {
+            self.rate = Some(Known { time, value });
+        }
+        gain
+    }
+
+    /// Whether the total, and whether the rate was said at this time.
+    pub fn said_at(&self, time: EventTime) -> (bool, bool) {
+        let at = |known: Option<Known>| known.is_some_and(|known| known.time == time);
+        (at(self.total), at(self.rate))
+    }
+
+    /// Up to when the counter is known, where more of it is about to come.
+    fn awaited_from(&self, time: EventTime, total_gap: i64, rate_gap: i64) -> Option<EventTime> {
+        let (known, gap) = match self.total {
+            Some(_) if self.idle => return None,
+            Some(total) => (self.added.unwrap_or(total), total_gap),
+            None => (self.rate?, rate_gap),
+        };
+        let silent = time.micros() - known.time.micros();
+        (0 < silent && silent < gap).then_some(known.time)
+    }
+}
+
+/// Up to when every counter that a source gives is known, where an event at `time` left one out. An event without it says
+/// nothing about it, so a source that goes on with such events alone is waited for as if it were silent.
+pub fn awaited_from(counters: &[Memory; COUNTERS], time: EventTime, total_gap: i64, rate_gap: i64) -> Option<EventTime> {
+    counters.iter().filter_map(|memory| memory.awaited_from(time, total_gap, rate_gap)).min()
+}
+
 /// One counter between two events.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Gain {
     Unknown,
+    /// It began anew.
+    Fall,
     /// From the first value to the second; up to the third it was done before.
     Counter(f64, f64, f64),
     /// A rate from the first value to the second, per second.
@@ -44,7 +130,7 @@ impl Gain {
     /// New and redone amount between two fractions of the step of `seconds`.
     fn part(self, from: f64, to: f64, seconds: f64) -> (f64, f64) {
         match self {
-            Self::Unknown => (0.0, 0.0),
+            Self::Unknown | Self::Fall => (0.0, 0.0),
             Self::Counter(a, b, done) => {
                 let at = |fraction: f64| if fraction >= 1.0 { b } else { a + (b - a) * fraction };
                 let (low, high) = (at(from), at(to));
@@ -98,6 +184,14 @@ impl RankSums {
         self.events > 0 || self.from < self.to
     }
 
+    fn stretch(&mut self, from: EventTime, to: EventTime) {
+        if self.from >= self.to {
+            (self.from, self.to) = (from, to);
+        } else {
+            (self.from, self.to) = (self.from.min(from), self.to.max(to));
+        }
+    }
+
     /// Counts an event of this stretch.
     pub fn event(&mut self, event: &TrainingProgress, fell: bool) {
         self.events += 1;
@@ -132,72 +226,81 @@ impl RankSums {
     }
 }
 
-/// A step of one source.
+/// A step of one source: each counter from where it was known to where it is known now.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    from: EventTime,
     to: EventTime,
-    gains: [Gain; COUNTERS],
+    gains: [(Gain, EventTime); COUNTERS],
+    /// Counters whose gain lies in an idle gap.
+    idle: [bool; COUNTERS],
     /// A counter fell.
     pub fell: bool,
 }
 
 impl Step {
-    /// Between two events; `done` holds the largest totals before the second and takes it in.
-    pub fn between(a: &Count, b: &Count, done: &mut [f64; COUNTERS], rate_gap: i64) -> Self {
-        let mut fell = false;
-        let duration = b.time.micros() - a.time.micros();
-        let gains = std::array::from_fn(|i| match (a.totals[i], b.totals[i]) {
-            (Some(before), Some(after)) if after < before => {
-                fell = true;
-                Gain::Unknown
-            }
-            (Some(before), Some(after)) => Gain::Counter(before, after, done[i]),
-            _ => match (a.rates[i], b.rates[i]) {
-                (Some(before), Some(after)) if duration <= rate_gap => Gain::Rate(before, after),
-                _ => Gain::Unknown,
-            },
+    /// From what was known to an event; `done` holds the largest totals before the event. Both take it in. `idle`: the source
+    /// was silent for too long before it.
+    pub fn to(counters: &mut [Memory; COUNTERS], count: &Count, done: &mut [f64; COUNTERS], idle: bool, rate_gap: i64) -> Self {
+        let mut idles = [idle; COUNTERS];
+        let gains = std::array::from_fn(|i| {
+            let memory = &mut counters[i];
+            idles[i] |= memory.idle;
+            let gain = memory.gain(count.time, count.totals[i], count.rates[i], done[i], rate_gap);
+            memory.idle = idles[i] && count.totals[i].is_none() && memory.total.is_some();
+            gain
         });
-        note_done(done, b);
-        Self { from: a.time, to: b.time, gains, fell }
+        note_done(done, count);
+        let fell = gains.iter().any(|(gain, _)| *gain == Gain::Fall);
+        Self { to: count.time, gains, idle: idles, fell }
     }
 
     /// New and redone amount of counter `i` over the whole step.
     pub fn total(&self, i: usize) -> (f64, f64) {
-        self.gains[i].part(0.0, 1.0, self.to.seconds_since(self.from))
+        let (gain, from) = self.gains[i];
+        gain.part(0.0, 1.0, self.to.seconds_since(from))
     }
 
-    /// Spreads the step over the stretches; returns the new amounts that lie before the first of them.
-    pub fn add(&self, stretches: &mut VecDeque<RankSums>, cuts: &Cuts, origin: Origin) -> [f64; COUNTERS] {
-        let duration = (self.to.micros() - self.from.micros()) as f64;
-        let fraction = |time: EventTime| (time.micros() - self.from.micros()) as f64 / duration;
-        let before = spread(cuts, self.from, self.to, |i, a, b| {
-            if stretches.len() <= i {
-                stretches.resize_with(i + 1, RankSums::default);
+    /// Spreads the step over the stretches; returns the new amounts that lie before the first of them or at no known time.
+    pub fn add(&self, stretches: &mut VecDeque<RankSums>, cuts: &Cuts) -> [f64; COUNTERS] {
+        std::array::from_fn(|i| {
+            let (gain, from) = self.gains[i];
+            if matches!(gain, Gain::Unknown | Gain::Fall) {
+                return 0.0;
             }
-            let sums = &mut stretches[i];
-            if sums.from >= sums.to {
-                (sums.from, sums.to) = (a, b);
-            } else {
-                (sums.from, sums.to) = (sums.from.min(a), sums.to.max(b));
+            if self.idle[i] {
+                return self.total(i).0;
             }
-            sums.largest = sums.largest.max(b.micros() - a.micros());
-            sums.origin = sums.origin.max(origin);
-            for (i, gain) in self.gains.iter().enumerate() {
-                if *gain != Gain::Unknown {
-                    let (new, redone) = gain.part(fraction(a), fraction(b), duration / 1e6);
-                    sums.amounts[i] += new;
-                    sums.redone[i] += redone;
-                    sums.covered[i] += b.micros() - a.micros();
-                }
-            }
-        });
-        if before == 0 {
-            return [0.0; COUNTERS];
-        }
-        let until = before as f64 / duration;
-        std::array::from_fn(|i| self.gains[i].part(0.0, until, duration / 1e6).0)
+            let duration = (self.to.micros() - from.micros()) as f64;
+            let fraction = |time: EventTime| (time.micros() - from.micros()) as f64 / duration;
+            let before = spread(cuts, from, self.to, |s, a, b| {
+                let (new, redone) = gain.part(fraction(a), fraction(b), duration / 1e6);
+                let sums = stretch_mut(stretches, s);
+                sums.stretch(a, b);
+                sums.amounts[i] += new;
+                sums.redone[i] += redone;
+                sums.covered[i] += b.micros() - a.micros();
+            });
+            if before > 0 { gain.part(0.0, before as f64 / duration, duration / 1e6).0 } else { 0.0 }
+        })
     }
+}
+
+/// Notes the time between two events of a source.
+pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &Cuts, from: EventTime, to: EventTime, origin: Origin) {
+    spread(cuts, from, to, |i, a, b| {
+        let sums = stretch_mut(stretches, i);
+        sums.stretch(a, b);
+        sums.largest = sums.largest.max(b.micros() - a.micros());
+        sums.origin = sums.origin.max(origin);
+    });
+}
+
+/// The sums of stretch `i`.
+pub fn stretch_mut(stretches: &mut VecDeque<RankSums>, i: usize) -> &mut RankSums {
+    if stretches.len() <= i {
+        stretches.resize_with(i + 1, RankSums::default);
+    }
+    &mut stretches[i]
 }
 
 /// Takes an event's totals into the largest totals so far.
@@ -211,26 +314,45 @@ pub fn note_done(done: &mut [f64; COUNTERS], count: &Count) {
 mod tests {
     use super::*;
 
-    fn count(seconds: i64, samples: f64) -> Count {
-        let time = EventTime::from_micros(seconds * 1_000_000);
-        Count { time, totals: [Some(samples), None, None], rates: [None; COUNTERS] }
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    fn total(seconds: i64, samples: f64) -> Count {
+        Count { time: at(seconds), totals: [Some(samples), None, None], rates: [None; COUNTERS] }
+    }
+
+    fn rate(seconds: i64, rate: f64) -> Count {
+        Count { time: at(seconds), totals: [None; COUNTERS], rates: [Some(rate), None, None] }
+    }
+
+    /// Fell, new and redone samples of each event; events up to 60 s apart for rates.
+    fn steps(counts: &[Count]) -> Vec<(bool, f64, f64)> {
+        let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
+        let steps = counts.iter().map(|count| Step::to(&mut memory, count, &mut done, false, 60_000_000));
+        steps.map(|step| (step.fell, step.total(SAMPLES).0, step.total(SAMPLES).1)).collect()
     }
 
     #[test]
     fn a_fall_adds_nothing_and_what_is_redone_counts_apart_until_the_former_maximum() {
-        let mut done = [1000.0, 0.0, 0.0];
-        let fall = Step::between(&count(0, 1000.0), &count(10, 800.0), &mut done, 0);
-        assert_eq!((fall.fell, fall.total(SAMPLES)), (true, (0.0, 0.0)));
-        let redo = Step::between(&count(10, 800.0), &count(20, 1100.0), &mut done, 0);
-        assert_eq!((redo.fell, redo.total(SAMPLES)), (false, (100.0, 200.0)));
-        assert_eq!(done[SAMPLES], 1100.0);
+        let seen = steps(&[total(0, 1000.0), total(10, 800.0), total(20, 1100.0)]);
+        assert_eq!(seen, [(false, 0.0, 0.0), (true, 0.0, 0.0), (false, 100.0, 200.0)]);
     }
 
     #[test]
     fn a_rate_is_integrated() {
-        let at =
-            |seconds: i64, rate: f64| Count { totals: [None; COUNTERS], rates: [Some(rate), None, None], ..count(seconds, 0.0) };
-        let step = Step::between(&at(0, 10.0), &at(10, 20.0), &mut [0.0; 3], 60_000_000);
-        assert_eq!(step.total(SAMPLES), (150.0, 0.0));
+        assert_eq!(steps(&[rate(0, 10.0), rate(10, 20.0)])[1], (false, 150.0, 0.0));
+        assert_eq!(steps(&[rate(0, 10.0), rate(61, 20.0)])[1], (false, 0.0, 0.0), "too far apart");
+    }
+
+    #[test]
+    fn an_event_without_the_counter_changes_nothing_and_a_rate_counts_only_where_the_counter_is_long_in_coming() {
+        let loss = Count { rates: [None; COUNTERS], ..rate(5, 0.0) };
+        assert_eq!(steps(&[total(0, 0.0), loss, total(10, 100.0)])[2].1, 100.0);
+        assert_eq!(steps(&[rate(0, 10.0), loss, rate(10, 20.0)])[2].1, 150.0);
+        let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), rate(110, 9.0), total(120, 1000.0), total(121, 1001.0)]);
+        assert_eq!(seen.iter().map(|step| step.1).collect::<Vec<_>>(), [0.0, 0.0, 450.0, 90.0, 460.0, 1.0]);
+        let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), total(120, 400.0)]);
+        assert_eq!(seen[3], (false, 0.0, 0.0), "a rate that said too much is no fall");
     }
 }

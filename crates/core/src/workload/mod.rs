@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerState;
 use crate::settings::FoldSettings;
-use crate::window::energy::{Flow, GpuSums, Pending, Sample, gauges};
-use crate::window::progress::{COUNTERS, Count, RankSums, Step, note_done};
+use crate::window::energy::{GpuSums, Pending, Sample, gauges};
+use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
 use crate::window::{Cuts, Tumbling, stretch_of};
 use source::{GpuSource, Index, Life, Pulse, RankSource};
 use table::{OpenSpan, Runs, Tables};
@@ -401,18 +401,15 @@ impl WorkloadState {
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
             let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
-            match before.life {
-                Life::Ended => {}
-                // Nobody knows when in the gap it was used; the counter knows how much.
-                Life::Idle => gpu.unassigned += Flow::between(&gpu.sample, &sample, 0).map_or(0.0, |flow| flow.total()),
-                Life::Live | Life::Lagging => {
-                    step.from = gpu.sample.time;
-                    step.flow = Flow::between(&gpu.sample, &sample, settings.power_gap);
-                }
+            step.flow = gpu.flow(&sample, before.life, settings.power_gap);
+            if matches!(before.life, Life::Live | Life::Lagging) {
+                step.from = gpu.sample.time;
             }
-            gpu.step(step, &self.head.cuts, settled);
             gpu.sample = sample;
-            gpu.pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+            gpu.step(step, &self.head.cuts, settled, settings.power_gap);
+            let known = gpu.awaited_from(settings.power_gap).filter(|_| !event.last);
+            let capped = known.map_or(place.capped, |known| known.min(place.capped));
+            gpu.pulse.beat(event.time, capped, place.stamp, place.clock, settings);
             if event.last {
                 gpu.pulse.end();
             }
@@ -423,7 +420,7 @@ impl WorkloadState {
             self.add_gpu(event, sample, place, settings);
             let step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
             if let Some(gpu) = self.gpus.last_mut() {
-                gpu.step(step, &self.head.cuts, settled);
+                gpu.step(step, &self.head.cuts, settled, settings.power_gap);
             }
         }
         if late { self.late(event.time) } else { Taken::Folded }
@@ -449,6 +446,7 @@ impl WorkloadState {
             sample,
             stretches: VecDeque::new(),
             pending: VecDeque::new(),
+            lost: None,
             unassigned: 0.0,
             primary: false,
         });
@@ -472,7 +470,7 @@ impl WorkloadState {
                 return self.stale(event.time, last);
             }
             if event.time == last {
-                return self.same_instant(i, event, settings);
+                return self.same_instant(i, event, place, settings);
             }
         } else if let Err(refusal) = self.room(sources, settings) {
             return Taken::Refused(refusal);
@@ -500,28 +498,18 @@ impl WorkloadState {
             let rank = &mut self.ranks[i];
             if again {
                 // A new job's counters begin anew; nothing of it was done before.
-                rank.done = [0.0; COUNTERS];
-                note_done(&mut rank.done, &count);
-            } else {
-                let step = Step::between(&rank.count, &count, &mut rank.done, settings.power_gap);
-                fell = step.fell;
-                match before.life {
-                    Life::Ended => {}
-                    Life::Idle => (0..COUNTERS).for_each(|c| rank.unassigned[c] += step.total(c).0),
-                    Life::Live | Life::Lagging => {
-                        let closed = step.add(&mut rank.stretches, &self.head.cuts, event.origin);
-                        (0..COUNTERS).for_each(|c| rank.unassigned[c] += closed[c]);
-                    }
-                }
+                (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
+                rank.stepped = event.time;
             }
-            rank.count = count;
-            rank.pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
+            fell = rank.count(&count, before.life, &self.head.cuts, event.origin, settings);
+            let capped = rank.known_until(event, place, settings);
+            rank.pulse.beat(event.time, capped, place.stamp, place.clock, settings);
             let after = rank.pulse;
             self.moved(Some(before), after, settings);
             i
         } else {
             self.revive(place.clock);
-            self.add_rank(event, count, place, settings)
+            self.add_rank(event, &count, place, settings)
         };
         let rank = &mut self.ranks[i];
         rank.scope = event.scope;
@@ -533,58 +521,63 @@ impl WorkloadState {
             return self.late(event.time);
         }
         if let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
-            let stretches = &mut self.ranks[i].stretches;
-            if stretches.len() <= stretch {
-                stretches.resize_with(stretch + 1, RankSums::default);
-            }
-            stretches[stretch].event(event, fell);
+            stretch_mut(&mut self.ranks[i].stretches, stretch).event(event, fell);
         }
         Taken::Folded
     }
 
     /// A second event of one instant: its marks count, its counters only where the first had none.
-    fn same_instant(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) -> Taken {
+    fn same_instant(&mut self, i: usize, event: &TrainingProgress, place: Place, settings: &FoldSettings) -> Taken {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
         self.mark_phase(event, settings);
-        let count = Count::of(event);
+        let mut count = Count::of(event);
         let rank = &mut self.ranks[i];
-        for c in 0..COUNTERS {
-            rank.count.totals[c] = rank.count.totals[c].or(count.totals[c]);
-            rank.count.rates[c] = rank.count.rates[c].or(count.rates[c]);
+        for (c, memory) in rank.counters.iter().enumerate() {
+            let (total, rate) = memory.said_at(event.time);
+            count.totals[c] = count.totals[c].filter(|_| !total);
+            count.rates[c] = count.rates[c].filter(|_| !rate);
         }
-        let known = rank.count;
-        note_done(&mut rank.done, &known);
+        let life = if rank.pulse.life == Life::Ended { Life::Live } else { rank.pulse.life };
+        let fell = rank.count(&count, life, &self.head.cuts, event.origin, settings);
+        if fell && let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
+            stretch_mut(&mut rank.stretches, stretch).fell = true;
+        }
+        rank.pulse.capped = rank.pulse.capped.max(rank.known_until(event, place, settings));
+        let after = rank.pulse;
+        self.moved(Some(before.pulse), after, settings);
         self.mark_span(i, event, settings);
         self.note_reached();
         let rank = &self.ranks[i];
-        if before.count == rank.count && before.span == rank.span && before.pulse == rank.pulse && runs == self.head.runs {
+        let same = before.counters == rank.counters && before.span == rank.span && before.pulse == rank.pulse;
+        if same && runs == self.head.runs {
             self.head.counts.duplicates += 1;
             return Taken::Duplicate;
         }
         Taken::Folded
     }
 
-    fn add_rank(&mut self, event: &TrainingProgress, count: Count, place: Place, settings: &FoldSettings) -> usize {
+    fn add_rank(&mut self, event: &TrainingProgress, count: &Count, place: Place, settings: &FoldSettings) -> usize {
         let mut pulse = Pulse::new(event.time, place.capped, place.clock);
         pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
-        let mut done = [0.0; COUNTERS];
-        note_done(&mut done, &count);
         let i = self.ranks.len();
-        self.ranks.push(RankSource {
+        let mut rank = RankSource {
             rank: event.rank,
             collector: event.collector.as_str().into(),
             scope: event.scope,
             pulse,
-            count,
-            done,
+            counters: Default::default(),
+            stepped: event.time,
+            done: [0.0; COUNTERS],
             stretches: VecDeque::new(),
             unassigned: [0.0; COUNTERS],
             span: None,
             names_spans: false,
             remaining_seconds: None,
             checkpoint: None,
-        });
+        };
+        rank.count(count, Life::Live, &self.head.cuts, event.origin, settings);
+        self.ranks.push(rank);
         let ranks = &self.ranks;
         self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
         let key = |i: u32| (ranks[i as usize].rank, &ranks[i as usize].collector);

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Meter, Scope};
+use eadt_schemas::v1::{Meter, Origin, Phase, Scope, TrainingProgress};
 use serde::{Deserialize, Serialize};
 
+use super::Place;
 use crate::settings::FoldSettings;
 use crate::window::Cuts;
-use crate::window::energy::{GpuSums, Pending, Sample, add_step};
-use crate::window::progress::{COUNTERS, Count, RankSums};
+use crate::window::energy::{Flow, GpuSums, Lost, Pending, Sample, add_step};
+use crate::window::progress::{COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
 
 /// Whether a workload waits for a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +111,8 @@ pub struct GpuSource {
     /// Steps that are not in `stretches` yet, in order.
     #[serde(default)]
     pub pending: VecDeque<Pending>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<Lost>,
     /// Joules of closed time since the last window.
     pub unassigned: f64,
     /// The device's energy of the newest closed window that has any came from here.
@@ -121,30 +124,98 @@ pub struct GpuSource {
 const MAX_PENDING: usize = 1_024;
 
 impl GpuSource {
+    /// The energy between the newest sample and this one, which came while the source was so alive.
+    pub fn flow(&mut self, sample: &Sample, life: Life, power_gap: i64) -> Option<Flow> {
+        let idle = life == Life::Idle;
+        if life == Life::Ended || self.sample.tenure != sample.tenure {
+            self.lost = None;
+            return None;
+        }
+        let between = Flow::between(&self.sample, sample, if idle { 0 } else { power_gap });
+        if self.lost.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
+            self.lost = Some(Lost { sample: self.sample, summed: 0.0, idle });
+        } else if let Some(lost) = &mut self.lost {
+            lost.idle |= idle;
+            if sample.energy.is_some() {
+                return self.found(sample, between, power_gap);
+            }
+        } else if idle {
+            // Nobody knows when in the gap it was used; the counter knows how much.
+            self.unassigned += between.map_or(0.0, |flow| flow.total());
+        }
+        between.filter(|_| !idle)
+    }
+
+    /// The counter is back: what it says replaces what power said in open time, and what it says beyond that of closed time is
+    /// unassigned. Across a silence, or after more than the gap, power stands, and the rest is unassigned.
+    fn found(&mut self, sample: &Sample, between: Option<Flow>, power_gap: i64) -> Option<Flow> {
+        let lost = self.lost.take()?;
+        let Some(whole) = Flow::between(&lost.sample, sample, 0) else { return between };
+        let since = lost.sample.time;
+        let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
+        if lost.idle || sample.time.micros() - since.micros() > power_gap {
+            let waiting: f64 = self.pending.range(open..).map(Pending::joules).sum();
+            let known = lost.summed + waiting + between.map_or(0.0, |flow| flow.total());
+            self.unassigned += (whole.total() - known).max(0.0);
+            return between;
+        }
+        let from = self.pending.get(open).map_or(self.sample.time, |step| step.from);
+        let closed = whole.joules(since, from).max(lost.summed);
+        self.unassigned += closed - lost.summed;
+        let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);
+        for step in self.pending.range_mut(open..) {
+            step.flow = Some(Flow::steady(watts, step.from, step.to));
+        }
+        Some(Flow::steady(watts, self.sample.time, sample.time))
+    }
+
+    /// Up to when the counter is known, where the next sample may tell more of it.
+    pub fn awaited_from(&self, power_gap: i64) -> Option<EventTime> {
+        let since = self.lost.filter(|lost| !lost.idle)?.sample.time;
+        (self.sample.time.micros() - since.micros() < power_gap).then_some(since)
+    }
+
     /// Takes a step; what lies in closed time is unassigned.
-    pub fn step(&mut self, mut step: Pending, cuts: &Cuts, settled: EventTime) {
+    pub fn step(&mut self, mut step: Pending, cuts: &Cuts, settled: EventTime, power_gap: i64) {
         let open = cuts.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
-            self.unassigned += step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
+            let joules = step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
+            self.unassigned += joules;
+            self.note_summed(step.to, joules);
             step.from = open;
         }
         self.pending.push_back(step);
+        let settled = self.awaited_from(power_gap).map_or(settled, |known| settled.min(known.plus_micros(1)));
         while self.pending.front().is_some_and(|step| step.to < settled) || self.pending.len() > MAX_PENDING {
             if let Some(step) = self.pending.pop_front() {
-                add_step(&mut self.stretches, cuts, &step);
+                self.sum(cuts, &step);
             }
+        }
+    }
+
+    fn sum(&mut self, cuts: &Cuts, step: &Pending) {
+        add_step(&mut self.stretches, cuts, step);
+        self.note_summed(step.to, step.joules());
+    }
+
+    fn note_summed(&mut self, to: EventTime, joules: f64) {
+        if let Some(lost) = self.lost.as_mut().filter(|lost| to > lost.sample.time) {
+            lost.summed += joules;
         }
     }
 
     /// Sums every step up to `end`; one that goes on beyond it is divided there.
     pub fn settle(&mut self, cuts: &Cuts, end: EventTime) {
-        while let Some(step) = self.pending.front_mut().filter(|step| step.from < end) {
+        while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
-                add_step(&mut self.stretches, cuts, step);
                 self.pending.pop_front();
+                self.sum(cuts, &step);
             } else {
-                add_step(&mut self.stretches, cuts, &Pending { to: end, gauges: None, ..*step });
-                step.from = end;
+                // What is summed of it ends after the counter was lost, where the whole step does.
+                let part = Pending { to: end, gauges: None, ..step };
+                add_step(&mut self.stretches, cuts, &part);
+                self.note_summed(step.to, part.joules());
+                self.pending[0].from = end;
                 break;
             }
         }
@@ -158,7 +229,11 @@ pub struct RankSource {
     pub collector: Box<str>,
     pub scope: Scope,
     pub pulse: Pulse,
-    pub count: Count,
+    #[serde(default)]
+    pub counters: [Memory; COUNTERS],
+    /// Newest event that was not between two that say more.
+    #[serde(default)]
+    pub stepped: EventTime,
     /// Largest totals so far: up to these, work is done again.
     pub done: [f64; COUNTERS],
     pub stretches: VecDeque<RankSums>,
@@ -169,6 +244,43 @@ pub struct RankSource {
     pub names_spans: bool,
     pub remaining_seconds: Option<f64>,
     pub checkpoint: Option<EventTime>,
+}
+
+impl RankSource {
+    /// Takes the counters of an event that came while the source was so alive; true where one fell.
+    pub fn count(&mut self, count: &Count, life: Life, cuts: &Cuts, origin: Origin, settings: &FoldSettings) -> bool {
+        if life == Life::Ended {
+            let step = Step::to(&mut self.counters, count, &mut self.done, false, settings.power_gap);
+            // What it said before it ended leads to nothing any more.
+            self.counters = Default::default();
+            Step::to(&mut self.counters, count, &mut self.done, false, settings.power_gap);
+            self.stepped = count.time;
+            return step.fell;
+        }
+        let idle = life == Life::Idle;
+        let step = Step::to(&mut self.counters, count, &mut self.done, idle, settings.power_gap);
+        let says = count.totals.iter().chain(&count.rates).any(Option::is_some);
+        if idle {
+            self.stepped = count.time;
+        } else if says || self.awaited_from(count.time, settings).is_none() {
+            add_time(&mut self.stretches, cuts, self.stepped, count.time, origin);
+            self.stepped = count.time;
+        }
+        let elsewhere = step.add(&mut self.stretches, cuts);
+        (0..COUNTERS).for_each(|c| self.unassigned[c] += elsewhere[c]);
+        step.fell
+    }
+
+    /// Its time for closing windows after this event: not past what its counters tell, while more may come.
+    pub fn known_until(&self, event: &TrainingProgress, place: Place, settings: &FoldSettings) -> EventTime {
+        let known = self.awaited_from(event.time, settings).filter(|_| event.phase != Phase::Finished && !event.last);
+        known.map_or(place.capped, |known| known.min(place.capped))
+    }
+
+    /// Up to when its counters are known, where an event at `time` left out what the next one may bring.
+    pub fn awaited_from(&self, time: EventTime, settings: &FoldSettings) -> Option<EventTime> {
+        awaited_from(&self.counters, time, settings.counter_gap(), settings.power_gap)
+    }
 }
 
 /// Sources by name without an allocation per look-up.
