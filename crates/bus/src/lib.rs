@@ -7,6 +7,7 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
+mod headers;
 pub mod kafka;
 mod partitioner;
 pub mod topics;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
+pub use headers::Headers;
 pub use partitioner::{murmur2, partition_for_key};
 
 /// A partition of a topic. The topic is the full name, prefix included.
@@ -52,13 +54,13 @@ pub struct Record {
     pub key: Option<Bytes>,
     /// `None` is a tombstone.
     pub value: Option<Bytes>,
-    pub headers: Vec<Header>,
+    pub headers: Headers,
 }
 
 impl Record {
     /// The last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().rev().find(|(n, _)| &**n == name).and_then(|(_, v)| std::str::from_utf8(v).ok())
+        self.headers.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
 }
 

@@ -425,6 +425,6 @@ fn row(topic: Topic, record: &Record) -> Row {
         stamp: record.stamp,
         key: record.key.clone(),
         value: record.value.clone(),
-        headers: record.headers.clone(),
+        headers: record.headers.to_vec(),
     }
 }

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use eadt_schemas::EventTime;
 
-use crate::{Header, Record, TopicPartition};
+use crate::headers::Packed;
+use crate::{Header, Headers, Record, TopicPartition};
 
 const FORMAT: u8 = 1;
 const NONE: u32 = u32::MAX;
@@ -138,7 +139,7 @@ pub struct Walk {
     next: usize,
     remaining: u32,
     latest: EventTime,
-    names: Vec<Arc<str>>,
+    names: Arc<[Arc<str>]>,
 }
 
 impl Walk {
@@ -174,16 +175,19 @@ impl Walk {
         let offset = self.base + i64::from(cursor.u32()?);
         let stamp = EventTime::from_millis(cursor.i64()?);
         let (key, value, count) = (cursor.u32()?, cursor.u32()?, usize::from(cursor.u16()?));
-        let table = cursor.take(count * 6)?;
+        let table_at = cursor.next;
+        let table = cursor.take(Packed::table_bytes(count))?;
         let key = cursor.slice(key)?;
         let value = cursor.slice(value)?;
-        let mut headers = Vec::with_capacity(count);
-        for entry in table.chunks_exact(6) {
-            let index = u16::from_le_bytes([entry[0], entry[1]]);
-            let length = u32::from_le_bytes([entry[2], entry[3], entry[4], entry[5]]);
-            let name = self.names.get(usize::from(index)).ok_or(Malformed)?;
-            headers.push((Arc::clone(name), cursor.slice(length)?.ok_or(Malformed)?));
+        let values = cursor.next;
+        for (name, length) in Packed::entries(table) {
+            if name >= self.names.len() {
+                return Err(Malformed);
+            }
+            cursor.take(length)?;
         }
+        let headers =
+            Headers::packed(Packed { block: self.block.clone(), names: self.names.clone(), table: table_at, count, values });
         self.next = cursor.next;
         self.remaining -= 1;
         Ok(Some(Record { at: self.at.clone(), offset, stamp, key, value, headers }))
@@ -266,6 +270,7 @@ mod tests {
                 let taken = builder.push(&Entry { offset, stamp, key: key.as_deref(), value: value.as_deref(), headers: &headers });
                 prop_assert!(taken);
                 let at = TopicPartition::new("t", 0);
+                let headers = headers.into();
                 expected.push(Record { at, offset, stamp, key: key.map(Into::into), value: value.map(Into::into), headers });
             }
             let block = builder.finish();

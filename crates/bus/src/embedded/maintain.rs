@@ -176,7 +176,7 @@ fn push(builder: &mut Builder, record: &Record) {
         stamp: record.stamp,
         key: record.key.as_deref(),
         value: record.value.as_deref(),
-        headers: &record.headers,
+        headers: &record.headers.to_vec(),
     };
     assert!(builder.push(&entry), "a record taken from a block fits into it");
 }
