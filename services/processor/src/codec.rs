@@ -1,7 +1,7 @@
 //! From a record's bytes to what the fold takes.
 
 use eadt_core::Event;
-use eadt_schemas::decode::{Check, Refusal, decode};
+use eadt_schemas::decode::{Check, Refusal, decode, decode_into};
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventType, Topic};
 
@@ -21,6 +21,26 @@ pub enum Decoded {
 }
 
 impl Decoded {
+    /// As [`Self::of`], in place of a record that is folded: the events that there are many of use its memory again.
+    pub fn renew(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
+        let expected = EventType::of_topic(topic);
+        let refused = match (&mut *self, value) {
+            (Self::Telemetry(event), Some(value)) if expected == EventType::GpuTelemetry && kind == Some(expected.name()) => {
+                decode_into(event, value).err()
+            }
+            (Self::Progress(event), Some(value)) if expected == EventType::TrainingProgress && kind == Some(expected.name()) => {
+                decode_into(event, value).err()
+            }
+            _ => {
+                *self = Self::of(topic, kind, value);
+                None
+            }
+        };
+        if let Some(refusal) = refused {
+            *self = Self::Refused(Box::new(refusal));
+        }
+    }
+
     /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is the topic's.
     pub fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         let expected = EventType::of_topic(topic);

@@ -125,7 +125,7 @@ impl Owned {
         while folded.records < limit {
             let heads = &mut self.heads;
             let next = self.merge.next(|input, record: &Record| {
-                heads[input] = Decoded::of(INPUTS[input], record.header(header::TYPE), record.value.as_deref());
+                heads[input].renew(INPUTS[input], record.header(header::TYPE), record.value.as_deref());
                 heads[input].event().time()
             });
             let Some(next) = next else { break };
