@@ -677,6 +677,38 @@ fn windows_can_begin_with_the_run() {
 }
 
 #[test]
+fn before_a_run_that_nobody_watched_there_is_no_window() {
+    let edges = |bench: &Bench| -> Vec<_> {
+        let of = |time: eadt_schemas::EventTime| round(time.seconds_since(at(0.0)));
+        bench.windows.iter().map(|w| (of(w.window_start), of(w.window_end), w.energy_joules.map(round))).collect()
+    };
+    let aligned = || Bench::new(FoldSettings { align_to_run: true, max_future: None, ..FoldSettings::default() });
+    let mut bench = aligned();
+    bench.put(phase(75.0, 0.0, Phase::Started)).put(gpu("a", 75.0, 0.0));
+    for second in (85..=185).step_by(10) {
+        let now = f64::from(second);
+        bench.put(rank(0, now, now)).put(gpu("a", now, now));
+    }
+    assert_eq!(edges(&bench), [(75.0, 135.0, Some(135.0))]);
+    // A device that was seen in it keeps it, though its energy is yet to come.
+    let mut bench = aligned();
+    bench.put(gpu("a", 70.0, 700.0)).put(phase(75.0, 0.0, Phase::Started)).put(gpu("a", 80.0, 800.0));
+    bench.put(rank(0, 140.0, 9.0)).put(gpu("a", 140.0, 1400.0));
+    assert_eq!(edges(&bench), [(60.0, 75.0, Some(50.0)), (75.0, 135.0, Some(600.0))]);
+    // What comes later of an earlier time opens it again, in the run's windows.
+    let mut bench = aligned();
+    bench.put(phase(75.0, 0.0, Phase::Started)).stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
+    bench.finish();
+    assert_eq!(edges(&bench), [(-45.0, 15.0, Some(5.0)), (15.0, 75.0, Some(60.0)), (75.0, 135.0, Some(5.0))]);
+    // A stub that was kept may be preceded by windows, too.
+    let mut bench = aligned();
+    bench.put(gpu("b", 70.0, 0.0)).put(phase(75.0, 0.0, Phase::Started));
+    bench.stamped(75.0, gpu("a", 10.0, 0.0)).stamped(75.0, gpu("a", 80.0, 70.0));
+    bench.finish();
+    assert_eq!(bench.windows.iter().filter_map(|w| w.energy_joules).map(round).sum::<f64>(), 70.0);
+}
+
+#[test]
 fn a_run_and_a_span_that_are_told_after_the_telemetry_are_exact_all_the_same() {
     // An import into a live log: the telemetry was read before the progress. Power rises from 10 W to 1 kW at the start.
     let in_order = |late: bool| {

@@ -198,7 +198,9 @@ impl WorkloadState {
     /// Opens the window of `time`, and those between it and the open ones.
     fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
-        let (start, end) = (windows.start(time), windows.end(time));
+        // Windows of another alignment may have been closed.
+        let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
+        let (start, end) = (windows.start(time).max(closed), windows.end(time));
         let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else {
             self.head.cuts.extend([start, end]);
             self.recount();
@@ -218,8 +220,9 @@ impl WorkloadState {
         for edge in (1..).map(|n| last.plus_micros(n * windows.size)).take_while(|edge| *edge <= end) {
             self.head.cuts.push_back(edge);
         }
-        let mut earlier = 0;
-        for edge in (1..).map(|n| first.plus_micros(-n * windows.size)).take_while(|edge| *edge >= start) {
+        let (mut earlier, mut edge) = (0, first);
+        while edge > start {
+            edge = windows.start(edge.plus_micros(-1)).max(start);
             self.head.cuts.push_front(edge);
             earlier += 1;
         }
@@ -253,6 +256,23 @@ impl WorkloadState {
             edge = edge.plus_micros(windows.size);
         }
         self.head.counts.late_tables = late_tables;
+        self.recount();
+    }
+
+    /// Forgets the open time before a run of which nothing is known and nothing is to come: from the edge to the start of a job
+    /// that nobody watched there is no window.
+    fn skip_to(&mut self, start: EventTime) {
+        let Some(n) = self.head.cuts.iter().position(|cut| *cut == start) else { return };
+        let gpus = self.gpus.iter().any(|gpu| gpu.pending.iter().any(|step| step.from < start))
+            || self.gpus.iter().any(|gpu| gpu.stretches.iter().take(n).any(GpuSums::touched));
+        let ranks = self.ranks.iter().any(|rank| rank.stretches.iter().take(n).any(RankSums::touched));
+        let heard = |pulse: &Pulse| matches!(pulse.life, Life::Live | Life::Lagging) && pulse.last < start;
+        if gpus || ranks || self.pulses().any(heard) {
+            return;
+        }
+        self.head.cuts.drain(..n);
+        self.gpus.iter_mut().for_each(|gpu| drop(gpu.stretches.drain(..n.min(gpu.stretches.len()))));
+        self.ranks.iter_mut().for_each(|rank| drop(rank.stretches.drain(..n.min(rank.stretches.len()))));
         self.recount();
     }
 
@@ -598,6 +618,7 @@ impl WorkloadState {
                 let again = self.head.runs.start(event.time);
                 if settings.align_to_run && (first || again) {
                     self.rewindow(Tumbling { origin: event.time, ..self.head.windows });
+                    self.skip_to(event.time);
                 }
                 again
             }
