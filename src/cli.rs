@@ -233,7 +233,7 @@ pub struct Report {
     /// Break the figures down.
     #[arg(long, value_enum)]
     pub by: Option<Breakdown>,
-    /// Joules per sample to compare with, `NS/NAME=VALUE`; may be repeated [default: the starting layout's].
+    /// Joules per sample to compare with, `NS/NAME=VALUE`; may be repeated [default: an estimate before and after each change].
     #[arg(long, value_name = "NS/NAME=JOULES")]
     pub baseline: Vec<String>,
     /// Price of electricity per kWh, in place of the record's.

@@ -4,8 +4,10 @@ mod bus;
 mod cli;
 mod commands;
 mod duration;
+mod output;
 mod services;
 mod settings;
+mod target;
 mod up;
 
 use std::process::ExitCode;
@@ -15,6 +17,7 @@ use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
 
 use cli::{Cli, Command, ConfigCommand};
+use output::say;
 use services::Single;
 use settings::{Settings, Variables};
 
@@ -47,11 +50,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     // Commands that need no settings must not fail on them.
     match &cli.command {
         Command::Completions { shell } => {
-            clap_complete::generate(*shell, &mut Cli::command(), "eadt", &mut std::io::stdout());
-            return Ok(());
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "eadt", &mut script);
+            return output::print(&String::from_utf8_lossy(&script));
         }
         Command::Config(ConfigCommand::Reference) => {
-            print!("{}", settings::reference_markdown());
+            crate::output::print(&settings::reference_markdown())?;
             return Ok(());
         }
         _ => {}
@@ -104,7 +108,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),
-        Command::Report(args) => commands::report::run(&args),
+        Command::Report(args) => commands::report::run(&args, &settings.topics),
         Command::Record(args) => {
             let bus = bus::open(&settings)?;
             let stop = shutdown.clone();
@@ -121,14 +125,14 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         }
         Command::Config(ConfigCommand::Show { json }) => {
             if json {
-                println!("{}", serde_json::to_string_pretty(&settings)?);
+                say!("{}", serde_json::to_string_pretty(&settings)?);
             } else {
-                print!("{}", toml::to_string(&settings)?);
+                crate::output::print(&toml::to_string(&settings)?)?;
             }
             Ok(())
         }
         Command::Metrics => {
-            print!("{}", commands::metrics::reference());
+            crate::output::print(&commands::metrics::reference())?;
             Ok(())
         }
         Command::Config(ConfigCommand::Reference) | Command::Completions { .. } => Ok(()),

@@ -163,3 +163,63 @@ fn a_broker_that_is_away_is_named() {
     let (_, err, good) = text(command);
     assert!(!good && err.contains("127.0.0.1:1"), "{err}");
 }
+
+/// Posts JSON; status and body.
+fn post(address: &str, body: &str) -> (u16, String) {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v1/progress HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}
+
+#[test]
+fn a_job_posts_progress_and_a_lost_broker_costs_only_counted_events() {
+    let mut kafka = Kafka::start().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    apply_topics(&kafka, dir.path());
+    let address = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().to_string()
+    };
+    let mut command = on(&kafka, dir.path(), &["collector"]);
+    command.env("EADT_COLLECTOR__PROGRESS__LISTEN", &address).stdout(Stdio::null());
+    let collector = Running(command.spawn().unwrap());
+    let began = Instant::now();
+    while std::net::TcpStream::connect(&address).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(30), "the progress endpoint does not listen");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let progress =
+        |n: u32| format!(r#"{{"time":"2026-01-01T00:00:{n:02}Z","workload":"lab/bert","rank":0,"samples_total":{n}}}"#);
+    let (status, body) = post(&address, &progress(1));
+    assert!((200..300).contains(&status), "{status} {body}");
+    for (hostile, part) in [
+        (r#"{"time":"2026-01-01T00:00:02Z","workload":"no-namespace","samples_total":1}"#, "workload"),
+        (r#"{"time":"2026-01-01T00:00:02Z","workload":"lab/bert","samples_total":-1}"#, "samples_total"),
+        (r#"{"time":"yesterday","workload":"lab/bert"}"#, "time"),
+        ("[[[[[[[[", "error"),
+    ] {
+        let (status, body) = post(&address, hostile);
+        assert!((400..500).contains(&status) && body.contains(part), "{hostile}: {status} {body}");
+    }
+    wait_for(&kafka, dir.path(), "training.progress.v1", Duration::from_secs(30), |events| events.len() == 1);
+
+    kafka.kill().unwrap();
+    for n in 2..12 {
+        let (status, body) = post(&address, &progress(n));
+        assert!((200..300).contains(&status), "the job is not held up: {status} {body}");
+    }
+    kafka.start_again().unwrap();
+    let events = wait_for(&kafka, dir.path(), "training.progress.v1", Duration::from_mins(1), |events| events.len() == 11);
+    let totals: Vec<f64> = events.iter().map(|e| e["data"]["samples_total"].as_f64().unwrap()).collect();
+    assert_eq!(totals, (1..12).map(f64::from).collect::<Vec<_>>(), "all of them, once, in order");
+    stop(collector);
+}

@@ -67,6 +67,9 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
         signal(&child, "-KILL");
         child.wait().unwrap();
     }
+    // What no file holds yet is reported from the log.
+    let early = json(eadt(broken.path(), &["report", broken.path().to_str().unwrap(), "--json"]));
+    assert!(early["workloads"][0]["windows"].as_u64().unwrap() > 0, "{early}");
     json(eadt(broken.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
     let (expected, got) = (outputs(straight.path(), 115), outputs(broken.path(), 115));
     for ((what, expected), (_, got)) in expected.iter().zip(&got) {
@@ -119,4 +122,50 @@ fn bad_settings_are_refused_before_anything_starts() {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success());
     assert!(message.contains("did you mean processor.window_seconds?"), "{message}");
+}
+
+#[test]
+fn a_record_that_lost_a_file_does_not_pass_the_check() {
+    let dir = tempfile::tempdir().unwrap();
+    json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "20m", "--json", "--no-view"]));
+    let archive = dir.path().join("archive");
+    let check = || eadt(dir.path(), &["replay", archive.to_str().unwrap(), "--check", "--json"]);
+    json(check());
+    for (topic, part) in [("decisions.v1", "lacks"), ("efficiency.windows.v1", "no windows")] {
+        let folder = archive.join(format!("topic={topic}"));
+        let (path, bytes) = files(&folder).remove(0);
+        std::fs::remove_file(folder.join(&path)).unwrap();
+        let (out, err, good) = text(check());
+        assert!(!good && out.contains(part), "{topic}: {out}{err}");
+        std::fs::write(folder.join(&path), bytes).unwrap();
+    }
+    json(check());
+}
+
+#[test]
+fn a_simulation_goes_on_with_its_own_seed_and_refuses_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |more: &[&str]| {
+        let mut args = vec!["up", "--speed", "max", "--duration", "2m", "--json", "--no-view"];
+        args.extend(more);
+        text(eadt(dir.path(), &args))
+    };
+    assert!(run(&["--seed", "3"]).2);
+    let (_, err, good) = run(&[]);
+    assert!(good && err.contains("seed=3"), "{err}");
+    let (out, err, good) = run(&["--seed", "4"]);
+    assert!(!good && err.contains("its seed is 3") && out.is_empty(), "{out}{err}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_eadt");
+    let status = std::process::Command::new("sh")
+        .args(["-c", &format!("{program} config reference | head -n 1 >/dev/null; {program} config reference >/dev/full")])
+        .current_dir(dir.path())
+        .output()
+        .unwrap();
+    let err = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(err.contains("cannot write to standard output") && !err.contains("panicked"), "{err}");
 }

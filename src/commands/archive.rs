@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use eadt_schemas::EventTime;
 
 use crate::cli::Archive;
+use crate::output::say;
 use crate::settings::Settings;
 
 /// Files are merged up to about this size.
@@ -23,14 +24,18 @@ pub fn run(command: &Archive, settings: &Settings) -> anyhow::Result<()> {
     let archive = eadt_lake::Archive::find(&path)?;
     let done = eadt_lake::compact(&archive, &before, TARGET_BYTES)?;
     if *json {
-        println!(
+        say!(
             "{}",
             serde_json::json!({"files_before": done.files_before, "files_after": done.files_after, "rows": done.rows, "bytes_before": done.bytes_before, "bytes_after": done.bytes_after})
         );
     } else {
-        println!(
+        say!(
             "{} files of days before {before} became {} ({} rows, {} → {} bytes)",
-            done.files_before, done.files_after, done.rows, done.bytes_before, done.bytes_after
+            done.files_before,
+            done.files_after,
+            done.rows,
+            done.bytes_before,
+            done.bytes_after
         );
     }
     Ok(())

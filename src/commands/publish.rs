@@ -11,6 +11,7 @@ use eadt_recordings::LogReader;
 use eadt_schemas::{Envelope, EventType, Topic};
 use eadt_service::Shutdown;
 
+use crate::output::say;
 use crate::settings::TopicSettings;
 
 /// Publishes the input events of `logs` in their order; events that only a pipeline makes (windows, decisions, …) are left out
@@ -60,9 +61,10 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
         }
     }
     let counts = producer.counts();
-    println!(
+    say!(
         "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type",
-        counts.acknowledged, counts.failed
+        counts.acknowledged,
+        counts.failed
     );
     if counts.failed > 0 {
         bail!("{} events were not taken by the log: see its errors above, and publish into fresh topics", counts.failed);

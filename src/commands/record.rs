@@ -1,8 +1,6 @@
 //! `eadt record`: events from the bus into an event log, each partition in the order that the processor folds it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
-use std::io::BufWriter;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,7 +12,9 @@ use eadt_service::Shutdown;
 
 use super::{logged, parse_topics, partitions, topic_of};
 use crate::cli::Record;
+use crate::output::say;
 use crate::settings::Settings;
+use crate::target::Target;
 
 /// What a recording held.
 #[derive(Debug, Default, serde::Serialize)]
@@ -37,9 +37,9 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     let ends: HashMap<TopicPartition, i64> =
         from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
 
-    let file = File::create(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let target = Target::create(&args.out, &[])?;
     let compression = Compression::of_name(&args.out.to_string_lossy());
-    let mut log = LogWriter::new(BufWriter::new(file), compression)?;
+    let mut log = LogWriter::new(target.writer()?, compression)?;
     let mut recorded = Recorded::default();
     let max_future = settings.processor.fold().max_future;
     let mut lanes: BTreeMap<i32, Merge<Option<LoggedEvent>>> = BTreeMap::new();
@@ -98,14 +98,13 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
             }
         }
     }
-    let file = log.finish()?.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-    file.sync_all().with_context(|| format!("cannot write {}", args.out.display()))?;
+    target.finish(log.finish()?)?;
     if args.json {
-        println!("{}", serde_json::to_string(&recorded)?);
+        say!("{}", serde_json::to_string(&recorded)?);
     } else {
-        println!("{} events in {}", recorded.events, args.out.display());
+        say!("{} events in {}", recorded.events, args.out.display());
         if recorded.not_json > 0 {
-            println!("{} records left out: their values are not JSON (dead letters of malformed events)", recorded.not_json);
+            say!("{} records left out: their values are not JSON (dead letters of malformed events)", recorded.not_json);
         }
     }
     Ok(())

@@ -17,12 +17,15 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
 use crate::cli::{Align, Replay};
+use crate::output::say;
 use crate::settings::Settings;
 
 /// Events handed from the reading thread to the folding one at a time.
 const BATCH: usize = 1024;
 /// Batches in flight: enough to hide a slow read, small beside everything else in memory.
 const BATCHES: usize = 16;
+/// Refused events that are named, for each reason; the rest is counted.
+const REFUSALS_SHOWN: u64 = 10;
 
 type Batch = anyhow::Result<Vec<Fed>>;
 
@@ -111,7 +114,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         indicatif::ProgressBar::hidden()
     };
     let mut out = args.out.as_deref().map(Output::create).transpose()?;
-    let (mut late, mut produced) = (0, Own::default());
+    let (mut late, mut produced, mut refusals) = (0, Own::default(), BTreeMap::new());
     let counts: Counts = replay(&fold, sources, |partition, replayed| {
         match &replayed {
             Replayed::Window(window) => {
@@ -120,7 +123,11 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
                 progress.tick();
             }
             Replayed::Refused { topic, partition, offset, refusal } => {
-                tracing::warn!(%topic, partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
+                let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
+                *count += 1;
+                if *count <= REFUSALS_SHOWN {
+                    tracing::warn!(%topic, partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
+                }
             }
             Replayed::Decision(_) => {}
         }
@@ -141,6 +148,11 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     }
     progress.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
+    for (reason, count) in &refusals {
+        if *count > REFUSALS_SHOWN {
+            tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
+        }
+    }
     let summary = Summary {
         events: counts.events,
         windows: counts.windows,
@@ -152,6 +164,12 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         check: args.check.then(|| compare(&own, &produced)),
     };
     print(args, &summary)?;
+    if counts.events == 0 {
+        bail!(
+            "no telemetry, progress or workload events in {}",
+            args.logs.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
     match &summary.check {
         Some(check) if !check.differences.is_empty() => {
             bail!("the replay differs from the record in {} place(s)", check.differences.len())
@@ -162,10 +180,10 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
 
 fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     if args.json {
-        println!("{}", serde_json::to_string(summary)?);
+        say!("{}", serde_json::to_string(summary)?);
         return Ok(());
     }
-    println!(
+    say!(
         "{} events in {:.2} s ({:.0} events/s): {} windows, {} decisions, {} refused, {} late",
         summary.events,
         summary.seconds,
@@ -176,15 +194,15 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
         summary.late
     );
     if let Some(out) = &args.out {
-        println!("written to {}", out.display());
+        say!("written to {}", out.display());
     }
     if let Some(check) = &summary.check {
-        println!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
+        say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
         for workload in &check.excused {
-            println!("check: {workload} had late events or tables; its order in the log is not promised");
+            say!("check: {workload} had late events or tables: not compared");
         }
         for difference in check.differences.iter().take(20) {
-            println!("check: {difference}");
+            say!("check: {difference}");
         }
     }
     Ok(())
@@ -360,35 +378,64 @@ impl Own {
     }
 }
 
-/// The same (topic, key, id, value) sequence per workload, up to where the record ends: its last windows may have been open.
+/// The same sequence of ids and values for each key, up to the first window with late events, for which order is not promised.
+///
+/// Where the record ends its last windows were still open, so the replay may go on where the record has no more; but a record
+/// that has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
 fn compare(own: &Own, produced: &Own) -> Checked {
     let mut checked = Checked::default();
-    let windows = (per_workload(&own.windows, |w| &w.workload), per_workload(&produced.windows, |w| &w.workload));
-    let decisions = (per_workload(&own.decisions, |d| &d.workload), per_workload(&produced.decisions, |d| &d.workload));
-    for (workload, recorded) in &windows.0 {
-        if recorded.iter().any(|w| w.late > 0 || w.late_tables > 0) {
-            checked.excused.push((*workload).to_owned());
-            continue;
+    let windows = (groups(&own.windows, window_key), groups(&produced.windows, window_key));
+    let decisions = (groups(&own.decisions, decision_key), groups(&produced.decisions, decision_key));
+    for (key, mine) in &windows.1 {
+        let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
+        let disturbed = recorded.iter().position(|w| w.late > 0 || w.late_tables > 0);
+        if let Some(first) = disturbed {
+            checked.excused.push(format!("{key} from {} on", recorded[first].window_start));
         }
-        let mine = windows.1.get(workload).map_or(&[][..], Vec::as_slice);
-        checked.windows_same += same("window", workload, recorded, mine, |w| &w.id, &mut checked.differences);
-    }
-    for (workload, recorded) in &decisions.0 {
-        if !checked.excused.iter().any(|name| name == workload) {
-            let mine = decisions.1.get(workload).map_or(&[][..], Vec::as_slice);
-            checked.decisions_same += same("decision", workload, recorded, mine, |d| &d.id, &mut checked.differences);
+        let sure = &recorded[..disturbed.unwrap_or(recorded.len())];
+        checked.windows_same += same("window", key, sure, mine, |w| &w.id, &mut checked.differences);
+        if recorded.is_empty() {
+            checked.differences.push(format!("the record has no windows of {key}, the replay {}", mine.len()));
+        }
+        let mine = decisions.1.get(key).map_or(&[][..], Vec::as_slice);
+        let recorded = decisions.0.get(key).map_or(&[][..], Vec::as_slice);
+        let end = sure.iter().map(|w| w.window_end).max().unwrap_or(EventTime::MIN);
+        let due = mine.partition_point(|d| d.time <= end);
+        let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
+        checked.decisions_same += same("decision", key, sure, mine, |d| &d.id, &mut checked.differences);
+        if sure.len() < due {
+            let at = mine[sure.len()].time;
+            checked.differences.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
         }
     }
-    if own.windows.is_empty() && own.decisions.is_empty() {
-        checked.differences.push("the record holds no windows and no decisions to compare with".to_owned());
+    for (key, recorded) in &windows.0 {
+        if !windows.1.contains_key(key) {
+            checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
+        }
+    }
+    if checked.windows_same == 0 && checked.differences.is_empty() {
+        let why = if own.windows.is_empty() { "the record holds no windows" } else { "every window had late events" };
+        checked.differences.push(format!("nothing could be compared: {why}"));
     }
     checked
 }
 
-fn per_workload<T>(events: &[T], workload: impl Fn(&T) -> &String) -> BTreeMap<&str, Vec<&T>> {
+/// The workload; of a device without one, its name, because all of them stand under `gpus`.
+fn window_key(window: &EfficiencyWindow) -> &str {
+    match window.id.find("/tumbling/") {
+        Some(end) if !window.workload.contains('/') => &window.id[..end],
+        _ => &window.workload,
+    }
+}
+
+fn decision_key(decision: &Decision) -> &str {
+    &decision.workload
+}
+
+fn groups<T>(events: &[T], key: impl Fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> {
     let mut map: BTreeMap<&str, Vec<&T>> = BTreeMap::new();
     for event in events {
-        map.entry(workload(event)).or_default().push(event);
+        map.entry(key(event)).or_default().push(event);
     }
     map
 }

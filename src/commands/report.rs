@@ -2,11 +2,22 @@
 
 use eadt_report::{By, Form, Reporter, Settings, parse_baseline};
 
-use crate::cli::{Breakdown, Report, ReportFormat};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, Polled, Start};
+use eadt_schemas::{Topic, decode};
 
-pub fn run(args: &Report) -> anyhow::Result<()> {
+use super::{partitions, topic_of};
+use crate::cli::{Breakdown, Report, ReportFormat};
+use crate::settings::TopicSettings;
+
+pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
         anyhow::bail!("{} does not exist: name a data folder, an archive or the output of `eadt replay`", args.path.display());
+    }
+    for (flag, value) in [("--price-per-kwh", args.price_per_kwh), ("--carbon-grams-per-kwh", args.carbon_grams_per_kwh)] {
+        if value.is_some_and(|value| !value.is_finite()) {
+            anyhow::bail!("{flag} is not a finite number");
+        }
     }
     let settings = Settings {
         price_per_kwh: args.price_per_kwh,
@@ -18,27 +29,76 @@ pub fn run(args: &Report) -> anyhow::Result<()> {
         }),
     };
     let mut reporter = Reporter::default();
-    let windows = eadt_lake::read_windows(&args.path)?;
-    let decisions = eadt_lake::read_decisions(&args.path)?;
-    let actuations = eadt_lake::read_actuations(&args.path)?;
-    for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+    let log = args.path.join("log");
+    let archived = archived(&args.path, &mut reporter);
+    if log.is_dir() {
+        // What the archive does not hold yet is in the log; what both hold counts once.
+        match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
+            Ok(bus) => logged(&bus, names, &mut reporter)?,
+            Err(error) => eprintln!("warning: only what is archived is reported: {error}"),
+        }
+        if let Err(error) = archived {
+            tracing::debug!(%error, "no archive yet");
+        }
+    } else {
+        archived?;
     }
-    if windows.events.is_empty() {
-        anyhow::bail!(
-            "{} holds no windows: is it an archive, a data folder or the output of `eadt replay --out`?",
-            args.path.display()
-        );
+    let report = reporter.report(&settings);
+    if report.workloads.is_empty() {
+        anyhow::bail!("{} holds no windows yet", args.path.display());
     }
-    windows.events.iter().for_each(|event| reporter.window(event));
-    decisions.events.iter().for_each(|event| reporter.decision(event));
-    actuations.events.iter().for_each(|event| reporter.actuation(event));
+    if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
+        let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();
+        anyhow::bail!("--baseline names workload={unknown}, which has no windows here; there are: {}", known.join(", "));
+    }
     let form = match args.format {
         _ if args.json => Form::Json,
         ReportFormat::Text => Form::Text,
         ReportFormat::Markdown => Form::Markdown,
         ReportFormat::Html => Form::Html,
     };
-    print!("{}", reporter.report(&settings).render(form));
+    crate::output::print(&report.render(form))?;
+    Ok(())
+}
+
+/// Everything in the archive under `path`; an error where there is none.
+fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<()> {
+    let windows = eadt_lake::read_windows(path)?;
+    let decisions = eadt_lake::read_decisions(path)?;
+    let actuations = eadt_lake::read_actuations(path)?;
+    for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
+        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+    }
+    windows.events.iter().for_each(|event| reporter.window(event));
+    decisions.events.iter().for_each(|event| reporter.decision(event));
+    actuations.events.iter().for_each(|event| reporter.actuation(event));
+    Ok(())
+}
+
+/// Everything that the embedded log still has.
+fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> anyhow::Result<()> {
+    let from = partitions(bus, names, &[Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations], Start::Earliest)?;
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let (mut polled, mut open) = (Vec::new(), from.len());
+    while open > 0 {
+        reader.poll(4096, std::time::Duration::from_secs(1), &mut polled)?;
+        for item in polled.drain(..) {
+            let record = match item {
+                Polled::Record(record) => record,
+                Polled::End { .. } => {
+                    open -= 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            let Some(value) = &record.value else { continue };
+            match topic_of(&record, &names.prefix) {
+                Some(Topic::EfficiencyWindows) => reporter.window(&decode(value)?),
+                Some(Topic::Decisions) => reporter.decision(&decode(value)?),
+                Some(Topic::Actuations) => reporter.actuation(&decode(value)?),
+                _ => {}
+            }
+        }
+    }
     Ok(())
 }

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::time::Duration;
 
-use eadt_bus::{Bus, Isolation, Polled, Start};
+use eadt_bus::{Bus, Isolation, Polled, Record, Start};
 use eadt_schemas::Topic;
+use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::Shutdown;
 
 use super::{logged, parse_topics, partitions, topic_of};
@@ -37,14 +38,20 @@ pub fn run(args: &Tail, bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdow
                 continue;
             }
             let written = if args.json {
-                match logged(&record, topic) {
-                    Some(event) => writeln!(out, "{}", serde_json::to_string(&event)?),
-                    None => continue,
+                // A dead letter's value may be anything; what is said about it is always JSON.
+                if topic == Topic::DeadLetters {
+                    writeln!(out, "{}", dead_letter(&record))
+                } else {
+                    match logged(&record, topic) {
+                        Some(event) => writeln!(out, "{}", serde_json::to_string(&event)?),
+                        None => continue,
+                    }
                 }
             } else {
                 let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
                 let value: String = value.chars().filter(|c| !c.is_control()).collect();
-                writeln!(out, "{} {} {}@{} {key} {value}", record.stamp, topic, record.at.partition, record.offset)
+                let why = why(&record);
+                writeln!(out, "{} {} {}@{} {key} {why}{value}", record.stamp, topic, record.at.partition, record.offset)
             };
             match written {
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
@@ -54,4 +61,32 @@ pub fn run(args: &Tail, bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdow
         out.flush()?;
     }
     Ok(())
+}
+
+/// Why a dead letter was refused, in the words of its headers.
+fn why(record: &Record) -> String {
+    let text = |name: &str| record.header(name).unwrap_or_default().to_owned();
+    match record.header(h::REASON) {
+        Some(reason) => format!(
+            "{reason} ({}, from {} partition {} offset {}): ",
+            text(h::DETAIL),
+            text(h::ORIGIN_TOPIC),
+            text(h::ORIGIN_PARTITION),
+            text(h::ORIGIN_OFFSET)
+        ),
+        None => String::new(),
+    }
+}
+
+/// A dead letter with its headers; the value as text, with what is no UTF-8 replaced.
+fn dead_letter(record: &Record) -> serde_json::Value {
+    let headers: serde_json::Map<String, serde_json::Value> = record
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value).into_owned().into()))
+        .collect();
+    serde_json::json!({
+        "stamp": record.stamp, "partition": record.at.partition, "offset": record.offset, "headers": headers,
+        "value": record.value.as_deref().map(String::from_utf8_lossy),
+    })
 }

@@ -4,6 +4,7 @@ use eadt_bus::topics::Repartition;
 use eadt_bus::{Bus, topics};
 
 use crate::cli::Topics;
+use crate::output::say;
 use crate::settings::TopicSettings;
 
 pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
@@ -15,13 +16,13 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
             let plan = topics::plan(&topics::survey(bus, &names.prefix)?, &desired, force);
             if *json {
                 let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
-                println!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
+                say!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
             } else {
                 for action in &plan.actions {
-                    println!("{}{action}", if *dry_run { "would " } else { "" });
+                    say!("{}{action}", if *dry_run { "would " } else { "" });
                 }
                 if plan.is_empty() {
-                    println!("{} topics are as they should be", desired.len());
+                    say!("{} topics are as they should be", desired.len());
                 }
             }
             if !plan.refusals.is_empty() {
@@ -36,21 +37,15 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
                 .iter()
                 .map(|t| serde_json::json!({"name": &*t.name, "partitions": t.partitions, "replication": t.replication, "settings": t.settings}))
                 .collect();
-            println!("{}", serde_json::json!({ "topics": list }));
+            say!("{}", serde_json::json!({ "topics": list }));
         }
         Topics::List { .. } => {
             for topic in &existing {
                 let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
-                println!(
-                    "{}  partitions={} replication={} {}",
-                    topic.name,
-                    topic.partitions,
-                    topic.replication,
-                    settings.join(" ")
-                );
+                say!("{}  partitions={} replication={} {}", topic.name, topic.partitions, topic.replication, settings.join(" "));
             }
             if existing.is_empty() {
-                println!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
+                say!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Follows the outputs for the live view, the log lines and the closing report, on a thread of its own.
 
+use std::collections::{HashMap, HashSet};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -41,6 +42,8 @@ impl Follower {
     pub fn start(args: &Up, settings: &Settings, bus: &Arc<dyn Bus>, simulated: bool) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
         let from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        let old: HashMap<_, _> =
+            from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
         let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
         let (prefix, ended, viewing) = (settings.topics.prefix.clone(), stop.clone(), wants_view(args));
         let headline = if simulated {
@@ -53,7 +56,7 @@ impl Follower {
             let mut tally = Tally::default();
             let mut screen = if viewing { Some(Screen::open()?) } else { None };
             let (mut batch, mut drawn) = (Vec::new(), None::<Instant>);
-            let mut ends = std::collections::HashSet::new();
+            let mut ends = HashSet::new();
             loop {
                 // After the stop only what is there already counts: up to the end of every partition.
                 let stopping = ended.is_cancelled();
@@ -67,7 +70,8 @@ impl Follower {
                             ends.remove(&record.at);
                             let (Some(topic), Some(value)) = (topic_of(&record, &prefix), &record.value) else { continue };
                             tally.take(topic, value);
-                            if screen.is_none() {
+                            // What an earlier run said was said then.
+                            if screen.is_none() && record.offset >= old.get(&record.at).copied().unwrap_or(0) {
                                 say(topic, value);
                             }
                         }
@@ -127,7 +131,7 @@ fn say(topic: Topic, value: &[u8]) {
                     layout = view::layout_text(&event.layout),
                     origin = name(&event.origin),
                     "{}",
-                    event.reason
+                    if event.reason.is_empty() { "actuation" } else { &event.reason }
                 );
             }
         }

@@ -40,6 +40,7 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
         simulator.scenario = toml::from_str(&text).with_context(|| format!("scenario {} is not valid", path.display()))?;
     }
+    simulator.adopt = flags.seed.is_none() && flags.scenario.is_none();
     if let Some(seed) = flags.seed {
         simulator.scenario.noise.seed = seed;
     }
@@ -134,9 +135,11 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let follower = follow::Follower::start(args, &settings, &bus, simulated)?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish()?;
+    // A failure is said alone; the figures of an earlier run below it would look like this one's.
+    ended?;
     let report = tally.report();
-    print!("{}", report.render(if args.json { Form::Json } else { Form::Text }));
-    ended.map_err(anyhow::Error::from)
+    crate::output::print(&report.render(if args.json { Form::Json } else { Form::Text }))?;
+    Ok(())
 }
 
 /// Lets the stages end one after another, whichever ended first; the first failure is returned.

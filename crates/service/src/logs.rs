@@ -28,7 +28,7 @@ pub struct LogError {
 pub fn start(format: LogFormat, filter: &str, file: Option<File>) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
-    let coloured = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let coloured = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
     match (format, file) {
         (LogFormat::Text, None) => builder.with_writer(std::io::stderr).try_init(),

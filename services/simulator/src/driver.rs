@@ -42,8 +42,10 @@ pub enum Error {
     Bus(#[from] BusError),
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    #[error("the log holds a simulation of another scenario or seed: go on with that one, or choose another data folder")]
-    OtherScenario,
+    #[error(
+        "the log holds a simulation of another scenario or seed (its seed is {seed}): go on with that one by naming neither, or choose another data folder"
+    )]
+    OtherScenario { seed: u64 },
     #[error("the state of the simulation in {topic} cannot be read ({detail}): choose another data folder")]
     State { topic: Arc<str>, detail: String },
     #[error("the state of the simulation has {bytes} bytes, more than the {MAX_VALUE_BYTES} of a record: simulate fewer GPUs")]
@@ -209,7 +211,9 @@ impl<'a> Session<'a> {
 
         let changed = stored.is_none();
         let state = match stored {
-            Some(state) if *state.cluster.scenario() != settings.scenario => return Err(Error::OtherScenario),
+            Some(state) if !settings.adopt && *state.cluster.scenario() != settings.scenario => {
+                return Err(Error::OtherScenario { seed: state.cluster.scenario().noise.seed });
+            }
             Some(state) => state,
             None => fresh(&settings.scenario, settings.aligned_start())?,
         };
@@ -217,7 +221,7 @@ impl<'a> Session<'a> {
         if let (None, Some(duration)) = (&end, settings.duration_seconds) {
             *end = Some(state.cluster.instant_at_or_after(driver.rules.not_between(now.plus_seconds(duration))));
         }
-        tracing::info!(%now, speed = %settings.speed, seed = settings.scenario.noise.seed, "simulating");
+        tracing::info!(%now, speed = %settings.speed, seed = state.cluster.scenario().noise.seed, "simulating");
         Ok(Self {
             driver,
             metrics,

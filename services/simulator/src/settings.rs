@@ -104,6 +104,10 @@ pub struct Settings {
     #[serde(skip)]
     #[schemars(skip)]
     pub scenario: Scenario,
+    /// Go on with the scenario that the log holds, if any, whatever `scenario` says.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub adopt: bool,
     /// Simulated time at which a new simulation begins, rounded down to a window. Default 2026-01-01T00:00:00Z.
     pub start: EventTime,
     /// Simulated seconds per second, 0.001 to 1,000,000, or `max`. Default 60.
@@ -131,6 +135,7 @@ impl Default for Settings {
             group: "simulator".into(),
             instance: "simulator-0".into(),
             scenario: Scenario::default(),
+            adopt: false,
             start: EventTime::from_micros(1_767_225_600_000_000),
             speed: Speed::default(),
             duration_seconds: None,

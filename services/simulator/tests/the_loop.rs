@@ -185,7 +185,7 @@ fn another_scenario_in_the_same_folder_is_refused() {
     let error = driver
         .run(&log, &eadt_service::Shutdown::new(), &eadt_service::Metrics::default(), &health.part("simulator"))
         .unwrap_err();
-    assert!(matches!(error, Error::OtherScenario), "{error}");
+    assert!(matches!(error, Error::OtherScenario { .. }), "{error}");
 }
 
 #[test]
