@@ -203,8 +203,18 @@ impl Collected {
         let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
         let unassigned = (unassigned > 0.0).then_some(unassigned);
         let energy = sum([in_windows, unassigned].into_iter());
-        let duration = sum(self.run().map(|window| Some(window.run_seconds)));
-        let covered = self.run().map(|window| window.run_seconds * window.run_coverage).sum::<f64>();
+        // Devices without a workload have a window each: the time of one interval counts once.
+        let mut intervals = BTreeMap::<EventTime, f64>::new();
+        for window in self.run() {
+            let seconds = intervals.entry(window.start).or_default();
+            *seconds = seconds.max(window.run_seconds);
+        }
+        let duration = sum(intervals.into_values().map(Some));
+        let coverage = {
+            let covered = self.run().map(|window| window.run_seconds * window.run_coverage).sum::<f64>();
+            per(Some(covered), sum(self.run().map(|window| Some(window.run_seconds))))
+        };
+        let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
@@ -229,8 +239,8 @@ impl Collected {
             samples,
             joules_per_sample: per(energy, samples),
             duration_seconds: duration,
-            mean_power_watts: per(in_windows, Some(covered)),
-            coverage_ratio: per(Some(covered), duration),
+            mean_power_watts: per(in_windows, covered),
+            coverage_ratio: coverage,
             windows: self.windows.len() as u64,
             decisions: self.decisions.len() as u64,
             changes: self.decisions.values().filter(|decided| decided.action != Action::Maintain).count() as u64,

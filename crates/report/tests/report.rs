@@ -354,3 +354,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn devices_side_by_side_share_their_time_and_add_up_their_power() {
+    let mut windows = Vec::new();
+    for minute in 0..2 {
+        for device in 0..4 {
+            let mut window = window(minute, 60.0 * 325.0, 0.0);
+            window.workload = "gpus".into();
+            window.id = format!("gpus//GPU-{device}/tumbling/{minute}");
+            windows.push(window);
+        }
+    }
+    let report = eadt_report::report(&windows, &[], &[], &Settings::default());
+    let gpus = &report.workloads[0];
+    near(gpus.duration_seconds, 120.0);
+    near(gpus.mean_power_watts, 1300.0);
+    near(gpus.energy_joules, 2.0 * 4.0 * 60.0 * 325.0);
+}
