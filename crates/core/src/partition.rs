@@ -8,6 +8,7 @@ use eadt_schemas::{EventTime, Topic};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::LogClock;
+use crate::controller::ControllerSettings;
 use crate::settings::FoldSettings;
 use crate::window::Tumbling;
 use crate::workload::source::Index;
@@ -266,6 +267,10 @@ impl Partition {
         overtaken: bool,
         out: &mut Vec<Output>,
     ) -> Result<(), Refusal> {
+        let mut declared = match event {
+            Event::Workload(event) => ControllerSettings::declared(event)?,
+            _ => None,
+        };
         let i = match event {
             Event::Telemetry(event) => {
                 if let Some(workload) = &event.workload {
@@ -302,7 +307,7 @@ impl Partition {
             Event::Telemetry(event) => state.telemetry(event, place, sources, &self.settings),
             Event::Progress(event) => state.progress(event, place, sources, &self.settings),
             Event::Workload(event) => {
-                if state.head.tables.put(event) {
+                if state.head.tables.put(event, declared.take()) {
                     state.forget_missing();
                 }
                 state.head.origin = state.head.origin.max(event.origin);

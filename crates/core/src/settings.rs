@@ -36,6 +36,7 @@ pub struct FoldSettings {
     pub controller: ControllerName,
     /// Used whatever the workload names.
     pub controller_override: Option<ControllerName>,
+    /// Used where the workload declares none.
     pub controller_settings: ControllerSettings,
 }
 

@@ -3,10 +3,11 @@
 mod support;
 
 use eadt_core::FoldSettings;
+use eadt_core::controller::ControllerSettings;
 use eadt_core::settings::SECOND;
 use eadt_schemas::v1::{
     Actuation, DeadLetterReason, EnergyMethod, GpuTelemetry, Layout, Meter, Origin, Outcome, Phase, Scope, TrainingProgress,
-    Workload,
+    UpdateMode, Workload,
 };
 use support::{Bench, Item, JOB, at, gpu, last, layout, phase, power, rank, round};
 
@@ -742,4 +743,55 @@ fn a_run_and_a_span_that_are_told_after_the_telemetry_are_exact_all_the_same() {
     let text = |bench: &Bench| serde_json::to_string(&(&bench.windows, &bench.spans)).unwrap();
     assert_eq!(text(&late), text(&right));
     assert_eq!((right.spans.len(), right.spans[0].window_start, right.spans[0].window_end), (1, at(75.5), at(170.25)));
+}
+
+/// A workload that declares these settings of its controller, if any.
+fn declaring(second: f64, generation: u64, settings: Option<serde_json::Value>) -> Workload {
+    let controller_settings = settings.and_then(|settings| settings.as_object().cloned());
+    Workload { controller_settings, mode: UpdateMode::Enforce, gpus: Some(1), ..layout(second, generation) }
+}
+
+#[test]
+fn a_replay_decides_by_the_controller_settings_of_the_record_whatever_its_own_are() {
+    let declared = serde_json::json!({ "median_windows": 1, "warm_up_windows": 0, "expiry_seconds": 77.0 });
+    let run = |own: ControllerSettings, declared: Option<serde_json::Value>, crash: bool| {
+        let mut bench = Bench::new(FoldSettings { controller_settings: own, ..FoldSettings::default() });
+        let mut committed = Vec::new();
+        bench.put(declaring(-5.0, 1, declared.clone()));
+        for second in (0..=400).step_by(10) {
+            if second == 200 {
+                // A late table does not bring older settings back.
+                bench.put(declaring(195.0, 2, declared.clone())).stamped(199.0, declaring(-3.0, 1, None));
+            }
+            let now = f64::from(second);
+            bench.put(gpu("a", now, now * 300.0)).put(rank(0, now, now * 3.0));
+            if crash && second == 150 {
+                bench.crash(&mut committed);
+            }
+        }
+        assert_eq!((bench.windows.len(), bench.reasons()), (6, vec![]));
+        serde_json::to_string(&bench.decisions).unwrap()
+    };
+    let live = run(ControllerSettings::default(), Some(declared.clone()), false);
+    let other =
+        ControllerSettings { power_high_watts: 1000.0, power_low_watts: 900.0, expiry_seconds: 50.0, ..Default::default() };
+    assert_eq!(run(other.clone(), Some(declared.clone()), false), live);
+    assert_eq!(run(other.clone(), Some(declared), true), live, "after a restart");
+    let own = run(ControllerSettings::default(), None, false);
+    assert_ne!(own, live, "what is declared counts");
+    assert_ne!(run(other, None, false), own, "where nothing is declared the processor's own do");
+}
+
+#[test]
+fn controller_settings_that_are_none_are_refused_with_the_event() {
+    let mut bench = Bench::default();
+    let settings = |value| declaring(0.0, 1, Some(value));
+    bench.put(settings(serde_json::json!({ "median_window": 3 }))).put(settings(serde_json::json!({ "median_windows": 0 })));
+    assert_eq!(bench.reasons(), [DeadLetterReason::InvalidValue; 2]);
+    assert!(bench.refused.iter().all(|refusal| refusal.field == Some("controller_settings")));
+    assert!(bench.refused[0].detail.contains("unknown field `median_window`"), "{:?}", bench.refused[0]);
+    assert!(bench.refused[1].detail.contains("median_windows is 0, but must be within 1 and 60"), "{:?}", bench.refused[1]);
+    assert_eq!(bench.partition.size(), (0, 0));
+    bench.put(settings(serde_json::json!({})));
+    assert_eq!((bench.refused.len(), bench.partition.size()), (2, (1, 0)));
 }

@@ -81,6 +81,10 @@ pub struct Workload {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub controller: Option<String>,
+    /// Settings of that controller, by their names in the processor's `controller_settings`; those that are not named have their
+    /// defaults. Absent: the processor's own settings, which are in no record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// Limits inside which a controller stays.
     pub bounds: Bounds,
     /// GPUs that the workload holds.

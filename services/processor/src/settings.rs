@@ -98,7 +98,7 @@ pub struct Settings {
     pub max_sources_per_workload: usize,
     /// Controller of workloads that name none. Default `matrix`.
     pub controller: ControllerName,
-    /// Thresholds and limits of the controllers.
+    /// Thresholds and limits of the controllers, for workloads that declare none.
     pub controller_settings: ControllerSettings,
     /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 5.
     pub linger_milliseconds: u64,

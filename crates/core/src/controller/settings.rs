@@ -1,5 +1,8 @@
+use eadt_schemas::decode::Refusal;
+use eadt_schemas::v1::Workload;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Which power the matrix compares with its thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
@@ -120,6 +123,15 @@ impl Default for ControllerSettings {
 }
 
 impl ControllerSettings {
+    /// The settings that a workload declares; what it does not name has its default.
+    pub fn declared(by: &Workload) -> Result<Option<Self>, Refusal> {
+        let Some(declared) = &by.controller_settings else { return Ok(None) };
+        let refused = |detail: String| Refusal::invalid("controller_settings", detail);
+        let settings = Self::deserialize(Value::Object(declared.clone())).map_err(|error| refused(error.to_string()))?;
+        settings.check().map_err(refused)?;
+        Ok(Some(settings))
+    }
+
     /// The first field that is out of its range, with what was expected of it.
     pub fn check(&self) -> Result<(), String> {
         const LONG: f64 = 366.0 * 86_400.0;

@@ -310,7 +310,7 @@ impl WorkloadState {
             last_actuation: self.head.tables.last_actuation(),
             remaining_seconds: remaining,
             checkpoint_time: checkpoint,
-            settings: &settings.controller_settings,
+            settings: self.head.tables.settings().unwrap_or(&settings.controller_settings),
         };
         controller::decide(name, &mut self.head.controller, window, &context)
     }

@@ -129,7 +129,8 @@ impl WorkloadState {
     }
 
     /// From what a commit wrote.
-    pub fn restored(head: Head, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
+    pub fn restored(mut head: Head, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
+        head.tables = head.tables.restored();
         let mut state = Self {
             head,
             gpus,

@@ -6,6 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Outcome, Workload};
 use serde::{Deserialize, Serialize};
 
+use crate::controller::ControllerSettings;
 use crate::window::summary::Totals;
 
 /// Layouts remembered beyond what open windows need; more in one open window are dropped, the oldest first.
@@ -16,6 +17,9 @@ const MAX_LAYOUTS: usize = 64;
 #[serde(default)]
 pub struct Tables {
     layouts: VecDeque<Workload>,
+    /// Controller settings that the newest layout declares.
+    #[serde(skip)]
+    settings: Option<ControllerSettings>,
     last_actuation: Option<Actuation>,
     /// When layouts were changed, ready or taken back.
     changes: VecDeque<EventTime>,
@@ -25,6 +29,17 @@ impl Tables {
     /// The newest layout.
     pub fn newest(&self) -> Option<&Workload> {
         self.layouts.back()
+    }
+
+    /// The controller settings that it declares.
+    pub fn settings(&self) -> Option<&ControllerSettings> {
+        self.settings.as_ref()
+    }
+
+    /// Reads what is kept in the layouts only.
+    pub fn restored(mut self) -> Self {
+        self.settings = self.newest().and_then(|newest| ControllerSettings::declared(newest).ok()?);
+        self
     }
 
     pub fn last_actuation(&self) -> Option<&Actuation> {
@@ -40,8 +55,11 @@ impl Tables {
         self.layouts.iter().rev().find(|layout| layout.time <= time)
     }
 
-    /// Takes a layout; true where it is a new generation of the newest one.
-    pub fn put(&mut self, layout: &Workload) -> bool {
+    /// Takes a layout and the controller settings that it declares; true where it is a new generation of the newest one.
+    pub fn put(&mut self, layout: &Workload, settings: Option<ControllerSettings>) -> bool {
+        if self.newest().is_none_or(|newest| newest.time <= layout.time) {
+            self.settings = settings;
+        }
         let renewed = self.newest().is_some_and(|newest| layout.generation > newest.generation);
         let place = self.layouts.partition_point(|other| other.time < layout.time);
         match self.layouts.get_mut(place) {
@@ -57,6 +75,7 @@ impl Tables {
     /// The workload is managed no more.
     pub fn clear(&mut self) {
         self.layouts.clear();
+        self.settings = None;
     }
 
     pub fn note(&mut self, actuation: &Actuation) {
@@ -191,11 +210,11 @@ mod tests {
     fn a_change_of_the_layout_marks_exactly_its_windows() {
         let mut tables = Tables::default();
         let layout = |seconds, generation| Workload { time: at(seconds), generation, ..Workload::default() };
-        tables.put(&layout(5, 1));
+        tables.put(&layout(5, 1), None);
         assert!(!tables.restarted(at(0), at(60)), "the first known layout is no change");
-        assert!(tables.put(&layout(70, 2)));
+        assert!(tables.put(&layout(70, 2), None));
         assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
-        tables.put(&Workload { ready_time: Some(at(130)), ..layout(131, 2) });
+        tables.put(&Workload { ready_time: Some(at(130)), ..layout(131, 2) }, None);
         assert!(tables.restarted(at(120), at(180)), "it became ready in this window");
         assert!(!tables.restarted(at(180), at(240)));
         assert_eq!(tables.at(at(69)).map(|l| l.generation), Some(1));

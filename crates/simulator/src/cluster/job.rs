@@ -58,6 +58,7 @@ impl Simulated {
             mode: workload.mode,
             paused: workload.paused,
             controller: workload.controller.clone(),
+            controller_settings: workload.controller_settings.clone(),
             bounds: workload.bounds.clone(),
             gpus: Some(workload.gpus),
             gpu_model: Some(board.name.into()),

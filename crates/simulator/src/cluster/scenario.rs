@@ -44,6 +44,10 @@ pub struct WorkloadScenario {
     /// Controller by name; absent: the processor's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller: Option<String>,
+    /// Settings of the controller, by their names in `processor.controller_settings`; what is not named has its default. Absent:
+    /// the processor's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// `V100`, `A100`, `H100` or `H200`. Default `A100`.
     pub board: BoardModel,
     /// Number of GPUs. 1 to 10,000. Default 3.
@@ -171,6 +175,7 @@ impl Default for WorkloadScenario {
             mode: UpdateMode::Enforce,
             paused: false,
             controller: None,
+            controller_settings: None,
             board: BoardModel::A100,
             gpus: 3,
             replicas: 6,

@@ -85,6 +85,13 @@ fn a_scenario_is_a_toml_file_and_a_misspelt_key_is_refused() {
     for wrong in ["sample_intervall_seconds = 1.0", "[[workloads]]\nname = \"a/b\"\nreplica = 3", "[[faults]]\nkind = \"gapp\""] {
         assert!(toml::from_str::<Scenario>(wrong).is_err(), "{wrong}");
     }
+    // What a workload declares for its controller goes into its events; what it does not declare is absent there.
+    let declared =
+        "[[workloads]]\nname = \"a/b\"\n[workloads.controller_settings]\nmedian_windows = 3\n[[workloads]]\nname = \"a/c\"";
+    let declared: Scenario = toml::from_str(declared).unwrap();
+    let cluster = Cluster::new(declared, start()).unwrap();
+    let declared: Vec<_> = cluster.managed().into_iter().map(|managed| managed.state.controller_settings.clone()).collect();
+    assert_eq!(serde_json::to_value(declared).unwrap(), serde_json::json!([{ "median_windows": 3 }, null]));
     let wrong =
         Scenario { workloads: vec![WorkloadScenario { replicas: 0, ..WorkloadScenario::default() }], ..Scenario::default() };
     assert_eq!(
