@@ -37,6 +37,7 @@ impl Tables {
     }
 
     /// Reads what is kept in the layouts only.
+    #[must_use]
     pub fn restored(mut self) -> Self {
         self.settings = self.newest().and_then(|newest| ControllerSettings::declared(newest).ok()?);
         self
