@@ -24,7 +24,7 @@ pub struct FoldSettings {
     pub join_grace: i64,
     /// A source or workload silent for this long, in log time, is forgotten: the retention of the inputs.
     pub retention: i64,
-    /// Most windows that one workload may have open; an event beyond is refused as too far in the future.
+    /// Most windows that one workload may have open; an event that would open more is refused.
     pub max_open_windows: i64,
     /// Most workloads in one partition, devices without a workload included.
     pub max_workloads: usize,
@@ -40,7 +40,16 @@ pub struct FoldSettings {
     pub controller_settings: ControllerSettings,
 }
 
+/// Most windows without any event between two with events that are emitted.
+const MAX_EMPTY_WINDOWS: i64 = 1_440;
+
 impl FoldSettings {
+    /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one none is, and
+    /// what counters rose by across it is unassigned.
+    pub fn longest_silence(&self) -> i64 {
+        self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
+    }
+
     /// How long a source that leaves out a counter is waited for to name it again: as long as a silent one. Where none is ever
     /// idle, as long as its windows leave room for others.
     pub fn counter_gap(&self) -> i64 {

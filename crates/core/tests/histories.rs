@@ -575,7 +575,138 @@ fn new_sources_and_workloads_beyond_the_caps_are_refused_and_old_ones_go_on() {
 fn one_event_of_a_far_future_opens_no_years_of_windows() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.put(gpu("a", 0.0, 0.0)).stamped(1.0, gpu("b", 1e9, 0.0)).put(gpu("a", 60.0, 60.0));
-    assert_eq!((bench.reasons(), bench.starts()), (vec![DeadLetterReason::FutureTime], vec![0.0]));
+    assert_eq!((bench.reasons(), bench.starts()), (vec![DeadLetterReason::StateLimit], vec![0.0]));
+    // Where its own time comes, it goes on.
+    bench.put(gpu("b", 70.0, 0.0)).put(gpu("a", 121.0, 121.0)).put(gpu("b", 122.0, 0.0));
+    assert_eq!((bench.reasons().len(), bench.starts()), (1, vec![0.0, 60.0]));
+}
+
+const DAY: f64 = 86_400.0;
+
+/// Energy in windows, energy unassigned.
+fn energy_of(bench: &Bench) -> (f64, f64) {
+    let joules = bench.windows.iter().filter_map(|w| w.energy_joules).sum::<f64>();
+    (round(joules), round(bench.windows.iter().map(|w| w.unassigned_energy_joules).sum::<f64>()))
+}
+
+#[test]
+fn after_a_gap_of_weeks_in_a_file_its_readings_go_on() {
+    let mut bench = Bench::new(FoldSettings { max_future: None, idle_grace: None, ..FoldSettings::default() });
+    for begin in [0.0, 40.0 * DAY] {
+        for second in (0..=120).step_by(10) {
+            for device in ["a", "b"] {
+                let second = begin + f64::from(second);
+                bench.put(gpu(device, second, second)).put(rank(0, second, second * 2.0));
+            }
+        }
+    }
+    bench.finish();
+    assert_eq!(bench.reasons(), []);
+    let starts = [0.0, 40.0 * DAY].map(|begin| [0.0, 60.0, 120.0].map(|second| begin + second)).concat();
+    assert_eq!(bench.starts(), starts, "none between");
+    assert_eq!(energy_of(&bench), (480.0, 2.0 * (40.0 * DAY - 120.0)), "the gap's is whole in unassigned");
+    assert_eq!(round(bench.windows.iter().map(|w| w.unassigned_samples).sum::<f64>()), 2.0 * (40.0 * DAY - 120.0));
+    assert_eq!(bench.windows[0].energy_coverage_ratio, 1.0);
+}
+
+#[test]
+fn after_days_without_a_log_its_stamps_vouch_for_the_time_even_of_short_windows() {
+    let mut bench = Bench::new(FoldSettings { window: 5 * SECOND, ..FoldSettings::default() });
+    let gap = 36.0 * 3600.0;
+    for begin in [0.0, gap] {
+        for second in 0..=30 {
+            let second = begin + f64::from(second);
+            bench.put(gpu("a", second, second)).put(gpu("b", second, second));
+        }
+    }
+    assert_eq!(bench.reasons(), []);
+    assert_eq!((bench.windows.len(), energy_of(&bench)), (13, (120.0, 2.0 * (gap - 30.0))));
+}
+
+#[test]
+fn nobodys_windows_close_before_their_time_where_one_source_leaps() {
+    let mut bench = Bench::new(FoldSettings { max_future: None, idle_grace: None, ..FoldSettings::default() });
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 10.0 * DAY, 10.0 * DAY));
+    assert_eq!((bench.reasons(), bench.starts()), (vec![], vec![]));
+    for second in (10..=300).step_by(10) {
+        bench.put(gpu("a", f64::from(second), f64::from(second)));
+    }
+    assert_eq!(bench.starts(), [0.0, 60.0, 120.0, 180.0, 240.0], "one after the other");
+    // Into the middle of what nobody has opened, then to the other.
+    bench.put(gpu("a", 5.0 * DAY, 5.0 * DAY)).put(gpu("a", 5.0 * DAY + 60.0, 5.0 * DAY + 60.0));
+    assert_eq!(bench.starts()[5..], [300.0, 5.0 * DAY]);
+    bench.put(gpu("a", 10.0 * DAY + 60.0, 10.0 * DAY + 60.0)).put(gpu("b", 10.0 * DAY + 60.0, 10.0 * DAY + 60.0));
+    assert_eq!(bench.starts()[7..], [5.0 * DAY + 60.0, 10.0 * DAY]);
+    let (assigned, unassigned) = energy_of(&bench);
+    assert_eq!((assigned, bench.reasons()), (300.0 + 60.0 + 60.0, vec![]));
+    assert_eq!(assigned + unassigned, 2.0 * (10.0 * DAY + 60.0));
+    // What lies between is closed.
+    bench.put(gpu("c", 9.0 * DAY, 0.0));
+    assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
+}
+
+#[test]
+fn windows_before_the_open_ones_are_opened_over_a_gap_too() {
+    let mut bench = Bench::new(FoldSettings { max_future: None, idle_grace: None, ..FoldSettings::default() });
+    bench.put(gpu("a", 40.0 * DAY, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 60.0, 60.0)).put(gpu("b", 40.0 * DAY + 1.0, 100.0));
+    bench.finish();
+    assert_eq!((bench.reasons(), bench.starts()), (vec![], vec![0.0, 60.0, 40.0 * DAY]));
+    assert_eq!(energy_of(&bench), (60.0, 40.0));
+}
+
+#[test]
+fn a_source_that_stands_still_lets_no_more_windows_be_open_than_the_cap() {
+    let settings = FoldSettings { max_future: None, idle_grace: None, max_open_windows: 10, ..FoldSettings::default() };
+    let mut bench = Bench::new(settings);
+    bench.put(gpu("still", 0.0, 0.0));
+    for n in 0..12 {
+        bench.put(gpu("a", f64::from(n) * 60.0, 0.0));
+    }
+    assert_eq!(bench.reasons(), [DeadLetterReason::StateLimit; 2]);
+    assert!(bench.refused[0].detail.contains("at most 10 may be open"), "{}", bench.refused[0].detail);
+    bench.put(last(gpu("still", 1.0, 0.0))).put(gpu("a", 720.0, 0.0));
+    assert_eq!((bench.reasons().len(), bench.windows.len()), (2, 12));
+}
+
+#[test]
+fn windows_of_another_length_leave_a_gap_a_gap() {
+    let settings = FoldSettings { max_future: None, idle_grace: None, ..FoldSettings::default() };
+    let mut bench = Bench::new(settings.clone());
+    bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 40.0 * DAY, 1.0));
+    let mut committed = Vec::new();
+    for window in [7, 3600] {
+        let written = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value));
+        committed.extend(written);
+        let other = FoldSettings { window: window * SECOND, ..settings.clone() };
+        bench.partition = eadt_core::Partition::restore(other, committed.clone()).unwrap();
+    }
+    bench.put(gpu("a", 40.0 * DAY, 1.0));
+    bench.finish();
+    assert!(bench.windows.len() < 20, "{:?}", bench.starts());
+    // To the longer windows the silence is none; what is not theirs is unassigned.
+    let (assigned, unassigned) = energy_of(&bench);
+    assert_eq!((assigned < 0.01, round(assigned + unassigned)), (true, 2.0));
+}
+
+#[test]
+fn mean_power_extrapolates_each_device_over_time_and_none_to_another() {
+    let mut bench = Bench::default();
+    let blind = |second: f64| GpuTelemetry { energy_joules_total: None, utilization_ratio: Some(0.5), ..gpu("e", second, 0.0) };
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        for (device, watts) in [("a", 400.0), ("b", 400.0), ("c", 300.0)] {
+            bench.put(gpu(device, second, second * watts));
+        }
+        // Half of the window only.
+        if second >= 30.0 {
+            bench.put(gpu("d", second, second * 200.0));
+        }
+        bench.put(blind(second));
+    }
+    let window = &bench.windows[0];
+    assert_eq!((window.gpus, window.energy_joules.map(round)), (5, Some(72_000.0)));
+    assert_eq!((window.mean_power_watts.map(round), window.mean_power_per_gpu_watts.map(round)), (Some(1300.0), Some(325.0)));
+    assert_eq!(round(window.energy_coverage_ratio), 0.7);
 }
 
 #[test]

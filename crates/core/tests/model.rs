@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use eadt_core::settings::SECOND;
 use eadt_core::{FoldSettings, Merge};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry, TrainingProgress};
@@ -89,10 +90,24 @@ fn life() -> impl Strategy<Value = Life> {
         })
 }
 
+/// From this record on everything comes so many seconds later: nobody runs meanwhile, the log neither. About a day, the longest
+/// time whose empty windows are emitted, or far more.
+fn outage() -> impl Strategy<Value = (usize, i64)> {
+    (0..120_usize, prop_oneof![14 => Just(0_i64), 1 => 0..9_000_i64, 1 => 86_100..86_700_i64, 2 => 90_000..9_000_000_i64])
+}
+
 /// All sources' records in the order of their stamps; heartbeats until everybody is idle.
-fn log(lives: &[Life]) -> Vec<(i64, Item)> {
+fn log(lives: &[Life], (outage_at, outage): (usize, i64)) -> Vec<(i64, Item)> {
     let mut log: Vec<(i64, Item)> = lives.iter().enumerate().flat_map(|(i, life)| history(i, life)).collect();
     log.sort_by_key(|(stamp, _)| *stamp);
+    for (stamp, item) in log.iter_mut().skip(outage_at) {
+        *stamp += outage;
+        match item {
+            Item::Gpu(event) => event.time = event.time.plus_micros(outage * SECOND),
+            Item::Rank(event) => event.time = event.time.plus_micros(outage * SECOND),
+            _ => {}
+        }
+    }
     let end = log.last().map_or(0, |(stamp, _)| *stamp);
     log.extend((1..20).map(|i| (end + 10 * i, Item::Heartbeat)));
     log
@@ -124,6 +139,9 @@ fn whole(log: &[(i64, Item)]) -> (f64, f64) {
     (joules, samples)
 }
 
+/// Open windows by start and end; one that is longer stands for a silence and is not emitted.
+type Open = Vec<(i64, i64)>;
+
 /// The model: which windows are closed, and by which record, from each source's newest time and the log clock alone.
 fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
     let (mut clock, mut stamp) = (0, None);
@@ -131,7 +149,7 @@ fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
     let mut counted: BTreeMap<String, i64> = BTreeMap::new();
     // Newest capped time and log clock by source; `None`: ended.
     let mut sources: BTreeMap<String, Option<(i64, i64)>> = BTreeMap::new();
-    let (mut open, mut closed, mut joined): (Vec<i64>, Option<i64>, i64) = (Vec::new(), None, 0);
+    let (mut open, mut closed, mut joined): (Open, Option<i64>, i64) = (Vec::new(), None, 0);
     let mut windows = Vec::new();
     for (i, (now, item)) in log.iter().enumerate() {
         clock += stamp.map_or(0, |before: i64| (now - before).clamp(0, 20));
@@ -140,14 +158,15 @@ fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
             sources.values().flatten().filter(|(_, heard)| clock - heard < 120).map(|(time, _)| *time).collect()
         };
         let mut close =
-            |sources: &BTreeMap<String, Option<(i64, i64)>>, open: &mut Vec<i64>, closed: &mut Option<i64>, joined: i64| {
+            |sources: &BTreeMap<String, Option<(i64, i64)>>, open: &mut Open, closed: &mut Option<i64>, joined: i64| {
                 let least = live(sources, clock).into_iter().min().unwrap_or(i64::MAX);
-                while let Some(first) = open.first().copied()
-                    && least >= first + 60
+                while let Some((start, end)) = open.first().copied()
+                    && least >= end
                     && clock >= joined + 10
                 {
-                    windows.push((open.remove(0), i));
-                    *closed = Some(first + 60);
+                    open.remove(0);
+                    windows.extend((end - start == 60).then_some((start, i)));
+                    *closed = Some(end);
                 }
             };
         close(&sources, &mut open, &mut closed, joined);
@@ -168,8 +187,20 @@ fn model(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
         sources.insert(key, (!last).then_some((known.min(*now).max(newest), clock)));
         if closed.is_none_or(|closed| time >= closed) {
             let start = time.div_euclid(60) * 60;
-            let (low, high) = (open.first().map_or(start, |o| start.min(*o)), open.last().map_or(start, |o| start.max(*o)));
-            open = (low..=high).step_by(60).collect();
+            let held = open.iter().position(|(from, to)| *from <= time && time < *to);
+            if held.is_none_or(|i| open[i].1 - open[i].0 > 60) {
+                let between = held.map(|i| open.remove(i));
+                let (first, last) = (open.first().copied(), open.last().copied());
+                let from = between.map_or_else(|| last.map_or(start, |(_, end)| end.min(start)), |(from, _)| from);
+                let to = between.map_or_else(|| first.map_or(start + 60, |(first, _)| first.max(start + 60)), |(_, to)| to);
+                open.push((start, start + 60));
+                for (a, b) in [(from, start), (start + 60, to)] {
+                    // Past the last window everything lies before it, before the first one behind it.
+                    let step = if b - a <= 86_400 { 60 } else { b - a };
+                    open.extend((a..b).step_by(step as usize).map(|start| (start, start + step)));
+                }
+                open.sort_unstable();
+            }
         }
         close(&sources, &mut open, &mut closed, joined);
     }
@@ -194,7 +225,9 @@ fn closings(log: &[(i64, Item)]) -> Vec<(i64, usize)> {
     let mut closings = Vec::new();
     for (i, (stamp, item)) in log.iter().enumerate() {
         bench.stamped(*stamp as f64, item.clone());
-        closings.extend(bench.starts()[closings.len()..].iter().map(|start| (*start as i64, i)));
+        let new = bench.windows[closings.len()..].iter().map(|w| w.window_start.seconds_since(at(0.0)) as i64);
+        let new: Vec<i64> = new.collect();
+        closings.extend(new.into_iter().map(|start| (start, i)));
     }
     closings
 }
@@ -231,8 +264,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn windows_close_when_the_model_says_and_nothing_is_lost(lives in prop::collection::vec(life(), 1..6)) {
-        let log = log(&lives);
+    fn windows_close_when_the_model_says_and_nothing_is_lost(lives in prop::collection::vec(life(), 1..6), outage in outage()) {
+        let log = log(&lives, outage);
         let bench = run(&log, &[]);
         let starts: Vec<i64> = bench.starts().into_iter().map(|start| start as i64).collect();
         prop_assert_eq!(&closings(&log), &model(&log));
@@ -256,9 +289,10 @@ proptest! {
     #[test]
     fn a_crash_at_any_commit_changes_nothing(
         lives in prop::collection::vec(life(), 1..5),
+        outage in outage(),
         crashes in prop::collection::vec(0..400_usize, 1..8),
     ) {
-        let log = log(&lives);
+        let log = log(&lives, outage);
         let (straight, crashed) = (run(&log, &[]), run(&log, &crashes));
         prop_assert_eq!(
             serde_json::to_string(&straight.windows).unwrap(),
@@ -269,8 +303,12 @@ proptest! {
     }
 
     #[test]
-    fn duplicates_change_no_figure(lives in prop::collection::vec(life(), 1..5), again in prop::collection::vec(0..200_usize, 1..20)) {
-        let log = log(&lives);
+    fn duplicates_change_no_figure(
+        lives in prop::collection::vec(life(), 1..5),
+        outage in outage(),
+        again in prop::collection::vec(0..200_usize, 1..20),
+    ) {
+        let log = log(&lives, outage);
         let mut doubled = Vec::new();
         for (i, record) in log.iter().enumerate() {
             doubled.push(record.clone());
@@ -284,8 +322,12 @@ proptest! {
     }
 
     #[test]
-    fn events_without_a_counter_change_no_figure(lives in prop::collection::vec(life(), 1..5), seed in any::<u64>()) {
-        let log = log(&lives);
+    fn events_without_a_counter_change_no_figure(
+        lives in prop::collection::vec(life(), 1..5),
+        outage in outage(),
+        seed in any::<u64>(),
+    ) {
+        let log = log(&lives, outage);
         // Half a second after some events that have a successor in time: the same without its counter.
         let mut more = Vec::new();
         for (i, (stamp, item)) in log.iter().enumerate() {
@@ -325,11 +367,12 @@ proptest! {
     #[test]
     fn how_records_are_batched_and_events_of_one_stamp_are_interleaved_changes_nothing(
         lives in prop::collection::vec(life(), 1..5),
+        outage in outage(),
         batches in prop::collection::vec(1..40_usize, 1..6),
         seed in any::<u64>(),
     ) {
         let settings = FoldSettings::default();
-        let log = log(&lives);
+        let log = log(&lives, outage);
         // Sources in another order wherever their stamps are the same; each source's own order stays.
         let mut shuffled = log.clone();
         let mark = |item: &Item| match item {

@@ -32,7 +32,7 @@ pub enum DeadLetterReason {
     Late,
     /// Not newer than the source's last event.
     Stale,
-    /// The cap on workloads or sources is reached.
+    /// The cap on workloads, sources, spans or open windows is reached.
     StateLimit,
     /// The record's key is not the workload or device that it speaks of.
     WrongKey,

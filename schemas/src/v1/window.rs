@@ -8,7 +8,7 @@ use crate::EventTime;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum WindowKind {
-    /// One of the tumbling windows; controllers see these.
+    /// One of the tumbling windows; controllers see these. A silence of more than 1,440 windows has none.
     #[default]
     Tumbling,
     /// A span that the job named (an epoch, a training block), exactly from its start to its end.
@@ -70,7 +70,7 @@ pub struct EfficiencyWindow {
     pub energy_coverage_ratio: f64,
     /// Longest stretch of the interval without known energy, over all devices.
     pub energy_largest_gap_seconds: f64,
-    /// Energy that belongs to time already closed or to an idle gap, known only now.
+    /// Energy that belongs to time already closed, to an idle gap or to a silence without windows, known only now.
     pub unassigned_energy_joules: f64,
 
     /// The job has said when its run began or ended. Where any interval of a workload has this set, those without it lie
@@ -119,10 +119,11 @@ pub struct EfficiencyWindow {
     /// Tokens processed with one joule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_joule: Option<f64>,
-    /// Mean power attributed to the workload, over the covered time.
+    /// Mean power attributed to the workload: each device's energy over its own covered time, summed. A device without any known
+    /// energy adds nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_power_watts: Option<f64>,
-    /// `mean_power_watts` over the number of devices.
+    /// `mean_power_watts` over the number of devices with known energy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_power_per_gpu_watts: Option<f64>,
     /// Price of the energy, in the currency of `price_per_kwh`; absent where no price is in force.

@@ -18,6 +18,12 @@ pub struct Energy {
     pub expected: i64,
     /// Microseconds of the interval.
     pub time: i64,
+    /// Joules of the devices with known energy, each extrapolated over its own time.
+    pub filled: f64,
+    /// Microseconds of device time of those devices.
+    pub filled_device_time: i64,
+    /// Microseconds of the intervals that have any.
+    pub filled_time: i64,
 }
 
 impl Energy {
@@ -33,14 +39,22 @@ impl Energy {
         (self.known() > 0).then_some(self.joules)
     }
 
-    /// Mean watts of all devices together, over the covered time.
+    /// Extrapolates each device's energy over its time, never from one device to another.
+    fn fill<'a>(&mut self, devices: impl Iterator<Item = &'a Self>) {
+        for device in devices.filter(|device| device.known() > 0) {
+            self.filled += device.joules * (device.expected as f64 / device.known() as f64);
+            self.filled_device_time += device.expected;
+            self.filled_time = self.time;
+        }
+    }
+
+    /// Mean watts of all devices with known energy together.
     fn watts(&self) -> Option<f64> {
-        let devices = self.expected as f64 / self.time as f64;
-        self.watts_per_device().map(|watts| watts * devices)
+        (self.filled_time > 0).then(|| self.filled / (self.filled_time as f64 / 1e6))
     }
 
     fn watts_per_device(&self) -> Option<f64> {
-        (self.known() > 0).then(|| self.joules / (self.known() as f64 / 1e6))
+        (self.filled_device_time > 0).then(|| self.filled / (self.filled_device_time as f64 / 1e6))
     }
 
     fn add(&mut self, other: &Self) {
@@ -50,6 +64,9 @@ impl Energy {
         }
         self.expected += other.expected;
         self.time += other.time;
+        self.filled += other.filled;
+        self.filled_device_time += other.filled_device_time;
+        self.filled_time += other.filled_time;
     }
 }
 
@@ -106,8 +123,8 @@ impl Totals {
         }
     }
 
-    /// A device's part of a stretch, expected up to `until`.
-    pub fn add_device(&mut self, stretch: Stretch, sums: Option<&GpuSums>, until: EventTime) {
+    /// A device's part of a stretch, expected up to `until`; also to the device's own, of the interval and of its run.
+    pub fn add_device(&mut self, stretch: Stretch, sums: Option<&GpuSums>, until: EventTime, own: &mut [Energy; 2]) {
         let expected = (until.min(stretch.to).micros() - stretch.from.micros()).max(0);
         let mut part = Energy { expected, ..Energy::default() };
         let mut gap = expected;
@@ -131,8 +148,16 @@ impl Totals {
         self.energy_gap = self.energy_gap.max(gap);
         if stretch.in_run {
             self.run.add(&part);
+            own[1].add(&part);
         }
         self.energy.add(&part);
+        own[0].add(&part);
+    }
+
+    /// Takes in what every device of the interval, and of its run, has.
+    pub fn fill(&mut self, devices: &[[Energy; 2]]) {
+        self.energy.fill(devices.iter().map(|device| &device[0]));
+        self.run.fill(devices.iter().map(|device| &device[1]));
     }
 
     /// A rank's part of a stretch.

@@ -10,7 +10,7 @@ use crate::partition::{Output, device_of};
 use crate::settings::FoldSettings;
 use crate::window::energy::GpuSums;
 use crate::window::progress::{COUNTERS, RankSums};
-use crate::window::summary::{Interval, Stretch, Totals, event};
+use crate::window::summary::{Energy, Interval, Stretch, Totals, event};
 
 /// The key and workload under which devices without a workload are reported.
 pub const UNASSIGNED: &str = "gpus";
@@ -77,16 +77,22 @@ impl WorkloadState {
 
     fn close_oldest(&mut self, settings: &FoldSettings, out: &mut Vec<Output>) {
         let start = self.head.cuts[0];
-        let end = self.head.windows.end(start);
+        let Some(end) = self.edge() else { return };
+        let gap = self.is_gap(start, end);
         let n = self.head.cuts.iter().position(|cut| *cut == end).expect("window edges are cuts");
         for gpu in &mut self.gpus {
             gpu.settle(&self.head.cuts, end);
         }
         let choice = self.choose(n, end);
-        let totals = self.collect(&choice, 0..n);
         self.head.closed_through = Some(end);
-        let window = self.window(start, end, &totals, &choice);
+        let window = (!gap).then(|| {
+            let totals = self.collect(&choice, 0..n);
+            self.window(start, end, &totals, &choice)
+        });
         self.feed_spans(&choice, n);
+        if gap {
+            self.unassign(n);
+        }
         for gpu in &mut self.gpus {
             gpu.stretches.drain(..n.min(gpu.stretches.len()));
         }
@@ -98,14 +104,26 @@ impl WorkloadState {
             self.head.cuts.clear();
         }
         let device = device_of(&self.head.name).is_some();
-        let decision = (!device).then(|| self.decide(&window, settings));
-        out.push(Output::Window(Box::new(window)));
+        let decision = window.as_ref().filter(|_| !device).map(|window| self.decide(window, settings));
+        out.extend(window.map(|window| Output::Window(Box::new(window))));
         self.close_spans(end, out);
         out.extend(decision.map(|decision| Output::Decision(Box::new(decision))));
         self.head.tables.prune(end);
         self.head.runs.prune(end);
         if self.head.gap_until.is_some_and(|until| until <= end) {
             self.head.gap_until = None;
+        }
+    }
+
+    /// What is summed in stretches that no window is emitted for goes to the next one's unassigned.
+    fn unassign(&mut self, n: usize) {
+        for gpu in &mut self.gpus {
+            gpu.unassigned += gpu.stretches.iter().take(n).map(|sums| sums.joules).sum::<f64>();
+        }
+        for rank in &mut self.ranks {
+            for sums in rank.stretches.iter().take(n) {
+                (0..COUNTERS).for_each(|c| rank.unassigned[c] += sums.amounts[c]);
+            }
         }
     }
 
@@ -196,11 +214,12 @@ impl WorkloadState {
             ..Totals::default()
         };
         let mut any = false;
+        let mut devices = vec![<[Energy; 2]>::default(); choice.gpus.len()];
         for s in stretches {
             let stretch = self.stretch(s);
             totals.add_stretch(stretch);
-            for (i, until) in &choice.gpus {
-                totals.add_device(stretch, self.gpus[*i].stretches.get(s), *until);
+            for ((i, until), device) in choice.gpus.iter().zip(&mut devices) {
+                totals.add_device(stretch, self.gpus[*i].stretches.get(s), *until, device);
             }
             for i in &choice.ranks {
                 totals.add_rank(stretch, self.ranks[*i].stretches.get(s));
@@ -214,6 +233,7 @@ impl WorkloadState {
                 totals.origin = totals.origin.max(origin);
             }
         }
+        totals.fill(&devices);
         if !any {
             totals.origin = self.head.origin;
         }

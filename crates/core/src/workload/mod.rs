@@ -181,7 +181,19 @@ impl WorkloadState {
 
     /// End of the oldest open window.
     fn edge(&self) -> Option<EventTime> {
-        self.head.cuts.front().map(|open| self.head.windows.end(*open))
+        let (first, second) = (*self.head.cuts.front()?, *self.head.cuts.get(1)?);
+        Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
+    }
+
+    /// Whether a stretch is one that stands for many windows of which nothing is known: they are neither held nor emitted.
+    fn is_gap(&self, from: EventTime, to: EventTime) -> bool {
+        to.micros() - from.micros() > self.head.windows.size
+    }
+
+    /// The edges of windows between two times.
+    fn edges(&self, from: EventTime, to: EventTime) -> impl Iterator<Item = EventTime> + use<> {
+        let (size, first) = (self.head.windows.size, self.head.windows.end(from));
+        (0..).map(move |n| first.plus_micros(n * size)).take_while(move |edge| *edge < to)
     }
 
     /// Counts live sources and those behind the edge anew.
@@ -196,47 +208,79 @@ impl WorkloadState {
         self.note_reached();
     }
 
-    /// Opens the window of `time`, and those between it and the open ones.
-    fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
+    /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
+    /// [`FoldSettings::longest_silence`], one stretch stands for all between. `own`: the source's pulse so far.
+    fn open(&mut self, time: EventTime, own: Option<Pulse>, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
         // Windows of another alignment may have been closed.
         let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
-        let (start, end) = (windows.start(time).max(closed), windows.end(time));
+        let (mut start, mut end) = (windows.start(time).max(closed), windows.end(time));
         let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else {
             self.head.cuts.extend([start, end]);
             self.recount();
             return Ok(());
         };
-        if first <= time && time < last {
+        // Its open neighbours, and where it belongs between them.
+        let (mut before, mut after, mut place) = (None, None, 0);
+        if time < first {
+            (end, after) = (end.min(first), Some(first));
+        } else if last <= time {
+            self.vouched(time, last, own, settings)?;
+            (start, before, place) = (start.max(last), Some(last), self.head.cuts.len());
+        } else {
+            place = self.head.cuts.partition_point(|cut| *cut <= time);
+            let (from, to) = (self.head.cuts[place - 1], self.head.cuts[place]);
+            if !self.is_gap(from, to) {
+                return Ok(());
+            }
+            (start, end, before, after) = (start.max(from), end.min(to), Some(from), Some(to));
+        }
+        let near = |from: EventTime, to: EventTime| to.micros() - from.micros() <= settings.longest_silence();
+        let mut cuts: Vec<EventTime> = Vec::new();
+        if let Some(before) = before.filter(|before| near(*before, start)) {
+            cuts.extend(self.edges(before, start));
+        }
+        cuts.extend((before != Some(start)).then_some(start));
+        cuts.extend((after != Some(end)).then_some(end));
+        if let Some(after) = after.filter(|after| near(end, *after)) {
+            cuts.extend(self.edges(end, after));
+        }
+        let most = settings.max_open_windows as usize;
+        if self.head.cuts.len() + cuts.len() > most + 1 {
+            let edge = |cut: &&EventTime| windows.start(**cut) == **cut;
+            let open = self.head.cuts.iter().skip(1).filter(edge).count() + cuts.len();
+            if open > most {
+                let detail = format!(
+                    "{time} opens the {open}th window of the workload, at most {most} may be open: its other live sources have not \
+                     reached the end of the oldest one"
+                );
+                return Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some("time"), detail });
+            }
+        }
+        if place == self.head.cuts.len() {
+            self.head.cuts.extend(cuts);
             return Ok(());
         }
-        let open = (last.max(end).micros() - first.min(start).micros()) / windows.size;
-        if open > settings.max_open_windows {
-            let detail = format!(
-                "{time} lies {open} windows from the workload's oldest open window, at most {} may be open",
-                settings.max_open_windows
-            );
-            return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
+        for cut in cuts.into_iter().rev() {
+            self.divide(place, cut);
         }
-        for edge in (1..).map(|n| last.plus_micros(n * windows.size)).take_while(|edge| *edge <= end) {
-            self.head.cuts.push_back(edge);
-        }
-        let (mut earlier, mut edge) = (0, first);
-        while edge > start {
-            edge = windows.start(edge.plus_micros(-1)).max(start);
-            self.head.cuts.push_front(edge);
-            earlier += 1;
-        }
-        if earlier > 0 {
-            for gpu in &mut self.gpus {
-                (0..earlier).for_each(|_| gpu.stretches.push_front(GpuSums::default()));
-            }
-            for rank in &mut self.ranks {
-                (0..earlier).for_each(|_| rank.stretches.push_front(RankSums::default()));
-            }
-            self.recount();
-        }
+        self.recount();
         Ok(())
+    }
+
+    /// Where neither the log's stamps nor the order of files vouch for a time that leaps beyond what may be open, no other live
+    /// source may be left behind by it: once all are idle, one outlier would have closed everybody's windows.
+    fn vouched(&self, time: EventTime, last: EventTime, own: Option<Pulse>, settings: &FoldSettings) -> Result<(), Refusal> {
+        let ahead = (time.micros() - last.micros()) / self.head.windows.size;
+        if ahead < settings.max_open_windows || settings.max_future.is_some() || settings.idle_grace.is_none() {
+            return Ok(());
+        }
+        let behind = |pulse: &Pulse| pulse.is_live() && pulse.last < last;
+        if self.pulses().filter(|pulse| behind(pulse)).count() == usize::from(own.as_ref().is_some_and(behind)) {
+            return Ok(());
+        }
+        let detail = format!("{time} lies {ahead} windows ahead of the workload's open ones, and other live sources are there");
+        Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some("time"), detail })
     }
 
     /// Goes on with other windows: open time is cut anew, closed time stays as it is.
@@ -244,6 +288,8 @@ impl WorkloadState {
         if self.head.windows == windows {
             return;
         }
+        let pairs = self.head.cuts.iter().zip(self.head.cuts.iter().skip(1));
+        let gaps: Vec<_> = pairs.filter(|(from, to)| self.is_gap(**from, **to)).map(|(from, to)| (*from, *to)).collect();
         self.head.windows = windows;
         let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else { return };
         let end = windows.end(last.plus_micros(-1));
@@ -254,6 +300,11 @@ impl WorkloadState {
         let mut edge = windows.end(first);
         while edge < end {
             self.cut(edge);
+            // Of a gap only the windows at its ends are cut off.
+            if let Some((_, to)) = gaps.iter().find(|(from, to)| *from < edge && edge < *to) {
+                edge = windows.start(to.plus_micros(-1)).max(edge);
+                self.cut(edge);
+            }
             edge = edge.plus_micros(windows.size);
         }
         self.head.counts.late_tables = late_tables;
@@ -280,28 +331,38 @@ impl WorkloadState {
     /// Cuts the open time at `at`. What was summed across it already is divided by time, and counted, because a replay that
     /// merges in another order would divide it exactly.
     fn cut(&mut self, at: EventTime) {
-        let cuts = &mut self.head.cuts;
+        let cuts = &self.head.cuts;
         let i = cuts.partition_point(|cut| *cut <= at);
         if i == 0 || i == cuts.len() || cuts[i - 1] == at {
             return;
         }
-        cuts.insert(i, at);
+        let divided = self.divide(i, at);
+        self.head.counts.late_tables += u64::from(divided);
+    }
+
+    /// Inserts a cut; true where it went through what was summed already.
+    fn divide(&mut self, i: usize, at: EventTime) -> bool {
+        self.head.cuts.insert(i, at);
         let mut divided = false;
         for gpu in &mut self.gpus {
-            if gpu.stretches.len() >= i {
+            if i == 0 {
+                gpu.stretches.push_front(GpuSums::default());
+            } else if gpu.stretches.len() >= i {
                 let (after, through) = gpu.stretches[i - 1].split(at);
                 divided |= through;
                 gpu.stretches.insert(i, after);
             }
         }
         for rank in &mut self.ranks {
-            if rank.stretches.len() >= i {
+            if i == 0 {
+                rank.stretches.push_front(RankSums::default());
+            } else if rank.stretches.len() >= i {
                 let (after, through) = rank.stretches[i - 1].split(at);
                 divided |= through;
                 rank.stretches.insert(i, after);
             }
         }
-        self.head.counts.late_tables += u64::from(divided);
+        divided
     }
 
     /// No run or span begins or ends before this any more: every live rank has passed it. While a job may still be about to
@@ -406,7 +467,7 @@ impl WorkloadState {
             return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, settings) {
+        if !late && let Err(refusal) = self.open(event.time, found.map(|i| self.gpus[i].pulse), settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -422,8 +483,9 @@ impl WorkloadState {
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
             let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
-            step.flow = gpu.flow(&sample, before.life, settings.power_gap);
-            if matches!(before.life, Life::Live | Life::Lagging) {
+            let life = before.life_at(event.time, settings);
+            step.flow = gpu.flow(&sample, life, settings.power_gap);
+            if matches!(life, Life::Live | Life::Lagging) {
                 step.from = gpu.sample.time;
             }
             gpu.sample = sample;
@@ -503,7 +565,7 @@ impl WorkloadState {
             return Taken::Refused(Refusal { reason: DeadLetterReason::StateLimit, field: Some("span"), detail });
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, settings) {
+        if !late && let Err(refusal) = self.open(event.time, found.map(|i| self.ranks[i].pulse), settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -522,7 +584,7 @@ impl WorkloadState {
                 (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
                 rank.stepped = event.time;
             }
-            fell = rank.count(&count, before.life, &self.head.cuts, event.origin, settings);
+            fell = rank.count(&count, before.life_at(event.time, settings), &self.head.cuts, event.origin, settings);
             let capped = rank.known_until(event, place, settings);
             rank.pulse.beat(event.time, capped, place.stamp, place.clock, settings);
             let after = rank.pulse;

@@ -83,6 +83,13 @@ impl Pulse {
         }
     }
 
+    /// Its life as far as the time before an event at `time` is concerned: across a silence for which no windows are opened, what
+    /// its counters rose by belongs to none of them.
+    pub fn life_at(&self, time: EventTime, settings: &FoldSettings) -> Life {
+        let silent = time.micros() - self.last.micros() > settings.longest_silence();
+        if silent && self.life != Life::Ended { Life::Idle } else { self.life }
+    }
+
     pub fn is_live(&self) -> bool {
         self.life == Life::Live
     }
