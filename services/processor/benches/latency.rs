@@ -1,7 +1,7 @@
 //! From the event that closes a window to the decision that a reader sees: the embedded log at 10,000 events/s, windows of 1 s.
 //!
-//! `cargo bench -p eadt-processor --bench latency [-- SECONDS]`. 1,000 GPUs at 10 Hz, spread over the second, and eight jobs; a
-//! job's progress is the last event its window waits for. Two times of each decision: from the moment that the closing event
+//! `cargo bench -p eadt-processor --bench latency [-- SECONDS]`. 500 GPUs at 20 Hz, spread over time, and eight jobs; a job's
+//! progress is the last event its window waits for. Two times of each decision: from the moment that the closing event
 //! could be read (the log has acknowledged it), and from the moment that it was handed to its producer, which includes the
 //! producer's linger. Log, processor, producers and reader share this process, so CPU and memory are of all of them.
 
@@ -21,7 +21,8 @@ use eadt_service::{Health, Metrics, Shutdown};
 
 mod common;
 
-const GPUS: usize = 1_000;
+const GPUS: usize = 500;
+const PERIOD_MILLISECONDS: i64 = 50;
 /// GPUs that are sampled together, every millisecond another group.
 const GROUP: usize = 10;
 /// The first windows are not measured: files and caches are cold.
@@ -73,9 +74,10 @@ fn main() -> Result<(), Error> {
         let ahead = due - now().micros();
         late += i64::from(ahead < -5_000);
         std::thread::sleep(Duration::from_micros(ahead.max(0) as u64));
-        let tick = (millisecond / 100) as u64;
+        let tick = (millisecond / PERIOD_MILLISECONDS) as u64;
         for gpu in 0..GROUP {
-            let record = maker.telemetry((millisecond % 100) as usize * GROUP + gpu, tick, EventTime::from_micros(due));
+            let record =
+                maker.telemetry((millisecond % PERIOD_MILLISECONDS) as usize * GROUP + gpu, tick, EventTime::from_micros(due));
             send(&mut *producer, &record);
         }
         sent += GROUP as u64;
