@@ -37,7 +37,9 @@ fn now() -> EventTime {
 }
 
 fn main() -> Result<(), Error> {
-    let seconds: i64 = std::env::args().skip(1).find(|text| text != "--bench").map_or(Ok(60), |text| text.parse())?;
+    let mut arguments = std::env::args().skip(1).filter(|text| text != "--bench");
+    let seconds: i64 = arguments.next().map_or(Ok(90), |text| text.parse())?;
+    let window_seconds: f64 = arguments.next().map_or(Ok(10.0), |text| text.parse())?;
     let dir = tempfile::tempdir()?;
     let log = EmbeddedLog::open(dir.path(), EmbeddedOptions::default())?;
     for topic in topics::desired("eadt.", PARTITIONS, 1) {
@@ -45,7 +47,7 @@ fn main() -> Result<(), Error> {
     }
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
     let service = Service {
-        settings: Settings { window_seconds: 1.0, join_grace_seconds: 0.0, ..Settings::default() },
+        settings: Settings { window_seconds, join_grace_seconds: 0.0, ..Settings::default() },
         bus: Arc::new(log.clone()),
         clock: HeartbeatClock::default(),
         shutdown: shutdown.clone(),

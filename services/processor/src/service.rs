@@ -21,8 +21,12 @@ const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(5);
 /// Dead letters alone are committed once there are so many.
 const MAX_DEAD_LETTERS: usize = 1_000;
-/// Above this a commit waits until its state is at most a twentieth of its input, but never longer than [`MAX_LINGER`].
+/// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
+/// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
 const LARGE_STATE: usize = 1 << 20;
+const STATE_SHARE: usize = 20;
+/// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
+const MOST_EARNED: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
 /// Longest pause before a session begins anew.
 const MAX_PAUSE: f64 = 10.0;
@@ -89,6 +93,8 @@ fn wait(shutdown: &Shutdown, time: Duration) {
 #[derive(Debug, Default)]
 struct Waiting {
     outputs: Vec<Outgoing>,
+    /// The partitions that said them: each is consistent in itself, so the others' state need not be written with theirs.
+    speakers: BTreeSet<i32>,
     /// The first window or decision.
     output: Option<Instant>,
     dead_letters: usize,
@@ -96,6 +102,15 @@ struct Waiting {
     /// The first record that was folded.
     folded: Option<Instant>,
     input_bytes: usize,
+}
+
+/// Which partitions a commit writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// Those that have something to say.
+    Speakers,
+    /// All that folded anything.
+    Everything,
 }
 
 /// From joining the group to the first error.
@@ -110,7 +125,9 @@ struct Session<'a> {
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
     waiting: Waiting,
+    /// Of the last commit.
     state_bytes: usize,
+    earned_bytes: usize,
 }
 
 impl<'a> Session<'a> {
@@ -132,6 +149,7 @@ impl<'a> Session<'a> {
             arriving: BTreeMap::new(),
             waiting: Waiting::default(),
             state_bytes: 0,
+            earned_bytes: 0,
         })
     }
 
@@ -165,7 +183,7 @@ impl<'a> Session<'a> {
                     Polled::Assigned(partitions) => self.assigned(partitions)?,
                     Polled::Revoked(partitions) => {
                         // Still ours: what is folded is committed before somebody else goes on.
-                        self.commit()?;
+                        self.commit(Scope::Everything)?;
                         self.drop_partitions(&partitions);
                     }
                     Polled::Lost(partitions) => {
@@ -180,14 +198,14 @@ impl<'a> Session<'a> {
             }
             self.fold()?;
             self.beat()?;
-            if self.due() {
-                self.commit()?;
+            if let Some(scope) = self.due() {
+                self.commit(scope)?;
             }
             if self.arriving.is_empty() {
                 self.service.ready.set(true);
             }
         }
-        self.commit()
+        self.commit(Scope::Everything)
     }
 
     fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
@@ -252,6 +270,9 @@ impl<'a> Session<'a> {
                 if folded.records > 0 {
                     self.waiting.folded.get_or_insert(now);
                 }
+                if folded.outputs + folded.dead_letters > 0 {
+                    self.waiting.speakers.insert(number);
+                }
                 if folded.outputs > 0 {
                     self.waiting.output.get_or_insert(now);
                 }
@@ -260,7 +281,7 @@ impl<'a> Session<'a> {
                     self.waiting.dead_letter.get_or_insert(now);
                 }
                 if self.waiting.outputs.len() >= MAX_OUTPUTS {
-                    self.commit()?;
+                    self.commit(Scope::Speakers)?;
                 }
                 if folded.records < BATCH {
                     break;
@@ -282,25 +303,41 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn due(&self) -> bool {
+    fn due(&self) -> Option<Scope> {
         let settings = &self.service.settings;
         let since = |at: Option<Instant>, limit: Duration| at.is_some_and(|at| at.elapsed() >= limit);
-        let cheap = self.state_bytes < LARGE_STATE || self.waiting.input_bytes / 20 >= self.state_bytes;
+        if since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds)) {
+            return Some(Scope::Everything);
+        }
+        let cheap = self.state_bytes < LARGE_STATE || self.earned() >= self.state_bytes;
         let linger = if cheap { Duration::from_millis(settings.linger_milliseconds) } else { MAX_LINGER };
-        since(self.waiting.output, linger)
+        let said = since(self.waiting.output, linger)
             || self.waiting.dead_letters >= MAX_DEAD_LETTERS
-            || since(self.waiting.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds))
-            || since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds))
+            || since(self.waiting.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
+        said.then_some(Scope::Speakers)
     }
 
-    /// One atomic step with everything that was folded.
-    fn commit(&mut self) -> Result<(), BusError> {
-        if !self.owned.values().any(Owned::is_dirty) {
+    /// Bytes of state that the input so far has paid for.
+    fn earned(&self) -> usize {
+        (self.earned_bytes + self.waiting.input_bytes / STATE_SHARE).min(MOST_EARNED)
+    }
+
+    /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
+    fn commit(&mut self, scope: Scope) -> Result<(), BusError> {
+        let speakers = std::mem::take(&mut self.waiting.speakers);
+        let concerned = |owned: &Owned| scope == Scope::Everything || speakers.contains(&owned.number);
+        if !self.owned.values().any(|owned| owned.is_dirty() && concerned(owned)) {
             return Ok(());
         }
+        let earned = self.earned();
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
-        self.state_bytes = self.owned.values_mut().map(|owned| owned.commit(&self.names, &mut step)).sum();
+        let concerned = self.owned.values_mut().filter(|owned| concerned(owned));
+        self.state_bytes = concerned.map(|owned| owned.commit(&self.names, &mut step)).sum();
+        if self.owned.values().any(Owned::is_dirty) {
+            self.waiting.folded = waiting.folded;
+        }
+        self.earned_bytes = earned.saturating_sub(self.state_bytes);
         let began = Instant::now();
         loop {
             match self.member.commit(step.clone()) {
