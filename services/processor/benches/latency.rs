@@ -1,4 +1,4 @@
-//! From the event that closes a window to the decision that a reader sees: the embedded log at 10,000 events/s, windows of 1 s.
+//! From the event that closes a window to the decision that a reader sees: the embedded log at 10,000 events/s, windows of 10 s unless a second argument says otherwise.
 //!
 //! `cargo bench -p eadt-processor --bench latency [-- SECONDS]`. 500 GPUs at 20 Hz, spread over time, and eight jobs; a job's
 //! progress is the last event its window waits for. Two times of each decision: from the moment that the closing event

@@ -48,6 +48,8 @@ pub struct Owned {
     pub heard: EventTime,
     counted: Tally,
     folded_since_commit: bool,
+    /// Of its last part of a commit: what the next one will about take.
+    pub state_bytes: usize,
     scratch: Vec<Output>,
 }
 
@@ -96,6 +98,7 @@ impl Owned {
             partition,
             heard,
             folded_since_commit: false,
+            state_bytes: 0,
             scratch: Vec::new(),
         })
     }
@@ -199,6 +202,7 @@ impl Owned {
             step.outputs.push(names.state(self.number, record));
         }
         step.positions.extend(self.inputs.iter().cloned().zip(self.merge.positions()));
+        self.state_bytes = bytes;
         bytes
     }
 

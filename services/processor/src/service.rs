@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(5);
 const MAX_DEAD_LETTERS: usize = 1_000;
 /// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
 /// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
-const LARGE_STATE: usize = 1 << 20;
+const LARGE_STATE: usize = 4 << 20;
 const STATE_SHARE: usize = 20;
 /// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
 const MOST_EARNED: usize = 64 << 20;
@@ -125,8 +125,7 @@ struct Session<'a> {
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
     waiting: Waiting,
-    /// Of the last commit.
-    state_bytes: usize,
+    /// Bytes of state that input has paid for and no commit has spent.
     earned_bytes: usize,
 }
 
@@ -148,7 +147,6 @@ impl<'a> Session<'a> {
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
             waiting: Waiting::default(),
-            state_bytes: 0,
             earned_bytes: 0,
         })
     }
@@ -309,7 +307,9 @@ impl<'a> Session<'a> {
         if since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds)) {
             return Some(Scope::Everything);
         }
-        let cheap = self.state_bytes < LARGE_STATE || self.earned() >= self.state_bytes;
+        let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
+        let state_bytes: usize = speakers.map(|owned| owned.state_bytes).sum();
+        let cheap = state_bytes < LARGE_STATE || self.earned() >= state_bytes;
         let linger = if cheap { Duration::from_millis(settings.linger_milliseconds) } else { MAX_LINGER };
         let said = since(self.waiting.output, linger)
             || self.waiting.dead_letters >= MAX_DEAD_LETTERS
@@ -333,11 +333,11 @@ impl<'a> Session<'a> {
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
         let concerned = self.owned.values_mut().filter(|owned| concerned(owned));
-        self.state_bytes = concerned.map(|owned| owned.commit(&self.names, &mut step)).sum();
+        let state_bytes: usize = concerned.map(|owned| owned.commit(&self.names, &mut step)).sum();
         if self.owned.values().any(Owned::is_dirty) {
             self.waiting.folded = waiting.folded;
         }
-        self.earned_bytes = earned.saturating_sub(self.state_bytes);
+        self.earned_bytes = earned.saturating_sub(state_bytes);
         let began = Instant::now();
         loop {
             match self.member.commit(step.clone()) {
@@ -351,7 +351,7 @@ impl<'a> Session<'a> {
             }
         }
         self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
-        self.metrics.state_bytes.inc_by(self.state_bytes as u64);
+        self.metrics.state_bytes.inc_by(state_bytes as u64);
         self.gauges();
         Ok(())
     }

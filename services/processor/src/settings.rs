@@ -100,7 +100,7 @@ pub struct Settings {
     pub controller: ControllerName,
     /// Thresholds and limits of the controllers, for workloads that declare none.
     pub controller_settings: ControllerSettings,
-    /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 5.
+    /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
     pub commit_seconds: f64,
@@ -133,7 +133,7 @@ impl Default for Settings {
             max_sources_per_workload: fold.max_sources_per_workload,
             controller: ControllerName::default(),
             controller_settings: ControllerSettings::default(),
-            linger_milliseconds: 5,
+            linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
             buffer_bytes: 16 << 20,
