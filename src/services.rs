@@ -6,10 +6,11 @@ use anyhow::Context;
 use eadt_actuator::Service as Actuator;
 use eadt_archiver::{Clock, Service as Archiver};
 use eadt_bus::{Bus, topics};
+use eadt_collector::{Environment, RawSettings};
 use eadt_processor::{HeartbeatClock, Service as Processor};
 use eadt_service::supervise::{OnFailure, on_signals};
 use eadt_service::{Health, Metrics, Shutdown, Supervisor, http};
-use eadt_simulator_service::SimClock;
+use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli::Simulation;
 use crate::settings::Settings;
@@ -34,19 +35,8 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     let address = settings.http.address.parse().context("http.address")?;
     match single {
         Single::Collector => {
-            let collector = settings.collector.clone().validate(&eadt_collector::host_name())?;
-            let environment = eadt_collector::Environment::new(
-                bus.clone(),
-                &settings.topics.prefix,
-                metrics.clone(),
-                health.clone(),
-                shutdown.clone(),
-            );
-            tasks.spawn(
-                "collector",
-                OnFailure::Fatal,
-                async move { eadt_collector::run(collector, environment).await.map(drop) },
-            );
+            let raw = settings.collector.clone();
+            spawn_collector(&mut tasks, raw, &settings, &bus, &shutdown, &metrics, &health)?;
         }
         Single::Processor => {
             spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
@@ -55,15 +45,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             up::simulate(&mut settings, &flags)?;
             let clock = SimClock::new(settings.simulator.start);
             let cluster = up::spawn_simulator(&mut tasks, &settings, clock, &bus, &shutdown, &metrics, &health)?;
-            let actuator = Actuator {
-                settings: settings.actuator.clone(),
-                bus: bus.clone(),
-                cluster: Arc::new(cluster),
-                shutdown: shutdown.clone(),
-                metrics: metrics.clone(),
-                ready: health.part("actuator"),
-            };
-            tasks.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&actuator));
+            spawn_actuator(&mut tasks, &settings, &bus, cluster, &shutdown, &metrics, &health);
         }
         Single::Archiver => spawn_archiver(&mut tasks, &settings, &bus, &shutdown, &metrics, &health),
     }
@@ -72,6 +54,42 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tasks.spawn("http", OnFailure::Report, server);
     tasks.join().await?;
     Ok(())
+}
+
+/// `raw`: the collector's settings, which `up --gpus nvml` changes.
+pub fn spawn_collector(
+    tasks: &mut Supervisor,
+    raw: RawSettings,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) -> anyhow::Result<()> {
+    let collector = raw.validate(&eadt_collector::host_name())?;
+    let environment = Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
+    tasks.spawn("collector", OnFailure::Fatal, async move { eadt_collector::run(collector, environment).await.map(drop) });
+    Ok(())
+}
+
+pub fn spawn_actuator(
+    tasks: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    cluster: SimulatedCluster,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) {
+    let service = Actuator {
+        settings: settings.actuator.clone(),
+        bus: bus.clone(),
+        cluster: Arc::new(cluster),
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("actuator"),
+    };
+    tasks.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&service));
 }
 
 pub fn spawn_processor(

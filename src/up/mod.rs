@@ -13,7 +13,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use eadt_actuator::Service as Actuator;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus, topics};
 use eadt_core::controller::ControllerName;
@@ -25,6 +24,7 @@ use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor, http};
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster};
 
 use crate::cli::{Gpus, Simulation, Up};
+use crate::services;
 use crate::settings::Settings;
 
 /// A controller by its name on the command line.
@@ -102,30 +102,14 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
 
     if simulated {
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
-        let actuator = Actuator {
-            settings: settings.actuator.clone(),
-            bus: bus.clone(),
-            cluster: Arc::new(cluster),
-            shutdown: deciding.clone(),
-            metrics: metrics.clone(),
-            ready: health.part("actuator"),
-        };
-        deciders.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&actuator));
+        services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
         let mut raw = settings.collector.clone();
         raw.nvml.enabled = true;
-        let collector = raw.validate(&eadt_collector::host_name())?;
-        let environment = eadt_collector::Environment::new(
-            bus.clone(),
-            &settings.topics.prefix,
-            metrics.clone(),
-            health.clone(),
-            shutdown.clone(),
-        );
-        sampling.spawn("collector", OnFailure::Fatal, async move { eadt_collector::run(collector, environment).await.map(drop) });
+        services::spawn_collector(&mut sampling, raw, &settings, &bus, &shutdown, &metrics, &health)?;
     }
-    crate::services::spawn_processor(&mut deciders, &settings, &bus, heartbeat, &deciding, &metrics, &health);
-    crate::services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
+    services::spawn_processor(&mut deciders, &settings, &bus, heartbeat, &deciding, &metrics, &health);
+    services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
     if let Some(log) = log {
         // Retention goes by the clock that stamps the log.
         let now: Now = if simulated { maintenance_clock } else { Arc::new(wall_clock) };

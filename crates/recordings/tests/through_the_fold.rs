@@ -1,30 +1,14 @@
 //! Real recordings through the pure pipeline: import, fold, report, against figures that were computed independently.
 //! Skipped, with a message, where they are absent.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+mod support;
 
 use eadt_core::{Event, FoldSettings, Input as Fed, Output, Partition};
-use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_recordings::{Format, Imported, Options};
 use eadt_report::{By, Reporter, Settings, WorkloadReport};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
-
-fn folder(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if folder.is_dir() {
-        return Some(folder);
-    }
-    eprintln!("skipped: {} is absent", folder.display());
-    None
-}
-
-fn read(format: Format, folder: &Path, files: &[&str], options: &Options) -> Imported {
-    let open = |file: &&str| Input::new(*file, File::open(folder.join(file)).unwrap());
-    import(format, files.iter().map(open).collect(), options).unwrap_or_else(|error| panic!("{error}"))
-}
+use support::{folder, read};
 
 /// As a replay of a log without stamps does it.
 fn fold(imported: &Imported, align_to_run: bool) -> Vec<EfficiencyWindow> {
