@@ -1,0 +1,1 @@
+//! Simulator and controllers in lock-step, without a bus.

@@ -1,0 +1,1 @@
+//! Kubernetes behind the interface of `eadt-cluster`.

@@ -1,0 +1,1 @@
+//! Energy, cost and carbon; fits; the choice of clocks and caps. Pure.

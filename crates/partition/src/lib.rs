@@ -1,0 +1,1 @@
+//! How to share a GPU: Extra Trees and the choice of SM partitions. Pure.
