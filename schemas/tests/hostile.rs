@@ -66,6 +66,18 @@ fn wrong_shapes() {
 }
 
 #[test]
+fn nested_objects_are_not_lists() {
+    let event = |layout: &str| format!(r#"{{"time":"2026-01-02T03:04:05Z","workload":"a/b","layout":{layout}}}"#);
+    for list in ["[]", "[6,50]"] {
+        let refusal = decode::<Workload>(event(list).as_bytes()).expect_err(list);
+        assert!(refusal.detail.contains("expected an object"), "{list}: {refusal}");
+    }
+    assert_eq!(decode::<Workload>(event(r#"{"replicas":6}"#).as_bytes()).unwrap().layout.replicas, Some(6));
+    let again = r#"{"replicas":6,"replicas":7}"#;
+    assert!(decode::<Workload>(event(again).as_bytes()).unwrap_err().detail.contains("duplicate field `replicas`"));
+}
+
+#[test]
 fn long_texts_are_refused_and_not_repeated() {
     let text = "x".repeat(1_000_000);
     for field in ["node", "gpu_model", "throttle_reasons"] {

@@ -155,9 +155,7 @@ fn schema_and_decoder_refuse_the_same_values() {
             if place.starts_with("/parameters") || place.starts_with("/window_") {
                 continue;
             }
-            let nested = sample.pointer(&place).is_some_and(Value::is_object);
-            // The decoder reads a nested list field by field; harmless, for only EADT writes nested objects.
-            for value in tries.iter().filter(|value| !(nested && value.is_array())) {
+            for value in &tries {
                 let mut changed = sample.clone();
                 *changed.pointer_mut(&place).unwrap() = value.clone();
                 let decoded = decode_as(kind, changed.to_string().as_bytes());

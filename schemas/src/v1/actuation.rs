@@ -47,6 +47,7 @@ pub struct Actuation {
     /// In words; empty where there is nothing to explain.
     pub reason: String,
     /// The layout that is in force, or being rolled out, after this.
+    #[serde(deserialize_with = "super::common::object")]
     pub layout: Layout,
     /// Generation of that layout.
     pub generation: u64,

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 
 use schemars::JsonSchema;
 use serde::de::{self, MapAccess};
@@ -57,6 +58,32 @@ pub struct Layout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz: Option<f64>,
+}
+
+/// Reads an object as an object only: by itself serde would also take a list and read it field by field, in the order of declaration.
+pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Visitor<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(de::value::MapAccessDeserializer::new(map))
+        }
+    }
+    deserializer.deserialize_map(Visitor(PhantomData))
+}
+
+/// As [`object`], where it may be absent or null.
+pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    struct Object<T>(T);
+    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            object(deserializer).map(Self)
+        }
+    }
+    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
 }
 
 /// Reads a map of numbers and refuses a name that stands twice: which of the two was meant is unknown.

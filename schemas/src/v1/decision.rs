@@ -68,8 +68,10 @@ pub struct Decision {
     /// Why, in words.
     pub reason: String,
     /// The layout that the decision starts from.
+    #[serde(deserialize_with = "super::common::object")]
     pub from: Layout,
     /// The layout that is wanted; the same as `from` where nothing is to be done.
+    #[serde(deserialize_with = "super::common::object")]
     pub to: Layout,
     /// The generation that `from` was read at; made for another one, it is refused.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -165,7 +165,7 @@ pub struct EfficiencyWindow {
     pub mean_loss: Option<f64>,
 
     /// The layout in force at the window's end; absent where none was published.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "super::common::optional_object", skip_serializing_if = "Option::is_none")]
     pub layout: Option<Layout>,
     /// Generation of that layout.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -72,6 +72,7 @@ pub struct Workload {
     /// Grows with every change of the layout, whoever made it.
     pub generation: u64,
     /// The layout in force.
+    #[serde(deserialize_with = "super::common::object")]
     pub layout: Layout,
     /// What may be done to the workload.
     pub mode: UpdateMode,
@@ -86,6 +87,7 @@ pub struct Workload {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     /// Limits inside which a controller stays.
+    #[serde(deserialize_with = "super::common::object")]
     pub bounds: Bounds,
     /// GPUs that the workload holds.
     #[serde(skip_serializing_if = "Option::is_none")]
