@@ -119,6 +119,7 @@ pub enum Archive {
         /// Days before this UTC date, `YYYY-MM-DD` [default: today].
         #[arg(long, value_name = "DATE")]
         before: Option<String>,
+        /// Print the result as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -134,11 +135,13 @@ pub enum Topics {
         /// Add partitions to topics that hold data, too: keys move, and their history stays behind.
         #[arg(long)]
         repartition: bool,
+        /// Print the changes as JSON.
         #[arg(long)]
         json: bool,
     },
     /// List the topics as they are.
     List {
+        /// Print the list as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -167,17 +170,24 @@ pub struct Import {
     /// Time between rows of a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImportFormat {
+    /// `MLPerf` Training: console logs with `:::MLLOG` lines, the nodes' power logs.
     Mlperf,
+    /// `MLPerf` Inference: `mlperf_log_detail.txt`, the power analyser's `spl.txt`.
     MlperfInference,
+    /// `dcgmi dmon`; it has no times: give --interval.
     Dcgmi,
+    /// `nvidia-smi --query-gpu=… --format=csv`.
     NvidiaSmi,
+    /// Prometheus: answers of `query_range` (JSON), or text with a time stamp on every sample.
     Prometheus,
+    /// Any table; name its columns with --map.
     Csv,
 }
 
@@ -192,6 +202,7 @@ pub struct Record {
     /// Go on after the present end until interrupted.
     #[arg(long)]
     pub follow: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -216,13 +227,16 @@ pub struct Replay {
     /// Compare with the record's own windows and decisions; exit 1 where they differ.
     #[arg(long)]
     pub check: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Align {
+    /// Multiples of the windows' length since 1970.
     Epoch,
+    /// Each workload's own start.
     Run,
 }
 
@@ -242,15 +256,19 @@ pub struct Report {
     /// Carbon intensity in g/kWh, in place of the record's.
     #[arg(long, value_name = "GRAMS")]
     pub carbon_grams_per_kwh: Option<f64>,
+    /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,
+    /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Breakdown {
+    /// A row for every window.
     Window,
+    /// A row for every epoch or training block that the job named.
     Span,
 }
 
@@ -285,6 +303,7 @@ pub enum ConfigCommand {
     Reference,
     /// The settings in force, as TOML.
     Show {
+        /// As JSON instead of TOML.
         #[arg(long)]
         json: bool,
     },

@@ -114,8 +114,8 @@ impl Default for HttpSettings {
 pub enum SettingsError {
     #[error("cannot read settings file={path:?}: {detail}")]
     Unreadable { path: PathBuf, detail: String },
-    #[error("unknown setting key={key}{}", suggestion.as_ref().map(|s| format!("; did you mean {s}?")).unwrap_or_default())]
-    Unknown { key: String, suggestion: Option<String> },
+    #[error("unknown setting key={key}; {advice}")]
+    Unknown { key: String, advice: String },
     #[error("setting {detail}")]
     Invalid { detail: String },
 }
@@ -155,8 +155,8 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     let merged = builder.build().map_err(invalid)?;
     let tree: serde_json::Value = merged.clone().try_deserialize().map_err(invalid)?;
     let schema = schemars::schema_for!(Settings);
-    if let Some((key, suggestion)) = unknown::first(&tree, schema.as_value()) {
-        return Err(SettingsError::Unknown { key, suggestion });
+    if let Some((key, advice)) = unknown::first(&tree, schema.as_value()) {
+        return Err(SettingsError::Unknown { key, advice });
     }
     let mut settings: Settings = merged.try_deserialize().map_err(invalid)?;
     for prefix in [&mut settings.processor.prefix, &mut settings.actuator.prefix, &mut settings.simulator.prefix] {
@@ -231,6 +231,17 @@ mod tests {
         assert_eq!(message, "unknown setting key=topics.partition; did you mean topics.partitions?");
         let error = load(None, &variables(&[("EADT_TOPIC__PREFIX", "x")]), &[]).unwrap_err().to_string();
         assert_eq!(error, "unknown setting key=topic.prefix; did you mean topics.prefix?");
+        let message =
+            with_file("[[collector.jobs]]\nworkload = \"a/b\"\n[[collector.jobs]]\nworklod = \"a/b\"\n").unwrap_err().to_string();
+        assert_eq!(message, "unknown setting key=collector.jobs[1].worklod; did you mean collector.jobs[].workload?");
+    }
+
+    #[test]
+    fn unknown_keys_that_are_near_to_none_are_told_what_there_is() {
+        let message = with_file("[up]\nspeed = 3\n").unwrap_err().to_string();
+        assert!(message.starts_with("unknown setting key=up.speed; known sections are actuator, archiver, bus, "), "{message}");
+        let message = with_file("[topics]\ncleanup_of_old_things = true\n").unwrap_err().to_string();
+        assert!(message.ends_with("known in topics are partitions, prefix, replication"), "{message}");
     }
 
     #[test]

@@ -43,37 +43,65 @@ fn walk(root: &Value, schema: &Value, path: &str, found: &mut Known) {
         }
     } else if schema.get("type").and_then(Value::as_str) == Some("object") {
         found.maps.push(path.to_owned());
+    } else if let Some(items) = schema.get("items") {
+        walk(root, items, &format!("{path}[]"), found);
     }
 }
 
-/// The first unknown key of `tree`, depth first, with the nearest known key where one is near.
-pub(super) fn first(tree: &Value, schema: &Value) -> Option<(String, Option<String>)> {
+/// The first unknown key of `tree`, depth first, and what to say about it: the nearest known key where one is near, else what there is beside it.
+pub(super) fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
     let known = known(schema);
     let mut keys = Vec::new();
-    leaves(tree, "", &known, &mut keys);
-    let unknown = keys.into_iter().find(|key| !known.keys.contains(key))?;
+    leaves(tree, "", "", &known, &mut keys);
+    let (shown, unknown) = keys.into_iter().find(|(_, key)| !known.keys.contains(key))?;
     let nearest = known
         .keys
         .iter()
         .map(|candidate| (strsim::damerau_levenshtein(candidate, &unknown), candidate))
         .min()
-        .filter(|(distance, _)| *distance <= 1 + unknown.len() / 4)
-        .map(|(_, candidate)| candidate.clone());
-    Some((unknown, nearest))
+        .filter(|(distance, _)| *distance <= 1 + unknown.len() / 4);
+    let advice = match nearest {
+        Some((_, candidate)) => format!("did you mean {candidate}?"),
+        None => format!("known {}", beside(&unknown, &known)),
+    };
+    Some((shown, advice))
 }
 
-fn leaves(tree: &Value, path: &str, known: &Known, keys: &mut Vec<String>) {
+/// The keys of the deepest known section that `unknown` lies in.
+fn beside(unknown: &str, known: &Known) -> String {
+    let mut section = unknown;
+    while let Some((above, _)) = section.rsplit_once('.') {
+        section = above;
+        if known.keys.iter().any(|key| key == section.trim_end_matches("[]")) {
+            let start = format!("{section}.");
+            let inside = known.keys.iter().filter_map(|key| key.strip_prefix(&start)).filter(|rest| !rest.contains('.'));
+            return format!("in {section} are {}", inside.collect::<Vec<_>>().join(", "));
+        }
+    }
+    let sections = known.keys.iter().filter(|key| !key.contains('.'));
+    format!("sections are {}", sections.map(String::as_str).collect::<Vec<_>>().join(", "))
+}
+
+/// Each leaf, as shown (`endpoints[1].url`) and as known (`endpoints[].url`).
+fn leaves(tree: &Value, shown: &str, path: &str, known: &Known, keys: &mut Vec<(String, String)>) {
     if known.maps.iter().any(|map| map == path) {
         return;
     }
+    let below = |parent: &str, name: &str| if parent.is_empty() { name.to_owned() } else { format!("{parent}.{name}") };
     match tree {
         Value::Object(map) if !map.is_empty() => {
             for (name, child) in map {
-                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                leaves(child, &path, known, keys);
+                leaves(child, &below(shown, name), &below(path, name), known, keys);
             }
         }
-        _ if !path.is_empty() => keys.push(path.to_owned()),
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            for (i, child) in list.iter().enumerate() {
+                leaves(child, &format!("{shown}[{i}]"), &format!("{path}[]"), known, keys);
+            }
+        }
+        // An element that is no object has no key of its own.
+        _ if path.ends_with("[]") => {}
+        _ if !path.is_empty() => keys.push((shown.to_owned(), path.to_owned())),
         _ => {}
     }
 }
