@@ -13,6 +13,8 @@ struct Workspace {
     /// Package id to the packages that it is built with (development dependencies apart).
     uses: BTreeMap<String, Vec<String>>,
     members: BTreeSet<String>,
+    /// Package name, the package that its manifest names, and a feature that it asks of that one (tests included).
+    features: BTreeSet<(String, String, String)>,
 }
 
 impl Workspace {
@@ -39,7 +41,15 @@ impl Workspace {
         };
         let uses = list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), used(node))).collect();
         let members = list(&metadata["workspace_members"]).iter().map(text).collect();
-        Self { names, uses, members }
+        let mut features = BTreeSet::new();
+        for package in list(&metadata["packages"]).iter().filter(|package| package["source"].is_null()) {
+            for dependency in list(&package["dependencies"]) {
+                for feature in list(&dependency["features"]) {
+                    features.insert((text(&package["name"]), text(&dependency["name"]), text(&feature)));
+                }
+            }
+        }
+        Self { names, uses, members, features }
     }
 
     fn id(&self, name: &str) -> &str {
@@ -69,6 +79,12 @@ impl Workspace {
     fn users(&self, package: &str) -> BTreeSet<&str> {
         let members = self.members.iter().map(|id| self.names[id].as_str());
         members.filter(|member| self.direct(member).contains(package)).collect()
+    }
+
+    /// Names of the workspace's crates that ask for this feature of a package.
+    fn users_with_feature(&self, package: &str, feature: &str) -> BTreeSet<&str> {
+        let asking = self.features.iter().filter(|(_, asked, wanted)| asked == package && wanted == feature);
+        asking.map(|(user, _, _)| user.as_str()).collect()
     }
 
     fn services(&self) -> BTreeSet<&str> {
@@ -122,7 +138,7 @@ fn one_crate_knows_each_outside_thing() {
     for (package, owner) in [
         ("rdkafka", "eadt-bus"),
         ("redb", "eadt-bus"),
-        ("nvml-wrapper", "eadt-collector"),
+        ("nvml-wrapper", "eadt-nvml"),
         ("arrow", "eadt-lake"),
         ("parquet", "eadt-lake"),
     ] {
@@ -131,6 +147,14 @@ fn one_crate_knows_each_outside_thing() {
         assert!(strangers.is_empty(), "{strangers:?} use {package}; only {owner} may");
     }
     assert!(workspace.users("rdkafka").contains("eadt-bus"), "the wall is checked against what is really there");
+}
+
+#[test]
+fn only_the_node_agent_can_change_a_gpu() {
+    let workspace = workspace();
+    let users = workspace.users_with_feature("eadt-nvml", "set");
+    assert!(users.is_subset(&BTreeSet::from(["eadt-agent"])), "{users:?} turn on the feature that changes settings of GPUs");
+    assert!(workspace.users("eadt-nvml").contains("eadt-collector"), "the wall is checked against what is really there");
 }
 
 #[test]
@@ -167,6 +191,7 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-simulator", &["eadt-schemas", "eadt-cluster"]),
         ("eadt-cluster", &["eadt-schemas"]),
         ("eadt-service", &[]),
+        ("eadt-nvml", &["eadt-schemas"]),
     ] {
         let used = workspace.direct(crate_name);
         let ours: Vec<_> = used.iter().filter(|name| name.starts_with("eadt") && !allowed.contains(*name)).collect();

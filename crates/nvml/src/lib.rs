@@ -1,1 +1,13 @@
-//! GPUs through NVML: reading, and setting apart from it.
+//! GPUs through NVML: the only crate that knows the library.
+//!
+//! In: indices of GPUs. Out: what they say ([`Driver`], [`Gpu`]), in the units of the events. With the feature `set`,
+//! which only the node agent turns on, their settings can be changed, too. It never bounds a call in time (calls block and
+//! may hang: each caller has a thread for each GPU), never invents a value and never decides anything.
+
+mod driver;
+#[cfg(feature = "fake")]
+pub mod fake;
+mod gpu;
+
+pub use driver::NvmlDriver;
+pub use gpu::{Driver, FailedReading, Gpu, Identity, Lost};

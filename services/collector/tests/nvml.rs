@@ -3,58 +3,20 @@
 mod support;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::latest::{GpuTelemetry, Meter, Origin};
 use support::{Running, start};
 
-/// The library, compiled for one test, and the file that tells it what to do.
-struct Fake {
-    dir: tempfile::TempDir,
-}
-
-impl Fake {
-    fn new(scenario: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let fake = Self { dir };
-        fake.set(scenario);
-        let output = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror"])
-            .arg(format!("-DSCENARIO=\"{}\"", fake.scenario().display()))
-            .arg("-o")
-            .arg(fake.library())
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_nvml.c"))
-            .output()
-            .expect("a C compiler, which building this project needs anyway");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fake
-    }
-
-    fn scenario(&self) -> PathBuf {
-        self.dir.path().join("scenario")
-    }
-
-    fn library(&self) -> PathBuf {
-        self.dir.path().join("libnvidia-ml.so")
-    }
-
-    /// Lines of GPU, key, value; in force from the next call on.
-    fn set(&self, scenario: &str) {
-        // Replaced as a whole, so that no call sees half of it.
-        let next = self.dir.path().join("next");
-        std::fs::write(&next, scenario).unwrap();
-        std::fs::rename(next, self.scenario()).unwrap();
-    }
-
-    fn start(&self, more: &str) -> Running {
-        start(&format!(
-            "{}\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\n{more}",
-            "assignments = [{ device = \"GPU-fake-0\", workload = \"n/a\" }, { device = \"1\", workload = \"n/b\", share = 0.25 }, \
-             { device = \"1\", workload = \"n/c\" }]",
-            self.library().display()
-        ))
-    }
+/// A collector of the library's GPUs, some of which have workloads.
+fn start_on(fake: &FakeLibrary, more: &str) -> Running {
+    start(&format!(
+        "{}\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\n{more}",
+        "assignments = [{ device = \"GPU-fake-0\", workload = \"n/a\" }, { device = \"1\", workload = \"n/b\", share = 0.25 }, \
+         { device = \"1\", workload = \"n/c\" }]",
+        fake.library().display()
+    ))
 }
 
 const FAST: &str = "rate_hertz = 20\ncall_timeout_seconds = 0.4\nretry_seconds = 0.2\nslow_seconds = 0.2\n";
@@ -74,8 +36,8 @@ fn of<'a>(events: &'a [GpuTelemetry], device: &str) -> Vec<&'a GpuTelemetry> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_reading_arrives_in_our_units() {
-    let fake = Fake::new("0 mps_clients 3\n1 processes 0\n2 processes 1\n");
-    let running = fake.start(&format!("{FAST}counter_check_seconds = 2\n"));
+    let fake = FakeLibrary::new("0 mps_clients 3\n1 processes 0\n2 processes 1\n");
+    let running = start_on(&fake, &format!("{FAST}counter_check_seconds = 2\n"));
     running
         .until("a trusted counter on every GPU", |events| {
             let devices = by_device(events);
@@ -153,8 +115,8 @@ async fn every_reading_arrives_in_our_units() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_supported_is_absent_and_never_zero() {
-    let fake = Fake::new("3 unsupported 1\n");
-    let running = fake.start(&format!("{FAST}{UNCHECKED}gpus = [3]\n"));
+    let fake = FakeLibrary::new("3 unsupported 1\n");
+    let running = start_on(&fake, &format!("{FAST}{UNCHECKED}gpus = [3]\n"));
     running.until("slow readings", |events| events.iter().filter(|e| e.power_limit_watts.is_some()).count() > 2).await;
     assert_eq!(running.metric("eadt_collector_readings_failed_total{"), None, "not supported is no failure");
     let bus = running.bus.clone();
@@ -170,9 +132,9 @@ async fn what_is_not_supported_is_absent_and_never_zero() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
-    let fake = Fake::new("");
+    let fake = FakeLibrary::new("");
     // Slower than the others, so that a busy test machine is not taken for a gap.
-    let running = fake.start(&format!("rate_hertz = 5\ncall_timeout_seconds = 0.5\nslow_seconds = 0.2\n{UNCHECKED}"));
+    let running = start_on(&fake, &format!("rate_hertz = 5\ncall_timeout_seconds = 0.5\nslow_seconds = 0.2\n{UNCHECKED}"));
     running.until("samples of all", |events| by_device(events).len() == 4).await;
     fake.set("2 hang 1\n");
     let hung_at = Instant::now();
@@ -224,8 +186,8 @@ async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
-    let fake = Fake::new("0 hang 1\n1 lost 1\n");
-    let running = fake.start(&format!("{FAST}{UNCHECKED}"));
+    let fake = FakeLibrary::new("0 hang 1\n1 lost 1\n");
+    let running = start_on(&fake, &format!("{FAST}{UNCHECKED}"));
     running.until("samples of the others", |events| of(events, "GPU-fake-3").len() > 5).await;
     let seen: Vec<_> = by_device(&running.bus.telemetry()).into_keys().map(str::to_owned).collect();
     assert_eq!(seen, ["GPU-fake-2", "GPU-fake-3"]);
@@ -257,8 +219,9 @@ async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_that_fall_are_told_and_those_that_disagree_left_out() {
-    let fake = Fake::new("0 counter_factor 0\n0 counter_offset_joules 5000\n1 counter_factor 1.9\n2 counter_factor 0.001\n");
-    let running = fake.start(&format!("{FAST}counter_check_seconds = 2\n"));
+    let fake =
+        FakeLibrary::new("0 counter_factor 0\n0 counter_offset_joules 5000\n1 counter_factor 1.9\n2 counter_factor 0.001\n");
+    let running = start_on(&fake, &format!("{FAST}counter_check_seconds = 2\n"));
     let trusted = |index: u32| running.metric(&format!("eadt_collector_energy_counter_trusted{{device=\"GPU-fake-{index}\"}}"));
     running.until("a verdict on all", |_| (0..4).all(|index| trusted(index).is_some())).await;
     assert_eq!((0..4).map(|i| trusted(i).unwrap()).collect::<Vec<_>>(), [0.0, 0.0, 0.0, 1.0]);
@@ -284,8 +247,8 @@ async fn counters_that_fall_are_told_and_those_that_disagree_left_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_assignments_file_moves_a_gpu_between_workloads() {
-    let fake = Fake::new("");
-    let file = fake.dir.path().join("assignments.json");
+    let fake = FakeLibrary::new("");
+    let file = fake.folder().join("assignments.json");
     std::fs::write(&file, r#"[{"device":"GPU-fake-0","workload":"n/first"}]"#).unwrap();
     let running = start(&format!(
         "assignments_file = \"{}\"\n[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\ngpus = [0]\n{FAST}{UNCHECKED}",
@@ -310,7 +273,7 @@ async fn an_assignments_file_moves_a_gpu_between_workloads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
-    let fake = Fake::new("");
+    let fake = FakeLibrary::new("");
     for (more, expected) in [
         ("library_path = \"/nowhere/libnvidia-ml.so\"", "set nvml.library_path"),
         (&format!("library_path = \"{}\"\ngpus = [7]", fake.library().display()), "names GPU 7, but there are 4"),
@@ -325,8 +288,8 @@ async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_library_that_hangs_at_start_does_not_hold_up_a_stop() {
-    let fake = Fake::new("9 hang 1\n");
-    let running = fake.start(FAST);
+    let fake = FakeLibrary::new("9 hang 1\n");
+    let running = start_on(&fake, FAST);
     tokio::time::sleep(Duration::from_millis(300)).await;
     let stopping = Instant::now();
     assert_eq!(running.stop().await.unwrap(), eadt_collector::Summary::default());

@@ -1,11 +1,9 @@
 //! This machine's GPUs, sampled through NVML.
 //!
 //! Each GPU has a thread of its own, so that one that hangs stops nobody else; a watch reports it. The library is
-//! known to [`driver`] alone; everything else speaks to the [`Driver`] and [`Gpu`] traits.
+//! known to `eadt-nvml` alone; everything here speaks to its [`Driver`] and [`Gpu`] traits, which only read.
 
 pub mod counter_check;
-pub mod driver;
-pub mod gpu;
 mod sampler;
 mod schedule;
 
@@ -14,8 +12,7 @@ use std::time::Duration;
 
 use eadt_service::Shutdown;
 
-pub use driver::NvmlDriver;
-pub use gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Lost, NvmlDriver};
 
 use crate::assignments::Assignments;
 use crate::clock::Clock;

@@ -9,9 +9,8 @@ use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
 
 use super::counter_check::{CounterCheck, Verdict};
-use super::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
 use super::schedule::Schedule;
-use super::{Context, KIND};
+use super::{Context, Driver, FailedReading, Gpu, Identity, KIND, Lost};
 use crate::metrics::{DeviceCallLabel, DeviceLabel};
 use crate::plausible;
 use crate::settings::Nvml;

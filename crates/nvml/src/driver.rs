@@ -1,4 +1,4 @@
-//! NVML behind [`Driver`] and [`Gpu`]: the only file that knows the library. Reads only.
+//! Reading through NVML: [`Driver`] and [`Gpu`] with the library behind them. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT};
 use nvml_wrapper::{Device, Nvml};
 
-use super::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+use crate::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
 
 /// The loaded library.
 pub struct NvmlDriver {

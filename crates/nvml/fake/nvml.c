@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so for tests: four GPUs that behave as the file named by the macro SCENARIO says, read again at every call.
+/* A libnvidia-ml.so for tests: four GPUs that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
  * counter_factor, processes, mps_clients. "9 hang 1": nvmlInit hangs. Power is steady, so the counter is exactly power times time. */
 #include <stdio.h>
@@ -13,7 +13,7 @@ static Device devices[4] = {{0}, {1}, {2}, {3}};
 static struct timespec loaded;
 
 static double setting(unsigned gpu, const char *key, double otherwise) {
-  FILE *file = fopen(SCENARIO, "r");
+  FILE *file = fopen(FOLDER "/scenario", "r");
   if (!file) return otherwise;
   unsigned g; char k[64]; double v, found = otherwise;
   while (fscanf(file, "%u %63s %lf", &g, k, &v) == 3)
