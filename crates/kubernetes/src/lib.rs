@@ -1,1 +1,18 @@
-//! Kubernetes behind the interface of `eadt-cluster`.
+//! Kubernetes behind the interface of `eadt-cluster`; the only crate that knows the Kubernetes client.
+//!
+//! In: the API server's objects (policies, workloads, their pods and nodes), and the actuator's fenced changes. Out: the workloads
+//! that opted in, changes written with server-side apply, the state of every rollout, Events and status for people.
+//! A call goes through read → plan → write: reading an object ([`object`]), planning a write ([`change`]) and judging a rollout
+//! ([`rollout`]) are pure and tested without a cluster. Every write is fenced by the version of the read before it.
+//!
+//! It never decides what a workload should be like, never touches one that did not opt in, never forces a field that it does not
+//! own, and changes no field but those that were taken over.
+
+pub mod change;
+pub mod kinds;
+pub mod managed;
+pub mod object;
+pub mod owners;
+pub mod record;
+pub mod rollout;
+pub mod terms;

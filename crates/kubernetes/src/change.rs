@@ -1,0 +1,446 @@
+//! What to write for a change, a way back, a take-over and a letting-go. Pure.
+//!
+//! In: the object as it was read a moment ago. Out: values for exactly the fields that were taken over, and the mark that goes
+//! with them in the same write; or the reason why nothing is written. Every write is fenced by the resource version of that read.
+
+use std::collections::BTreeMap;
+
+use eadt_cluster::{Applied, Change, ClusterError, ClusterRemedy, RollBack, RolledBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Layout, UpdateMode};
+use serde_json::{Value, json};
+
+use crate::kinds::{Ownership, Turn, World, path, reach};
+use crate::object::{Container, LOCAL_WORLD_SIZE, MPS_PERCENTAGE, Seen, VARIABLES, Variable, WORLD_SIZE};
+use crate::record::{APPLIED, Field, Former, Mark, TakenOver};
+use crate::terms::{Knobs, Terms};
+
+/// Values of the fields that EADT owns; `None`: the field is not there.
+pub type Values = BTreeMap<Field, Option<String>>;
+
+/// One write to an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    pub values: Values,
+    pub mark: Mark,
+    /// What its flag of suspension becomes; `None`: it is not touched.
+    pub suspend: Option<bool>,
+}
+
+/// What a call comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Planned {
+    /// It was done before.
+    Nothing,
+    Write(Box<Write>),
+}
+
+fn refuse<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
+    Err(ClusterError::new(ClusterRemedy::Refused, detail.into()))
+}
+
+fn conflict<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
+    Err(ClusterError::new(ClusterRemedy::Conflict, detail.into()))
+}
+
+/// The leadership under which this process writes must not be older than the object's last one.
+fn leads(mark: &Mark, term: u64) -> Result<(), ClusterError> {
+    if mark.term > term {
+        return conflict(format!("another actuator leads: its term is {}, this one's {term}", mark.term));
+    }
+    Ok(())
+}
+
+/// Plans a change.
+pub fn apply(
+    seen: &Seen,
+    terms: &Terms,
+    paused: bool,
+    change: &Change,
+    now: EventTime,
+    term: u64,
+) -> Result<Planned, ClusterError> {
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    if mark.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
+        return Ok(Planned::Nothing);
+    }
+    leads(&mark, term)?;
+    let generation = seen.layout_generation();
+    if generation != change.generation {
+        return conflict(format!("generation {generation} is in force, the change is for {}", change.generation));
+    }
+    if let Some(problem) = seen.problems.first() {
+        return refuse(problem.clone());
+    }
+    if seen.deleting {
+        return refuse("the object is being deleted");
+    }
+    if terms.mode != UpdateMode::Enforce || paused {
+        return conflict("the workload may not be changed any more");
+    }
+    if !seen.progress.complete() || seen.suspended {
+        return conflict(format!("generation {generation} is still rolling out"));
+    }
+    if let Some(knob) = terms.knobs.forbid(&seen.layout, &change.layout) {
+        return refuse(format!("the policy does not allow its knob {knob} to be turned"));
+    }
+    let Some(taken) = &seen.taken else {
+        return Err(ClusterError::new(ClusterRemedy::Retry, "its fields have not been taken over yet"));
+    };
+    let values = values(seen, taken, &change.layout)?;
+    let turned = turned(seen, &values);
+    if turned.any() {
+        allowed(seen, turned)?;
+        if let Some(reason) = terms.no_restarts_now.as_ref().filter(|_| change.restarts) {
+            return refuse(reason.clone());
+        }
+    }
+    // A change that the object does not show leaves its own generation as it is.
+    mark.generation_offset += i64::from(!turned.any());
+    mark.applied = Some(Applied {
+        decision_id: change.decision_id.clone(),
+        decision_time: change.decision_time,
+        generation: generation + 1,
+        time: now,
+        layout: change.layout.clone(),
+        before: seen.layout.clone(),
+        ready_by: now.plus_seconds(change.ready_within_seconds),
+        // What turns while processes run is in force at once.
+        ready_time: (!turned.any()).then_some(now),
+        rolled_back: None,
+    });
+    Ok(Planned::Write(Box::new(finish(seen, values, turned, mark, &change.layout, now, term))))
+}
+
+/// Plans the way back from a change that did not become ready.
+pub fn roll_back(seen: &Seen, back: &RollBack, reason: &str, now: EventTime, term: u64) -> Result<Planned, ClusterError> {
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    let generation = seen.layout_generation();
+    let Some(applied) = mark.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
+        return conflict(format!("decision {} is not the last one applied", back.decision_id));
+    };
+    if applied.rolled_back.is_some() {
+        return Ok(Planned::Nothing);
+    }
+    leads(&mark, term)?;
+    if generation != back.generation {
+        return conflict(format!("generation {generation} is in force, to be taken back is {}", back.generation));
+    }
+    if applied.ready_time.is_some() {
+        return conflict(format!("decision {} became ready meanwhile", back.decision_id));
+    }
+    let Some(taken) = &seen.taken else {
+        return refuse("the record of what was taken over is gone, so what was before is not known");
+    };
+    let before = applied.before.clone();
+    let values = values(seen, taken, &before)?;
+    let turned = turned(seen, &values);
+    mark.generation_offset += i64::from(!turned.any());
+    if let Some(applied) = &mut mark.applied {
+        applied.rolled_back = Some(RolledBack { generation: generation + 1, time: now, reason: reason.to_owned() });
+    }
+    let together = mark.together;
+    let mut write = finish(seen, values, turned, mark, &before, now, term);
+    write.mark.together |= together;
+    Ok(Planned::Write(Box::new(write)))
+}
+
+/// Notes that every process of the last change is ready.
+pub fn ready(seen: &Seen, now: EventTime, term: u64) -> Result<Planned, ClusterError> {
+    let Some(mut mark) = seen.mark.clone() else { return Ok(Planned::Nothing) };
+    leads(&mark, term)?;
+    let generation = seen.layout_generation();
+    match &mut mark.applied {
+        Some(applied) if applied.generation == generation && applied.ready_time.is_none() && applied.rolled_back.is_none() => {
+            applied.ready_time = Some(now);
+        }
+        _ => return Ok(Planned::Nothing),
+    }
+    Ok(Planned::Write(Box::new(rewrite(seen, mark, None))))
+}
+
+/// Resumes a workload that was suspended for a change.
+pub fn resume(seen: &Seen, term: u64) -> Result<Planned, ClusterError> {
+    let Some(mut mark) = seen.mark.clone().filter(|mark| mark.resume && seen.suspended) else { return Ok(Planned::Nothing) };
+    leads(&mark, term)?;
+    mark.resume = false;
+    // It belongs to the change before: one change, one generation.
+    mark.generation_offset -= 1;
+    Ok(Planned::Write(Box::new(rewrite(seen, mark, Some(false)))))
+}
+
+/// A write that leaves the values as they are.
+fn rewrite(seen: &Seen, mark: Mark, suspend: Option<bool>) -> Write {
+    let fields = seen.taken.iter().flat_map(|taken| taken.fields.iter().map(|former| &former.field));
+    let values = fields.map(|field| (field.clone(), present(seen, field))).collect();
+    Write { values, mark, suspend }
+}
+
+fn finish(seen: &Seen, values: Values, turned: Turned, mut mark: Mark, layout: &Layout, now: EventTime, term: u64) -> Write {
+    mark.term = term;
+    mark.together = turned.world && seen.kind.world == World::Environment;
+    mark.power_limit_watts = layout.power_limit_watts;
+    mark.sm_clock_mhz = layout.sm_clock_mhz;
+    let suspends = turned.any() && seen.kind.environment == Turn::Suspended;
+    mark.resume = suspends;
+    if turned.any() {
+        mark.restarted(now);
+    }
+    Write { values, mark, suspend: suspends.then_some(true) }
+}
+
+/// What differs between an object and the values to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Turned {
+    environment: bool,
+    /// Number of processes.
+    world: bool,
+}
+
+impl Turned {
+    const fn any(self) -> bool {
+        self.environment || self.world
+    }
+}
+
+fn turned(seen: &Seen, values: &Values) -> Turned {
+    let differs = |of_world: bool| {
+        let is_of_world = |field: &Field| !matches!(field, Field::Variable { name, .. } if name == MPS_PERCENTAGE);
+        values.iter().any(|(field, value)| is_of_world(field) == of_world && present(seen, field) != *value)
+    };
+    Turned { environment: differs(false), world: differs(true) }
+}
+
+fn allowed(seen: &Seen, turned: Turned) -> Result<(), ClusterError> {
+    for (turns, how) in [(turned.environment, seen.kind.environment), (turned.world, seen.kind.scale)] {
+        if let (true, Turn::Never(why)) = (turns, how) {
+            return refuse(format!("{why}: it can only be recommended"));
+        }
+    }
+    match seen.strategy.forbids(seen.kind, turned.world && seen.kind.world == World::Environment) {
+        Some(why) => refuse(why),
+        None => Ok(()),
+    }
+}
+
+/// The fields of the knobs that may be turned, with their present values.
+pub fn fields(seen: &Seen, knobs: Knobs) -> Vec<Field> {
+    let mut fields = Vec::new();
+    let can = |turn: Turn| !matches!(turn, Turn::Never(_));
+    let mut variables = |names: &[&str]| {
+        for (container, name) in seen.containers.iter().flat_map(|c| names.iter().map(move |name| (c, *name))) {
+            fields.push(Field::Variable {
+                template: container.place.clone(),
+                container: container.name.clone(),
+                name: name.to_owned(),
+            });
+        }
+    };
+    if knobs.mps_thread_percentage && can(seen.kind.environment) {
+        variables(&[MPS_PERCENTAGE]);
+    }
+    if knobs.replicas && can(seen.kind.scale) {
+        if seen.kind.world == World::Environment {
+            variables(&[WORLD_SIZE, LOCAL_WORLD_SIZE]);
+        }
+        fields.push(Field::Replicas);
+    }
+    fields
+}
+
+/// The value of a field as it stands in the object.
+pub fn present(seen: &Seen, field: &Field) -> Option<String> {
+    match field {
+        Field::Replicas => seen.scaled_pods.map(|count| count.to_string()),
+        Field::Variable { template, container, name } => {
+            match seen.containers.iter().find(|c| c.place == *template && c.name == *container)?.variables.get(name.as_str())? {
+                Variable::Number(number) => Some(number.to_string()),
+                Variable::Foreign(_) => None,
+            }
+        }
+    }
+}
+
+/// Values of the taken fields for a layout.
+fn values(seen: &Seen, taken: &TakenOver, layout: &Layout) -> Result<Values, ClusterError> {
+    let has = |field: &Field| taken.fields.iter().any(|former| former.field == *field);
+    let text = |number: Option<u32>| number.map(|number| number.to_string());
+    let mut values = Values::new();
+    let mut missing = None;
+    for container in &seen.containers {
+        let wanted = [
+            (MPS_PERCENTAGE, layout.mps_thread_percentage, seen.layout.mps_thread_percentage, true),
+            (WORLD_SIZE, layout.world_size, seen.layout.world_size, seen.kind.world == World::Environment),
+            (LOCAL_WORLD_SIZE, layout.local_world_size, seen.layout.local_world_size, seen.kind.world == World::Environment),
+        ];
+        for (name, wanted, now, written) in wanted {
+            let field =
+                Field::Variable { template: container.place.clone(), container: container.name.clone(), name: name.to_owned() };
+            if !has(&field) {
+                // A container that is new since the take-over, or a knob that was enabled since.
+                if written && wanted != now {
+                    missing.get_or_insert(field);
+                }
+                continue;
+            }
+            // What the layout does not know stays: LOCAL_WORLD_SIZE without MPS means something else.
+            let value = if wanted == now { present(seen, &field) } else { text(wanted) };
+            values.insert(field, value);
+        }
+    }
+    if has(&Field::Replicas) {
+        values.insert(Field::Replicas, Some(scaled(seen, layout)?.to_string()));
+    } else if layout.replicas != seen.layout.replicas {
+        missing.get_or_insert(Field::Replicas);
+    }
+    match missing {
+        Some(field) => Err(ClusterError::new(ClusterRemedy::Retry, format!("{field} has not been taken over yet"))),
+        None => Ok(values),
+    }
+}
+
+/// The number to write for the part that is scaled.
+fn scaled(seen: &Seen, layout: &Layout) -> Result<u32, ClusterError> {
+    let Some(now) = seen.scaled_pods else { return refuse("its number of processes cannot be changed") };
+    let processes = layout.replicas.or(seen.layout.replicas).unwrap_or(seen.pods);
+    if Some(processes) == seen.layout.replicas {
+        return Ok(now);
+    }
+    let ranks = seen.ranks_per_pod.max(1);
+    if processes % ranks != 0 {
+        return refuse(format!("{processes} processes do not make whole pods of {ranks} processes each"));
+    }
+    let fixed = seen.pods - now.min(seen.pods);
+    match (processes / ranks).checked_sub(fixed).filter(|count| *count > 0) {
+        Some(count) => Ok(count),
+        None => refuse(format!("{processes} processes are fewer than the part that cannot be scaled and one more")),
+    }
+}
+
+/// What was there before a take-over of these fields: the record of it.
+pub fn take_over(seen: &Seen, terms: &Terms, managed_fields: &Value, now: EventTime) -> Option<TakenOver> {
+    let wanted = fields(seen, terms.knobs);
+    let known = seen.taken.clone().unwrap_or_default();
+    if seen.taken.is_some() && wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
+        return None;
+    }
+    let mut taken = TakenOver { time: now, policy: terms.policy.clone().unwrap_or_default(), fields: known.fields };
+    for field in wanted {
+        if !taken.fields.iter().any(|former| former.field == field) {
+            let owners = match seen.kind.ownership {
+                Ownership::Fields => crate::owners::of(managed_fields, seen.kind, &field),
+                Ownership::Versions => vec![],
+            };
+            taken.fields.push(Former { value: present(seen, &field), owners, field });
+        }
+    }
+    Some(taken)
+}
+
+/// Plans writing back what was there before the take-over; `lost`: fields that somebody else took back. `None`: everything
+/// stands as it was.
+pub fn restore(seen: &Seen, lost: &[Field], now: EventTime, term: u64) -> Result<Option<Write>, ClusterError> {
+    let Some(taken) = &seen.taken else { return Ok(None) };
+    let kept = |field: &Field| !lost.contains(field);
+    let values: Values = taken
+        .fields
+        .iter()
+        .filter(|former| kept(&former.field))
+        .map(|former| (former.field.clone(), former.value.clone()))
+        .collect();
+    let turned = turned(seen, &values);
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    leads(&mark, term)?;
+    if !turned.any() {
+        return Ok(None);
+    }
+    mark.applied = None;
+    let layout = Layout::default();
+    Ok(Some(finish(seen, values, turned, mark, &layout, now, term)))
+}
+
+/// A write as a server-side apply: exactly the fields that EADT owns.
+pub fn configuration(seen: &Seen, write: &Write) -> Value {
+    let mut templates: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
+    let mut object = json!({
+        "apiVersion": seen.kind.api_version(),
+        "kind": seen.kind.kind,
+        "metadata": {
+            "name": seen.name, "namespace": seen.namespace, "uid": seen.uid, "resourceVersion": seen.resource_version,
+            "annotations": {APPLIED: text(&write.mark)},
+        },
+    });
+    for (field, value) in &write.values {
+        let Some(value) = value else { continue };
+        match field {
+            Field::Replicas => set_replicas(seen, &mut object, value),
+            Field::Variable { template, container, name } => {
+                let variables = templates.entry(template).or_default().entry(container).or_default();
+                variables.push(json!({"name": name, "value": value}));
+            }
+        }
+    }
+    for (template, containers) in templates {
+        let path: Vec<_> = seen.containers.iter().find(|c| c.place == template).map(|c| c.template.clone()).unwrap_or_default();
+        let list: Vec<_> = containers.into_iter().map(|(name, env)| json!({"name": name, "env": env})).collect();
+        if let Some(place) = reach(&mut object, &path) {
+            *place = json!({"spec": {"containers": list}});
+        }
+    }
+    object
+}
+
+/// A write as a merge patch of a custom resource: whole lists, read from `object` at the same resource version.
+pub fn merge(seen: &Seen, object: &Value, write: &Write) -> Value {
+    let mut whole = object.clone();
+    for container in &seen.containers {
+        set_variables(&mut whole, container, &write.values);
+    }
+    if let Some(Some(value)) = write.values.get(&Field::Replicas) {
+        set_replicas(seen, &mut whole, value);
+    }
+    if let (Some(suspend), Some(place)) = (write.suspend, seen.kind.suspend)
+        && let Some(flag) = reach(&mut whole, &path(place))
+    {
+        *flag = suspend.into();
+    }
+    json!({
+        "metadata": {
+            "uid": seen.uid, "resourceVersion": seen.resource_version, "annotations": {APPLIED: text(&write.mark)},
+        },
+        "spec": whole["spec"],
+    })
+}
+
+fn set_replicas(seen: &Seen, object: &mut Value, value: &str) {
+    if let (Some(place), Ok(count)) = (seen.kind.scaled, value.parse::<u32>())
+        && let Some(replicas) = reach(object, &path(place))
+    {
+        *replicas = count.into();
+    }
+}
+
+fn set_variables(object: &mut Value, container: &Container, values: &Values) {
+    let Some(template) = reach(object, &container.template) else { return };
+    let Some(found) = template["spec"]["containers"].get_mut(container.index) else { return };
+    if !found["env"].is_array() {
+        found["env"] = json!([]);
+    }
+    let Some(env) = found["env"].as_array_mut() else { return };
+    for name in VARIABLES {
+        let field =
+            Field::Variable { template: container.place.clone(), container: container.name.clone(), name: name.to_owned() };
+        let Some(value) = values.get(&field) else { continue };
+        let place = env.iter().position(|entry| entry["name"] == name);
+        match (value, place) {
+            (Some(value), Some(place)) => env[place]["value"] = json!(value),
+            (Some(value), None) => env.push(json!({"name": name, "value": value})),
+            (None, Some(place)) => drop(env.remove(place)),
+            (None, None) => {}
+        }
+    }
+}
+
+fn text(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("marks have string keys and no failing serialiser")
+}

@@ -1,0 +1,291 @@
+//! The kinds of workload that are known, and for each where its processes are described and what can be changed. Pure.
+
+use serde_json::Value;
+
+/// A path into an object; `*` stands for every element of a list.
+pub type Place = &'static [&'static str];
+
+/// How a field of the pod template is changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// It is written; the kind's own controller replaces the pods.
+    Rolling,
+    /// Only while the workload is suspended: suspend, wait for the pods to end, write, resume.
+    Suspended,
+    /// It cannot be changed; why, for people.
+    Never(&'static str),
+}
+
+/// Who tells the processes how many they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum World {
+    /// `WORLD_SIZE` and `LOCAL_WORLD_SIZE` in the pod template.
+    Environment,
+    /// The kind's operator: the variables are not written.
+    Operator,
+}
+
+/// How a write keeps other people's fields out of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// Server-side apply: containers and variables are lists that merge by name.
+    Fields,
+    /// Custom resources, whose lists are often atomic, so that applying one variable would replace the rest: the whole list is
+    /// written back, fenced by the resource version.
+    Versions,
+}
+
+/// A kind of workload.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kind {
+    pub kind: &'static str,
+    pub group: &'static str,
+    pub version: &'static str,
+    pub plural: &'static str,
+    /// Pod templates whose containers may hold GPUs.
+    pub templates: &'static [Place],
+    /// Numbers of processes, which are added up; one that is absent counts as 1.
+    pub replicas: &'static [Place],
+    /// Processes of one of them, where a replica is a group; absent counts as 1.
+    pub group_size: Option<Place>,
+    /// The number that is written to change how many there are; it is one of `replicas`.
+    pub scaled: Option<Place>,
+    /// The flag that suspends it.
+    pub suspend: Option<Place>,
+    pub environment: Turn,
+    pub scale: Turn,
+    pub world: World,
+    pub ownership: Ownership,
+}
+
+const TEMPLATE: Place = &["spec", "template"];
+const REPLICAS: Place = &["spec", "replicas"];
+
+/// Every kind that is known.
+pub static KINDS: [Kind; 8] = [
+    Kind {
+        kind: "StatefulSet",
+        group: "apps",
+        version: "v1",
+        plural: "statefulsets",
+        templates: &[TEMPLATE],
+        replicas: &[REPLICAS],
+        group_size: None,
+        scaled: Some(REPLICAS),
+        suspend: None,
+        environment: Turn::Rolling,
+        scale: Turn::Rolling,
+        world: World::Environment,
+        ownership: Ownership::Fields,
+    },
+    Kind {
+        kind: "Deployment",
+        group: "apps",
+        version: "v1",
+        plural: "deployments",
+        templates: &[TEMPLATE],
+        replicas: &[REPLICAS],
+        group_size: None,
+        scaled: Some(REPLICAS),
+        suspend: None,
+        environment: Turn::Rolling,
+        scale: Turn::Rolling,
+        world: World::Environment,
+        ownership: Ownership::Fields,
+    },
+    Kind {
+        kind: "LeaderWorkerSet",
+        group: "leaderworkerset.x-k8s.io",
+        version: "v1",
+        plural: "leaderworkersets",
+        templates: &[&["spec", "leaderWorkerTemplate", "leaderTemplate"], &["spec", "leaderWorkerTemplate", "workerTemplate"]],
+        replicas: &[REPLICAS],
+        group_size: Some(&["spec", "leaderWorkerTemplate", "size"]),
+        scaled: None,
+        suspend: None,
+        environment: Turn::Rolling,
+        scale: Turn::Never(
+            "a LeaderWorkerSet is scaled by whole groups, each a world of its own, and the size of a group is fixed",
+        ),
+        world: World::Operator,
+        ownership: Ownership::Versions,
+    },
+    Kind {
+        kind: "PyTorchJob",
+        group: "kubeflow.org",
+        version: "v1",
+        plural: "pytorchjobs",
+        templates: &[
+            &["spec", "pytorchReplicaSpecs", "Master", "template"],
+            &["spec", "pytorchReplicaSpecs", "Worker", "template"],
+        ],
+        replicas: &[
+            &["spec", "pytorchReplicaSpecs", "Master", "replicas"],
+            &["spec", "pytorchReplicaSpecs", "Worker", "replicas"],
+        ],
+        group_size: None,
+        scaled: Some(&["spec", "pytorchReplicaSpecs", "Worker", "replicas"]),
+        suspend: Some(&["spec", "runPolicy", "suspend"]),
+        environment: Turn::Suspended,
+        scale: Turn::Suspended,
+        world: World::Operator,
+        ownership: Ownership::Versions,
+    },
+    Kind {
+        kind: "MPIJob",
+        group: "kubeflow.org",
+        version: "v2beta1",
+        plural: "mpijobs",
+        templates: &[&["spec", "mpiReplicaSpecs", "Worker", "template"]],
+        replicas: &[&["spec", "mpiReplicaSpecs", "Worker", "replicas"]],
+        group_size: None,
+        scaled: None,
+        suspend: Some(&["spec", "runPolicy", "suspend"]),
+        environment: Turn::Suspended,
+        scale: Turn::Never("the number of ranks of an MPIJob stands in its launcher's command, which is not changed"),
+        world: World::Operator,
+        ownership: Ownership::Versions,
+    },
+    Kind {
+        kind: "JobSet",
+        group: "jobset.x-k8s.io",
+        version: "v1alpha2",
+        plural: "jobsets",
+        templates: &[&["spec", "replicatedJobs", "*", "template", "spec", "template"]],
+        replicas: &[&["spec", "replicatedJobs", "*", "template", "spec", "parallelism"]],
+        group_size: None,
+        scaled: None,
+        suspend: Some(&["spec", "suspend"]),
+        environment: Turn::Never("the environment of a JobSet's jobs is immutable, even while it is suspended"),
+        scale: Turn::Never("the replicas of a JobSet's jobs are immutable"),
+        world: World::Operator,
+        ownership: Ownership::Versions,
+    },
+    Kind {
+        kind: "Job",
+        group: "batch",
+        version: "v1",
+        plural: "jobs",
+        templates: &[TEMPLATE],
+        replicas: &[&["spec", "parallelism"]],
+        group_size: None,
+        scaled: None,
+        suspend: Some(&["spec", "suspend"]),
+        environment: Turn::Never("the environment of a Job's pods is immutable, even while it is suspended"),
+        scale: Turn::Never("the world of a Job's processes stands in their environment, which is immutable"),
+        world: World::Environment,
+        ownership: Ownership::Versions,
+    },
+    Kind {
+        kind: "TrainJob",
+        group: "trainer.kubeflow.org",
+        version: "v1alpha1",
+        plural: "trainjobs",
+        templates: &[],
+        replicas: &[&["spec", "trainer", "numNodes"]],
+        group_size: None,
+        scaled: None,
+        suspend: Some(&["spec", "suspend"]),
+        environment: Turn::Never("the trainer of a TrainJob is immutable"),
+        scale: Turn::Never("the trainer of a TrainJob is immutable"),
+        world: World::Operator,
+        ownership: Ownership::Versions,
+    },
+];
+
+impl Kind {
+    /// The kind that a reference with `apiVersion` and `kind` means; the version may be another one of the same group.
+    pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
+        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+        KINDS.iter().find(|known| known.kind == kind && known.group == group)
+    }
+
+    pub fn api_version(&self) -> String {
+        format!("{}/{}", self.group, self.version)
+    }
+
+    /// The names of all kinds, for messages.
+    pub fn names() -> String {
+        KINDS.iter().map(|kind| kind.kind).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Every value at a place, with the names and positions that lead to it.
+pub fn at<'a>(object: &'a Value, place: &[&str]) -> Vec<(Vec<Step>, &'a Value)> {
+    let Some((first, rest)) = place.split_first() else { return vec![(vec![], object)] };
+    let below = |step: Step, value: &'a Value| {
+        at(value, rest).into_iter().map(move |(mut path, found)| {
+            path.insert(0, step.clone());
+            (path, found)
+        })
+    };
+    match (*first, object) {
+        ("*", Value::Array(list)) => list.iter().enumerate().flat_map(|(i, value)| below(Step::Index(i), value)).collect(),
+        (name, Value::Object(map)) => map.get(name).into_iter().flat_map(|v| below(Step::Name(name.to_owned()), v)).collect(),
+        _ => vec![],
+    }
+}
+
+/// One step of a path into an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    Name(String),
+    Index(usize),
+}
+
+/// The value at a path, to be changed. Missing objects on the way are made; a list is never extended.
+pub fn reach<'a>(object: &'a mut Value, path: &[Step]) -> Option<&'a mut Value> {
+    let Some((first, rest)) = path.split_first() else { return Some(object) };
+    match first {
+        Step::Name(name) => {
+            if object.is_null() {
+                *object = Value::Object(serde_json::Map::new());
+            }
+            reach(object.as_object_mut()?.entry(name.clone()).or_insert(Value::Null), rest)
+        }
+        Step::Index(index) => reach(object.as_array_mut()?.get_mut(*index)?, rest),
+    }
+}
+
+/// A place without `*`, as a path.
+pub fn path(place: Place) -> Vec<Step> {
+    place.iter().map(|name| Step::Name((*name).to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_reference_means_a_kind_whatever_version_it_names() {
+        assert_eq!(Kind::find("apps/v1", "StatefulSet").map(|kind| kind.plural), Some("statefulsets"));
+        assert_eq!(Kind::find("jobset.x-k8s.io/v1beta1", "JobSet").map(|kind| kind.version), Some("v1alpha2"));
+        assert_eq!(Kind::find("example.com/v1", "StatefulSet"), None, "a kind of the same name in another group");
+        assert_eq!(Kind::find("v1", "Pod"), None);
+    }
+
+    #[test]
+    fn what_is_scaled_is_among_what_is_counted() {
+        for kind in &KINDS {
+            assert!(kind.scaled.is_none_or(|scaled| kind.replicas.contains(&scaled)), "{}", kind.kind);
+            let suspends = kind.environment == Turn::Suspended || kind.scale == Turn::Suspended;
+            assert!(!suspends || kind.suspend.is_some(), "{} has no flag to suspend it by", kind.kind);
+            assert_eq!(kind.scaled.is_none(), matches!(kind.scale, Turn::Never(_)), "{}", kind.kind);
+        }
+    }
+
+    #[test]
+    fn every_element_of_a_list_is_found_and_reached() {
+        let mut object = json!({"spec": {"jobs": [{"size": 1}, {"other": 2}, {"size": 3}]}});
+        let found: Vec<_> = at(&object, &["spec", "jobs", "*", "size"]).into_iter().map(|(_, v)| v.clone()).collect();
+        assert_eq!(found, [json!(1), json!(3)]);
+        let (last, _) = at(&object, &["spec", "jobs", "*", "size"]).pop().unwrap();
+        *reach(&mut object, &last).unwrap() = json!(4);
+        assert_eq!(object["spec"]["jobs"][2]["size"], 4);
+        *reach(&mut object, &path(&["spec", "runPolicy", "suspend"])).unwrap() = json!(true);
+        assert_eq!(object["spec"]["runPolicy"]["suspend"], true);
+        assert_eq!(reach(&mut object, &[Step::Name("spec".into()), Step::Name("jobs".into()), Step::Index(9)]), None);
+    }
+}

@@ -1,0 +1,480 @@
+//! Reads a workload's object: what it is, how it is laid out, what stands on it. Pure.
+//!
+//! In: the object as the API server has it. Out: [`Seen`], small, with a reason in words wherever the object cannot be turned.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::v1::Layout;
+use serde_json::Value;
+
+use crate::kinds::{Kind, Place, Step, World, at};
+use crate::record::{self, APPLIED, Mark, TAKEN_OVER, TakenOver};
+use crate::rollout::{Progress, Strategy};
+
+/// The thread percentage of a process under MPS.
+pub const MPS_PERCENTAGE: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+pub const WORLD_SIZE: &str = "WORLD_SIZE";
+/// Processes that share a GPU.
+pub const LOCAL_WORLD_SIZE: &str = "LOCAL_WORLD_SIZE";
+/// The variables that EADT knows.
+pub const VARIABLES: [&str; 3] = [MPS_PERCENTAGE, WORLD_SIZE, LOCAL_WORLD_SIZE];
+
+/// Everything that EADT reads on an object is named below this.
+pub const PREFIX: &str = "eadt.dev/";
+/// Longest name of a workload in events.
+const MAX_NAME: usize = 253;
+
+/// A workload's object, as far as it matters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    pub kind: &'static Kind,
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub resource_version: String,
+    /// The object's own generation.
+    pub generation: i64,
+    pub deleting: bool,
+    /// Labels and annotations of EADT's.
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    /// The object that manages this one, as `Kind/name`.
+    pub controlled_by: Option<String>,
+    /// Label selector of its pods; `None`: the kind does not say.
+    pub selector: Option<String>,
+    /// Containers that hold GPUs.
+    pub containers: Vec<Container>,
+    /// Pods that it should have.
+    pub pods: u32,
+    /// Pods of the part that can be scaled; `None`: none can.
+    pub scaled_pods: Option<u32>,
+    /// Processes of a pod.
+    pub ranks_per_pod: u32,
+    /// As written in the object; caps and clocks are not.
+    pub layout: Layout,
+    /// GPUs that it holds.
+    pub gpus: Option<u32>,
+    pub suspended: bool,
+    pub strategy: Strategy,
+    pub progress: Progress,
+    pub mark: Option<Mark>,
+    pub taken: Option<TakenOver>,
+    /// Why it is not to be touched, in words.
+    pub problems: Vec<String>,
+}
+
+/// A container that holds GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Where its pod template stands.
+    pub template: Vec<Step>,
+    /// The same as text: `spec.template`.
+    pub place: String,
+    pub index: usize,
+    pub name: String,
+    pub gpus: u32,
+    /// The known variables that stand in it.
+    pub variables: BTreeMap<&'static str, Variable>,
+}
+
+/// A known variable in a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Variable {
+    Number(u32),
+    /// Not one that EADT can read or may write; why.
+    Foreign(String),
+}
+
+impl Seen {
+    /// `namespace/name`.
+    pub fn workload(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// Reads an object of a kind; the error says what of it every object has and this one has not.
+    pub fn read(kind: &'static Kind, object: &Value) -> Result<Self, String> {
+        let meta = &object["metadata"];
+        let text =
+            |name: &str| meta[name].as_str().map(str::to_owned).ok_or_else(|| format!("the object has no metadata.{name}"));
+        let (namespace, name) = (text("namespace")?, text("name")?);
+        let ours = |name: &str| -> BTreeMap<String, String> {
+            let all = meta[name].as_object().into_iter().flatten();
+            let ours = all.filter(|(key, _)| key.starts_with(PREFIX));
+            ours.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
+        };
+        let annotations = ours("annotations");
+        let mut problems = Vec::new();
+        if namespace.len() + 1 + name.len() > MAX_NAME {
+            problems.push(format!("namespace and name together are longer than {MAX_NAME} characters"));
+        }
+        let note = |name: &str| annotations.get(name).map(String::as_str);
+        let mark = record::read::<Mark>(APPLIED, note(APPLIED)).unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        let taken = record::read::<TakenOver>(TAKEN_OVER, note(TAKEN_OVER)).unwrap_or_else(|problem| {
+            problems.push(problem);
+            None
+        });
+        let owners = meta["ownerReferences"].as_array().into_iter().flatten();
+        let controller = owners
+            .filter(|owner| owner["controller"] == true)
+            .find_map(|owner| Some(format!("{}/{}", owner["kind"].as_str()?, owner["name"].as_str()?)));
+
+        let containers = containers(kind, object, &mut problems);
+        let (parts, size) = pods(kind, object, &mut problems);
+        let sum = parts.iter().map(|(_, count)| *count).fold(0, u32::saturating_add);
+        let pods = sum.saturating_mul(size);
+        let scaled_pods = kind.scaled.and_then(|place| parts.iter().find(|(part, _)| *part == place)).map(|(_, count)| *count);
+        let gpus = gpus_held(kind, &containers, &parts, pods);
+        let mut this = Self {
+            kind,
+            namespace,
+            name,
+            uid: text("uid")?,
+            resource_version: text("resourceVersion")?,
+            generation: meta["generation"].as_i64().unwrap_or(0),
+            deleting: !meta["deletionTimestamp"].is_null(),
+            labels: ours("labels"),
+            annotations,
+            controlled_by: controller,
+            selector: selector(object),
+            containers,
+            pods,
+            scaled_pods,
+            ranks_per_pod: 1,
+            layout: Layout::default(),
+            gpus,
+            suspended: kind.suspend.is_some_and(|place| at(object, place).iter().any(|(_, flag)| **flag == true)),
+            strategy: Strategy::read(kind, object),
+            progress: Progress::read(kind, object, pods),
+            mark,
+            taken,
+            problems,
+        };
+        this.read_layout();
+        Ok(this)
+    }
+
+    fn read_layout(&mut self) {
+        if self.containers.is_empty() {
+            self.problems.push("none of its containers asks for a GPU".into());
+        }
+        let mps = self.variable(MPS_PERCENTAGE).filter(|percentage| {
+            let possible = (1..=100).contains(percentage);
+            if !possible {
+                self.problems.push(format!("{MPS_PERCENTAGE} is {percentage}, but must be from 1 to 100"));
+            }
+            possible
+        });
+        let (mut world, mut local) = match self.kind.world {
+            World::Environment => (self.variable(WORLD_SIZE), self.variable(LOCAL_WORLD_SIZE)),
+            World::Operator => (None, None),
+        };
+        if let Some(size) = world.filter(|_| self.pods > 0) {
+            if size >= self.pods && size % self.pods == 0 {
+                self.ranks_per_pod = size / self.pods;
+            } else if self.mark.as_ref().is_none_or(|mark| !mark.resume) {
+                self.problems.push(format!("{WORLD_SIZE} is {size}, which is no multiple of the {} replicas", self.pods));
+                world = None;
+            }
+        }
+        let replicas = world.unwrap_or(self.pods);
+        // Without MPS the variable means the ranks of a node, as launchers have it.
+        local = local.filter(|_| mps.is_some());
+        let shared = local.filter(|local| *local > 0 && replicas > 0 && replicas % local == 0);
+        if let Some(local) = shared {
+            self.gpus = Some(replicas / local);
+        }
+        self.layout = Layout {
+            replicas: Some(replicas),
+            mps_thread_percentage: mps,
+            world_size: world,
+            local_world_size: local,
+            power_limit_watts: self.mark.as_ref().and_then(|mark| mark.power_limit_watts),
+            sm_clock_mhz: self.mark.as_ref().and_then(|mark| mark.sm_clock_mhz),
+        };
+    }
+
+    /// The value that all containers with GPUs agree on.
+    fn variable(&mut self, name: &'static str) -> Option<u32> {
+        let mut value = None;
+        for container in &self.containers {
+            let here = match container.variables.get(name) {
+                Some(Variable::Foreign(why)) => {
+                    self.problems.push(format!("{name} of container {} {why}", container.name));
+                    return None;
+                }
+                Some(Variable::Number(number)) => Some(*number),
+                None => None,
+            };
+            if *value.get_or_insert(here) != here {
+                self.problems.push(format!("its containers do not agree on {name}"));
+                return None;
+            }
+        }
+        value.flatten()
+    }
+
+    /// The generation of the layout: the object's own and the changes that it does not show.
+    pub fn layout_generation(&self) -> u64 {
+        let offset = self.mark.as_ref().map_or(0, |mark| mark.generation_offset);
+        self.generation.saturating_add(offset).max(0).unsigned_abs()
+    }
+}
+
+fn containers(kind: &'static Kind, object: &Value, problems: &mut Vec<String>) -> Vec<Container> {
+    let mut found = Vec::new();
+    for (template, value) in kind.templates.iter().flat_map(|place| at(object, place)) {
+        let list = value["spec"]["containers"].as_array().into_iter().flatten();
+        for (index, container) in list.enumerate() {
+            let gpus = gpus(&container["resources"]);
+            let Some(name) = container["name"].as_str().filter(|_| gpus > 0) else { continue };
+            let mut variables = BTreeMap::new();
+            for entry in container["env"].as_array().into_iter().flatten() {
+                let Some(known) = VARIABLES.into_iter().find(|known| entry["name"] == **known) else { continue };
+                if variables.insert(known, variable(entry)).is_some() {
+                    variables.insert(known, Variable::Foreign("stands there twice: keep one of them".into()));
+                }
+            }
+            let place = words(&template);
+            found.push(Container { place, template: template.clone(), index, name: name.to_owned(), gpus, variables });
+        }
+    }
+    if found.iter().enumerate().any(|(i, a)| found[..i].iter().any(|b| (&a.place, &a.name) == (&b.place, &b.name))) {
+        problems.push("two containers of a pod have the same name".into());
+    }
+    found
+}
+
+fn words(path: &[Step]) -> String {
+    let step = |step: &Step| match step {
+        Step::Name(name) => name.clone(),
+        Step::Index(index) => index.to_string(),
+    };
+    path.iter().map(step).collect::<Vec<_>>().join(".")
+}
+
+/// GPUs and parts of GPUs that a container asks for: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-…`.
+pub fn gpus(resources: &Value) -> u32 {
+    let asked = resources["limits"].as_object().into_iter().flatten();
+    let asked = asked.filter(
+        |(name, _)| matches!(name.strip_prefix("nvidia.com/"), Some(rest) if rest.starts_with("gpu") || rest.starts_with("mig-")),
+    );
+    asked.map(|(_, count)| number(count).unwrap_or(0)).fold(0, u32::saturating_add)
+}
+
+fn number(value: &Value) -> Option<u32> {
+    match value {
+        Value::Number(number) => number.as_u64()?.try_into().ok(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    }
+}
+
+fn variable(entry: &Value) -> Variable {
+    if !entry["valueFrom"].is_null() {
+        return Variable::Foreign("is taken from elsewhere (valueFrom), where EADT does not write: give it a value".into());
+    }
+    let text = entry["value"].as_str().unwrap_or_default();
+    match text.parse::<u32>() {
+        // What was written would not be what was read.
+        Ok(number) if number.to_string() == text => Variable::Number(number),
+        _ => {
+            let shown: String = text.chars().take(40).collect();
+            Variable::Foreign(format!("is {shown:?}, which is no whole number"))
+        }
+    }
+}
+
+/// Parts of a workload with the number of their replicas, and the pods of a replica.
+fn pods(kind: &'static Kind, object: &Value, problems: &mut Vec<String>) -> (Vec<(Place, u32)>, u32) {
+    let mut read = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => 1,
+        Some(value) => value.as_u64().and_then(|count| u32::try_from(count).ok()).unwrap_or_else(|| {
+            problems.push("its number of replicas cannot be read".into());
+            1
+        }),
+    };
+    let mut parts = Vec::new();
+    for place in kind.replicas {
+        let (name, parent) = place.split_last().expect("places have a last step");
+        // A part that is absent (no Master, for example) has no replicas; a part without a number has one.
+        parts.extend(at(object, parent).into_iter().map(|(_, part)| (*place, read(part.get(*name)))));
+    }
+    let size = kind.group_size.map_or(1, |place| read(at(object, place).first().map(|(_, value)| *value)));
+    (parts, size)
+}
+
+/// GPUs that the pods ask for together.
+fn gpus_held(kind: &'static Kind, containers: &[Container], parts: &[(Place, u32)], pods: u32) -> Option<u32> {
+    let of_template = |place: &str| containers.iter().filter(|c| c.place == place).map(|c| c.gpus).fold(0, u32::saturating_add);
+    let gpus = if kind.templates.len() > 1 && kind.templates.len() == kind.replicas.len() {
+        // A template for each part.
+        let parts = parts.iter().filter_map(|(part, count)| {
+            let index = kind.replicas.iter().position(|place| place == part)?;
+            Some(of_template(&kind.templates[index].join(".")).saturating_mul(*count))
+        });
+        parts.fold(0, u32::saturating_add)
+    } else {
+        let most = containers.iter().map(|container| of_template(&container.place)).max().unwrap_or(0);
+        most.saturating_mul(pods)
+    };
+    Some(gpus).filter(|gpus| *gpus > 0)
+}
+
+/// The selector of the object's pods as text for a list call.
+fn selector(object: &Value) -> Option<String> {
+    let selector = &object["spec"]["selector"];
+    let mut terms = Vec::new();
+    for (name, value) in selector["matchLabels"].as_object().into_iter().flatten() {
+        terms.push(format!("{name}={}", value.as_str()?));
+    }
+    for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
+        let key = expression["key"].as_str()?;
+        let values: Vec<_> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let values = values.join(",");
+        terms.push(match expression["operator"].as_str()? {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "Exists" => key.to_owned(),
+            "DoesNotExist" => format!("!{key}"),
+            _ => return None,
+        });
+    }
+    (!terms.is_empty()).then(|| terms.join(","))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::Kind;
+
+    /// The seed's training job: six processes on three GPUs, beside a container without a GPU.
+    pub fn training(replicas: u32, percentage: &str, world: &str, local: &str) -> Value {
+        json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet",
+            "metadata": {
+                "name": "llm-training", "namespace": "eadt", "uid": "u-1", "resourceVersion": "100", "generation": 4,
+                "labels": {"app": "llm"}, "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+            },
+            "spec": {
+                "replicas": replicas, "serviceName": "llm",
+                "selector": {"matchLabels": {"app": "llm"}},
+                "template": {
+                    "metadata": {"labels": {"app": "llm"}},
+                    "spec": {"containers": [
+                        {"name": "logs", "image": "logs:1", "env": [{"name": WORLD_SIZE, "value": "99"}]},
+                        {"name": "train", "image": "train:1",
+                         "resources": {"limits": {"nvidia.com/gpu": "1", "cpu": "4"}},
+                         "env": [
+                            {"name": "DATA", "value": "/data"},
+                            {"name": MPS_PERCENTAGE, "value": percentage},
+                            {"name": WORLD_SIZE, "value": world},
+                            {"name": LOCAL_WORLD_SIZE, "value": local},
+                         ]},
+                    ]},
+                },
+                "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}},
+            },
+            "status": {
+                "observedGeneration": 4, "replicas": replicas, "readyReplicas": replicas, "updatedReplicas": replicas,
+                "currentRevision": "llm-1", "updateRevision": "llm-1",
+            },
+        })
+    }
+
+    pub fn seen(object: &Value) -> Seen {
+        let kind = Kind::find(object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap()).unwrap();
+        Seen::read(kind, object).unwrap()
+    }
+
+    #[test]
+    fn the_layout_is_read_from_containers_with_gpus_only() {
+        let seen = seen(&training(6, "50", "6", "2"));
+        let layout = Layout {
+            replicas: Some(6),
+            mps_thread_percentage: Some(50),
+            world_size: Some(6),
+            local_world_size: Some(2),
+            ..Layout::default()
+        };
+        assert_eq!((seen.layout.clone(), seen.gpus, seen.ranks_per_pod), (layout, Some(3), 1));
+        assert_eq!(seen.problems, Vec::<String>::new());
+        assert_eq!(seen.selector.as_deref(), Some("app=llm"));
+        assert_eq!((seen.workload().as_str(), seen.layout_generation()), ("eadt/llm-training", 4));
+        assert_eq!(seen.containers.iter().map(|c| (c.name.as_str(), c.index)).collect::<Vec<_>>(), [("train", 1)]);
+        assert!(seen.annotations.is_empty(), "only what is EADT's is kept");
+    }
+
+    #[test]
+    fn foreign_values_are_named_and_nothing_is_guessed() {
+        for (percentage, world, word) in [
+            ("50%", "6", "\"50%\""),
+            ("", "6", "no whole number"),
+            ("050", "6", "050"),
+            ("0", "6", "from 1 to 100"),
+            ("101", "6", "from 1 to 100"),
+            ("50", "7", "no multiple"),
+            ("50", "six", "six"),
+        ] {
+            let seen = seen(&training(6, percentage, world, "2"));
+            assert!(seen.problems.iter().any(|problem| problem.contains(word)), "{percentage} {world}: {:?}", seen.problems);
+        }
+        let mut object = training(6, "50", "6", "2");
+        let container = &mut object["spec"]["template"]["spec"]["containers"][1];
+        container["env"][1] = json!({"name": MPS_PERCENTAGE, "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}});
+        assert!(seen(&object).problems[0].contains("valueFrom"));
+        let container = &mut object["spec"]["template"]["spec"]["containers"][1];
+        container["env"][1] = json!({"name": WORLD_SIZE, "value": "6"});
+        assert!(seen(&object).problems[0].contains("twice"));
+        object["metadata"]["annotations"][APPLIED] = json!("{");
+        assert!(seen(&object).problems[0].contains(APPLIED));
+    }
+
+    #[test]
+    fn pods_of_several_ranks_count_as_their_ranks() {
+        let mut object = training(2, "50", "16", "8");
+        let container = &mut object["spec"]["template"]["spec"]["containers"][1];
+        container["resources"]["limits"]["nvidia.com/gpu"] = json!(8);
+        container["env"] = json!([{"name": WORLD_SIZE, "value": "16"}, {"name": LOCAL_WORLD_SIZE, "value": "8"}]);
+        let seen = seen(&object);
+        assert_eq!((seen.layout.replicas, seen.ranks_per_pod, seen.gpus), (Some(16), 8, Some(16)));
+        assert_eq!(seen.layout.local_world_size, None, "without MPS it means the ranks of a node");
+    }
+
+    #[test]
+    fn a_job_of_an_operator_counts_all_its_parts() {
+        let pod = json!({"spec": {"containers": [
+            {"name": "pytorch", "resources": {"limits": {"nvidia.com/gpu": 1}}, "env": [{"name": MPS_PERCENTAGE, "value": "60"}]}
+        ]}});
+        let object = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1},
+            "spec": {"runPolicy": {"suspend": false}, "pytorchReplicaSpecs": {
+                "Master": {"template": pod}, "Worker": {"replicas": 3, "template": pod},
+            }},
+        });
+        let seen = seen(&object);
+        assert_eq!((seen.pods, seen.scaled_pods, seen.layout.mps_thread_percentage), (4, Some(3), Some(60)));
+        assert_eq!((seen.layout.world_size, seen.gpus, seen.suspended), (None, Some(4), false));
+        assert_eq!(seen.containers.len(), 2);
+        assert_eq!(seen.problems, Vec::<String>::new());
+    }
+
+    #[test]
+    fn hostile_objects_are_read_without_harm() {
+        let kind = Kind::find("apps/v1", "StatefulSet").unwrap();
+        assert!(Seen::read(kind, &json!({})).unwrap_err().contains("metadata"));
+        assert!(Seen::read(kind, &json!([1, 2])).is_err());
+        let mut object = training(6, "50", "6", "2");
+        object["spec"] = json!({"replicas": -3, "selector": 7, "template": {"spec": {"containers": {"a": 1}}}});
+        object["status"] = json!("x");
+        object["metadata"]["ownerReferences"] = json!([{"controller": true, "kind": "LeaderWorkerSet", "name": "l"}, 5]);
+        let seen = seen(&object);
+        assert!(seen.problems.iter().any(|p| p.contains("replicas")) && seen.problems.iter().any(|p| p.contains("GPU")));
+        assert_eq!(seen.controlled_by.as_deref(), Some("LeaderWorkerSet/l"));
+    }
+}

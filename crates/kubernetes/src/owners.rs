@@ -1,0 +1,261 @@
+//! Who owns a field, as `metadata.managedFields` has it, and handing fields over. Pure.
+//!
+//! Applying the same value as another manager only makes two owners, and the next other value would be a conflict. So taking
+//! over rewrites the list of owners once, as `kubectl` does when it migrates from client-side apply; no value changes with it,
+//! and nothing is ever forced.
+
+use serde_json::{Map, Value, json};
+
+use crate::kinds::Kind;
+use crate::record::{Field, Former, Owner};
+
+/// The manager of the fields that EADT turns and of its marks.
+pub const MANAGER: &str = "eadt-actuator";
+/// The manager of the record of what was taken over.
+pub const RECORDER: &str = "eadt-takeover";
+
+/// Managers whose entries belong to EADT.
+pub fn is_ours(manager: &str) -> bool {
+    manager == MANAGER || manager == RECORDER
+}
+
+/// The owners of a field other than EADT.
+pub fn of(managed_fields: &Value, kind: &Kind, field: &Field) -> Vec<Owner> {
+    let path = path(kind, field);
+    let mut owners: Vec<_> = entries(managed_fields)
+        .filter(|entry| entry["manager"].as_str().is_some_and(|manager| !is_ours(manager)))
+        .filter(|entry| find(&entry["fieldsV1"], &path).is_some())
+        .filter_map(owner)
+        .collect();
+    owners.sort();
+    owners.dedup();
+    owners
+}
+
+/// The list of owners after EADT took these fields over.
+pub fn taken(managed_fields: &Value, kind: &Kind, fields: &[Field], time: &str) -> Value {
+    let mut list: Vec<Value> = entries(managed_fields).filter(|entry| entry.is_object()).cloned().collect();
+    let mut mine = list.iter().find(|entry| is(entry, MANAGER, "Apply")).map_or_else(|| json!({}), |e| e["fieldsV1"].clone());
+    list.retain(|entry| !is(entry, MANAGER, "Apply"));
+    for field in fields {
+        let path = path(kind, field);
+        for entry in &mut list {
+            remove(&mut entry["fieldsV1"], &path);
+        }
+        insert(&mut mine, &path);
+    }
+    list.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
+    list.push(json!({
+        "manager": MANAGER, "operation": "Apply", "apiVersion": kind.api_version(), "time": time,
+        "fieldsType": "FieldsV1", "fieldsV1": mine,
+    }));
+    list.into()
+}
+
+/// The list of owners after EADT let go of everything: the fields are again their former owners'.
+pub fn returned(managed_fields: &Value, kind: &Kind, former: &[Former], time: &str) -> Value {
+    let mut list: Vec<Value> =
+        entries(managed_fields).filter(|entry| !entry["manager"].as_str().is_some_and(is_ours)).cloned().collect();
+    for Former { field, value, owners } in former {
+        // What somebody else owns by now stays theirs, and what was not there has no owner.
+        if value.is_none() || !of(managed_fields, kind, field).is_empty() {
+            continue;
+        }
+        let path = path(kind, field);
+        for owner in owners {
+            let place = list.iter_mut().position(|entry| is(entry, &owner.manager, &owner.operation));
+            let place = place.unwrap_or_else(|| {
+                list.push(json!({
+                    "manager": owner.manager, "operation": owner.operation, "apiVersion": kind.api_version(), "time": time,
+                    "fieldsType": "FieldsV1", "fieldsV1": {},
+                }));
+                list.len() - 1
+            });
+            insert(&mut list[place]["fieldsV1"], &path);
+        }
+    }
+    list.into()
+}
+
+fn entries(managed_fields: &Value) -> impl Iterator<Item = &Value> {
+    managed_fields.as_array().into_iter().flatten()
+}
+
+fn owner(entry: &Value) -> Option<Owner> {
+    Some(Owner { manager: entry["manager"].as_str()?.to_owned(), operation: entry["operation"].as_str()?.to_owned() })
+}
+
+fn is(entry: &Value, manager: &str, operation: &str) -> bool {
+    entry["manager"] == manager && entry["operation"] == operation && entry["subresource"].as_str().is_none_or(str::is_empty)
+}
+
+/// A field's path in `fieldsV1`. Keys of list items hold JSON, so they are compared as such.
+fn path(kind: &Kind, field: &Field) -> Vec<Part> {
+    let name = |name: &str| Part::Field(name.to_owned());
+    match field {
+        Field::Replicas => kind.scaled.unwrap_or_default().iter().map(|step| name(step)).collect(),
+        Field::Variable { template, container, name: variable } => {
+            let mut path: Vec<_> = template.split('.').map(name).collect();
+            path.extend([name("spec"), name("containers"), Part::Item(container.clone())]);
+            path.extend([name("env"), Part::Item(variable.clone()), name("value")]);
+            path
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Part {
+    Field(String),
+    /// An item of a list that merges by name.
+    Item(String),
+}
+
+impl Part {
+    fn is(&self, key: &str) -> bool {
+        match self {
+            Self::Field(name) => key.strip_prefix("f:") == Some(name),
+            Self::Item(name) => {
+                key.strip_prefix("k:").and_then(|key| serde_json::from_str::<Value>(key).ok()) == Some(json!({"name": name}))
+            }
+        }
+    }
+
+    fn key(&self) -> String {
+        match self {
+            Self::Field(name) => format!("f:{name}"),
+            Self::Item(name) => format!("k:{}", json!({"name": name})),
+        }
+    }
+}
+
+fn find<'a>(fields: &'a Value, path: &[Part]) -> Option<&'a Value> {
+    let Some((first, rest)) = path.split_first() else { return Some(fields) };
+    let (_, below) = fields.as_object()?.iter().find(|(key, _)| first.is(key))?;
+    find(below, rest)
+}
+
+/// Removes a field, and what is left empty on the way to it.
+fn remove(fields: &mut Value, path: &[Part]) {
+    let (Some((first, rest)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return };
+    let Some(key) = map.keys().find(|key| first.is(key)).cloned() else { return };
+    let below = &mut map[&key];
+    remove(below, rest);
+    // A list item that was owned for this value only: its key and its existence go with it.
+    let only_itself = |map: &Map<String, Value>| map.keys().all(|key| key == "." || key == "f:name");
+    let empty = match below.as_object() {
+        Some(map) if matches!(first, Part::Item(_)) && rest.len() == 1 => only_itself(map),
+        Some(map) => map.is_empty() && !rest.is_empty(),
+        None => false,
+    };
+    if rest.is_empty() || empty {
+        map.remove(&key);
+    }
+}
+
+fn insert(fields: &mut Value, path: &[Part]) {
+    if !fields.is_object() {
+        *fields = json!({});
+    }
+    let (Some((first, rest)), Some(map)) = (path.split_first(), fields.as_object_mut()) else { return };
+    let key = map.keys().find(|key| first.is(key)).cloned().unwrap_or_else(|| first.key());
+    let below = map.entry(key).or_insert_with(|| json!({}));
+    if matches!(first, Part::Item(_)) {
+        below["."] = json!({});
+        below["f:name"] = json!({});
+    }
+    insert(below, rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::{MPS_PERCENTAGE, WORLD_SIZE};
+
+    fn kind() -> &'static Kind {
+        Kind::find("apps/v1", "StatefulSet").unwrap()
+    }
+
+    fn variable(name: &str) -> Field {
+        Field::Variable { template: "spec.template".into(), container: "train".into(), name: name.into() }
+    }
+
+    fn entry(manager: &str, operation: &str, fields: &Value) -> Value {
+        json!({"manager": manager, "operation": operation, "apiVersion": "apps/v1", "fieldsType": "FieldsV1",
+            "time": "2026-01-01T00:00:00Z", "fieldsV1": fields})
+    }
+
+    fn variables(names: &[&str]) -> Value {
+        let items = names.iter().map(|n| (format!("k:{{\"name\":\"{n}\"}}"), json!({".": {}, "f:name": {}, "f:value": {}})));
+        let mut env: Map<String, Value> = items.collect();
+        env.insert(".".into(), json!({}));
+        json!({"f:spec": {"f:containers": {"k:{\"name\":\"train\"}": {".": {}, "f:name": {}, "f:image": {}, "f:env": env}}}})
+    }
+
+    fn managed() -> Value {
+        let kubectl = json!({"f:spec": {"f:replicas": {}, "f:template": variables(&["DATA", MPS_PERCENTAGE, WORLD_SIZE])}});
+        let mut status = entry("kube-controller-manager", "Update", &json!({"f:status": {"f:replicas": {}}}));
+        status["subresource"] = json!("status");
+        json!([
+            entry("kubectl-client-side-apply", "Update", &kubectl),
+            entry("hpa", "Update", &json!({"f:spec": {"f:replicas": {}}})),
+            status
+        ])
+    }
+
+    #[test]
+    fn owners_are_found_by_field() {
+        let names = |field: &Field| of(&managed(), kind(), field).into_iter().map(|owner| owner.manager).collect::<Vec<_>>();
+        assert_eq!(names(&variable(MPS_PERCENTAGE)), ["kubectl-client-side-apply"]);
+        assert_eq!(names(&Field::Replicas), ["hpa", "kubectl-client-side-apply"]);
+        assert_eq!(names(&variable("OTHER")), Vec::<String>::new());
+    }
+
+    #[test]
+    fn taking_over_takes_exactly_the_fields_and_returning_gives_them_back() {
+        let fields = [Field::Replicas, variable(MPS_PERCENTAGE), variable(WORLD_SIZE)];
+        let former: Vec<_> = fields
+            .iter()
+            .map(|field| Former { field: field.clone(), value: Some("6".into()), owners: of(&managed(), kind(), field) })
+            .collect();
+        let after = taken(&managed(), kind(), &fields, "2026-02-02T00:00:00Z");
+        for field in &fields {
+            assert_eq!(of(&after, kind(), field), [], "{field} has no other owner");
+            let mine = entries(&after).find(|entry| is(entry, MANAGER, "Apply")).unwrap();
+            assert!(find(&mine["fieldsV1"], &path(kind(), field)).is_some(), "{field} is EADT's");
+        }
+        assert_eq!(of(&after, kind(), &variable("DATA"))[0].manager, "kubectl-client-side-apply", "the rest stays");
+        assert!(!entries(&after).any(|entry| entry["manager"] == "hpa"), "who owned nothing else is no owner any more");
+        assert!(entries(&after).any(|entry| entry["subresource"] == "status"));
+        assert_eq!(taken(&after, kind(), &fields, "2026-02-02T00:00:00Z"), after, "once more is no change");
+
+        let back = returned(&after, kind(), &former, "2026-01-01T00:00:00Z");
+        for former in &former {
+            assert_eq!(of(&back, kind(), &former.field), former.owners);
+        }
+        let sorted = |list: &Value| {
+            let mut all: Vec<_> = entries(list).map(ToString::to_string).collect();
+            all.sort();
+            all
+        };
+        assert_eq!(sorted(&back), sorted(&managed()));
+    }
+
+    #[test]
+    fn what_somebody_took_back_stays_theirs() {
+        let former =
+            [Former { field: Field::Replicas, value: Some("6".into()), owners: of(&managed(), kind(), &Field::Replicas) }];
+        let mut after = taken(&managed(), kind(), &[Field::Replicas], "2026-02-02T00:00:00Z");
+        after.as_array_mut().unwrap().push(entry("flux", "Apply", &json!({"f:spec": {"f:replicas": {}}})));
+        let back = returned(&after, kind(), &former, "2026-02-02T00:00:00Z");
+        assert_eq!(of(&back, kind(), &Field::Replicas).into_iter().map(|o| o.manager).collect::<Vec<_>>(), ["flux"]);
+    }
+
+    #[test]
+    fn hostile_lists_do_no_harm() {
+        for list in [json!(null), json!("x"), json!([1, {"manager": 3}, {"manager": "m", "fieldsV1": [1]}])] {
+            assert_eq!(of(&list, kind(), &Field::Replicas), []);
+            let after = taken(&list, kind(), &[Field::Replicas], "2026-02-02T00:00:00Z");
+            assert!(entries(&after).any(|entry| is(entry, MANAGER, "Apply")));
+        }
+    }
+}
