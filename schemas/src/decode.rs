@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 
 use crate::v1::{
-    Actuation, Bounds, DeadLetterReason, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Layout, Model,
-    TrainingProgress, Workload,
+    Actuation, Bounds, DeadLetterReason, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Layout,
+    Model, TrainingProgress, Workload,
 };
 use crate::{EventTime, fast};
 
@@ -292,11 +292,45 @@ impl Check for DeviceIntent {
         within("power_limit_watts", self.power_limit_watts, 0.0, MAX_WATTS)?;
         within("sm_clock_mhz", self.sm_clock_mhz, 0.0, MAX_MHZ)?;
         percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
+        for setting in self.devices.iter().flatten() {
+            text("devices.device", setting.device.as_deref())?;
+            text("devices.decision_id", setting.decision_id.as_deref())?;
+            setting.workload.as_deref().map_or(Ok(()), workload)?;
+            within("devices.power_limit_watts", setting.power_limit_watts, 0.0, MAX_WATTS)?;
+            within("devices.sm_clock_mhz", setting.sm_clock_mhz, 0.0, MAX_MHZ)?;
+        }
+        for tenant in self.mps_tenants.iter().flatten() {
+            workload(&tenant.workload)?;
+        }
         // A device is given back in the end: at most after a year.
         if self.time_to_live_seconds <= 0.0 {
             return Err(Refusal::invalid("time_to_live_seconds", "missing or not above 0"));
         }
         within("time_to_live_seconds", Some(self.time_to_live_seconds), 0.0, 31_536_000.0)
+    }
+}
+
+impl Check for DeviceState {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("node", &self.node)?;
+        text("agent_version", Some(&self.agent_version))?;
+        text("decision_id", self.decision_id.as_deref())?;
+        percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
+        for device in &self.devices {
+            name("devices.device", &device.device)?;
+            text("devices.gpu_model", device.gpu_model.as_deref())?;
+            text("devices.decision_id", device.decision_id.as_deref())?;
+            within("devices.power_limit_watts", device.power_limit_watts, 0.0, MAX_WATTS)?;
+            within("devices.original_power_limit_watts", device.original_power_limit_watts, 0.0, MAX_WATTS)?;
+            within("devices.power_limit_watts_min", device.power_limit_watts_min, 0.0, MAX_WATTS)?;
+            within("devices.power_limit_watts_max", device.power_limit_watts_max, 0.0, MAX_WATTS)?;
+            within("devices.default_power_limit_watts", device.default_power_limit_watts, 0.0, MAX_WATTS)?;
+            within("devices.sm_clock_mhz", device.sm_clock_mhz, 0.0, MAX_MHZ)?;
+            within("devices.sm_clock_mhz_min", device.sm_clock_mhz_min, 0.0, MAX_MHZ)?;
+            within("devices.sm_clock_mhz_max", device.sm_clock_mhz_max, 0.0, MAX_MHZ)?;
+        }
+        Ok(())
     }
 }
 

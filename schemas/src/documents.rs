@@ -14,7 +14,7 @@ use crate::{EventType, Topic};
 
 /// The event types whose values have a schema. The others are opaque (state), empty (heartbeats) or somebody
 /// else's bytes (dead letters).
-pub const WITH_SCHEMA: [EventType; 9] = [
+pub const WITH_SCHEMA: [EventType; 10] = [
     EventType::GpuTelemetry,
     EventType::TrainingProgress,
     EventType::Workload,
@@ -23,6 +23,7 @@ pub const WITH_SCHEMA: [EventType; 9] = [
     EventType::Actuation,
     EventType::Directive,
     EventType::DeviceIntent,
+    EventType::DeviceState,
     EventType::Model,
 ];
 
@@ -47,6 +48,7 @@ pub fn schema(kind: EventType) -> Option<Value> {
         EventType::Actuation => schemars::schema_for!(v1::Actuation),
         EventType::Directive => schemars::schema_for!(v1::Directive),
         EventType::DeviceIntent => schemars::schema_for!(v1::DeviceIntent),
+        EventType::DeviceState => schemars::schema_for!(v1::DeviceState),
         EventType::Model => schemars::schema_for!(v1::Model),
         EventType::DeadLetter | EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => return None,
     };
@@ -89,6 +91,9 @@ fn tidy(schema: &mut Value) {
     }
     for key in ["anyOf", "oneOf"] {
         object.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().for_each(tidy);
+    }
+    if let Some(items) = object.get_mut("items") {
+        tidy(items);
     }
     object.get_mut("$defs").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut).for_each(tidy);
 }
@@ -234,7 +239,7 @@ const fn key_of(topic: Topic) -> &'static str {
     match topic {
         Topic::GpuTelemetry => "workload, or the device where it runs none",
         Topic::EfficiencyWindows => "workload, `gpus` for devices without one",
-        Topic::DeviceIntents => "node",
+        Topic::DeviceIntents | Topic::DeviceStates => "node",
         Topic::Models => "model name",
         Topic::DeadLetters => "source topic",
         Topic::ProcessorState => "private, begins with the workload",
@@ -248,6 +253,7 @@ const fn written_by(topic: Topic) -> &'static str {
         Topic::GpuTelemetry | Topic::TrainingProgress => "collector, simulator",
         Topic::Workloads | Topic::Actuations | Topic::Directives | Topic::DeviceIntents => "actuator",
         Topic::EfficiencyWindows | Topic::Decisions | Topic::ProcessorState => "processor",
+        Topic::DeviceStates => "node agent",
         Topic::Models => "optimizer",
         Topic::DeadLetters => "every reader",
         Topic::SimulatorState => "simulator",
@@ -281,6 +287,7 @@ fn kind_of(field: &Value) -> String {
         return "time".to_owned();
     }
     match &field["type"] {
+        _ if field["items"].is_object() => format!("list of {}", kind_of(&field["items"])),
         Value::String(one) if one == "object" => format!("object of {}", kind_of(&field["additionalProperties"])),
         Value::String(one) => one.clone(),
         Value::Array(several) => {

@@ -13,6 +13,7 @@ pub enum EventType {
     Actuation,
     Directive,
     DeviceIntent,
+    DeviceState,
     Model,
     DeadLetter,
     ProcessorState,
@@ -22,7 +23,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workload,
@@ -31,6 +32,7 @@ impl EventType {
         Self::Actuation,
         Self::Directive,
         Self::DeviceIntent,
+        Self::DeviceState,
         Self::Model,
         Self::DeadLetter,
         Self::ProcessorState,
@@ -49,6 +51,7 @@ impl EventType {
             Self::Actuation => "io.eadt.actuation.v1",
             Self::Directive => "io.eadt.directive.v1",
             Self::DeviceIntent => "io.eadt.device-intent.v1",
+            Self::DeviceState => "io.eadt.device-state.v1",
             Self::Model => "io.eadt.model.v1",
             Self::DeadLetter => "io.eadt.dead-letter.v1",
             Self::ProcessorState => "io.eadt.processor-state.v1",
@@ -77,6 +80,7 @@ impl EventType {
             Topic::Actuations => Self::Actuation,
             Topic::Directives => Self::Directive,
             Topic::DeviceIntents => Self::DeviceIntent,
+            Topic::DeviceStates => Self::DeviceState,
             Topic::Models => Self::Model,
             Topic::DeadLetters => Self::DeadLetter,
             Topic::ProcessorState => Self::ProcessorState,

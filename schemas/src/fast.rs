@@ -5,7 +5,7 @@
 //! reads a value differently; tests try both on the same bytes.
 
 use crate::EventTime;
-use crate::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
+use crate::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
 
 /// The whole value, checked once to be UTF-8, and what is left to read of it.
 struct Cursor<'a>(&'a [u8], &'a str);
@@ -240,6 +240,15 @@ macro_rules! names {
 
 names!(Meter, "gpu" => Gpu, "module" => Module, "node" => Node, "wall" => Wall);
 names!(Origin, "measured" => Measured, "imported" => Imported, "simulated" => Simulated);
+names!(
+    ShareMethod,
+    "process_utilization" => ProcessUtilization,
+    "profiling" => Profiling,
+    "mps_percentage" => MpsPercentage,
+    "mig_slices" => MigSlices,
+    "equal" => Equal,
+    "assigned" => Assigned
+);
 names!(Phase, "started" => Started, "progress" => Progress, "finished" => Finished);
 names!(Scope, "global" => Global, "rank" => Rank);
 
@@ -285,6 +294,7 @@ fields!(
     last,
     tenure,
     share,
+    share_method,
     tenants,
     power_watts,
     power_average_watts,

@@ -21,6 +21,8 @@ pub enum Topic {
     Directives,
     #[serde(rename = "device-intents.v1")]
     DeviceIntents,
+    #[serde(rename = "device-states.v1")]
+    DeviceStates,
     #[serde(rename = "models.v1")]
     Models,
     #[serde(rename = "dead-letters.v1")]
@@ -42,7 +44,7 @@ pub enum Cleanup {
 }
 
 impl Topic {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workloads,
@@ -51,6 +53,7 @@ impl Topic {
         Self::Actuations,
         Self::Directives,
         Self::DeviceIntents,
+        Self::DeviceStates,
         Self::Models,
         Self::DeadLetters,
         Self::ProcessorState,
@@ -72,6 +75,7 @@ impl Topic {
             Self::Actuations => "actuations.v1",
             Self::Directives => "directives.v1",
             Self::DeviceIntents => "device-intents.v1",
+            Self::DeviceStates => "device-states.v1",
             Self::Models => "models.v1",
             Self::DeadLetters => "dead-letters.v1",
             Self::ProcessorState => "processor-state.v1",
@@ -92,6 +96,7 @@ impl Topic {
             Self::Workloads
             | Self::Directives
             | Self::DeviceIntents
+            | Self::DeviceStates
             | Self::Models
             | Self::ProcessorState
             | Self::SimulatorState => Cleanup::Compact,

@@ -1,7 +1,9 @@
 //! What a hostile or broken sender may send: refused with a reason, or read without harm; never a panic.
 
 use eadt_schemas::decode::MAX_VALUE_BYTES;
-use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload};
+use eadt_schemas::v1::{
+    DeadLetterReason, Decision, DeviceIntent, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+};
 use eadt_schemas::{LoggedEvent, Refusal, decode};
 use proptest::prelude::*;
 
@@ -63,6 +65,31 @@ fn wrong_shapes() {
     refused(",\"node\":7", DeadLetterReason::Malformed, "invalid type");
     refused(",\"meter\":\"moon\"", DeadLetterReason::Malformed, "unknown variant");
     refused(",\"last\":1", DeadLetterReason::Malformed, "invalid type");
+}
+
+#[test]
+fn each_entry_of_a_nodes_intent_is_checked() {
+    let intent = |entry: &str| {
+        let text = format!(
+            r#"{{"time":"2026-01-02T03:04:05Z","node":"n","decision_id":"d","time_to_live_seconds":60,"devices":[{{}},{entry}]}}"#
+        );
+        decode::<DeviceIntent>(text.as_bytes())
+    };
+    assert_eq!(
+        intent(r#"{"device":"GPU-1","power_limit_watts":300}"#).unwrap().devices.unwrap()[1].power_limit_watts,
+        Some(300.0)
+    );
+    for (entry, says) in [
+        (r#"{"power_limit_watts":-1}"#, "field devices.power_limit_watts: -1 is not between"),
+        (r#"{"sm_clock_mhz":1e6}"#, "field devices.sm_clock_mhz"),
+        (r#"{"workload":"no-slash"}"#, "is not namespace/name"),
+        (r#"{"device":"a\u0000"}"#, "field devices.device: contains a control character"),
+        (r#"["GPU-1",null,null,300]"#, "expected an object"),
+        ("7", "expected an object"),
+    ] {
+        let refusal = intent(entry).expect_err(entry);
+        assert!(refusal.detail.contains(says), "{entry}: {refusal}");
+    }
 }
 
 #[test]

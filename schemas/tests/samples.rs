@@ -22,6 +22,7 @@ fn decode_as(kind: EventType, value: &[u8]) -> Result<Value, Refusal> {
         EventType::Actuation => through::<v1::Actuation>(value),
         EventType::Directive => through::<v1::Directive>(value),
         EventType::DeviceIntent => through::<v1::DeviceIntent>(value),
+        EventType::DeviceState => through::<v1::DeviceState>(value),
         EventType::Model => through::<v1::Model>(value),
         other => panic!("{} has no schema", other.name()),
     }

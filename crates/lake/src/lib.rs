@@ -18,6 +18,7 @@ mod plan;
 mod rebuild;
 mod row;
 mod store;
+mod table;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -28,4 +29,5 @@ pub use error::{LakeError, Result};
 pub use events::{Events, read_actuations, read_decisions, read_events, read_windows};
 pub use layout::FileName;
 pub use row::{Header, NotARow, NotJson, Row};
+pub use table::{TableCells, TableColumn, write_table};
 pub use writer::{Limits, Writer, Written};

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use eadt_schemas::v1::{
-    Actuation, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+    Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
 use eadt_schemas::{EventType, Topic};
 use schemars::JsonSchema;
@@ -183,6 +183,7 @@ fn build(topic: Topic) -> Plan {
         EventType::Actuation => fields_of::<Actuation>(&mut columns),
         EventType::Directive => fields_of::<Directive>(&mut columns),
         EventType::DeviceIntent => fields_of::<DeviceIntent>(&mut columns),
+        EventType::DeviceState => fields_of::<DeviceState>(&mut columns),
         EventType::Model => fields_of::<Model>(&mut columns),
         EventType::DeadLetter => {
             for (header, name, kind, description) in DEAD_LETTER {
@@ -330,6 +331,11 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         visitor.visit_some(self)
     }
 
+    /// A type behind a reader that takes nothing but objects.
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Probed> {
+        visitor.visit_newtype_struct(self)
+    }
+
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -344,7 +350,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        newtype_struct seq tuple tuple_struct enum identifier ignored_any
     }
 }
 

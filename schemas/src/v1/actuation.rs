@@ -81,38 +81,3 @@ pub struct Directive {
     /// Write a checkpoint now.
     pub checkpoint_now: bool,
 }
-
-/// What a node agent is asked to set on its node. Key: the node.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(default)]
-#[schemars(extend("required" = ["time", "node", "decision_id", "time_to_live_seconds"]))]
-pub struct DeviceIntent {
-    /// When it was asked.
-    #[serde(default = "EventTime::missing")]
-    pub time: EventTime,
-    /// The node whose agent is asked.
-    #[schemars(length(min = 1, max = 253))]
-    pub node: String,
-    /// The decision that asks for it.
-    #[schemars(length(min = 1, max = 253))]
-    pub decision_id: String,
-    /// GPU UUID; absent: every GPU of the node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
-    pub device: Option<String>,
-    /// Power cap to set; absent: left alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 10_000_000))]
-    pub power_limit_watts: Option<f64>,
-    /// Upper bound of the SM clock to set; absent: left alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 100_000))]
-    pub sm_clock_mhz: Option<f64>,
-    /// Default thread percentage of the MPS daemon to set; absent: left alone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 100))]
-    pub mps_default_thread_percentage: Option<u32>,
-    /// The agent restores the device this long after `time` unless a newer intent arrives.
-    #[schemars(range(max = 31_536_000), extend("exclusiveMinimum" = 0))]
-    pub time_to_live_seconds: f64,
-}

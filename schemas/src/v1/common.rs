@@ -34,6 +34,25 @@ pub enum Origin {
     Simulated,
 }
 
+/// How the share of a GPU that several workloads use was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareMethod {
+    /// Time in which each process used the SMs, as NVML has it: for GPUs shared by time.
+    ProcessUtilization,
+    /// Activity of each GPU instance, as DCGM's profiling has it: for MIG.
+    Profiling,
+    /// Thread percentages of MPS clients; what they leave of the GPU is nobody's.
+    MpsPercentage,
+    /// Slices of MIG instances; those of no instance are nobody's.
+    MigSlices,
+    /// No signal tells the workloads apart: each has as much as the others.
+    #[default]
+    Equal,
+    /// Given by whoever assigned the GPU.
+    Assigned,
+}
+
 /// How a workload is laid out: what the controllers change. Absent knobs are not known or not turned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Layout {
@@ -71,19 +90,39 @@ pub(super) fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserialize
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
             T::deserialize(de::value::MapAccessDeserializer::new(map))
         }
+        // No format does this for a map: it is for those who ask a type for its fields.
+        fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+            T::deserialize(deserializer)
+        }
     }
     deserializer.deserialize_map(Visitor(PhantomData))
 }
 
+/// Reads as [`object`].
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        object(deserializer).map(Self)
+    }
+}
+
 /// As [`object`], where it may be absent or null.
 pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    struct Object<T>(T);
-    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-            object(deserializer).map(Self)
-        }
-    }
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|object| object.0))
+}
+
+/// A list whose entries are read as [`object`].
+pub(super) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    Ok(Vec::<Object<T>>::deserialize(deserializer)?.into_iter().map(|object| object.0).collect())
+}
+
+/// As [`objects`], where it may be absent or null.
+pub(super) fn optional_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    deserializer: D,
+) -> Result<Option<Vec<T>>, D::Error> {
+    let list = Option::<Vec<Object<T>>>::deserialize(deserializer)?;
+    Ok(list.map(|list| list.into_iter().map(|object| object.0).collect()))
 }
 
 /// Reads a map of numbers and refuses a name that stands twice: which of the two was meant is unknown.

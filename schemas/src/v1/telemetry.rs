@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Meter, Origin};
+use super::{Meter, Origin, ShareMethod};
 use crate::EventTime;
 
 /// One sample of one device. Key: the workload, or the device where it runs none.
@@ -45,10 +45,14 @@ pub struct GpuTelemetry {
     /// Number of the device's stay with this workload; differences are taken within one tenure only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenure: Option<u64>,
-    /// Part of the device's power attributed to this workload, 0 to 1; absent: all of it.
+    /// Part of the device's power attributed to this workload, 0 to 1; absent: all of it. Shares of one device at one instant sum
+    /// to 1 at most; what is left goes to an event without workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1))]
     pub share: Option<f64>,
+    /// How the share was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share_method: Option<ShareMethod>,
     /// Number of workloads that share the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenants: Option<u32>,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{
-    Actuation, Decision, DeviceIntent, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+    Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
 use proptest::collection::vec;
@@ -46,7 +46,7 @@ macro_rules! events {
 events! {
     GpuTelemetry => GpuTelemetry, TrainingProgress => TrainingProgress, Workload => Workloads,
     EfficiencyWindow => EfficiencyWindows, Decision => Decisions, Actuation => Actuations, Directive => Directives,
-    DeviceIntent => DeviceIntents, Model => Models
+    DeviceIntent => DeviceIntents, DeviceState => DeviceStates, Model => Models
 }
 
 struct Of<T>(std::marker::PhantomData<T>);
@@ -105,6 +105,7 @@ fn full(root: &Value, schema: &Value) -> Value {
         Some("integer") => json!(7),
         Some("number") => json!(0.5),
         Some("boolean") => json!(true),
+        Some("array") => json!([full(root, &schema["items"])]),
         _ => json!({"a_watts": 1.5}),
     }
 }

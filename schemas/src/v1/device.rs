@@ -1,0 +1,207 @@
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::EventTime;
+
+/// Everything that a node agent is asked to hold on its node. Key: the node.
+///
+/// The last event of a node is all there is: what an earlier one asked for and this one does not is put back. The topic keeps
+/// one event a node, so one event a device would lose all devices but one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+#[schemars(extend("required" = ["time", "node", "decision_id", "time_to_live_seconds"]))]
+pub struct DeviceIntent {
+    /// When it was asked.
+    #[serde(default = "EventTime::missing")]
+    pub time: EventTime,
+    /// The node whose agent is asked.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// The last decision that changed anything here.
+    #[schemars(length(min = 1, max = 253))]
+    pub decision_id: String,
+    /// Short form of `devices` with one entry: GPU UUID; absent: every GPU of the node. Not looked at beside `devices`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub device: Option<String>,
+    /// Short form of `devices` with one entry: power cap to set; absent: left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub power_limit_watts: Option<f64>,
+    /// Short form of `devices` with one entry: upper bound of the SM clock to set; absent: left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz: Option<f64>,
+    /// Default thread percentage of the node's MPS daemons to set; absent: left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub mps_default_thread_percentage: Option<u32>,
+    /// The agent restores everything this long after `time` unless a newer intent arrives.
+    #[schemars(range(max = 31_536_000), extend("exclusiveMinimum" = 0))]
+    pub time_to_live_seconds: f64,
+    /// What is asked of each device; empty: put everything back. Absent: the short form holds.
+    #[serde(deserialize_with = "super::common::optional_objects", skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Vec<DeviceSetting>>,
+    /// Every workload that has a pod with a GPU on this node, and whether its policy allows another MPS default. The default
+    /// is changed only where there is at least one and all allow it.
+    #[serde(deserialize_with = "super::common::optional_objects", skip_serializing_if = "Option::is_none")]
+    pub mps_tenants: Option<Vec<MpsTenant>>,
+}
+
+/// What is asked of one device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct DeviceSetting {
+    /// GPU UUID; absent: every GPU of the node that no other entry names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub device: Option<String>,
+    /// The workload whose policy asks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
+    pub workload: Option<String>,
+    /// The decision that asks for it; absent: the event's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub decision_id: Option<String>,
+    /// Power cap to set; absent: left alone, or put back where an earlier intent set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub power_limit_watts: Option<f64>,
+    /// Upper bound of the SM clock to set; absent: left alone, or put back where an earlier intent set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz: Option<f64>,
+}
+
+/// A workload that shares a node's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct MpsTenant {
+    /// `namespace/name`.
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
+    pub workload: String,
+    /// Its policy allows that the default thread percentage of MPS changes. Without a policy it does not.
+    pub allows_default_change: bool,
+}
+
+/// Where one setting of a device stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum SettingOutcome {
+    /// Nothing is asked and nothing was changed.
+    #[default]
+    Untouched,
+    /// What was asked is in force.
+    Held,
+    /// What was asked is not done, or no longer; the reason says why.
+    Refused,
+    /// Somebody else changed it after the agent did: left as it is until another value is asked for.
+    ChangedByOthers,
+    /// Nothing is asked any more, and the original value is back.
+    Restored,
+    /// The device does not do it, or does not answer; it is tried again.
+    Failed,
+}
+
+/// What a node agent holds, what it refused, and what its devices allow. Key: the node.
+///
+/// Written when anything of it changes, and every minute. The actuator learns from it what became of its intents.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+#[schemars(extend("required" = ["time", "node"]))]
+pub struct DeviceState {
+    /// When it was so.
+    #[serde(default = "EventTime::missing")]
+    pub time: EventTime,
+    /// The agent's node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// Version of the agent.
+    #[schemars(length(max = 253))]
+    pub agent_version: String,
+    /// The agent has stopped after this, its settings put back where devices answered: nothing more comes from it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub stopped: bool,
+    /// `time` of the intent that this answers; absent: there has been none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intent_time: Option<EventTime>,
+    /// `decision_id` of that intent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub decision_id: Option<String>,
+    /// When everything is put back unless a newer intent arrives; absent: no intent is live.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_until: Option<EventTime>,
+    /// The node's devices; one that never answered has no UUID yet and is missing.
+    #[serde(deserialize_with = "super::common::objects")]
+    pub devices: Vec<DeviceReport>,
+    /// Where the default thread percentage of the node's MPS daemons stands.
+    pub mps_default_outcome: SettingOutcome,
+    /// In words; empty where there is nothing to explain.
+    pub mps_default_reason: String,
+    /// The default in force; absent: no daemon answers, or daemons differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub mps_default_thread_percentage: Option<u32>,
+}
+
+/// One device as its node agent sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct DeviceReport {
+    /// GPU UUID.
+    #[schemars(length(min = 1, max = 253))]
+    pub device: String,
+    /// Index of the GPU on its node, as NVML counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_index: Option<u32>,
+    /// Product name, as the driver reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub gpu_model: Option<String>,
+    /// The decision behind what is asked of it now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub decision_id: Option<String>,
+    /// Where the power cap stands.
+    pub power_limit_outcome: SettingOutcome,
+    /// In words; empty where there is nothing to explain.
+    pub power_limit_reason: String,
+    /// The power cap in force, whoever set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub power_limit_watts: Option<f64>,
+    /// The cap that will be put back; absent: none was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub original_power_limit_watts: Option<f64>,
+    /// The least cap that the device takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub power_limit_watts_min: Option<f64>,
+    /// The greatest cap that the device takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub power_limit_watts_max: Option<f64>,
+    /// The board's default cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub default_power_limit_watts: Option<f64>,
+    /// Where the bound of the SM clock stands.
+    pub sm_clock_outcome: SettingOutcome,
+    /// In words; empty where there is nothing to explain.
+    pub sm_clock_reason: String,
+    /// The upper bound of the SM clock that the agent holds; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz: Option<f64>,
+    /// The least bound that the device takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz_min: Option<f64>,
+    /// The greatest bound that the device takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz_max: Option<f64>,
+}
