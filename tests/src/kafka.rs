@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::{INSTALL, cache};
+
 const POM: &str = include_str!("../kafka/pom.xml");
 const SERVER: &str = include_str!("../kafka/server.properties");
-const INSTALL: &str = "`cargo xtask test --install` installs what the tests need";
 /// Small and quick to start; a benchmark drops the tier limit.
 const JVM: [&str; 7] = [
     "-Xms64m",
@@ -81,9 +82,9 @@ impl Kafka {
         let name = format!("eadt-kafka-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(&name);
         fs::create_dir_all(&dir)?;
-        let logs = cache()?.join("kafka-logs");
+        let logs = cache::folder()?.join("kafka-logs");
         fs::create_dir_all(&logs)?;
-        forget_old_logs(&logs);
+        cache::keep_newest(&logs, 30);
         let (port, controller_port) = free_ports()?;
         let mut properties = SERVER
             .replace("@PORT@", &port.to_string())
@@ -258,24 +259,13 @@ fn free_ports() -> Result<(u16, u16)> {
     Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
-fn cache() -> Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("EADT_CACHE") {
-        return Ok(dir.into());
-    }
-    let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let user = user.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
-    Ok(user
-        .context("neither HOME nor XDG_CACHE_HOME is set: set EADT_CACHE to a folder for the jars of Apache Kafka")?
-        .join("eadt"))
-}
-
 fn version() -> &'static str {
     POM.split("<kafka.version>").nth(1).and_then(|rest| rest.split('<').next()).expect("the pom names a version")
 }
 
 /// The folder with Kafka's jars, fetched by Maven where they are not there yet. Safe to call from several processes at once.
 pub fn fetch() -> Result<PathBuf> {
-    let cache = cache()?;
+    let cache = cache::folder()?;
     let jars = cache.join(format!("kafka-{}", version()));
     if jars.join(".complete").exists() {
         return Ok(jars);
@@ -300,17 +290,4 @@ pub fn fetch() -> Result<PathBuf> {
     ensure!(output.status.success(), "fetching Apache Kafka {} with Maven failed: {}", version(), said());
     fs::write(jars.join(".complete"), "")?;
     Ok(jars)
-}
-
-/// Keeps the logs of the last runs.
-fn forget_old_logs(logs: &Path) {
-    let Ok(entries) = fs::read_dir(logs) else { return };
-    let mut by_age: Vec<_> =
-        entries.flatten().filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).collect();
-    by_age.sort();
-    let old = by_age.len().saturating_sub(30);
-    for (_, path) in &by_age[..old] {
-        // Another test process may have removed it already.
-        drop(fs::remove_file(path));
-    }
 }

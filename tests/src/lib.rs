@@ -1,8 +1,14 @@
-//! What the tests that need real parts share: a real Apache Kafka on free ports of this machine.
+//! What the tests that need real parts share: a real Apache Kafka and a real Kubernetes control plane on free ports of this machine.
 //!
-//! In: `java` and `mvn`. Out: a running broker, gone when the test process is gone, however it ends. Jars are kept in the
-//! user's cache folder, never in the tree. It never skips: what is missing is an error that says how to get it.
+//! In: `java` and `mvn`; Go (1.26 or newer, else one is fetched) and `python3`. Out: a running broker, a running control plane, gone
+//! when the test process is gone, however it ends. What is fetched and built is kept in the user's cache folder, never in the tree.
+//! It never skips: what is missing is an error that says how to get it.
 
+pub mod cache;
 pub mod kafka;
+pub mod kubernetes;
 
 pub use kafka::Kafka;
+pub use kubernetes::Kubernetes;
+
+const INSTALL: &str = "`cargo xtask test --install` installs what the tests need";

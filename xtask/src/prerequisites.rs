@@ -55,10 +55,11 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let package = java_package(&machine.os_release());
     need(java.is_some_and(|major| major >= JAVA), format!("Java {JAVA} or newer ({found}; for Apache Kafka)"), &[package]);
     need(has("mvn", &["--version"]), "Maven (mvn; fetches Apache Kafka)".to_owned(), &["maven"]);
-    let python = has("python3", &["-c", "import venv, ensurepip"]);
+    let python = has("python3", &["-c", "import venv, ensurepip"]) && has("python3", &["-m", "pip", "--version"]);
+    // The Kubernetes control plane is built with Go, which Python's index has where the machine's is missing or too old.
     need(
         python,
-        "Python 3 with venv and pip (for the readers of the archive)".to_owned(),
+        "Python 3 with venv and pip (for the readers of the archive, and to fetch Go, kubectl and helm)".to_owned(),
         &["python3", "python3-venv", "python3-pip"],
     );
     missing

@@ -18,7 +18,7 @@ pub struct Options {
     /// Install missing system packages with apt-get (also with `CI=true`).
     #[arg(long)]
     install: bool,
-    /// Only what needs nothing but Rust, a C and a C++ compiler and make: no Apache Kafka, no Python.
+    /// Only what needs nothing but Rust, a C and a C++ compiler and make: no Apache Kafka, no Kubernetes, no Python.
     #[arg(long)]
     fast: bool,
     /// Passed on to `cargo test`: `-p eadt-core`, part of a test's name, …
@@ -31,7 +31,7 @@ const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
 /// Test binaries that need more than Rust.
 fn needs_more(binary: &str) -> bool {
-    binary.starts_with("kafka_") || binary == "lake_readers"
+    binary.starts_with("kafka_") || binary.starts_with("kubernetes_") || binary == "lake_readers"
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -55,6 +55,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     // Together with the tests, so that both share what they are built from; tests start the program as a process.
     let build = ["build", "--workspace", "--bins", "--tests"];
     step("build", timed(|| process::run(process::cargo().args(build).args(locked))));
+    if !options.fast {
+        // No test has to wait for what takes minutes.
+        let prepare = ["run", "--quiet", "--package", "eadt-tests", "--bin", "prepare"];
+        step("real parts", timed(|| process::run(process::cargo().args(prepare).args(locked))));
+    }
     let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
 
     let mut totals = Totals::default();
@@ -169,9 +174,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fast_leaves_out_what_needs_kafka_or_python_and_nothing_else() {
+    fn fast_leaves_out_what_needs_kafka_kubernetes_or_python_and_nothing_else() {
         let metadata = json!({"packages": [
-            {"targets": [{"name": "eadt", "kind": ["lib"]}, {"name": "kafka_loop", "kind": ["test"]}, {"name": "walls", "kind": ["test"]}]},
+            {"targets": [{"name": "eadt", "kind": ["lib"]}, {"name": "kafka_loop", "kind": ["test"]}, {"name": "kubernetes_loop", "kind": ["test"]}, {"name": "walls", "kind": ["test"]}]},
             {"targets": [{"name": "lake_readers", "kind": ["test"]}, {"name": "lake", "kind": ["test"]}, {"name": "speed", "kind": ["bench"]}]},
         ]});
         let kept: Vec<String> = integration_tests(&metadata).into_iter().filter(|name| !needs_more(name)).collect();
@@ -194,7 +199,7 @@ mod tests {
         assert_eq!(words(false, &["-p", "eadt-core", "late"]), ["test --no-fail-fast -p eadt-core late"]);
         let fast = words(true, &[]);
         assert!(fast[0].contains("--lib --bins") && fast[0].contains("--test walls"), "{fast:?}");
-        assert!(!fast[0].contains("kafka_"), "{fast:?}");
+        assert!(!fast[0].contains("kafka_") && !fast[0].contains("kubernetes_"), "{fast:?}");
         assert_eq!(fast[1], "test --no-fail-fast --workspace --doc");
     }
 }
