@@ -308,7 +308,7 @@ impl Partition {
             Event::Progress(event) => state.progress(event, place, sources, &self.settings),
             Event::Workload(event) => {
                 if state.head.tables.put(event, declared.take()) {
-                    state.forget_missing();
+                    state.forget_missing(event.time);
                 }
                 state.head.origin = state.head.origin.max(event.origin);
                 Taken::Folded

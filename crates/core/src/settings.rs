@@ -1,6 +1,7 @@
 //! What the fold may be told. Plain numbers in microseconds; texts and defaults of a program are its own affair.
 
 use crate::controller::{ControllerName, ControllerSettings};
+use crate::window::progress::Gaps;
 
 /// One second in the unit of this crate's durations, microseconds.
 pub const SECOND: i64 = 1_000_000;
@@ -48,6 +49,11 @@ impl FoldSettings {
     /// what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
         self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
+    }
+
+    /// How far apart what a source says of one counter may lie.
+    pub fn gaps(&self) -> Gaps {
+        Gaps { total: self.counter_gap(), rate: self.power_gap }
     }
 
     /// How long a source that leaves out a counter is waited for to name it again: as long as a silent one. Where none is ever

@@ -192,6 +192,13 @@ pub struct GpuSums {
     pub counts: [u32; GAUGES],
     #[serde(rename = "h", skip_serializing_if = "Option::is_none")]
     pub hottest: Option<f64>,
+    /// Joules that samples of this stretch told of, and that belong to no known or to closed time.
+    #[serde(rename = "u", skip_serializing_if = "is_zero")]
+    pub unassigned: f64,
+}
+
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 impl GpuSums {
@@ -268,7 +275,8 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
     }
 }
 
-fn stretch_mut(stretches: &mut VecDeque<GpuSums>, i: usize) -> &mut GpuSums {
+/// The sums of stretch `i`.
+pub fn stretch_mut(stretches: &mut VecDeque<GpuSums>, i: usize) -> &mut GpuSums {
     if stretches.len() <= i {
         stretches.resize_with(i + 1, GpuSums::default);
     }

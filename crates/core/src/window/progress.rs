@@ -30,6 +30,15 @@ impl Count {
     }
 }
 
+/// How far apart two words of a source about one counter may lie, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gaps {
+    /// Of totals: one that is away for as long is not waited for any more.
+    pub total: i64,
+    /// Of rates: two further apart say nothing about the time between them.
+    pub rate: i64,
+}
+
 /// A value and when it was said.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Known {
@@ -50,15 +59,16 @@ pub struct Memory {
     /// What rates have added to the total since, and up to when.
     #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
     added: Option<Known>,
-    /// The source fell silent after the total: nobody knows when the difference was made.
+    /// The total is not waited for: the source fell silent after it, or went on without it for too long. Nobody knows when the
+    /// difference to the next one is made.
     #[serde(rename = "i", skip_serializing_if = "std::ops::Not::not")]
     idle: bool,
 }
 
 impl Memory {
     /// Takes a total and a rate of one time; the gain since the former ones and since when.
-    fn gain(&mut self, time: EventTime, total: Option<f64>, rate: Option<f64>, done: f64, rate_gap: i64) -> (Gain, EventTime) {
-        let near = |known: &Known| time.micros() - known.time.micros() <= rate_gap;
+    fn gain(&mut self, time: EventTime, total: Option<f64>, rate: Option<f64>, done: f64, gaps: Gaps) -> (Gain, EventTime) {
+        let near = |known: &Known| time.micros() - known.time.micros() <= gaps.rate;
         let by_rate = match (self.rate.filter(near), rate) {
             (Some(before), Some(after)) => (Gain::Rate(before.value, after), before.time),
             _ => (Gain::Unknown, time),
@@ -70,7 +80,7 @@ impl Memory {
                 (Gain::Counter((before.value + added).min(after), after, done), from)
             }
             // The next total tells what was done meanwhile; a rate only where it is long in coming.
-            (Some(before), None) if near(&before) => (Gain::Unknown, time),
+            (Some(before), None) if near(&before) && !self.idle => (Gain::Unknown, time),
             (Some(_), None) => {
                 if let (Gain::Rate(..), from) = by_rate {
                     let amount = by_rate.0.part(0.0, 1.0, time.seconds_since(from)).0;
@@ -97,21 +107,23 @@ impl Memory {
     }
 
     /// Up to when the counter is known, where more of it is about to come.
-    fn awaited_from(&self, time: EventTime, total_gap: i64, rate_gap: i64) -> Option<EventTime> {
-        let (known, gap) = match self.total {
-            Some(_) if self.idle => return None,
-            Some(total) => (self.added.unwrap_or(total), total_gap),
-            None => (self.rate?, rate_gap),
-        };
+    fn awaited_from(&self, time: EventTime, gaps: Gaps) -> Option<EventTime> {
+        let total = self.total.filter(|_| !self.idle).map(|total| (self.added.unwrap_or(total), gaps.total));
+        let (known, gap) = total.or(self.rate.map(|rate| (rate, gaps.rate)))?;
         let silent = time.micros() - known.time.micros();
         (0 < silent && silent < gap).then_some(known.time)
+    }
+
+    /// Whether the total was left out for so long that an event at `time` without it is not waited for any more.
+    fn is_given_up(&self, time: EventTime, gaps: Gaps) -> bool {
+        self.added.or(self.total).is_some_and(|known| time.micros() - known.time.micros() >= gaps.total)
     }
 }
 
 /// Up to when every counter that a source gives is known, where an event at `time` left one out. An event without it says
 /// nothing about it, so a source that goes on with such events alone is waited for as if it were silent.
-pub fn awaited_from(counters: &[Memory; COUNTERS], time: EventTime, total_gap: i64, rate_gap: i64) -> Option<EventTime> {
-    counters.iter().filter_map(|memory| memory.awaited_from(time, total_gap, rate_gap)).min()
+pub fn awaited_from(counters: &[Memory; COUNTERS], time: EventTime, gaps: Gaps) -> Option<EventTime> {
+    counters.iter().filter_map(|memory| memory.awaited_from(time, gaps)).min()
 }
 
 /// One counter between two events.
@@ -172,6 +184,13 @@ pub struct RankSums {
     /// A counter fell in this stretch: the job started again.
     #[serde(rename = "d")]
     pub fell: bool,
+    /// New amounts that events of this stretch told of, and that belong to no known or to closed time.
+    #[serde(rename = "u", skip_serializing_if = "is_nothing")]
+    pub unassigned: [f64; COUNTERS],
+}
+
+fn is_nothing(amounts: &[f64; COUNTERS]) -> bool {
+    *amounts == [0.0; COUNTERS]
 }
 
 impl RankSums {
@@ -240,13 +259,16 @@ pub struct Step {
 impl Step {
     /// From what was known to an event; `done` holds the largest totals before the event. Both take it in. `idle`: the source
     /// was silent for too long before it.
-    pub fn to(counters: &mut [Memory; COUNTERS], count: &Count, done: &mut [f64; COUNTERS], idle: bool, rate_gap: i64) -> Self {
+    pub fn to(counters: &mut [Memory; COUNTERS], count: &Count, done: &mut [f64; COUNTERS], idle: bool, gaps: Gaps) -> Self {
         let mut idles = [idle; COUNTERS];
         let gains = std::array::from_fn(|i| {
             let memory = &mut counters[i];
-            idles[i] |= memory.idle;
-            let gain = memory.gain(count.time, count.totals[i], count.rates[i], done[i], rate_gap);
-            memory.idle = idles[i] && count.totals[i].is_none() && memory.total.is_some();
+            let unnamed = memory.total.is_some() && count.totals[i].is_none();
+            memory.idle |= memory.total.is_some() && idle;
+            let gain = memory.gain(count.time, count.totals[i], count.rates[i], done[i], gaps);
+            // Rates between two events that both came say when.
+            idles[i] |= memory.idle && matches!(gain.0, Gain::Counter(..));
+            memory.idle = unnamed && (memory.idle || memory.is_given_up(count.time, gaps));
             gain
         });
         note_done(done, count);
@@ -326,10 +348,12 @@ mod tests {
         Count { time: at(seconds), totals: [None; COUNTERS], rates: [Some(rate), None, None] }
     }
 
-    /// Fell, new and redone samples of each event; events up to 60 s apart for rates.
+    const GAPS: Gaps = Gaps { total: 120_000_000, rate: 60_000_000 };
+
+    /// Fell, new and redone samples of each event.
     fn steps(counts: &[Count]) -> Vec<(bool, f64, f64)> {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let steps = counts.iter().map(|count| Step::to(&mut memory, count, &mut done, false, 60_000_000));
+        let steps = counts.iter().map(|count| Step::to(&mut memory, count, &mut done, false, GAPS));
         steps.map(|step| (step.fell, step.total(SAMPLES).0, step.total(SAMPLES).1)).collect()
     }
 

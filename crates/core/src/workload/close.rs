@@ -118,11 +118,11 @@ impl WorkloadState {
     /// What is summed in stretches that no window is emitted for goes to the next one's unassigned.
     fn unassign(&mut self, n: usize) {
         for gpu in &mut self.gpus {
-            gpu.unassigned += gpu.stretches.iter().take(n).map(|sums| sums.joules).sum::<f64>();
+            gpu.unassigned += gpu.stretches.iter().take(n).map(|sums| sums.joules + sums.unassigned).sum::<f64>();
         }
         for rank in &mut self.ranks {
             for sums in rank.stretches.iter().take(n) {
-                (0..COUNTERS).for_each(|c| rank.unassigned[c] += sums.amounts[c]);
+                (0..COUNTERS).for_each(|c| rank.unassigned[c] += sums.amounts[c] + sums.unassigned[c]);
             }
         }
     }
@@ -158,7 +158,7 @@ impl WorkloadState {
             if group.first().is_some_and(|first| self.gpus[*first].device != self.gpus[i].device) {
                 choose(&mut group, &mut devices);
             }
-            if parts[i].2 || self.gpus[i].pulse.is_missing() {
+            if parts[i].2 || self.gpus[i].pulse.misses(end) {
                 group.push(i);
             }
         }
@@ -180,17 +180,17 @@ impl WorkloadState {
                 (i, if left { self.gpus[i].pulse.last } else { end })
             })
             .collect();
-        Choice { stretches: n, meter, gpus, ranks: self.choose_ranks(n) }
+        Choice { stretches: n, meter, gpus, ranks: self.choose_ranks(n, end) }
     }
 
-    fn choose_ranks(&self, n: usize) -> Vec<usize> {
+    fn choose_ranks(&self, n: usize, end: EventTime) -> Vec<usize> {
         let known = |i: usize| self.ranks[i].stretches.iter().take(n).map(RankSums::known).sum::<i64>();
         let touched = |rank: &RankSource| rank.stretches.iter().take(n).any(RankSums::touched);
         let here: Vec<usize> = self
             .rank_order
             .iter()
             .map(|i| *i as usize)
-            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].pulse.is_missing())
+            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].pulse.misses(end))
             .collect();
         let name = |i: usize| (self.ranks[i].rank, &self.ranks[i].collector);
         let global: Vec<usize> = here.iter().copied().filter(|i| self.ranks[*i].scope == Scope::Global).collect();
@@ -278,8 +278,9 @@ impl WorkloadState {
             let group = || group.iter().map(|i| *i as usize);
             let chosen = choice.gpus.iter().map(|(i, _)| *i).find(|chosen| group().any(|i| i == *chosen));
             let primary = group().find(|i| self.gpus[*i].primary);
-            let counted = primary.or(chosen).or_else(|| group().find(|i| self.gpus[*i].unassigned != 0.0));
-            sum += counted.map_or(0.0, |i| self.gpus[i].unassigned);
+            let aside = |i: usize| self.gpus[i].set_aside_in(choice.stretches);
+            let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
+            sum += counted.map_or(0.0, aside);
             let covers = |i: &usize| self.gpus[*i].stretches.iter().take(choice.stretches).any(|sums: &GpuSums| sums.known() > 0);
             let covering = chosen.filter(covers);
             for i in group() {
@@ -296,6 +297,7 @@ impl WorkloadState {
     fn take_unassigned_progress(&mut self, choice: &Choice) -> [f64; COUNTERS] {
         let mut sum = [0.0; COUNTERS];
         let ranks = &self.ranks;
+        let aside = |i: usize| ranks[i].set_aside_in(choice.stretches);
         let global = ranks.iter().any(|rank| rank.scope == Scope::Global);
         // Where anybody speaks for the whole job, single ranks say the same again.
         let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };
@@ -306,9 +308,10 @@ impl WorkloadState {
                 continue;
             }
             let chosen = group.iter().find(|i| choice.ranks.contains(i));
-            let counted = chosen.or_else(|| group.iter().find(|i| ranks[**i].unassigned != [0.0; COUNTERS]));
+            let counted = chosen.or_else(|| group.iter().find(|i| aside(**i) != [0.0; COUNTERS]));
             if let Some(i) = counted {
-                (0..COUNTERS).for_each(|c| sum[c] += ranks[*i].unassigned[c]);
+                let aside = aside(*i);
+                (0..COUNTERS).for_each(|c| sum[c] += aside[c]);
             }
         }
         self.ranks.iter_mut().for_each(|rank| rank.unassigned = [0.0; COUNTERS]);

@@ -484,7 +484,7 @@ impl WorkloadState {
             gpu.meter = event.meter;
             let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
             let life = before.life_at(event.time, settings);
-            step.flow = gpu.flow(&sample, life, settings.power_gap);
+            step.flow = gpu.flow(&sample, life, &self.head.cuts, settings.power_gap);
             if matches!(life, Life::Live | Life::Lagging) {
                 step.from = gpu.sample.time;
             }
@@ -513,7 +513,7 @@ impl WorkloadState {
         let new_device = !self.gpus.iter().any(|gpu| *gpu.device == *event.device);
         if new_device {
             // It replaces a device that fell silent.
-            self.forget_missing();
+            self.forget_missing(event.time);
         }
         let mut pulse = Pulse::new(event.time, place.capped, place.clock);
         pulse.beat(event.time, place.capped, place.stamp, place.clock, settings);
@@ -676,7 +676,7 @@ impl WorkloadState {
             Phase::Progress => false,
             Phase::Started => {
                 self.cut(event.time);
-                self.forget_missing();
+                self.forget_missing(event.time);
                 let first = !self.head.runs.declared();
                 let again = self.head.runs.start(event.time);
                 if settings.align_to_run && (first || again) {
@@ -731,10 +731,8 @@ impl WorkloadState {
     }
 
     /// Silent devices and ranks are not expected back after the job was laid out anew.
-    pub fn forget_missing(&mut self) {
-        for pulse in self.pulses_mut().filter(|pulse| pulse.life == Life::Idle) {
-            pulse.gone = true;
-        }
+    pub fn forget_missing(&mut self, time: EventTime) {
+        self.pulses_mut().for_each(|pulse| pulse.give_up(time));
     }
 
     /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.

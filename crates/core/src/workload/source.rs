@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Place;
 use crate::settings::FoldSettings;
-use crate::window::Cuts;
-use crate::window::energy::{Flow, GpuSums, Lost, Pending, Sample, add_step};
-use crate::window::progress::{COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
+use crate::window::energy::{self, Flow, GpuSums, Lost, Pending, Sample, add_step};
+use crate::window::progress::{self, COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
+use crate::window::{Cuts, stretch_of};
 
 /// Whether a workload waits for a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,19 +38,28 @@ pub struct Pulse {
     pub life: Life,
     /// Nobody expects it back: it ended, or the job was laid out anew while it was silent.
     pub gone: bool,
+    /// Since when nobody expects it back, where it did not end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gone_at: Option<EventTime>,
+    /// Its newest silence that was one, from its last event to the first one after it or to when nobody expected it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silence: Option<(EventTime, EventTime)>,
 }
 
 impl Pulse {
     pub fn new(last: EventTime, capped: EventTime, clock: i64) -> Self {
-        Self { last, capped, clock, lagging_since: None, life: Life::Live, gone: false }
+        Self { last, capped, clock, lagging_since: None, life: Life::Live, gone: false, gone_at: None, silence: None }
     }
 
     /// Takes a new event.
     pub fn beat(&mut self, time: EventTime, capped: EventTime, stamp: EventTime, clock: i64, settings: &FoldSettings) {
+        if self.life == Life::Idle {
+            self.silence = Some((self.last, self.gone_at.unwrap_or(time)));
+        }
         self.last = time;
         self.capped = self.capped.max(capped);
         self.clock = clock;
-        self.gone = false;
+        (self.gone, self.gone_at) = (false, None);
         let lags =
             settings.max_future.is_some() && settings.idle_grace.is_some_and(|grace| stamp.micros() - time.micros() > grace);
         self.lagging_since = lags.then(|| self.lagging_since.unwrap_or(clock));
@@ -94,9 +103,19 @@ impl Pulse {
         self.life == Life::Live
     }
 
-    /// Silent, and still expected to speak.
-    pub fn is_missing(&self) -> bool {
-        self.life == Life::Idle && !self.gone
+    /// Whether it was silent, and expected to speak, at the end of a window that it said nothing in. Whether it has come back
+    /// since makes no difference, or the figures would depend on whose event of one instant comes first.
+    pub fn misses(&self, end: EventTime) -> bool {
+        let expected = self.gone_at.map_or(!self.gone, |gone| end <= gone);
+        let now = self.life == Life::Idle && self.last < end && expected;
+        now || self.silence.is_some_and(|(from, to)| from < end && end <= to)
+    }
+
+    /// Nobody expects it back from this time on, where it is silent.
+    pub fn give_up(&mut self, time: EventTime) {
+        if self.life == Life::Idle && !self.gone {
+            (self.gone, self.gone_at) = (true, Some(time));
+        }
     }
 
     pub fn end(&mut self) {
@@ -120,7 +139,7 @@ pub struct GpuSource {
     pub pending: VecDeque<Pending>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost: Option<Lost>,
-    /// Joules of closed time since the last window.
+    /// Joules that no open stretch can take, for the next window that closes.
     pub unassigned: f64,
     /// The device's energy of the newest closed window that has any came from here.
     pub primary: bool,
@@ -131,8 +150,22 @@ pub struct GpuSource {
 const MAX_PENDING: usize = 1_024;
 
 impl GpuSource {
+    /// Notes joules of no known or of closed time, told by a sample at `time`: they belong to its window, whichever others are
+    /// open, or they would depend on whose event of one instant comes first.
+    fn set_aside(&mut self, joules: f64, time: EventTime, cuts: &Cuts) {
+        match stretch_of(cuts, time).filter(|_| joules != 0.0) {
+            Some(i) => energy::stretch_mut(&mut self.stretches, i).unassigned += joules,
+            None => self.unassigned += joules,
+        }
+    }
+
+    /// What is set aside for the window of the first `n` stretches.
+    pub fn set_aside_in(&self, n: usize) -> f64 {
+        self.unassigned + self.stretches.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
+    }
+
     /// The energy between the newest sample and this one, which came while the source was so alive.
-    pub fn flow(&mut self, sample: &Sample, life: Life, power_gap: i64) -> Option<Flow> {
+    pub fn flow(&mut self, sample: &Sample, life: Life, cuts: &Cuts, power_gap: i64) -> Option<Flow> {
         let idle = life == Life::Idle;
         if life == Life::Ended || self.sample.tenure != sample.tenure {
             self.lost = None;
@@ -144,18 +177,18 @@ impl GpuSource {
         } else if let Some(lost) = &mut self.lost {
             lost.idle |= idle;
             if sample.energy.is_some() {
-                return self.found(sample, between, power_gap);
+                return self.found(sample, between, cuts, power_gap);
             }
         } else if idle {
             // Nobody knows when in the gap it was used; the counter knows how much.
-            self.unassigned += between.map_or(0.0, |flow| flow.total());
+            self.set_aside(between.map_or(0.0, |flow| flow.total()), sample.time, cuts);
         }
         between.filter(|_| !idle)
     }
 
     /// The counter is back: what it says replaces what power said in open time, and what it says beyond that of closed time is
     /// unassigned. Across a silence, or after more than the gap, power stands, and the rest is unassigned.
-    fn found(&mut self, sample: &Sample, between: Option<Flow>, power_gap: i64) -> Option<Flow> {
+    fn found(&mut self, sample: &Sample, between: Option<Flow>, cuts: &Cuts, power_gap: i64) -> Option<Flow> {
         let lost = self.lost.take()?;
         let Some(whole) = Flow::between(&lost.sample, sample, 0) else { return between };
         let since = lost.sample.time;
@@ -163,12 +196,12 @@ impl GpuSource {
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
             let waiting: f64 = self.pending.range(open..).map(Pending::joules).sum();
             let known = lost.summed + waiting + between.map_or(0.0, |flow| flow.total());
-            self.unassigned += (whole.total() - known).max(0.0);
+            self.set_aside((whole.total() - known).max(0.0), sample.time, cuts);
             return between;
         }
         let from = self.pending.get(open).map_or(self.sample.time, |step| step.from);
         let closed = whole.joules(since, from).max(lost.summed);
-        self.unassigned += closed - lost.summed;
+        self.set_aside(closed - lost.summed, sample.time, cuts);
         let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);
         for step in self.pending.range_mut(open..) {
             step.flow = Some(Flow::steady(watts, step.from, step.to));
@@ -187,7 +220,7 @@ impl GpuSource {
         let open = cuts.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
             let joules = step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
-            self.unassigned += joules;
+            self.set_aside(joules, step.to, cuts);
             self.note_summed(step.to, joules);
             step.from = open;
         }
@@ -244,6 +277,7 @@ pub struct RankSource {
     /// Largest totals so far: up to these, work is done again.
     pub done: [f64; COUNTERS],
     pub stretches: VecDeque<RankSums>,
+    /// Amounts that no open stretch can take, for the next window that closes.
     pub unassigned: [f64; COUNTERS],
     /// What it does now.
     pub span: Option<Box<str>>,
@@ -257,15 +291,15 @@ impl RankSource {
     /// Takes the counters of an event that came while the source was so alive; true where one fell.
     pub fn count(&mut self, count: &Count, life: Life, cuts: &Cuts, origin: Origin, settings: &FoldSettings) -> bool {
         if life == Life::Ended {
-            let step = Step::to(&mut self.counters, count, &mut self.done, false, settings.power_gap);
+            let step = Step::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
             // What it said before it ended leads to nothing any more.
             self.counters = Default::default();
-            Step::to(&mut self.counters, count, &mut self.done, false, settings.power_gap);
+            Step::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
             self.stepped = count.time;
             return step.fell;
         }
         let idle = life == Life::Idle;
-        let step = Step::to(&mut self.counters, count, &mut self.done, idle, settings.power_gap);
+        let step = Step::to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
         let says = count.totals.iter().chain(&count.rates).any(Option::is_some);
         if idle {
             self.stepped = count.time;
@@ -274,8 +308,22 @@ impl RankSource {
             self.stepped = count.time;
         }
         let elsewhere = step.add(&mut self.stretches, cuts);
-        (0..COUNTERS).for_each(|c| self.unassigned[c] += elsewhere[c]);
+        // As energy: it belongs to the window of the event that told of it.
+        let aside = match stretch_of(cuts, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
+            Some(i) => &mut progress::stretch_mut(&mut self.stretches, i).unassigned,
+            None => &mut self.unassigned,
+        };
+        (0..COUNTERS).for_each(|c| aside[c] += elsewhere[c]);
         step.fell
+    }
+
+    /// What is set aside for the window of the first `n` stretches.
+    pub fn set_aside_in(&self, n: usize) -> [f64; COUNTERS] {
+        let mut sum = self.unassigned;
+        for sums in self.stretches.iter().take(n) {
+            (0..COUNTERS).for_each(|c| sum[c] += sums.unassigned[c]);
+        }
+        sum
     }
 
     /// Its time for closing windows after this event: not past what its counters tell, while more may come.
@@ -286,7 +334,7 @@ impl RankSource {
 
     /// Up to when its counters are known, where an event at `time` left out what the next one may bring.
     pub fn awaited_from(&self, time: EventTime, settings: &FoldSettings) -> Option<EventTime> {
-        awaited_from(&self.counters, time, settings.counter_gap(), settings.power_gap)
+        awaited_from(&self.counters, time, settings.gaps())
     }
 }
 
