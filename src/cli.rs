@@ -46,6 +46,9 @@ pub enum Command {
     /// Work on an archive.
     #[command(subcommand)]
     Archive(Archive),
+    /// Make data sets for learning.
+    #[command(subcommand)]
+    Dataset(Dataset),
     /// Create or check the topics.
     #[command(subcommand)]
     Topics(Topics),
@@ -120,6 +123,21 @@ pub enum Archive {
         #[arg(long, value_name = "DATE")]
         before: Option<String>,
         /// Print the result as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Dataset {
+    /// Join windows, decisions and what came of them into Parquet tables with a datasheet.
+    Build {
+        /// Data folder, archive or output of `replay`.
+        archive: PathBuf,
+        /// Folder to write; what a former build left there is replaced.
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+        /// Print counts and the fingerprint as JSON.
         #[arg(long)]
         json: bool,
     },

@@ -105,6 +105,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
+        Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),

@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod kafka;
 pub mod kubernetes;
+pub mod python;
 
 pub use kafka::Kafka;
 pub use kubernetes::Kubernetes;

@@ -31,7 +31,7 @@ const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
 /// Test binaries that need more than Rust.
 fn needs_more(binary: &str) -> bool {
-    binary.starts_with("kafka_") || binary.starts_with("kubernetes_") || binary == "lake_readers"
+    ["kafka_", "kubernetes_", "python_"].iter().any(|prefix| binary.starts_with(prefix))
 }
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -177,7 +177,7 @@ mod tests {
     fn fast_leaves_out_what_needs_kafka_kubernetes_or_python_and_nothing_else() {
         let metadata = json!({"packages": [
             {"targets": [{"name": "eadt", "kind": ["lib"]}, {"name": "kafka_loop", "kind": ["test"]}, {"name": "kubernetes_loop", "kind": ["test"]}, {"name": "walls", "kind": ["test"]}]},
-            {"targets": [{"name": "lake_readers", "kind": ["test"]}, {"name": "lake", "kind": ["test"]}, {"name": "speed", "kind": ["bench"]}]},
+            {"targets": [{"name": "python_archive", "kind": ["test"]}, {"name": "lake", "kind": ["test"]}, {"name": "speed", "kind": ["bench"]}]},
         ]});
         let kept: Vec<String> = integration_tests(&metadata).into_iter().filter(|name| !needs_more(name)).collect();
         assert_eq!(kept, ["lake", "walls"]);

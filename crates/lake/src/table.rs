@@ -40,14 +40,14 @@ pub struct TableColumn<'a> {
 impl TableColumn<'_> {
     fn array(&self) -> ArrayRef {
         match self.cells {
-            TableCells::Text(cells) => Arc::new(StringArray::from_iter(cells.iter().map(Option::as_deref))),
+            TableCells::Text(cells) => Arc::new(cells.iter().map(Option::as_deref).collect::<StringArray>()),
             TableCells::Time(cells) => {
-                let micros = cells.iter().map(|time| time.map(EventTime::micros));
-                Arc::new(TimestampMicrosecondArray::from_iter(micros).with_timezone("UTC"))
+                let micros: TimestampMicrosecondArray = cells.iter().map(|time| time.map(EventTime::micros)).collect();
+                Arc::new(micros.with_timezone("UTC"))
             }
-            TableCells::Int(cells) => Arc::new(Int64Array::from_iter(cells.iter().copied())),
-            TableCells::Float(cells) => Arc::new(Float64Array::from_iter(cells.iter().copied())),
-            TableCells::Bool(cells) => Arc::new(BooleanArray::from_iter(cells.iter().copied())),
+            TableCells::Int(cells) => Arc::new(cells.iter().copied().collect::<Int64Array>()),
+            TableCells::Float(cells) => Arc::new(cells.iter().copied().collect::<Float64Array>()),
+            TableCells::Bool(cells) => Arc::new(cells.iter().copied().collect::<BooleanArray>()),
         }
     }
 }

@@ -1,10 +1,7 @@
 //! The archive as analysts read it: pyarrow, `DuckDB` and Polars see the rows, types and sums that were written.
-//!
-//! Needs python3 with venv and pip; the readers are installed once, under the user's cache folder.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,45 +11,6 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Layout, dead_le
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 use serde_json::json;
-
-const HELP: &str = "install it with `cargo xtask test --install`";
-
-/// The interpreter of a virtual environment with the readers.
-fn python() -> PathBuf {
-    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let requirements = repository.join("tests/python/requirements.txt");
-    let wanted = fs::read_to_string(&requirements).expect("the requirements");
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let cache = cache.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    let place = cache.unwrap_or_else(std::env::temp_dir).join("eadt/python-readers");
-    let (interpreter, installed) = (place.join("bin/python"), place.join("installed.txt"));
-    if fs::read_to_string(&installed).is_ok_and(|there| there == wanted) && interpreter.exists() {
-        return interpreter;
-    }
-    if place.exists() {
-        fs::remove_dir_all(&place).expect("an old environment can be removed");
-    }
-    fs::create_dir_all(&place).expect("a cache folder");
-    run("python3 with the venv module", Command::new("python3").args(["-m", "venv"]).arg(&place));
-    let mut pip = Command::new(&interpreter);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(&requirements);
-    run("pip, and the readers in tests/python/requirements.txt,", &mut pip);
-    fs::write(&installed, wanted).expect("the mark of a complete installation");
-    interpreter
-}
-
-fn run(what: &str, command: &mut Command) -> String {
-    let output =
-        command.output().unwrap_or_else(|error| panic!("{what} is needed, and {command:?} did not start ({error}): {HELP}"));
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "{what} is needed, and {command:?} failed: {}{}\nwhere it is missing, {HELP}",
-        text(&output.stdout),
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
 
 fn time(seconds: i64) -> EventTime {
     EventTime::from_micros((1_767_312_000 + seconds) * 1_000_000)
@@ -127,7 +85,6 @@ fn dead_letter(offset: i64) -> Row {
 
 #[test]
 fn pyarrow_duckdb_and_polars_read_what_was_written() {
-    let python = python();
     let folder = tempfile::tempdir().expect("a folder");
     let root = folder.path().join("archive");
     let archive = Archive::folder(&root).expect("an archive");
@@ -173,7 +130,7 @@ fn pyarrow_duckdb_and_polars_read_what_was_written() {
     });
     let file = folder.path().join("expected.json");
     fs::write(&file, expected.to_string()).expect("a file");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/python/read_archive.py");
-    let said = run("a readable archive", Command::new(python).arg(script).arg(&root).arg(&file));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/read_archive.py");
+    let said = eadt_tests::python::script(&script, &[&root, &file]).expect("a readable archive");
     assert!(said.contains("4 topics agree"), "{said}");
 }

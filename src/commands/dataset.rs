@@ -1,0 +1,83 @@
+//! `eadt dataset build`: tables for learning from an archive.
+
+use std::path::Path;
+
+use anyhow::Context;
+use eadt_dataset::{Builder, Cells, Column, Table};
+use eadt_lake::{TableCells, TableColumn, write_table};
+use serde_json::json;
+
+use crate::cli::Dataset;
+use crate::output::say;
+
+/// The machine-readable datasheet; a folder that has it was written by this command.
+const MANIFEST: &str = "dataset.json";
+
+pub fn run(command: &Dataset) -> anyhow::Result<()> {
+    let Dataset::Build { archive, out, json } = command;
+    let mut builder = Builder::default();
+    let windows = eadt_lake::read_windows(archive)?;
+    let decisions = eadt_lake::read_decisions(archive)?;
+    let actuations = eadt_lake::read_actuations(archive)?;
+    for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
+        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        builder.refused();
+    }
+    if windows.events.is_empty() {
+        anyhow::bail!("{} holds no windows: nothing can be learned from it", archive.display());
+    }
+    windows.events.into_iter().for_each(|event| builder.window(event));
+    decisions.events.into_iter().for_each(|event| builder.decision(event));
+    actuations.events.into_iter().for_each(|event| builder.actuation(event));
+    let dataset = builder.build();
+
+    prepare(out)?;
+    let source = archive.display().to_string();
+    for table in [&dataset.windows, &dataset.decisions] {
+        write(&out.join(format!("{}.parquet", table.name)), table, &dataset.fingerprint)?;
+    }
+    let manifest = serde_json::to_string_pretty(&dataset.manifest(&source))? + "\n";
+    for (name, text) in [("README.md", dataset.datasheet(&source)), (MANIFEST, manifest)] {
+        let path = out.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let (windows, decisions) = (dataset.windows.rows(), dataset.decisions.rows());
+    if *json {
+        say!(
+            "{}",
+            json!({"out": out, "windows": windows, "decisions": decisions, "fingerprint": dataset.fingerprint, "counts": dataset.counts})
+        );
+    } else {
+        let origins: Vec<_> = dataset.counts.windows_by_origin.iter().map(|(origin, n)| format!("{n} {origin}")).collect();
+        say!("{}: {windows} windows ({}), {decisions} decisions", out.display(), origins.join(", "));
+        say!("what is in it: {}", out.join("README.md").display());
+    }
+    Ok(())
+}
+
+/// A folder that is empty, absent, or a former build's.
+fn prepare(out: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out).with_context(|| format!("cannot create the folder {}", out.display()))?;
+    let mut entries = std::fs::read_dir(out).with_context(|| format!("cannot read the folder {}", out.display()))?;
+    if entries.next().is_some() && !out.join(MANIFEST).exists() {
+        anyhow::bail!("{} holds other files: name an empty or a new folder with --out", out.display());
+    }
+    Ok(())
+}
+
+fn write(path: &Path, table: &Table, fingerprint: &str) -> anyhow::Result<()> {
+    let columns: Vec<_> = table.columns.iter().map(parquet_column).collect();
+    write_table(path, &columns, &[("eadt.dataset", "1"), ("eadt.fingerprint", fingerprint)])?;
+    Ok(())
+}
+
+fn parquet_column(column: &Column) -> TableColumn<'_> {
+    let cells = match &column.cells {
+        Cells::Text(cells) => TableCells::Text(cells),
+        Cells::Time(cells) => TableCells::Time(cells),
+        Cells::Int(cells) => TableCells::Int(cells),
+        Cells::Float(cells) => TableCells::Float(cells),
+        Cells::Bool(cells) => TableCells::Bool(cells),
+    };
+    TableColumn { name: column.name, description: &column.description, cells }
+}
