@@ -1,13 +1,20 @@
 /* A libnvidia-ml.so for tests: four GPUs that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
- * counter_factor, processes, mps_clients. "9 hang 1": nvmlInit hangs. Power is steady, so the counter is exactly power times time. */
+ * counter_factor, processes, mps_clients, old (a Pascal board), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
+ * bursts (its clock passes every lock). "9 hang 1": nvmlInit hangs. "9 kill_at N": the process is killed at its Nth call of a setting,
+ * before it is done where N is odd, after it where N is even. Power is steady, so the counter is exactly power times time.
+ *
+ * As a real GPU's, settings outlive the process: they stand in "settings-GPU" in that folder as "power_milliwatts lock_mhz memory_mhz
+ * graphics_mhz"; without the file they are the defaults. Whoever writes there is somebody else who changes them. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef int nvmlReturn_t;
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, SMALL = 7, LOST = 15, UNKNOWN = 999 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, SMALL = 7, LOST = 15, UNKNOWN = 999 };
 typedef struct { unsigned index; } Device;
 static Device devices[4] = {{0}, {1}, {2}, {3}};
 static struct timespec loaded;
@@ -60,7 +67,8 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
 }
 nvmlReturn_t nvmlDeviceGetUUID(Device *d, char *out, unsigned n) { snprintf(out, n, "GPU-fake-%u", d->index); return answer(d); }
 nvmlReturn_t nvmlDeviceGetName(Device *d, char *out, unsigned n) { snprintf(out, n, "Fake H100"); return answer(d); }
-nvmlReturn_t nvmlDeviceGetArchitecture(Device *d, unsigned *out) { *out = lacks(d) ? 6 : 9; return answer(d); }
+static int old(Device *d) { return setting(d->index, "old", 0) != 0; }
+nvmlReturn_t nvmlDeviceGetArchitecture(Device *d, unsigned *out) { *out = old(d) ? 4 : lacks(d) ? 6 : 9; return answer(d); }
 nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(Device *d, unsigned long long *out) {
   if (lacks(d)) return NOT_SUPPORTED;
   double joules = watts(d) * seconds() * setting(d->index, "counter_factor", 1) + setting(d->index, "counter_offset_joules", 0);
@@ -88,11 +96,104 @@ nvmlReturn_t nvmlDeviceGetFieldValues(Device *d, int count, Field *fields) {
 }
 typedef struct { unsigned gpu, memory; } Utilization;
 nvmlReturn_t nvmlDeviceGetUtilizationRates(Device *d, Utilization *out) { out->gpu = 80; out->memory = 40; return answer(d); }
-nvmlReturn_t nvmlDeviceGetClockInfo(Device *d, int type, unsigned *out) { *out = type == 2 ? 2619 : 1980; return answer(d); }
+
+/* Settings. */
+typedef struct { unsigned power, lock, memory, graphics; } Settings;
+enum { MIN_POWER = 200000, MAX_POWER = 700000, MIN_CLOCK = 210, MAX_CLOCK = 1980, CLOCK_STEP = 15, MEMORY_CLOCK = 2619 };
+static Settings settings(Device *d) {
+  Settings s = {MAX_POWER, 0, MEMORY_CLOCK, 1755};
+  char path[4096]; snprintf(path, sizeof path, FOLDER "/settings-%u", d->index);
+  FILE *file = fopen(path, "r");
+  if (!file) return s;
+  if (fscanf(file, "%u %u %u %u", &s.power, &s.lock, &s.memory, &s.graphics) != 4) abort();
+  fclose(file);
+  return s;
+}
+static void kill_when_due(int count) { if (count == (int)setting(9, "kill_at", 0)) { kill(getpid(), SIGKILL); pause(); } }
+static nvmlReturn_t change(Device *d, Settings s) {
+  static int count;
+  nvmlReturn_t result = answer(d);
+  if (result != OK) return result;
+  if (setting(d->index, "forbidden", 0) != 0) return NO_PERMISSION;
+  if (setting(d->index, "set_fails", 0) != 0) return UNKNOWN;
+  int before = __atomic_add_fetch(&count, 2, __ATOMIC_SEQ_CST) - 1;
+  kill_when_due(before);
+  if (setting(d->index, "ignores", 0) == 0) {
+    char path[4096], next[4096];
+    snprintf(path, sizeof path, FOLDER "/settings-%u", d->index); snprintf(next, sizeof next, FOLDER "/settings-%u.next", d->index);
+    FILE *file = fopen(next, "w");
+    if (!file || fprintf(file, "%u %u %u %u\n", s.power, s.lock, s.memory, s.graphics) < 0 || fclose(file) || rename(next, path)) abort();
+  }
+  kill_when_due(before + 1);
+  return OK;
+}
+nvmlReturn_t nvmlDeviceGetPersistenceMode(Device *d, unsigned *out) { *out = 1; return answer(d); }
+nvmlReturn_t nvmlDeviceGetPowerManagementLimit(Device *d, unsigned *out) {
+  *out = settings(d).power;
+  return lacks(d) ? NOT_SUPPORTED : answer(d);
+}
+nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(Device *d, unsigned *out) { *out = MAX_POWER; return answer(d); }
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(Device *d, unsigned *min, unsigned *max) {
+  *min = MIN_POWER; *max = MAX_POWER;
+  return lacks(d) ? NOT_SUPPORTED : answer(d);
+}
+nvmlReturn_t nvmlDeviceSetPowerManagementLimit(Device *d, unsigned milliwatts) {
+  if (lacks(d)) return NOT_SUPPORTED;
+  if (milliwatts < MIN_POWER || milliwatts > MAX_POWER) return INVALID;
+  Settings s = settings(d);
+  unsigned step = (unsigned)setting(d->index, "rounds_milliwatts", 1);
+  s.power = milliwatts / step * step;
+  return change(d, s);
+}
+nvmlReturn_t nvmlDeviceGetSupportedMemoryClocks(Device *d, unsigned *count, unsigned *out) {
+  if (lacks(d)) return NOT_SUPPORTED;
+  if (!out || *count < 1) { *count = 1; return SMALL; }
+  *count = 1; out[0] = MEMORY_CLOCK;
+  return answer(d);
+}
+nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(Device *d, unsigned memory, unsigned *count, unsigned *out) {
+  if (lacks(d) || memory != MEMORY_CLOCK) return NOT_SUPPORTED;
+  unsigned n = (MAX_CLOCK - MIN_CLOCK) / CLOCK_STEP + 1;
+  if (!out || *count < n) { *count = n; return SMALL; }
+  for (unsigned i = 0; i < n; i++) out[i] = MAX_CLOCK - i * CLOCK_STEP;
+  *count = n;
+  return answer(d);
+}
+nvmlReturn_t nvmlDeviceSetGpuLockedClocks(Device *d, unsigned min, unsigned max) {
+  if (lacks(d) || old(d)) return NOT_SUPPORTED;
+  if (min < MIN_CLOCK || max > MAX_CLOCK || min > max) return INVALID;
+  Settings s = settings(d);
+  s.lock = max;
+  return change(d, s);
+}
+nvmlReturn_t nvmlDeviceResetGpuLockedClocks(Device *d) {
+  if (lacks(d) || old(d)) return NOT_SUPPORTED;
+  Settings s = settings(d);
+  s.lock = 0;
+  return change(d, s);
+}
+nvmlReturn_t nvmlDeviceGetApplicationsClock(Device *d, int type, unsigned *out) {
+  Settings s = settings(d);
+  *out = type == 2 ? s.memory : s.graphics;
+  return lacks(d) ? NOT_SUPPORTED : answer(d);
+}
+nvmlReturn_t nvmlDeviceSetApplicationsClocks(Device *d, unsigned memory, unsigned graphics) {
+  if (lacks(d)) return NOT_SUPPORTED;
+  if (memory != MEMORY_CLOCK || graphics < MIN_CLOCK || graphics > MAX_CLOCK) return INVALID;
+  Settings s = settings(d);
+  s.memory = memory; s.graphics = graphics;
+  return change(d, s);
+}
+nvmlReturn_t nvmlDeviceGetClockInfo(Device *d, int type, unsigned *out) {
+  unsigned lock = settings(d).lock;
+  unsigned sm = lock && lock < MAX_CLOCK && setting(d->index, "bursts", 0) == 0 ? lock : MAX_CLOCK;
+  *out = type == 2 ? MEMORY_CLOCK : sm;
+  return answer(d);
+}
 nvmlReturn_t nvmlDeviceGetTemperature(Device *d, int sensor, unsigned *out) { (void)sensor; *out = 50; return answer(d); }
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *out) { out->total = 80ull << 30; out->used = 10ull << 30; return answer(d); }
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *out) { *out = 700000; return answer(d); }
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *out) { *out = settings(d).power; return answer(d); }
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(Device *d, unsigned long long *out) { *out = 0x4 | 0x8000; return answer(d); }
 nvmlReturn_t nvmlDeviceGetMigMode(Device *d, unsigned *now, unsigned *next) {
   *now = *next = 0;

@@ -57,6 +57,13 @@ impl NvmlDriver {
         Err(Lost(failure.unwrap_or_default()))
     }
 
+    pub(crate) fn open(&self, index: u32) -> Result<(Device<'_>, Identity), Lost> {
+        let lost = |error: NvmlError| Lost(format!("cannot open the GPU: {error}"));
+        let device = self.nvml.device_by_index(index).map_err(lost)?;
+        let identity = Identity { uuid: device.uuid().map_err(lost)?, index, model: device.name().ok() };
+        Ok((device, identity))
+    }
+
     /// Versions of driver and library in words.
     pub fn version(&self) -> String {
         let of = |version: Result<String, NvmlError>| version.unwrap_or_else(|_| "unknown".to_owned());
@@ -70,9 +77,7 @@ impl Driver for NvmlDriver {
     }
 
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
-        let lost = |error: NvmlError| Lost(format!("cannot open the GPU: {error}"));
-        let device = self.nvml.device_by_index(index).map_err(lost)?;
-        let identity = Identity { uuid: device.uuid().map_err(lost)?, index, model: device.name().ok() };
+        let (device, identity) = self.open(index)?;
         let usage_is_average = power_usage_is_average(&device);
         let mut gpu = NvmlGpu {
             nvml: &self.nvml,
@@ -206,13 +211,13 @@ struct NvmlGpu<'a> {
     mps_servers: BTreeMap<u32, Option<bool>>,
 }
 
-enum Failure {
+pub(crate) enum Failure {
     Unsupported,
     Lost,
     Transient,
 }
 
-fn classify(error: &NvmlError) -> Failure {
+pub(crate) fn classify(error: &NvmlError) -> Failure {
     match error {
         NvmlError::NotSupported
         | NvmlError::NoPermission

@@ -50,3 +50,39 @@ impl FakeLibrary {
         std::fs::rename(next, self.folder().join("scenario")).expect("the folder is writable");
     }
 }
+/// Settings of a GPU of the library.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FakeSettings {
+    pub power_milliwatts: u32,
+    /// 0: not locked.
+    pub lock_mhz: u32,
+    pub memory_mhz: u32,
+    pub graphics_mhz: u32,
+}
+
+impl Default for FakeSettings {
+    fn default() -> Self {
+        Self { power_milliwatts: 700_000, lock_mhz: 0, memory_mhz: 2619, graphics_mhz: 1755 }
+    }
+}
+
+impl FakeLibrary {
+    /// The settings in force, whoever made them.
+    pub fn settings(&self, gpu: u32) -> FakeSettings {
+        let Ok(text) = std::fs::read_to_string(self.folder().join(format!("settings-{gpu}"))) else {
+            return FakeSettings::default();
+        };
+        let numbers: Vec<u32> = text.split_whitespace().map(|word| word.parse().expect("a number")).collect();
+        let [power_milliwatts, lock_mhz, memory_mhz, graphics_mhz] = numbers[..] else { panic!("{text:?}") };
+        FakeSettings { power_milliwatts, lock_mhz, memory_mhz, graphics_mhz }
+    }
+
+    /// Changes them as somebody else would.
+    pub fn change(&self, gpu: u32, settings: FakeSettings) {
+        let FakeSettings { power_milliwatts, lock_mhz, memory_mhz, graphics_mhz } = settings;
+        let next = self.folder().join("changed");
+        let text = format!("{power_milliwatts} {lock_mhz} {memory_mhz} {graphics_mhz}\n");
+        std::fs::write(&next, text).expect("the folder is writable");
+        std::fs::rename(next, self.folder().join(format!("settings-{gpu}"))).expect("the folder is writable");
+    }
+}

@@ -8,6 +8,8 @@ mod driver;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod gpu;
+#[cfg(feature = "set")]
+pub mod set;
 
 pub use driver::NvmlDriver;
 pub use gpu::{Driver, FailedReading, Gpu, Identity, Lost};

@@ -1,0 +1,252 @@
+//! Changing settings of GPUs, apart from reading them: for the node agent alone.
+//!
+//! Values are the library's own (whole milliwatts and megahertz), so that what was read is put back exactly.
+
+use std::fmt;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::enum_wrappers::device::Clock;
+use nvml_wrapper::enums::device::{DeviceArchitecture, GpuLockedClocksSetting};
+use nvml_wrapper::error::NvmlError;
+
+use crate::driver::{Failure, NvmlDriver, classify};
+use crate::gpu::{Identity, Lost};
+
+/// What a GPU lets be set; what it does not is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Limits {
+    pub power: Option<PowerRange>,
+    pub clock: Option<ClockRange>,
+}
+
+/// The power caps that a GPU takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PowerRange {
+    pub min_milliwatts: u32,
+    pub max_milliwatts: u32,
+    pub default_milliwatts: Option<u32>,
+}
+
+/// The upper bounds of the SM clock that a GPU takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClockRange {
+    pub mechanism: ClockMechanism,
+    /// Ascending, not empty.
+    pub supported_mhz: Vec<u32>,
+}
+
+/// How the SM clock is bounded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockMechanism {
+    /// `nvmlDeviceSetGpuLockedClocks`, Volta and later. The library does not say what is locked.
+    Locked,
+    /// `nvmlDeviceSetApplicationsClocks`, before Volta.
+    Application,
+}
+
+/// Application clocks in megahertz.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApplicationClocks {
+    pub memory_mhz: u32,
+    pub graphics_mhz: u32,
+}
+
+/// What can be known about the bound of the SM clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClockReading {
+    Application(ApplicationClocks),
+    /// Locks cannot be read; a present clock above a lock tells that it is gone.
+    Locked {
+        sm_clock_mhz: Option<u32>,
+    },
+}
+
+/// A call that did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// The GPU, or the library, is gone for now: open it again later.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// This GPU will never do it; nothing was changed.
+    #[error("{call} is not supported by this GPU")]
+    Unsupported { call: &'static str },
+    #[error("{call} failed: {detail}")]
+    Failed { call: &'static str, detail: String },
+}
+
+/// An open GPU whose settings can be changed. Calls block and may hang.
+pub trait SettableGpu {
+    fn identity(&self) -> &Identity;
+    /// As found at opening.
+    fn limits(&self) -> &Limits;
+    /// Whether the driver keeps settings while nobody uses the GPU; `None`: unknown.
+    fn persistent(&self) -> Option<bool>;
+    /// The cap in force, whoever set it.
+    fn power_limit_milliwatts(&mut self) -> Result<u32, SetError>;
+    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), SetError>;
+    fn clock(&mut self) -> Result<ClockReading, SetError>;
+    /// Bounds the SM clock from above, at one of the supported values.
+    fn bound_clock(&mut self, mhz: u32) -> Result<(), SetError>;
+    /// `None`: takes a lock away.
+    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), SetError>;
+}
+
+/// Opens GPUs for changes.
+pub trait SettableDriver: Send + Sync + fmt::Debug {
+    /// Number of GPUs on this node.
+    fn count(&self) -> Result<u32, Lost>;
+    /// Opens a GPU, looks up its limits, and hands it to `body`; the GPU is closed when that returns.
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost>;
+}
+
+impl SettableDriver for NvmlDriver {
+    fn count(&self) -> Result<u32, Lost> {
+        crate::Driver::count(self)
+    }
+
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost> {
+        let (device, identity) = self.open(index)?;
+        let limits = Limits { power: power_range(&device)?, clock: clock_range(&device)? };
+        let persistent = optional(device.is_in_persistent_mode())?;
+        body(&mut NvmlSettable { device, identity, limits, persistent });
+        Ok(())
+    }
+}
+
+/// `None` where the GPU cannot say; an error only where it is gone.
+fn optional<T>(result: Result<T, NvmlError>) -> Result<Option<T>, Lost> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => match classify(&error) {
+            Failure::Lost => Err(Lost(format!("cannot open the GPU: {error}"))),
+            Failure::Unsupported | Failure::Transient => Ok(None),
+        },
+    }
+}
+
+fn power_range(device: &Device<'_>) -> Result<Option<PowerRange>, Lost> {
+    let Some(range) = optional(device.power_management_limit_constraints())? else { return Ok(None) };
+    // Some boards report a range that leaves nothing to choose, or none at all.
+    if range.min_limit == 0 || range.max_limit < range.min_limit || optional(device.power_management_limit())?.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(PowerRange {
+        min_milliwatts: range.min_limit,
+        max_milliwatts: range.max_limit,
+        default_milliwatts: optional(device.power_management_limit_default())?,
+    }))
+}
+
+fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, Lost> {
+    let before_volta = matches!(
+        device.architecture(),
+        Ok(DeviceArchitecture::Kepler | DeviceArchitecture::Maxwell | DeviceArchitecture::Pascal)
+    );
+    let mechanism = if before_volta { ClockMechanism::Application } else { ClockMechanism::Locked };
+    let application = optional(device.applications_clock(Clock::Memory))?;
+    if mechanism == ClockMechanism::Application && application.is_none() {
+        return Ok(None);
+    }
+    // Clocks go with a memory clock: the one in force, else the fastest.
+    let fastest = || Ok(optional(device.supported_memory_clocks())?.into_iter().flatten().max());
+    let Some(memory) = application.map_or_else(fastest, |mhz| Ok::<_, Lost>(Some(mhz)))? else { return Ok(None) };
+    let mut supported_mhz = optional(device.supported_graphics_clocks(memory))?.unwrap_or_default();
+    supported_mhz.sort_unstable();
+    supported_mhz.dedup();
+    Ok((!supported_mhz.is_empty()).then_some(ClockRange { mechanism, supported_mhz }))
+}
+
+struct NvmlSettable<'a> {
+    device: Device<'a>,
+    identity: Identity,
+    limits: Limits,
+    persistent: Option<bool>,
+}
+
+fn failed(call: &'static str) -> impl Fn(NvmlError) -> SetError {
+    move |error| match classify(&error) {
+        Failure::Lost => SetError::Lost(Lost(format!("{error}, call={call}"))),
+        Failure::Unsupported if matches!(error, NvmlError::NoPermission) => {
+            SetError::Failed { call, detail: "no permission; run the agent as root".to_owned() }
+        }
+        Failure::Unsupported if matches!(error, NvmlError::InvalidArg) => {
+            SetError::Failed { call, detail: "the GPU refuses this value".to_owned() }
+        }
+        Failure::Unsupported => SetError::Unsupported { call },
+        Failure::Transient => SetError::Failed { call, detail: error.to_string() },
+    }
+}
+
+impl NvmlSettable<'_> {
+    fn mechanism(&self) -> Result<&ClockRange, SetError> {
+        self.limits.clock.as_ref().ok_or(SetError::Unsupported { call: "clocks" })
+    }
+
+    fn application_clocks(&self) -> Result<ApplicationClocks, SetError> {
+        Ok(ApplicationClocks {
+            memory_mhz: self.device.applications_clock(Clock::Memory).map_err(failed("memory application clock"))?,
+            graphics_mhz: self.device.applications_clock(Clock::Graphics).map_err(failed("application clock"))?,
+        })
+    }
+}
+
+impl SettableGpu for NvmlSettable<'_> {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn persistent(&self) -> Option<bool> {
+        self.persistent
+    }
+
+    fn power_limit_milliwatts(&mut self) -> Result<u32, SetError> {
+        self.device.power_management_limit().map_err(failed("power limit"))
+    }
+
+    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), SetError> {
+        self.device.set_power_management_limit(milliwatts).map_err(failed("set power limit"))
+    }
+
+    fn clock(&mut self) -> Result<ClockReading, SetError> {
+        Ok(match self.mechanism()?.mechanism {
+            ClockMechanism::Application => ClockReading::Application(self.application_clocks()?),
+            ClockMechanism::Locked => {
+                let sm_clock_mhz = self.device.clock_info(Clock::SM).map_err(failed("SM clock"));
+                match sm_clock_mhz {
+                    Ok(mhz) => ClockReading::Locked { sm_clock_mhz: Some(mhz) },
+                    Err(lost @ SetError::Lost(_)) => return Err(lost),
+                    Err(_) => ClockReading::Locked { sm_clock_mhz: None },
+                }
+            }
+        })
+    }
+
+    fn bound_clock(&mut self, mhz: u32) -> Result<(), SetError> {
+        let range = self.mechanism()?;
+        let lowest = *range.supported_mhz.first().ok_or(SetError::Unsupported { call: "clocks" })?;
+        match range.mechanism {
+            ClockMechanism::Locked => {
+                let lock = GpuLockedClocksSetting::Numeric { min_clock_mhz: lowest, max_clock_mhz: mhz };
+                self.device.set_gpu_locked_clocks(lock).map_err(failed("lock clocks"))
+            }
+            ClockMechanism::Application => {
+                let memory = self.application_clocks()?.memory_mhz;
+                self.device.set_applications_clocks(memory, mhz).map_err(failed("set application clocks"))
+            }
+        }
+    }
+
+    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), SetError> {
+        match original {
+            None => self.device.reset_gpu_locked_clocks().map_err(failed("unlock clocks")),
+            Some(clocks) => self
+                .device
+                .set_applications_clocks(clocks.memory_mhz, clocks.graphics_mhz)
+                .map_err(failed("set application clocks")),
+        }
+    }
+}
