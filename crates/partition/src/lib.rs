@@ -1,1 +1,24 @@
-//! How to share a GPU: Extra Trees and the choice of SM partitions. Pure.
+//! How to share a GPU: what each of several workloads would get and what the GPU would draw for every partition of its
+//! SMs, and which partition to take.
+//!
+//! In: what each workload does alone at some shares of the SMs ([`SoloProfile`]), and, to learn from, what pairs did
+//! together ([`CoRun`]). Out: a [`Choice`] among the partitions, with the figures that led to it. It never reads a clock
+//! or a file, draws nothing that a seed does not fix, gives the same bits on any number of threads, and says what it
+//! cannot tell instead of guessing.
+
+pub mod forest;
+
+mod choose;
+pub mod evaluate;
+mod measurements;
+mod outlook;
+mod paper;
+mod profile;
+mod slowdown;
+
+pub use choose::{Choice, ChoiceSettings, Objective, Verdict, choose};
+pub use measurements::{CoRun, Measurements, MeasurementsError, Tenant};
+pub use outlook::{Additive, Candidate, CannotTell, Expected, Outlook, Predictor, Together};
+pub use paper::{PairSum, PaperModel};
+pub use profile::{Counters, Metric, ProfileError, SoloPoint, SoloProfile};
+pub use slowdown::{ModelError, SlowdownModel, TrainError};

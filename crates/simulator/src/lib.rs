@@ -7,5 +7,6 @@
 
 pub mod cluster;
 pub mod gpu;
+pub mod sharing;
 
-pub use cluster::{Cluster, Event, Fault, Scenario, ScenarioError, WorkloadScenario};
+pub use cluster::{Cluster, Event, Fault, Glide, Scenario, ScenarioError, WorkloadScenario};

@@ -1,0 +1,189 @@
+//! Candidates for a decision, and what is expected of each.
+
+use crate::{SoloPoint, SoloProfile};
+
+/// One way to share the GPU: a percentage of the SMs for each workload, in the order of the workloads, and a clock.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    pub mps_thread_percentages: Vec<u32>,
+    /// Highest SM clock; absent: the highest at which the workloads were measured.
+    pub sm_clock_mhz: Option<f64>,
+}
+
+/// Workloads that share a GPU.
+#[derive(Debug, Clone)]
+pub struct Together<'a> {
+    tenants: Vec<&'a SoloProfile>,
+    idle_watts: f64,
+}
+
+/// Why nothing can be said about workloads on a GPU.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum CannotTell {
+    #[error("{count} workloads share the GPU: from 2 to 16 can be told apart")]
+    Tenants { count: usize },
+    #[error(
+        "workload {workload} was measured on {found}, workload {other} on {expected}: both must be measured on the GPU that they share"
+    )]
+    Gpu { workload: String, other: String, expected: String, found: String },
+    #[error("the model was trained on {expected}, but the workloads share {found}: train one on measurements of {found}")]
+    ModelGpu { expected: String, found: String },
+    #[error("workload {workload} was measured without {metric}, which the model needs: measure it, or train a model without it")]
+    Metric { workload: String, metric: &'static str },
+    #[error("workload {workload} was not measured alone at {percentage} %{clock} or less")]
+    NotCovered { workload: String, percentage: u32, clock: String },
+    #[error("the model does not know clocks: train one on measurements at several")]
+    NoClocks,
+    #[error("there is no partition in steps of {step} % that gives each of {tenants} workloads a share at which it was measured")]
+    NoPartition { step: u32, tenants: usize },
+}
+
+impl<'a> Together<'a> {
+    /// `idle_watts`: power of the GPU while its processes wait.
+    pub fn new(tenants: Vec<&'a SoloProfile>, idle_watts: f64) -> Result<Self, CannotTell> {
+        if !(2..=16).contains(&tenants.len()) {
+            return Err(CannotTell::Tenants { count: tenants.len() });
+        }
+        let first = tenants[0];
+        if let Some(stranger) = tenants.iter().find(|tenant| tenant.gpu_model() != first.gpu_model()) {
+            return Err(CannotTell::Gpu {
+                workload: stranger.workload().to_owned(),
+                other: first.workload().to_owned(),
+                expected: first.gpu_model().to_owned(),
+                found: stranger.gpu_model().to_owned(),
+            });
+        }
+        Ok(Self { tenants, idle_watts })
+    }
+
+    pub fn tenants(&self) -> &[&'a SoloProfile] {
+        &self.tenants
+    }
+
+    pub fn gpu_model(&self) -> &str {
+        self.tenants[0].gpu_model()
+    }
+
+    pub fn idle_watts(&self) -> f64 {
+        self.idle_watts
+    }
+
+    /// What each workload does alone at its share of a candidate.
+    pub fn alone(&self, candidate: &Candidate) -> Result<Vec<SoloPoint>, CannotTell> {
+        let shares = self.tenants.iter().zip(&candidate.mps_thread_percentages);
+        shares
+            .map(|(tenant, percentage)| {
+                tenant.at(*percentage, candidate.sm_clock_mhz).ok_or_else(|| CannotTell::NotCovered {
+                    workload: tenant.workload().to_owned(),
+                    percentage: *percentage,
+                    clock: candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" and {mhz} MHz")),
+                })
+            })
+            .collect()
+    }
+
+    /// Power of the workloads alone, added; the GPU's idle power counts once.
+    pub(crate) fn added_watts(&self, alone: &[SoloPoint]) -> f64 {
+        alone.iter().map(|point| point.power_watts).sum::<f64>() - (alone.len() as f64 - 1.0) * self.idle_watts
+    }
+
+    /// The candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, where every workload was
+    /// measured alone; the equal partition at the highest clock comes first.
+    pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<Candidate>, CannotTell> {
+        let count = self.tenants.len();
+        let equal = Candidate {
+            mps_thread_percentages: vec![100 / count as u32; count],
+            sm_clock_mhz: clocks.first().copied().flatten(),
+        };
+        self.alone(&equal)?;
+        let mut candidates = vec![equal];
+        for clock in clocks {
+            partitions(count, step, &mut |shares| {
+                let candidate = Candidate { mps_thread_percentages: shares.to_vec(), sm_clock_mhz: *clock };
+                if candidate != candidates[0] && self.alone(&candidate).is_ok() {
+                    candidates.push(candidate);
+                }
+            });
+        }
+        if candidates.len() < 2 {
+            return Err(CannotTell::NoPartition { step, tenants: count });
+        }
+        Ok(candidates)
+    }
+}
+
+/// Every way to give `count` workloads multiples of `step` that sum to 100.
+fn partitions(count: usize, step: u32, take: &mut impl FnMut(&[u32])) {
+    fn fill(shares: &mut Vec<u32>, left: u32, count: usize, step: u32, take: &mut impl FnMut(&[u32])) {
+        if shares.len() + 1 == count {
+            shares.push(left);
+            take(shares);
+            shares.pop();
+            return;
+        }
+        let others = (count - shares.len() - 1) as u32;
+        for share in (step..).step_by(step as usize).take_while(|share| share + others * step <= left) {
+            shares.push(share);
+            fill(shares, left - share, count, step, take);
+            shares.pop();
+        }
+    }
+    if (1..=50).contains(&step) {
+        fill(&mut Vec::with_capacity(count), 100, count, step, take);
+    }
+}
+
+/// What a candidate is expected to give.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    /// Of each workload.
+    pub samples_per_second: Vec<f64>,
+    /// Of the GPU.
+    pub power_watts: f64,
+}
+
+/// What is expected of each candidate, and how far the opinions differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    pub(crate) candidates: Vec<Prospect>,
+}
+
+/// What is expected of one candidate.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Prospect {
+    pub mean: Expected,
+    /// What each tree expects; empty where there is only one opinion. Tree `i` is the same in every candidate.
+    pub opinions: Vec<Expected>,
+}
+
+/// Says what is to be expected of candidates.
+pub trait Predictor: std::fmt::Debug + Sync {
+    /// For every candidate, in their order.
+    fn outlook(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell>;
+}
+
+impl Outlook {
+    /// The expectations, in the order of the candidates.
+    pub fn means(&self) -> impl Iterator<Item = &Expected> {
+        self.candidates.iter().map(|prospect| &prospect.mean)
+    }
+}
+
+/// No learning: each workload is as fast as alone at its share, and what they draw above idle adds up. The baseline, and what
+/// decides until a model is trained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Additive;
+
+impl Predictor for Additive {
+    fn outlook(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell> {
+        let candidates = candidates.iter().map(|candidate| {
+            let alone = together.alone(candidate)?;
+            let mean = Expected {
+                samples_per_second: alone.iter().map(|point| point.samples_per_second).collect(),
+                power_watts: together.added_watts(&alone),
+            };
+            Ok(Prospect { mean, opinions: Vec::new() })
+        });
+        Ok(Outlook { candidates: candidates.collect::<Result<_, _>>()? })
+    }
+}
