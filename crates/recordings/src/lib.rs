@@ -1,6 +1,6 @@
 //! Other people's recordings, and our own event logs, as events.
 //!
-//! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`]). Out: events of
+//! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`], [`LogChunks`]). Out: events of
 //! [`eadt_schemas`] in event-time order over all sources, with a [`Report`] of what the files held, or an
 //! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
@@ -22,7 +22,7 @@ mod options;
 mod prometheus;
 mod recording;
 mod report;
-mod units;
+pub mod units;
 
 use std::fmt;
 use std::io::Read;
@@ -32,7 +32,7 @@ pub use clock::TimeFormat;
 pub use error::ImportError;
 pub use fields::Field;
 pub use format::Format;
-pub use log::{Compression, EventRef, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
+pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
 pub use options::{FieldMap, InvalidOption, Options, parse_interval};
 pub use report::{CounterCheck, Gap, Report, Skipped};
 

@@ -1,14 +1,16 @@
 //! Event logs: written, read back, cut and damaged.
 
-use eadt_recordings::{Compression, LogReader, LogWriter};
+use eadt_recordings::{Chunk, Compression, LogChunks, LogReader, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
+use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 fn event(number: i64) -> LoggedEvent {
     LoggedEvent {
         specversion: "1.0".to_owned(),
         kind: "io.eadt.gpu.telemetry.v1".to_owned(),
-        source: "/collector/n\"1".to_owned(),
+        // With an escape, and without: two ways to read it.
+        source: if number % 3 == 0 { "/collector/n1" } else { "/collector/n\"1" }.to_owned(),
         id: format!("id-{number}"),
         time: EventTime::from_micros(1_700_000_000_000_000 + number),
         subject: "lab/bert".to_owned(),
@@ -127,4 +129,123 @@ fn what_is_no_event_is_refused_without_eating_memory() {
     let deep = "[".repeat(100_000);
     let line = format!("{{\"type\":\"t\",\"time\":\"2023-11-16T18:17:03Z\",\"data\":{deep}\n");
     assert!(LogReader::new("x", line.as_bytes()).unwrap().next_event().is_err());
+}
+
+/// Gives its bytes in pieces of the wrong sizes.
+struct Pieces<'a> {
+    rest: &'a [u8],
+    sizes: std::iter::Cycle<std::slice::Iter<'a, usize>>,
+}
+
+impl std::io::Read for Pieces<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let size = self.sizes.next().copied().unwrap_or(1).min(into.len()).min(self.rest.len());
+        into[..size].copy_from_slice(&self.rest[..size]);
+        self.rest = &self.rest[size..];
+        Ok(size)
+    }
+}
+
+/// What a log says: its events, and its errors as text.
+type Said = Vec<Result<LoggedEvent, String>>;
+
+fn one_by_one(bytes: &[u8]) -> Said {
+    let mut said = Vec::new();
+    let mut reader = LogReader::new("l", bytes).unwrap();
+    loop {
+        match reader.next_event() {
+            Ok(None) => return said,
+            Ok(Some(event)) => said.push(Ok(event.to_logged().unwrap())),
+            Err(error) => said.push(Err(error.to_string())),
+        }
+    }
+}
+
+/// The same through chunks, each event first as it seems to be.
+fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
+    let mut said = Vec::new();
+    let mut chunks = LogChunks::new("l", reader).unwrap();
+    let mut chunk = Chunk::default();
+    let (mut lines, mut good, mut count) = (0, 0, 0);
+    loop {
+        match chunks.next(&mut chunk) {
+            Ok(true) => count += 1,
+            Ok(false) => return (said, count),
+            Err(error) => {
+                said.push(Err(error.after(lines, good).to_string()));
+                continue;
+            }
+        }
+        while chunk.advance() {
+            let likely = chunk
+                .likely_event()
+                .and_then(|event| event.to_logged().ok())
+                .filter(|event| event.data.as_ref().is_some_and(|data| data.get().starts_with('{')));
+            if let Some(event) = likely {
+                chunk.accept();
+                said.push(Ok(event));
+                continue;
+            }
+            match chunk.event() {
+                Ok(event) => said.push(Ok(event.to_logged().unwrap())),
+                Err(error) => said.push(Err(error.after(lines, good).to_string())),
+            }
+        }
+        lines += chunk.lines();
+        good += chunk.good();
+    }
+}
+
+/// `LoggedEvent` compares by what it would be written as.
+fn written(said: &Said) -> Vec<String> {
+    said.iter().map(|said| said.as_ref().map_or_else(Clone::clone, |event| serde_json::to_string(event).unwrap())).collect()
+}
+
+#[test]
+fn a_log_of_many_chunks_reads_the_same() {
+    for compression in [Compression::None, Compression::Zstd] {
+        let bytes = log(5_000, compression);
+        let (said, chunks) = in_chunks(bytes.as_slice());
+        assert!(chunks > 3, "{chunks}");
+        assert_eq!(said.len(), 5_000);
+        assert_eq!(written(&said), written(&one_by_one(&bytes)));
+    }
+    // Damage behind the first chunk is told with what was good before it, over all chunks.
+    let mut text = log(5_000, Compression::None);
+    let at = text.len() - 100;
+    text.truncate(at);
+    let (said, _) = in_chunks(text.as_slice());
+    assert_eq!(written(&said), written(&one_by_one(&text)));
+    let error = said.last().unwrap().as_ref().unwrap_err();
+    assert!(error.contains("the 4999 event(s) before it are good") && error.contains("l:5000 "), "{error}");
+    let mut packed = log(20_000, Compression::Zstd);
+    packed.truncate(packed.len() / 2);
+    let (said, _) = in_chunks(packed.as_slice());
+    assert_eq!(written(&said), written(&one_by_one(&packed)));
+    assert!(said.last().unwrap().as_ref().unwrap_err().contains("truncated or damaged"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// However the bytes arrive and whatever stands between the events.
+    #[test]
+    fn chunks_say_what_the_reader_says(
+        parts in proptest::collection::vec((0..9_usize, 1..40_i64), 0..40),
+        sizes in proptest::collection::vec(1..70_000_usize, 1..6),
+        array in any::<bool>(),
+    ) {
+        let mut text = if array { b"[".to_vec() } else { Vec::new() };
+        for (kind, count) in parts {
+            match kind {
+                0..=4 => text.extend(log(count, Compression::None)),
+                5 => text.extend_from_slice(b"\n \r\n"),
+                6 => text.extend_from_slice(b"{\"no\":\"event\"}\n"),
+                7 => text.extend(log(1, Compression::None).iter().take(count as usize * 10)),
+                _ => text.extend_from_slice(br#"{"specversion":"1.0","type":"t","source":"s","id":"i","time":"2023-11-14T22:13:20.000000Z","data":{"a":{}},"subject":"x"}"#),
+            }
+        }
+        let pieces = Pieces { rest: &text, sizes: sizes.iter().cycle() };
+        prop_assert_eq!(written(&in_chunks(pieces).0), written(&one_by_one(&text)));
+    }
 }

@@ -1,7 +1,7 @@
 //! From a record's bytes to what the fold takes.
 
 use eadt_core::Event;
-use eadt_schemas::decode::{Check, Refusal, decode, decode_into};
+use eadt_schemas::decode::{Check, MAX_VALUE_BYTES, Refusal, decode, decode_into};
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventType, Topic};
 
@@ -39,6 +39,33 @@ impl Decoded {
         if let Some(refusal) = refused {
             *self = Self::Refused(Box::new(refusal));
         }
+    }
+
+    /// As [`Self::renew`], but only for a value in the form that EADT itself writes; false for all others, after which this holds
+    /// nothing of use.
+    pub fn renew_canonical(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
+        fn read<T: Check>(event: &mut T, value: &[u8]) -> Option<Result<(), Refusal>> {
+            (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check())
+        }
+        if kind != Some(EventType::of_topic(topic).name()) {
+            return false;
+        }
+        match (topic, &*self) {
+            (Topic::GpuTelemetry, Self::Telemetry(_)) | (Topic::TrainingProgress, Self::Progress(_)) => {}
+            (Topic::GpuTelemetry, _) => *self = Self::Telemetry(GpuTelemetry::default()),
+            (Topic::TrainingProgress, _) => *self = Self::Progress(TrainingProgress::default()),
+            _ => return false,
+        }
+        let checked = match self {
+            Self::Telemetry(event) => read(event, value),
+            Self::Progress(event) => read(event, value),
+            _ => None,
+        };
+        if let Some(Err(refusal)) = checked {
+            *self = Self::Refused(Box::new(refusal));
+            return true;
+        }
+        checked.is_some()
     }
 
     /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is the topic's.

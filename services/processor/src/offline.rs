@@ -34,17 +34,53 @@ pub struct Fed {
     partition: i32,
     offset: Option<i64>,
     stamp: EventTime,
-    key: Option<Box<str>>,
+    /// Empty: none. A log written by hand may leave keys out; heartbeats have none.
+    key: String,
     event: Decoded,
+}
+
+impl Default for Fed {
+    /// A heartbeat of no time, to be renewed.
+    fn default() -> Self {
+        Self {
+            topic: Topic::GpuTelemetry,
+            partition: 0,
+            offset: None,
+            stamp: EventTime::default(),
+            key: String::new(),
+            event: Decoded::Heartbeat,
+        }
+    }
 }
 
 impl Fed {
     /// Decodes a record; without a partition it belongs to partition 0.
     pub fn new(raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) -> Self {
-        let event = Decoded::of(raw.topic, raw.kind, raw.value);
-        // A log written by hand may leave keys out; heartbeats have none.
-        let key = std::str::from_utf8(raw.key).ok().filter(|key| !key.is_empty()).map(Into::into);
-        Self { topic: raw.topic, partition: partition.unwrap_or(0), offset, stamp: raw.stamp, key, event }
+        let mut fed = Self::default();
+        fed.renew(raw, partition, offset);
+        fed
+    }
+
+    /// As [`Self::new`], in place of a record that is folded: its memory is used again.
+    pub fn renew(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) {
+        self.event.renew(raw.topic, raw.kind, raw.value);
+        self.place(raw, partition, offset);
+    }
+
+    /// As [`Self::renew`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
+    /// and what this holds is of no use.
+    pub fn renew_canonical(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
+        let canonical = raw.value.is_some_and(|value| self.event.renew_canonical(raw.topic, raw.kind, value));
+        if canonical {
+            self.place(raw, partition, offset);
+        }
+        canonical
+    }
+
+    fn place(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) {
+        (self.topic, self.partition, self.offset, self.stamp) = (raw.topic, partition.unwrap_or(0), offset, raw.stamp);
+        self.key.clear();
+        self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
     }
 
     pub fn is_heartbeat(&self) -> bool {
@@ -52,8 +88,39 @@ impl Fed {
     }
 }
 
-/// Records in order.
-pub type Source<E> = Box<dyn Iterator<Item = Result<Fed, E>> + Send>;
+/// Records in order, lent one at a time.
+pub trait Source<E> {
+    /// The record whose turn it is, the same until [`Self::advance`]; `None` at the end.
+    fn head(&mut self) -> Result<Option<&Fed>, E>;
+    /// Done with the head.
+    fn advance(&mut self);
+}
+
+/// Records that somebody has decoded already.
+#[derive(Debug)]
+pub struct Records<I> {
+    records: I,
+    head: Option<Fed>,
+}
+
+impl<I> Records<I> {
+    pub fn new(records: I) -> Self {
+        Self { records, head: None }
+    }
+}
+
+impl<E, I: Iterator<Item = Result<Fed, E>>> Source<E> for Records<I> {
+    fn head(&mut self) -> Result<Option<&Fed>, E> {
+        if self.head.is_none() {
+            self.head = self.records.next().transpose()?;
+        }
+        Ok(self.head.as_ref())
+    }
+
+    fn advance(&mut self) {
+        self.head = None;
+    }
+}
 
 /// What a replay says.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,21 +146,25 @@ pub struct Counts {
 /// of a log ends where it ends, and what was open there stays open, as in the live run.
 pub fn replay<E>(
     settings: &FoldSettings,
-    sources: Vec<Source<E>>,
+    sources: Vec<Box<dyn Source<E> + '_>>,
     mut say: impl FnMut(i32, Replayed) -> Result<(), E>,
 ) -> Result<Counts, E> {
     let mut counts = Counts::default();
     let mut partitions: BTreeMap<i32, Partition> = BTreeMap::new();
     let mut fronts = Fronts::new(sources, settings)?;
     let mut out = Vec::new();
-    while let Some(fed) = fronts.next(settings)? {
+    while let Some(i) = fronts.next() {
+        // A source that is next has a head.
+        let Some(fed) = fronts.sources[i].head()? else { break };
         counts.events += u64::from(!fed.is_heartbeat());
         let partition = partitions.entry(fed.partition).or_insert_with(|| Partition::new(settings.clone()));
-        let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key.as_deref(), event: fed.event.event() };
+        let key = Some(fed.key.as_str()).filter(|key| !key.is_empty());
+        let input = Input { topic: fed.topic, stamp: fed.stamp, key, event: fed.event.event() };
         partition.fold(&input, &mut out);
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(&fed), fed.partition, &mut say)?;
+            tell(&mut out, &mut counts, Some(fed), fed.partition, &mut say)?;
         }
+        fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() {
         for (number, partition) in &mut partitions {
@@ -141,23 +212,21 @@ struct Head {
     stamp: EventTime,
 }
 
-/// The sources with their next records.
-struct Fronts<E> {
-    sources: Vec<Source<E>>,
-    records: Vec<Option<Fed>>,
+/// The sources, and where their heads stand.
+struct Fronts<'a, E> {
+    sources: Vec<Box<dyn Source<E> + 'a>>,
     heads: Vec<Option<Head>>,
     /// Of each partition the source that is next, and its rank among the partitions.
     next: BTreeMap<i32, (EventTime, usize)>,
 }
 
-impl<E> Fronts<E> {
-    fn new(mut sources: Vec<Source<E>>, settings: &FoldSettings) -> Result<Self, E> {
-        let mut fronts = Vec::with_capacity(sources.len());
+impl<'a, E> Fronts<'a, E> {
+    fn new(mut sources: Vec<Box<dyn Source<E> + 'a>>, settings: &FoldSettings) -> Result<Self, E> {
+        let mut heads = Vec::with_capacity(sources.len());
         for source in &mut sources {
-            fronts.push(source.next().transpose()?);
+            heads.push(source.head()?.map(|fed| head(fed, settings)));
         }
-        let heads: Vec<_> = fronts.iter().map(|front| front.as_ref().map(|fed| head(fed, settings))).collect();
-        let mut this = Self { sources, records: fronts, heads, next: BTreeMap::new() };
+        let mut this = Self { sources, heads, next: BTreeMap::new() };
         let partitions: Vec<i32> = this.heads.iter().flatten().map(|head| head.partition).collect();
         for partition in partitions {
             this.choose(partition);
@@ -165,28 +234,27 @@ impl<E> Fronts<E> {
         Ok(this)
     }
 
-    fn next(&mut self, settings: &FoldSettings) -> Result<Option<Fed>, E> {
+    /// The source whose head is next.
+    fn next(&self) -> Option<usize> {
         // One file needs no merge: its own order counts.
-        let i = if self.sources.len() == 1 {
-            0
-        } else {
-            match self.next.iter().min_by_key(|(partition, (rank, _))| (*rank, **partition)) {
-                Some((_, (_, i))) => *i,
-                None => return Ok(None),
-            }
-        };
-        let taken = self.records[i].take();
-        if let Some(fed) = &taken {
-            self.records[i] = self.sources[i].next().transpose()?;
-            self.heads[i] = self.records[i].as_ref().map(|fed| head(fed, settings));
-            if self.sources.len() > 1 {
-                self.choose(fed.partition);
-                if let Some(other) = self.heads[i].map(|head| head.partition).filter(|other| *other != fed.partition) {
-                    self.choose(other);
-                }
+        if let [head] = self.heads[..] {
+            return head.map(|_| 0);
+        }
+        let least = self.next.iter().min_by_key(|(partition, (rank, _))| (*rank, **partition));
+        least.map(|(_, (_, i))| *i)
+    }
+
+    fn advance(&mut self, i: usize, settings: &FoldSettings) -> Result<(), E> {
+        let before = self.heads[i].map(|head| head.partition);
+        self.sources[i].advance();
+        self.heads[i] = self.sources[i].head()?.map(|fed| head(fed, settings));
+        if self.sources.len() > 1 {
+            let after = self.heads[i].map(|head| head.partition);
+            for partition in before.into_iter().chain(after.filter(|_| after != before)) {
+                self.choose(partition);
             }
         }
-        Ok(taken)
+        Ok(())
     }
 
     /// Finds what the live merge would take next in a partition.

@@ -12,7 +12,7 @@ use eadt_bus::{
     TopicPartition, TopicSpec, Watermarks, topics,
 };
 use eadt_core::settings::SECOND;
-use eadt_processor::offline::{Fed, Raw, Replayed, Source, replay};
+use eadt_processor::offline::{Fed, Raw, Records, Replayed, Source, replay};
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, dead_letter_header};
@@ -410,7 +410,7 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
     let mut rig = Rig::open(dir.path());
     feed(&mut rig, 0, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
-    let mut sources: Vec<Source<String>> = Vec::new();
+    let mut sources: Vec<Box<dyn Source<String>>> = Vec::new();
     for topic in Topic::PROCESSOR_INPUTS {
         for partition in 0..2 {
             let records = rig.read(topic).into_iter().filter(move |r| r.at.partition == partition);
@@ -426,7 +426,7 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
                     Ok(Fed::new(raw, Some(partition), Some(r.offset)))
                 })
                 .collect();
-            sources.push(Box::new(fed.into_iter()));
+            sources.push(Box::new(Records::new(fed.into_iter())));
         }
     }
     let mut windows = Vec::new();

@@ -1,0 +1,195 @@
+//! `eadt replay`: windows and decisions from an event log or an archive, at full speed.
+
+mod archive;
+mod batches;
+mod check;
+mod log;
+mod output;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use anyhow::bail;
+use eadt_lake::Archive;
+use eadt_processor::offline::{Counts, Replayed, Source, replay};
+use eadt_schemas::Topic;
+
+use self::check::{Checked, Own, compare};
+use self::output::Output;
+use crate::cli::{Align, Replay};
+use crate::output::say;
+use crate::settings::Settings;
+
+/// Refused events that are named, for each reason; the rest is counted.
+const REFUSALS_SHOWN: u64 = 10;
+
+/// What a replay printed.
+#[derive(Debug, serde::Serialize)]
+struct Summary {
+    events: u64,
+    windows: u64,
+    decisions: u64,
+    refused: u64,
+    late: u64,
+    seconds: f64,
+    events_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<Checked>,
+}
+
+pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
+    let mut processor = settings.processor.clone();
+    if let Some(window) = args.window {
+        processor.window_seconds = window;
+    }
+    processor.check().map_err(anyhow::Error::msg)?;
+    let mut fold = processor.fold();
+    fold.align_to_run = args.align == Align::Run;
+    if let Some(name) = &args.controller {
+        fold.controller_override = Some(crate::up::parse_controller(name)?);
+    }
+
+    let began = std::time::Instant::now();
+    // Of each log or archive, because those are compared one after the other.
+    let own: Vec<RefCell<Own>> = args.logs.iter().map(|_| RefCell::default()).collect();
+    let mut sources: Vec<Box<dyn Source<anyhow::Error> + '_>> = Vec::new();
+    let mut imported = true;
+    for (path, own) in args.logs.iter().zip(&own) {
+        if path.is_dir() {
+            let archive = Archive::find(path)?;
+            let listing = archive.files()?;
+            for gap in &listing.gaps {
+                eprintln!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
+            }
+            if listing.files.is_empty() {
+                bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
+            }
+            imported &= false;
+            for (topic, partition) in listing.partitions().into_keys() {
+                if Topic::PROCESSOR_INPUTS.contains(&topic) {
+                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, own)));
+                }
+            }
+            if args.check {
+                let mut own = own.borrow_mut();
+                own.windows = eadt_lake::read_windows(path)?.events;
+                own.decisions = eadt_lake::read_decisions(path)?.events;
+            }
+        } else {
+            imported &= !log::has_stamps(path)?;
+            sources.push(Box::new(log::read(path, args.check, own)?));
+        }
+    }
+    if imported {
+        // A recording of other people's events has no stamps of a log: its event times are all the time there is.
+        fold.max_future = None;
+        fold.idle_grace = None;
+    }
+
+    let progress = if std::io::stderr().is_terminal() {
+        indicatif::ProgressBar::new_spinner().with_style(
+            indicatif::ProgressStyle::with_template("{spinner} {msg}")
+                .unwrap_or_else(|_| indicatif::ProgressStyle::default_spinner()),
+        )
+    } else {
+        indicatif::ProgressBar::hidden()
+    };
+    let mut out = args.out.as_deref().map(Output::create).transpose()?;
+    let (mut late, mut produced, mut refusals) = (0, Own::default(), BTreeMap::new());
+    let counts: Counts = replay(&fold, sources, |partition, replayed| {
+        match &replayed {
+            Replayed::Window(window) => {
+                late += window.late;
+                progress.set_message(format!("{} {}", window.window_end, window.workload));
+                progress.tick();
+            }
+            Replayed::Refused { topic, partition, offset, refusal } => {
+                let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
+                *count += 1;
+                if *count <= REFUSALS_SHOWN {
+                    tracing::warn!(%topic, partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
+                }
+            }
+            Replayed::Decision(_) => {}
+        }
+        if let Some(out) = &mut out {
+            out.write(partition, &replayed)?;
+        }
+        if args.check {
+            match replayed {
+                Replayed::Window(window) => produced.windows.push(*window),
+                Replayed::Decision(decision) => produced.decisions.push(*decision),
+                Replayed::Refused { .. } => {}
+            }
+        }
+        Ok(())
+    })?;
+    if let Some(out) = out {
+        out.finish()?;
+    }
+    progress.finish_and_clear();
+    let seconds = began.elapsed().as_secs_f64();
+    let mut recorded = Own::default();
+    for own in &own {
+        recorded.append(&mut own.borrow_mut());
+    }
+    for (reason, count) in &refusals {
+        if *count > REFUSALS_SHOWN {
+            tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
+        }
+    }
+    let summary = Summary {
+        events: counts.events,
+        windows: counts.windows,
+        decisions: counts.decisions,
+        refused: counts.refused,
+        late,
+        seconds,
+        events_per_second: counts.events as f64 / seconds.max(1e-9),
+        check: args.check.then(|| compare(&recorded, &produced)),
+    };
+    print(args, &summary)?;
+    if counts.events == 0 {
+        bail!(
+            "no telemetry, progress or workload events in {}",
+            args.logs.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+    }
+    match &summary.check {
+        Some(check) if !check.differences.is_empty() => {
+            bail!("the replay differs from the record in {} place(s)", check.differences.len())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
+    if args.json {
+        say!("{}", serde_json::to_string(summary)?);
+        return Ok(());
+    }
+    say!(
+        "{} events in {:.2} s ({:.0} events/s): {} windows, {} decisions, {} refused, {} late",
+        summary.events,
+        summary.seconds,
+        summary.events_per_second,
+        summary.windows,
+        summary.decisions,
+        summary.refused,
+        summary.late
+    );
+    if let Some(out) = &args.out {
+        say!("written to {}", out.display());
+    }
+    if let Some(check) = &summary.check {
+        say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
+        for workload in &check.excused {
+            say!("check: {workload} had late events or tables: not compared");
+        }
+        for difference in check.differences.iter().take(20) {
+            say!("check: {difference}");
+        }
+    }
+    Ok(())
+}
