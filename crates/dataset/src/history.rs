@@ -44,7 +44,7 @@ pub(crate) struct Mean {
 }
 
 /// Whether a window says how efficient a settled layout is.
-pub(crate) fn usable(window: &EfficiencyWindow) -> bool {
+pub fn usable(window: &EfficiencyWindow) -> bool {
     window.energy_coverage_ratio >= MIN_COVERAGE_RATIO
         && window.progress_coverage_ratio >= MIN_COVERAGE_RATIO
         && !window.restarted

@@ -17,6 +17,7 @@ mod words;
 pub use builder::{Builder, Dataset};
 pub use column::{Cells, Column, Role, Table};
 pub use datasheet::Counts;
+pub use history::usable;
 
 /// Least covered fraction of energy and of progress in a window that means are made of; below it nothing is decided either.
 pub const MIN_COVERAGE_RATIO: f64 = 0.9;

@@ -1,0 +1,64 @@
+//! Throughput of a workload against the power of its GPUs.
+
+use std::collections::BTreeMap;
+
+use eadt_models::fit::{CapCurve, CapPoint, Verdict};
+use eadt_schemas::v1::{EfficiencyWindow, Layout};
+use serde_json::{Value, json};
+
+use super::Fitted;
+
+const FORMAT: &str = "eadt.cap-curve.v1";
+
+/// Everything of a layout but what limits the power.
+fn shape(layout: &Layout) -> [Option<u32>; 4] {
+    [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size]
+}
+
+/// The windows of the layout that has most of them (ties: the smaller one): throughput of different layouts is no function of power.
+pub(super) fn comparable<'a>(windows: impl Iterator<Item = &'a EfficiencyWindow>) -> Vec<&'a EfficiencyWindow> {
+    let mut by_shape: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for window in windows {
+        by_shape.entry(window.layout.as_ref().map(shape)).or_default().push(window);
+    }
+    by_shape.into_values().rev().max_by_key(Vec::len).unwrap_or_default()
+}
+
+fn point(window: &EfficiencyWindow) -> Option<CapPoint> {
+    let watts = window.mean_power_per_gpu_watts.filter(|watts| *watts > 0.0)?;
+    Some(CapPoint { watts, throughput: window.samples_per_second.filter(|rate| *rate > 0.0)? })
+}
+
+pub(super) fn fit(windows: &[&EfficiencyWindow]) -> Result<Fitted, String> {
+    let caps: std::collections::BTreeSet<_> =
+        windows.iter().map(|w| w.layout.as_ref().and_then(|layout| layout.power_limit_watts).map(f64::to_bits)).collect();
+    if caps.len() < 3 {
+        return Err(format!(
+            "{} power cap(s) were in force; 3 are needed to tell what a cap costs: let power-cap or hybrid decide for a while",
+            caps.len()
+        ));
+    }
+    let points: Vec<_> = windows.iter().filter_map(|window| point(window)).collect();
+    let curve = CapCurve::fit(&points).map_err(|error| error.to_string())?;
+    if let Verdict::NoInformation(reason) = &curve.verdict {
+        return Err(reason.clone());
+    }
+    Ok(Fitted {
+        mape_ratio: curve.offset_power_law.mape_ratio,
+        r_squared: curve.offset_power_law.r_squared,
+        parameters: json!({
+            "format": FORMAT,
+            "layout": windows.first().and_then(|window| window.layout.as_ref()).map(shape),
+            "curve": curve,
+        }),
+    })
+}
+
+pub(super) fn predict(parameters: &Value, window: &EfficiencyWindow) -> Option<(f64, f64)> {
+    if parameters["format"] != FORMAT || parameters["layout"] != json!(window.layout.as_ref().map(shape)) {
+        return None;
+    }
+    let curve: CapCurve = serde_json::from_value(parameters["curve"].clone()).ok()?;
+    let CapPoint { watts, throughput } = point(window)?;
+    Some((throughput, curve.throughput(watts)?))
+}

@@ -1,0 +1,205 @@
+//! Models out of windows, judged by windows that they have not seen. Pure.
+
+mod cap_curve;
+mod power;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{EfficiencyWindow, Model, Origin, Workload};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::settings::Settings;
+
+/// What is learned from.
+#[derive(Debug, Clone, Default)]
+pub struct Training {
+    /// Usable tumbling windows, by workload and time.
+    pub windows: Vec<EfficiencyWindow>,
+    /// What is known about the workloads, by name.
+    pub workloads: BTreeMap<String, Workload>,
+    /// Of all the data: equal data have equal ones.
+    pub fingerprint: String,
+}
+
+/// What is to be done with a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// It beats the one in force, or there is none: publish it.
+    Publish,
+    /// The one in force is as good, or a constant is.
+    Keep,
+    /// The data cannot tell.
+    CannotTell,
+}
+
+/// What became of one model's fit.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Proposal {
+    /// The model's name: `power/GPU MODEL`, `cap-curve/NAMESPACE/NAME`.
+    pub name: String,
+    pub verdict: Verdict,
+    /// In words.
+    pub reason: String,
+    /// Figures on training and held-back data; empty where nothing was fitted.
+    pub metrics: BTreeMap<String, f64>,
+    /// The event to publish; only with [`Verdict::Publish`].
+    pub model: Option<Model>,
+}
+
+/// Name of the model of a board's power.
+pub fn power_name(gpu_model: &str) -> String {
+    format!("power/{gpu_model}")
+}
+
+/// Name of the model of a workload's throughput against power.
+pub fn cap_curve_name(workload: &str) -> String {
+    format!("cap-curve/{workload}")
+}
+
+/// Fits every model that the windows are about, and judges it. `now` becomes the event time of what is published.
+pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &Settings, now: EventTime) -> Vec<Proposal> {
+    let mut proposals = Vec::new();
+    let boards: BTreeSet<&str> = training.workloads.values().filter_map(|workload| workload.gpu_model.as_deref()).collect();
+    for board in boards {
+        let of_board = |window: &&EfficiencyWindow| {
+            training.workloads.get(&window.workload).and_then(|w| w.gpu_model.as_deref()) == Some(board)
+        };
+        let windows: Vec<_> = training.windows.iter().filter(of_board).collect();
+        let subject = Subject { name: power_name(board), windows, training, present, settings, now };
+        proposals.push(subject.judge(power::fit, power::predict));
+    }
+    let workloads: BTreeSet<&str> = training.windows.iter().map(|window| window.workload.as_str()).collect();
+    for workload in workloads {
+        let windows = cap_curve::comparable(training.windows.iter().filter(|window| window.workload == workload));
+        let subject = Subject { name: cap_curve_name(workload), windows, training, present, settings, now };
+        proposals.push(subject.judge(cap_curve::fit, cap_curve::predict));
+    }
+    proposals
+}
+
+/// A fitted model: its parameters in their own versioned form, the error on what it was fitted to, and its R² where it has one.
+struct Fitted {
+    parameters: Value,
+    mape_ratio: f64,
+    r_squared: Option<f64>,
+}
+
+/// One model to be learned.
+struct Subject<'a> {
+    name: String,
+    windows: Vec<&'a EfficiencyWindow>,
+    training: &'a Training,
+    present: &'a BTreeMap<String, Model>,
+    settings: &'a Settings,
+    now: EventTime,
+}
+
+/// What a window is and what a model says it should be; `None`: the model says nothing about it.
+type Predict = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
+/// The reason in words where the windows cannot tell.
+type Fit = fn(&[&EfficiencyWindow]) -> Result<Fitted, String>;
+
+/// Mean absolute error as a part of the true value, and over how many windows.
+fn error_of(parameters: &Value, predict: Predict, windows: &[&EfficiencyWindow]) -> Option<(f64, usize)> {
+    let errors: Vec<f64> = windows
+        .iter()
+        .filter_map(|window| predict(parameters, window))
+        .map(|(truth, told)| ((told - truth) / truth).abs())
+        .filter(|error| error.is_finite())
+        .collect();
+    (!errors.is_empty()).then(|| (errors.iter().sum::<f64>() / errors.len() as f64, errors.len()))
+}
+
+/// As [`error_of`], of always saying the mean of `seen`.
+fn error_of_constant(
+    parameters: &Value,
+    predict: Predict,
+    seen: &[&EfficiencyWindow],
+    unseen: &[&EfficiencyWindow],
+) -> Option<f64> {
+    let truths = |windows: &[&EfficiencyWindow]| -> Vec<f64> {
+        windows.iter().filter_map(|window| predict(parameters, window)).map(|(truth, _)| truth).collect()
+    };
+    let (seen, unseen) = (truths(seen), truths(unseen));
+    let mean = seen.iter().sum::<f64>() / seen.len() as f64;
+    let error = unseen.iter().map(|truth| ((mean - truth) / truth).abs()).sum::<f64>() / unseen.len() as f64;
+    error.is_finite().then_some(error)
+}
+
+impl Subject<'_> {
+    fn judge(mut self, fit: Fit, predict: Predict) -> Proposal {
+        self.windows.sort_by(|a, b| (a.window_start, &a.workload).cmp(&(b.window_start, &b.workload)));
+        self.windows.drain(..self.windows.len().saturating_sub(self.settings.windows_max));
+        let count = self.windows.len();
+        if count < self.settings.windows_min {
+            let reason = format!("{count} usable windows; optimizer.windows_min asks for {}", self.settings.windows_min);
+            return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
+        }
+        let held_back = ((count as f64 * self.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
+        let (seen, unseen) = self.windows.split_at(count - held_back);
+        let fitted = match fit(seen) {
+            Ok(fitted) => fitted,
+            Err(reason) => return self.proposal(Verdict::CannotTell, reason, BTreeMap::new()),
+        };
+        let Some((error, judged)) = error_of(&fitted.parameters, predict, unseen) else {
+            let reason = "no held-back window lies where the model was fitted".to_owned();
+            return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
+        };
+        let constant = error_of_constant(&fitted.parameters, predict, seen, unseen);
+        let present = self.present.get(&self.name);
+        let in_force = present.and_then(|model| error_of(&model.parameters, predict, unseen)).map(|(error, _)| error);
+        let mut metrics = BTreeMap::from([
+            ("training_windows".to_owned(), seen.len() as f64),
+            ("training_mape_ratio".to_owned(), fitted.mape_ratio),
+            ("held_back_windows".to_owned(), judged as f64),
+            ("held_back_mape_ratio".to_owned(), error),
+        ]);
+        metrics.extend(fitted.r_squared.map(|value| ("training_r_squared".to_owned(), value)));
+        metrics.extend(constant.map(|value| ("held_back_constant_mape_ratio".to_owned(), value)));
+        metrics.extend(in_force.map(|value| ("held_back_present_mape_ratio".to_owned(), value)));
+
+        let percent = |ratio: f64| format!("{:.2} %", ratio * 100.0);
+        let worse_than = |other: f64| error > other * (1.0 - self.settings.margin_ratio);
+        if let Some(constant) = constant.filter(|constant| worse_than(*constant)) {
+            let reason = format!("misses held-back windows by {}, a constant by {}", percent(error), percent(constant));
+            return self.proposal(Verdict::Keep, reason, metrics);
+        }
+        if let (Some(model), Some(in_force)) = (present, in_force.filter(|in_force| worse_than(*in_force))) {
+            let (new, old) = (percent(error), percent(in_force));
+            let reason = format!("misses held-back windows by {new}, version {} in force by {old}", model.version);
+            return self.proposal(Verdict::Keep, reason, metrics);
+        }
+        let reason = match in_force {
+            Some(in_force) => {
+                format!("misses held-back windows by {}, the one in force by {}", percent(error), percent(in_force))
+            }
+            None => format!("misses held-back windows by {}; there is none in force for them", percent(error)),
+        };
+        let model = self.event(seen, fitted.parameters, &metrics);
+        Proposal { model: Some(model), ..self.proposal(Verdict::Publish, reason, metrics) }
+    }
+
+    fn event(&self, seen: &[&EfficiencyWindow], mut parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
+        // Unreadable versions are somebody else's: begin after none.
+        let before = self.present.get(&self.name).and_then(|model| model.version.parse::<u64>().ok()).unwrap_or(0);
+        let origin = seen.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured);
+        parameters["origin"] = serde_json::to_value(origin).expect("an enumeration is JSON");
+        parameters["trained_from"] = serde_json::to_value(seen.first().map(|w| w.window_start)).expect("a time is JSON");
+        parameters["trained_to"] = serde_json::to_value(seen.last().map(|w| w.window_end)).expect("a time is JSON");
+        Model {
+            time: self.now,
+            name: self.name.clone(),
+            version: (before + 1).to_string(),
+            data_fingerprint: self.training.fingerprint.clone(),
+            metrics: metrics.clone(),
+            parameters,
+        }
+    }
+
+    fn proposal(&self, verdict: Verdict, reason: String, metrics: BTreeMap<String, f64>) -> Proposal {
+        Proposal { name: self.name.clone(), verdict, reason, metrics, model: None }
+    }
+}

@@ -1,0 +1,121 @@
+//! Models on the bus: read what is in force, write what is new to every partition.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::{Bus, BusError, Isolation, Outgoing, Polled, Remedy, Start, TopicPartition};
+use eadt_schemas::v1::Model;
+use eadt_schemas::{Envelope, EventType, Topic};
+
+use crate::service::Error;
+
+const POLL_ITEMS: usize = 512;
+const POLL_WAIT: Duration = Duration::from_millis(200);
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The models topic, and what each of its partitions has.
+pub(crate) struct Published {
+    topic: Arc<str>,
+    /// By partition, then by name.
+    partitions: Vec<BTreeMap<String, Model>>,
+}
+
+fn number(model: &Model) -> u64 {
+    model.version.parse().unwrap_or(0)
+}
+
+impl Published {
+    pub(crate) fn read(bus: &dyn Bus, prefix: &str) -> Result<Self, Error> {
+        let topic: Arc<str> = format!("{prefix}{}", Topic::Models).into();
+        let missing = || Error::NoTopic { topic: topic.to_string() };
+        let count = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(missing)?.partitions;
+        let from: Vec<_> = (0..count).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
+        let mut partitions = vec![BTreeMap::new(); from.len()];
+        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let (mut polled, mut open, until) = (Vec::new(), from.len(), Instant::now() + TIMEOUT);
+        while open > 0 {
+            if Instant::now() > until {
+                let detail = format!("no end was reached within {} s; is the broker there?", TIMEOUT.as_secs());
+                return Err(BusError::new(Remedy::Retry, format!("reading {topic}"), detail).into());
+            }
+            reader.poll(POLL_ITEMS, POLL_WAIT, &mut polled)?;
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => {
+                        let of: &mut BTreeMap<String, Model> = &mut partitions[record.at.partition as usize];
+                        let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default();
+                        let Some(value) = &record.value else {
+                            of.remove(key);
+                            continue;
+                        };
+                        match eadt_schemas::decode::<Model>(value) {
+                            Ok(model) => drop(of.insert(model.name.clone(), model)),
+                            Err(refusal) => {
+                                tracing::warn!(at = %record.at, offset = record.offset, %refusal, "a model cannot be read and counts as none");
+                            }
+                        }
+                    }
+                    Polled::End { .. } => open -= 1,
+                    Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
+                }
+            }
+        }
+        Ok(Self { topic, partitions })
+    }
+
+    /// The newest version of every model.
+    pub(crate) fn in_force(&self) -> BTreeMap<String, Model> {
+        let mut newest: BTreeMap<String, Model> = BTreeMap::new();
+        for model in self.partitions.iter().flat_map(BTreeMap::values) {
+            if newest.get(&model.name).is_none_or(|known| number(known) < number(model)) {
+                newest.insert(model.name.clone(), model.clone());
+            }
+        }
+        newest
+    }
+
+    /// Writes `new`, and what an interrupted run left out: afterwards every partition has the same models.
+    pub(crate) fn write(&self, bus: &dyn Bus, new: &[Model]) -> Result<usize, Error> {
+        let mut wanted = self.in_force();
+        wanted.extend(new.iter().map(|model| (model.name.clone(), model.clone())));
+        let mut producer = bus.producer("optimizer")?;
+        let mut sent = 0;
+        for (partition, has) in self.partitions.iter().enumerate() {
+            for model in wanted.values().filter(|model| has.get(&model.name) != Some(model)) {
+                producer.send(self.record(partition, model))?;
+                sent += 1;
+            }
+        }
+        if sent == 0 {
+            return Ok(0);
+        }
+        let done = producer.flush(TIMEOUT)?;
+        let counts = producer.counts();
+        if !done || counts.acknowledged < counts.taken {
+            let detail = format!(
+                "{} of {} records were acknowledged; the rest is written at the next round",
+                counts.acknowledged, counts.taken
+            );
+            return Err(BusError::new(Remedy::Retry, format!("publishing to {}", self.topic), detail).into());
+        }
+        Ok(sent)
+    }
+
+    fn record(&self, partition: usize, model: &Model) -> Outgoing {
+        let envelope = Envelope {
+            id: format!("{}@{}", model.name, model.version),
+            source: "/optimizer".to_owned(),
+            kind: EventType::Model,
+            time: model.time,
+            subject: model.name.clone(),
+        };
+        Outgoing {
+            topic: self.topic.clone(),
+            partition: Some(partition as i32),
+            key: Some(model.name.clone().into_bytes().into()),
+            value: Some(serde_json::to_vec(model).expect("a model is JSON").into()),
+            headers: envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), value.into_bytes().into())).collect(),
+        }
+    }
+}
