@@ -1,0 +1,352 @@
+//! A log cut into pieces of whole events, so that they can be taken apart on several threads.
+
+use std::io::{self, BufRead, Read};
+
+use super::canonical;
+use super::reader::{EventRef, LogError, MAX_EVENT_BYTES};
+use crate::error::quote;
+use crate::lines::decompressed;
+
+/// Bytes of a chunk: some hundred events, so that handing one over costs nothing beside reading it.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Read at once where a chunk may end with the next line.
+const READ_BYTES: usize = 64 << 10;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Shape {
+    #[default]
+    Lines,
+    /// A JSON array of events, or events that are spread over several lines.
+    Values,
+}
+
+/// Where a value of [`Shape::Values`] ends in its chunk, and where it began in the log.
+#[derive(Debug, Clone, Copy)]
+struct Value {
+    end: usize,
+    offset: u64,
+}
+
+/// Whole events of a log, in order. It goes on to the next with [`Self::advance`].
+#[derive(Debug, Default)]
+pub struct Chunk {
+    name: String,
+    shape: Shape,
+    bytes: Vec<u8>,
+    /// How many of the bytes belong to it; the rest is kept for the next use.
+    filled: usize,
+    values: Vec<Value>,
+    /// Where the chunk begins in the uncompressed log.
+    offset: u64,
+    /// The present event.
+    start: usize,
+    end: usize,
+    lines: u64,
+    good: u64,
+}
+
+impl Chunk {
+    /// Goes to the next event; false at the chunk's end. Blank lines are none.
+    pub fn advance(&mut self) -> bool {
+        loop {
+            if self.end >= self.filled {
+                self.start = self.end;
+                return false;
+            }
+            self.start = self.end;
+            self.end = match self.shape {
+                Shape::Lines => {
+                    let rest = &self.bytes[self.start..self.filled];
+                    memchr::memchr(b'\n', rest).map_or(self.filled, |at| self.start + at + 1)
+                }
+                Shape::Values => self.values.get(self.lines as usize).map_or(self.filled, |value| value.end),
+            };
+            self.lines += 1;
+            if self.present().iter().any(|byte| !byte.is_ascii_whitespace()) {
+                return true;
+            }
+        }
+    }
+
+    fn present(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// Lines gone through, the present one included.
+    pub fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// Counts the present event as good, as [`Self::event`] does: for those who did without it.
+    pub fn accept(&mut self) {
+        self.good += 1;
+    }
+
+    /// Events that were good so far.
+    pub fn good(&self) -> u64 {
+        self.good
+    }
+
+    /// The present event where it looks as [`crate::LogWriter`] writes it, much faster than [`Self::event`]. Its value is taken
+    /// to go on to the end of the line: whoever finds there a whole JSON object and nothing else has the event for certain,
+    /// everybody else asks [`Self::event`].
+    pub fn likely_event(&self) -> Option<EventRef<'_>> {
+        let line = self.present();
+        if line.len() > MAX_EVENT_BYTES { None } else { canonical::likely(line) }
+    }
+
+    /// The present event.
+    pub fn event(&mut self) -> Result<EventRef<'_>, LogError> {
+        let line = &self.bytes[self.start..self.end];
+        if line.len() > MAX_EVENT_BYTES {
+            self.end = self.filled;
+            return Err(self.too_long());
+        }
+        if let Some(event) = canonical::parse(line) {
+            self.good += 1;
+            return Ok(event);
+        }
+        match serde_json::from_slice::<EventRef<'_>>(line) {
+            Ok(event) => {
+                self.good += 1;
+                Ok(event)
+            }
+            Err(error) => {
+                let complete = self.shape == Shape::Values || line.last() == Some(&b'\n');
+                let text = shown(line);
+                let problem = if !complete && error.is_eof() {
+                    format!("the log ends in the middle of an event: {text}")
+                } else {
+                    format!("is not a CloudEvents JSON object ({error}): {text}")
+                };
+                Err(LogError { can_go_on: true, ..self.error(problem) })
+            }
+        }
+    }
+
+    fn too_long(&self) -> LogError {
+        self.error(format!("a line is longer than {} MiB: not an event log", MAX_EVENT_BYTES >> 20))
+    }
+
+    fn error(&self, problem: String) -> LogError {
+        let offset = match self.shape {
+            Shape::Lines => self.offset + self.start as u64,
+            Shape::Values => self.values.get(self.lines.saturating_sub(1) as usize).map_or(self.offset, |value| value.offset),
+        };
+        LogError { name: self.name.clone(), line: self.lines, offset, good: self.good, problem, can_go_on: false }
+    }
+}
+
+fn shown(text: &[u8]) -> String {
+    quote(String::from_utf8_lossy(&text[..text.len().min(200)]).trim())
+}
+
+/// Cuts an event log into [`Chunk`]s: one event a line, a JSON array of events (`CloudEvents`' batch form), or events one after
+/// the other, plain or zstd.
+///
+/// Lines and good events in the errors of chunks, and in its own, count from the chunk's beginning: [`LogError::after`] adds
+/// what came before, which only those know who took the chunks in order.
+pub struct LogChunks<'a> {
+    name: String,
+    reader: Box<dyn BufRead + 'a>,
+    shape: Shape,
+    /// A line's beginning that is left from the last chunk.
+    carry: Vec<u8>,
+    /// Of the next chunk.
+    offset: u64,
+    ended: bool,
+    /// Found behind events that are good.
+    failed: Option<LogError>,
+}
+
+impl std::fmt::Debug for LogChunks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogChunks").field("name", &self.name).field("offset", &self.offset).finish_non_exhaustive()
+    }
+}
+
+impl<'a> LogChunks<'a> {
+    /// `name` is what errors call the log.
+    pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Result<Self, LogError> {
+        let name = name.into();
+        let failed = |name: &str, error: &io::Error| LogError {
+            name: name.to_owned(),
+            line: 1,
+            offset: 0,
+            good: 0,
+            problem: format!("cannot be read: {error}"),
+            can_go_on: false,
+        };
+        let mut reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
+        let shape = shape(&mut reader).map_err(|error| failed(&name, &error))?;
+        Ok(Self { name, reader, shape, carry: Vec::new(), offset: 0, ended: false, failed: None })
+    }
+
+    /// Bytes of the uncompressed log that are in chunks.
+    pub fn bytes(&self) -> u64 {
+        self.offset
+    }
+
+    /// Fills a chunk, whose memory is used again; false at the log's end.
+    pub fn next(&mut self, chunk: &mut Chunk) -> Result<bool, LogError> {
+        self.fill(chunk, CHUNK_BYTES)
+    }
+
+    /// As [`Self::next`], but ends the chunk as soon as the reader has given a whole event: for logs that are still written.
+    pub(super) fn next_soon(&mut self, chunk: &mut Chunk) -> Result<bool, LogError> {
+        self.fill(chunk, 1)
+    }
+
+    fn fill(&mut self, chunk: &mut Chunk, target: usize) -> Result<bool, LogError> {
+        chunk.name.clone_from(&self.name);
+        (chunk.shape, chunk.offset) = (self.shape, self.offset);
+        (chunk.filled, chunk.start, chunk.end, chunk.lines, chunk.good) = (0, 0, 0, 0, 0);
+        chunk.values.clear();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if !self.ended {
+            match self.shape {
+                Shape::Lines => self.lines(chunk, target),
+                Shape::Values => self.values(chunk, target),
+            }
+        }
+        if chunk.filled > 0 {
+            return Ok(true);
+        }
+        self.failed.take().map_or(Ok(false), Err)
+    }
+
+    /// Nothing can be read from here on; what is in the chunk is good.
+    fn fail(&mut self, offset: u64, problem: String) {
+        self.ended = true;
+        self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false });
+    }
+
+    fn lines(&mut self, chunk: &mut Chunk, target: usize) {
+        let Chunk { bytes, filled, .. } = chunk;
+        let room = self.carry.len() + target.max(READ_BYTES);
+        if bytes.len() < room {
+            bytes.resize(room, 0);
+        }
+        bytes[..self.carry.len()].copy_from_slice(&self.carry);
+        let mut read = self.carry.len();
+        self.carry.clear();
+        // Behind the last line break.
+        let mut whole = 0;
+        while whole == 0 || read < target {
+            if read - whole > MAX_EVENT_BYTES {
+                self.fail(
+                    self.offset + whole as u64,
+                    format!("a line is longer than {} MiB: not an event log", MAX_EVENT_BYTES >> 20),
+                );
+                break;
+            }
+            if read == bytes.len() {
+                bytes.resize(read + read.max(READ_BYTES), 0);
+            }
+            match self.reader.read(&mut bytes[read..]) {
+                Ok(0) => {
+                    self.ended = true;
+                    whole = read;
+                    break;
+                }
+                Ok(more) => {
+                    if let Some(at) = memchr::memrchr(b'\n', &bytes[read..read + more]) {
+                        whole = read + at + 1;
+                    }
+                    read += more;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.fail(self.offset + read as u64, format!("is truncated or damaged: {error}"));
+                    break;
+                }
+            }
+        }
+        self.carry.extend_from_slice(&bytes[whole..read]);
+        *filled = whole;
+        self.offset += whole as u64;
+    }
+
+    fn values(&mut self, chunk: &mut Chunk, target: usize) {
+        while chunk.filled < target && !self.ended {
+            self.value(chunk);
+        }
+    }
+
+    /// Cuts the next top-level object out of an array or a sequence.
+    fn value(&mut self, chunk: &mut Chunk) {
+        let (mut depth, mut in_text, mut escaped) = (0_u32, false, false);
+        let mut start = self.offset;
+        chunk.bytes.truncate(chunk.filled);
+        loop {
+            let available = match self.reader.fill_buf() {
+                Ok(available) => available,
+                Err(error) => return self.fail(self.offset, format!("is truncated or damaged: {error}")),
+            };
+            if available.is_empty() {
+                self.ended = true;
+                if depth > 0 {
+                    let text = shown(&chunk.bytes[chunk.filled..]);
+                    self.fail(start, format!("the log ends in the middle of an event: {text}"));
+                }
+                return;
+            }
+            let mut used = 0;
+            let mut closed = false;
+            for &byte in available {
+                used += 1;
+                if depth == 0 {
+                    match byte {
+                        b'{' => (depth, start) = (1, self.offset + used as u64 - 1),
+                        // Between events of an array or a sequence.
+                        b'[' | b']' | b',' | b' ' | b'\t' | b'\r' | b'\n' => continue,
+                        _ => {
+                            let (at, odd) = (self.offset + used as u64 - 1, char::from(byte));
+                            return self.fail(at, format!("{odd:?} stands where an event should begin"));
+                        }
+                    }
+                } else if in_text {
+                    match byte {
+                        _ if escaped => escaped = false,
+                        b'\\' => escaped = true,
+                        b'"' => in_text = false,
+                        _ => {}
+                    }
+                } else {
+                    match byte {
+                        b'"' => in_text = true,
+                        b'{' | b'[' => depth += 1,
+                        b'}' | b']' => depth -= 1,
+                        _ => {}
+                    }
+                }
+                chunk.bytes.push(byte);
+                if depth == 0 {
+                    closed = true;
+                    break;
+                }
+            }
+            self.reader.consume(used);
+            self.offset += used as u64;
+            if closed {
+                chunk.filled = chunk.bytes.len();
+                chunk.values.push(Value { end: chunk.filled, offset: start });
+                return;
+            }
+            if chunk.bytes.len() - chunk.filled > MAX_EVENT_BYTES {
+                let problem = format!("an event is longer than {} MiB: not an event log", MAX_EVENT_BYTES >> 20);
+                return self.fail(start, problem);
+            }
+        }
+    }
+}
+
+/// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.
+fn shape(reader: &mut impl BufRead) -> io::Result<Shape> {
+    let available = reader.fill_buf()?;
+    let text = available.trim_ascii_start();
+    let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    Ok(if text.first() == Some(&b'[') || first == b"{" { Shape::Values } else { Shape::Lines })
+}

@@ -1,0 +1,144 @@
+//! Decoded records on their way from the threads that read to the one that folds.
+//!
+//! Lanes work side by side and are asked in turn, so that the order is that of the file whatever their speed. Batches go back
+//! to the lane they came from: their memory is used again.
+
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use anyhow::bail;
+use eadt_processor::offline::{Fed, Source};
+use eadt_recordings::LogError;
+
+use super::check::Own;
+
+/// Batches that one lane is ahead of the fold: enough that neither waits for the other's pauses.
+const AHEAD: usize = 2;
+
+/// Some hundred records.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// Records; those from `filled` on are kept for their memory.
+    feds: Vec<Fed>,
+    filled: usize,
+    /// The record's own outputs, where somebody compares.
+    pub own: Own,
+    /// Lines gone through, and events among them.
+    pub lines: u64,
+    pub events: u64,
+    /// Found behind the records; the last of its source.
+    pub error: Option<anyhow::Error>,
+    /// Nothing follows. Threads say it, so that one that panicked is not taken for the end.
+    pub last: bool,
+}
+
+impl Batch {
+    /// The place of the next record, which holds an old one. It belongs to the batch once [`Self::keep`] says so.
+    pub fn slot(&mut self) -> &mut Fed {
+        if self.filled == self.feds.len() {
+            self.feds.push(Fed::default());
+        }
+        &mut self.feds[self.filled]
+    }
+
+    pub fn keep(&mut self) {
+        self.filled += 1;
+    }
+
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    fn clear(&mut self) {
+        let feds = std::mem::take(&mut self.feds);
+        *self = Self { feds, ..Self::default() };
+    }
+}
+
+/// Where a reading thread gives its batches away.
+#[derive(Debug)]
+pub struct Lane {
+    send: SyncSender<Batch>,
+    back: Receiver<Batch>,
+}
+
+impl Lane {
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        let mut batch = self.back.try_recv().unwrap_or_default();
+        batch.clear();
+        batch
+    }
+
+    /// False once nobody wants more.
+    pub fn send(&self, batch: Batch) -> bool {
+        self.send.send(batch).is_ok()
+    }
+}
+
+/// The folding thread's end.
+pub struct Batches<'a> {
+    name: String,
+    lanes: Vec<(Receiver<Batch>, SyncSender<Batch>)>,
+    turn: usize,
+    batch: Batch,
+    at: usize,
+    own: &'a RefCell<Own>,
+    /// Before the present batch.
+    lines: u64,
+    events: u64,
+}
+
+impl<'a> Batches<'a> {
+    /// As many lanes as asked for. What the record itself says goes to `own`.
+    pub fn new(name: String, lanes: usize, own: &'a RefCell<Own>) -> (Vec<Lane>, Self) {
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..lanes {
+            let (send, receive) = sync_channel(AHEAD);
+            // No more are under way than wait, are filled and are folded.
+            let (give_back, back) = sync_channel(AHEAD + 2);
+            theirs.push(Lane { send, back });
+            ours.push((receive, give_back));
+        }
+        (theirs, Self { name, lanes: ours, turn: 0, batch: Batch::default(), at: 0, own, lines: 0, events: 0 })
+    }
+
+    /// Goes on to the next batch; the present one is used up.
+    fn receive(&mut self) -> anyhow::Result<()> {
+        self.lines += self.batch.lines;
+        self.events += self.batch.events;
+        let (receive, _) = &self.lanes[self.turn];
+        let Ok(next) = receive.recv() else { bail!("reading {} ended before its end: a thread failed", self.name) };
+        let used = std::mem::replace(&mut self.batch, next);
+        let from = if self.turn == 0 { self.lanes.len() - 1 } else { self.turn - 1 };
+        // Only memory: dropped where the lane has ended.
+        self.lanes[from].1.try_send(used).ok();
+        self.turn = (self.turn + 1) % self.lanes.len();
+        self.at = 0;
+        self.own.borrow_mut().append(&mut self.batch.own);
+        Ok(())
+    }
+}
+
+impl Source<anyhow::Error> for Batches<'_> {
+    fn head(&mut self) -> anyhow::Result<Option<&Fed>> {
+        while self.at >= self.batch.filled {
+            if let Some(error) = self.batch.error.take() {
+                self.batch.last = true;
+                return Err(match error.downcast::<LogError>() {
+                    Ok(error) => error.after(self.lines, self.events).into(),
+                    Err(error) => error,
+                });
+            }
+            if self.batch.last {
+                return Ok(None);
+            }
+            self.receive()?;
+        }
+        Ok(self.batch.feds.get(self.at))
+    }
+
+    fn advance(&mut self) {
+        self.at += 1;
+    }
+}

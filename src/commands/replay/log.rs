@@ -1,0 +1,128 @@
+//! An event log: one thread cuts it into chunks, others take these apart.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use anyhow::Context;
+use eadt_processor::offline::Raw;
+use eadt_recordings::{Chunk, EventRef, LogChunks, LogError, LogReader};
+use eadt_schemas::Topic;
+
+use super::batches::{Batch, Batches, Lane};
+use super::check::Own;
+
+/// More threads than this would only wait for the one that decompresses.
+const MOST_LANES: usize = 4;
+
+enum Work {
+    Chunk(Chunk),
+    Failed(LogError),
+    End,
+}
+
+/// Whether the log's events carry the stamps of a log, judged by its first event.
+pub fn has_stamps(path: &Path) -> anyhow::Result<bool> {
+    let mut log = LogReader::new(path.display().to_string(), open(path)?)?;
+    Ok(log.next_event()?.is_some_and(|event| event.stamp.is_some()))
+}
+
+fn open(path: &Path) -> anyhow::Result<File> {
+    File::open(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The log's events; with `check` its own windows and decisions, too.
+pub fn read<'a>(path: &Path, check: bool, own: &'a RefCell<Own>) -> anyhow::Result<Batches<'a>> {
+    let (name, file) = (path.display().to_string(), open(path)?);
+    let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
+    let (lanes, batches) = Batches::new(name.clone(), lanes, own);
+    // Of each lane one chunk waits and one is taken apart.
+    let (give_back, used) = sync_channel(2 * lanes.len());
+    let mut work = Vec::new();
+    for lane in lanes {
+        let (send, receive) = sync_channel(1);
+        let give_back = give_back.clone();
+        std::thread::spawn(move || take_apart(&lane, &receive, &give_back, check));
+        work.push(send);
+    }
+    std::thread::spawn(move || cut(name, file, &work, &used));
+    Ok(batches)
+}
+
+/// Hands the chunks out in turn, until nobody wants more.
+fn cut(name: String, file: File, work: &[SyncSender<Work>], used: &Receiver<Chunk>) {
+    let mut chunks = LogChunks::new(name, file);
+    for send in work.iter().cycle() {
+        let mut chunk = used.try_recv().unwrap_or_default();
+        let next = match &mut chunks {
+            Ok(chunks) => chunks.next(&mut chunk),
+            Err(error) => Err(error.clone()),
+        };
+        let (next, ended) = match next {
+            Ok(true) => (Work::Chunk(chunk), false),
+            Ok(false) => (Work::End, true),
+            Err(error) => (Work::Failed(error), true),
+        };
+        if send.send(next).is_err() || ended {
+            return;
+        }
+    }
+}
+
+fn take_apart(lane: &Lane, work: &Receiver<Work>, give_back: &SyncSender<Chunk>, check: bool) {
+    while let Ok(work) = work.recv() {
+        let mut batch = lane.batch();
+        match work {
+            Work::Chunk(mut chunk) => {
+                if let Err(error) = decode(&mut chunk, &mut batch, check) {
+                    batch.error = Some(error);
+                }
+                (batch.lines, batch.events) = (chunk.lines(), chunk.good());
+                // Only memory: dropped where whoever cuts has ended.
+                give_back.try_send(chunk).ok();
+            }
+            Work::Failed(error) => batch.error = Some(error.into()),
+            Work::End => batch.last = true,
+        }
+        let failed = batch.error.is_some();
+        if !lane.send(batch) || failed {
+            return;
+        }
+    }
+}
+
+fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<()> {
+    while chunk.advance() {
+        if let Some(event) = chunk.likely_event()
+            && let Some(topic) = input(&event)
+            && batch.slot().renew_canonical(raw(topic, &event), event.partition, event.offset)
+        {
+            batch.keep();
+            chunk.accept();
+            continue;
+        }
+        let event = chunk.event()?;
+        if let Some(topic) = input(&event) {
+            batch.slot().renew(raw(topic, &event), event.partition, event.offset);
+            batch.keep();
+        } else if check {
+            batch.own.read(event.topic(), event.value())?;
+        }
+    }
+    Ok(())
+}
+
+fn input(event: &EventRef<'_>) -> Option<Topic> {
+    event.topic().filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic))
+}
+
+fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> Raw<'a> {
+    Raw {
+        topic,
+        kind: Some(&event.kind),
+        key: event.key.as_deref().unwrap_or(&event.subject).as_bytes(),
+        value: event.value(),
+        stamp: event.stamp.unwrap_or(event.time),
+    }
+}
