@@ -43,12 +43,17 @@ pub enum Command {
     Actuator(Simulation),
     /// Write every topic to Parquet.
     Archiver,
+    /// Learn models from the archive and publish those that tell unseen data better.
+    Optimizer(Optimizer),
     /// Work on an archive.
     #[command(subcommand)]
     Archive(Archive),
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(Dataset),
+    /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
+    #[command(subcommand)]
+    Policy(Policy),
     /// Create or check the topics.
     #[command(subcommand)]
     Topics(Topics),
@@ -126,6 +131,19 @@ pub enum Archive {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct Optimizer {
+    /// One look at the archive, then end; without it: at every interval, on Kafka.
+    #[arg(long)]
+    pub once: bool,
+    /// Say what would be published; needs the archive only. Implies --once.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Print what was found as JSON; only with --once or --dry-run.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -325,4 +343,68 @@ pub enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// All policies: their workloads, modes, energy per sample, recommendations and savings.
+    List {
+        /// Of every namespace.
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
+        #[command(flatten)]
+        cluster: ClusterOptions,
+        #[arg(long)]
+        json: bool,
+    },
+    /// What one policy allows, what was decided and why, and what came of it.
+    Explain {
+        name: String,
+        #[command(flatten)]
+        cluster: ClusterOptions,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change nothing from the next step on, until `resume`.
+    Pause(PolicyPause),
+    /// Go on after `pause`.
+    Resume(PolicyPause),
+    /// Have the present recommendation of a policy in mode Recommend applied once.
+    Approve {
+        name: String,
+        /// Only if this is what is recommended.
+        #[arg(long, value_name = "ID")]
+        decision: Option<String>,
+        #[command(flatten)]
+        cluster: ClusterOptions,
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the definition of EnergyPolicy for `kubectl apply -f -`.
+    Crd,
+}
+
+#[derive(Debug, Args)]
+pub struct PolicyPause {
+    /// The policy whose workload is meant.
+    #[arg(required_unless_present = "all")]
+    pub name: Option<String>,
+    /// Every workload of the namespace.
+    #[arg(long, conflicts_with = "name")]
+    pub all: bool,
+    #[command(flatten)]
+    pub cluster: ClusterOptions,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which cluster.
+#[derive(Debug, Args)]
+pub struct ClusterOptions {
+    /// Context of the kubeconfig [default: the current one, or the cluster that this runs in].
+    #[arg(long, value_name = "CONTEXT")]
+    pub context: Option<String>,
+    /// Namespace [default: the context's].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
 }

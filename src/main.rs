@@ -58,6 +58,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             crate::output::print(&settings::reference_markdown())?;
             return Ok(());
         }
+        Command::Policy(command) => return commands::policy::run(command),
         _ => {}
     }
     let settings = settings::load(cli.config.as_deref(), &variables, &overrides)?;
@@ -104,6 +105,9 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
+        Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
+        Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
@@ -136,6 +140,6 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             crate::output::print(&commands::metrics::reference())?;
             Ok(())
         }
-        Command::Config(ConfigCommand::Reference) | Command::Completions { .. } => Ok(()),
+        Command::Config(ConfigCommand::Reference) | Command::Completions { .. } | Command::Policy(_) => Ok(()),
     }
 }

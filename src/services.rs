@@ -7,6 +7,7 @@ use eadt_actuator::Service as Actuator;
 use eadt_archiver::{Clock, Service as Archiver};
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
+use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, Service as Processor};
 use eadt_service::supervise::{OnFailure, on_signals};
 use eadt_service::{Health, Metrics, Shutdown, Supervisor, http};
@@ -23,6 +24,7 @@ pub enum Single {
     Processor,
     Actuator(Simulation),
     Archiver,
+    Optimizer,
 }
 
 /// Runs one service against Kafka until interrupted.
@@ -48,6 +50,19 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             spawn_actuator(&mut tasks, &settings, &bus, cluster, &shutdown, &metrics, &health);
         }
         Single::Archiver => spawn_archiver(&mut tasks, &settings, &bus, &shutdown, &metrics, &health),
+        Single::Optimizer => {
+            let service = Optimizer {
+                settings: settings.optimizer.clone(),
+                prefix: settings.topics.prefix.clone(),
+                bus: bus.clone(),
+                clock: eadt_optimizer::wall_clock,
+                shutdown: shutdown.clone(),
+                metrics: metrics.clone(),
+                ready: health.part("optimizer"),
+                once: false,
+            };
+            tasks.spawn_thread("optimizer", OnFailure::Fatal, move || eadt_optimizer::run(&service).map(drop));
+        }
     }
     let (bound, server) = eadt_service::serve(address, http::routes(metrics, health), shutdown).await?;
     tracing::info!(address = %bound, "metrics and health");

@@ -12,6 +12,7 @@ pub fn reference() -> String {
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
     eadt_actuator::metrics::ActuatorMetrics::new(&metrics).touch();
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
+    eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();
     eadt_simulator_service::metrics::SimulatorMetrics::new(&metrics);
     let exposition = metrics.text();
     let mut rows: BTreeMap<&str, (&str, &str)> = BTreeMap::new();

@@ -4,6 +4,8 @@ pub mod archive;
 pub mod dataset;
 pub mod import;
 pub mod metrics;
+pub mod optimizer;
+pub mod policy;
 pub mod publish;
 pub mod record;
 pub mod replay;

@@ -36,6 +36,8 @@ pub struct Settings {
     pub actuator: eadt_actuator::Settings,
     /// Parquet.
     pub archiver: eadt_archiver::Settings,
+    /// Learning models from the archive.
+    pub optimizer: eadt_optimizer::Settings,
     /// The simulated cluster.
     pub simulator: eadt_simulator_service::Settings,
 }
@@ -164,6 +166,9 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     }
     if settings.archiver.location == eadt_archiver::Settings::default().location {
         settings.archiver.location = settings.bus.data_dir.join("archive").display().to_string();
+    }
+    if settings.optimizer.location.is_empty() {
+        settings.optimizer.location.clone_from(&settings.archiver.location);
     }
     validate(settings)
 }

@@ -1,0 +1,57 @@
+//! `eadt optimizer --once`: one look at the archive, with what came of it in words.
+
+use std::collections::BTreeMap;
+
+use eadt_lake::Archive;
+use eadt_optimizer::{Proposal, Service, Verdict};
+use eadt_service::{Health, Metrics, Shutdown};
+use serde_json::json;
+
+use crate::cli::Optimizer;
+use crate::output::say;
+use crate::settings::Settings;
+
+pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let (proposals, sent) = if args.dry_run {
+        settings.optimizer.check().map_err(anyhow::Error::msg)?;
+        let (training, refused) = eadt_optimizer::read(&Archive::open(&settings.optimizer.location)?)?;
+        if refused > 0 {
+            eprintln!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
+        }
+        let now = eadt_optimizer::wall_clock();
+        (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
+    } else {
+        let round = eadt_optimizer::run(&Service {
+            settings: settings.optimizer.clone(),
+            prefix: settings.topics.prefix.clone(),
+            bus: crate::bus::open(settings)?,
+            clock: eadt_optimizer::wall_clock,
+            shutdown: shutdown.clone(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("optimizer"),
+            once: true,
+        })?;
+        (round.proposals, round.sent)
+    };
+    if args.json {
+        say!("{}", json!({"proposals": proposals, "records_sent": sent}));
+        return Ok(());
+    }
+    if proposals.is_empty() {
+        say!("{} holds no usable windows: nothing can be learned from it", settings.optimizer.location);
+    }
+    for Proposal { name, verdict, reason, model, .. } in &proposals {
+        let (what, origin) = match (verdict, model) {
+            (Verdict::Publish, Some(model)) => (format!("version {}", model.version), model.parameters["origin"].as_str()),
+            (Verdict::Publish, None) => ("publish".to_owned(), None),
+            (Verdict::Keep, _) => ("keep".to_owned(), None),
+            (Verdict::CannotTell, _) => ("cannot tell".to_owned(), None),
+        };
+        let origin = origin.map(|origin| format!(" ({origin})")).unwrap_or_default();
+        say!("{name}: {what}{origin}: {reason}");
+    }
+    if !args.dry_run {
+        say!("{sent} record(s) written to {}models.v1", settings.topics.prefix);
+    }
+    Ok(())
+}
