@@ -1,1 +1,19 @@
-//! Energy, cost and carbon; fits; the choice of clocks and caps. Pure.
+//! What energy costs, what a GPU gives for it, and which clock, power cap or batch size to choose.
+//!
+//! - [`energy`]: energy from power readings, its price under a tariff, its CO₂, samples and tokens per joule, and its
+//!   attribution on shared GPUs.
+//! - [`fit`]: power from telemetry, throughput against power, speedup against the number of GPUs; each says how well it
+//!   fits and where it holds.
+//! - [`choose`]: operating points in, a choice under a limit on the slowdown out: measured, or fitted and bounded.
+//! - [`online`]: phases of a running workload, and the clock to run it at.
+//!
+//! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock,
+//! a file or the network; chance comes from a seed, so that the same input gives the same bytes. It never answers where
+//! the data cannot tell: that is a [`choose::Refusal`], a verdict, or `None`.
+
+pub mod choose;
+pub mod energy;
+pub mod fit;
+pub mod online;
+
+mod stats;

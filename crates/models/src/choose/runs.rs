@@ -1,0 +1,118 @@
+//! Runs of one setting into one operating point.
+
+use serde::Serialize;
+
+use crate::stats::{median, spread};
+
+/// One run of a fixed amount of work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Run {
+    pub duration_seconds: f64,
+    pub energy_joules: f64,
+    /// The first of all runs of its group: caches, clocks and temperature were not yet what they are later.
+    pub cold: bool,
+}
+
+/// Why a run was left out.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DroppedRun {
+    /// The first run of its group, where its setting has others.
+    Cold,
+    /// Time or energy is this part away from the median of its setting's runs.
+    Outlier { distance_ratio: f64 },
+}
+
+/// What the runs of a setting say together.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Combined {
+    /// Median of the kept runs.
+    pub duration_seconds: f64,
+    pub energy_joules: f64,
+    /// Largest less least over the median of the kept runs; `None` of a single run.
+    pub duration_spread_ratio: Option<f64>,
+    pub energy_spread_ratio: Option<f64>,
+    /// Indices of the kept runs.
+    pub kept: Vec<usize>,
+    pub dropped: Vec<(usize, DroppedRun)>,
+}
+
+/// A run is an outlier beyond this many standard deviations (by the median distance) and this part of the median.
+const DEVIATIONS: f64 = 5.0;
+const DISTANCE_MIN: f64 = 0.10;
+/// Of fewer runs nobody can say which one is off.
+const RUNS_MIN: usize = 3;
+
+/// The rule: the cold run is dropped if its setting has another run; then, of at least three runs, those are dropped whose time
+/// or energy lies more than 10 % and more than five standard deviations from the median; the rest is combined by the
+/// median. `None` of no runs.
+pub fn combine(runs: &[Run]) -> Option<Combined> {
+    let mut dropped = Vec::new();
+    let mut kept: Vec<usize> = (0..runs.len()).collect();
+    if runs.len() > 1 {
+        kept.retain(|&index| {
+            if runs[index].cold {
+                dropped.push((index, DroppedRun::Cold));
+            }
+            !runs[index].cold
+        });
+        // Somebody called all of them cold.
+        if kept.is_empty() {
+            return None;
+        }
+    }
+    let seconds: Vec<f64> = kept.iter().map(|&index| runs[index].duration_seconds).collect();
+    let joules: Vec<f64> = kept.iter().map(|&index| runs[index].energy_joules).collect();
+    if kept.len() >= RUNS_MIN {
+        let distance = |values: &[f64], value: f64| {
+            let (middle, deviation) = (median(&mut values.to_vec())?, spread(values)?);
+            let distance = (value - middle).abs();
+            (distance > (DEVIATIONS * deviation).max(DISTANCE_MIN * middle)).then(|| distance / middle)
+        };
+        kept.retain(|&index| {
+            let off = distance(&seconds, runs[index].duration_seconds).or_else(|| distance(&joules, runs[index].energy_joules));
+            if let Some(distance_ratio) = off {
+                dropped.push((index, DroppedRun::Outlier { distance_ratio }));
+            }
+            off.is_none()
+        });
+    }
+    let of = |value: fn(&Run) -> f64| {
+        let mut values: Vec<f64> = kept.iter().map(|&index| value(&runs[index])).collect();
+        let middle = median(&mut values)?;
+        let wide = (values.len() > 1).then(|| (values[values.len() - 1] - values[0]) / middle);
+        Some((middle, wide))
+    };
+    let (duration_seconds, duration_spread_ratio) = of(|run| run.duration_seconds)?;
+    let (energy_joules, energy_spread_ratio) = of(|run| run.energy_joules)?;
+    Some(Combined { duration_seconds, energy_joules, duration_spread_ratio, energy_spread_ratio, kept, dropped })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(duration_seconds: f64, cold: bool) -> Run {
+        Run { duration_seconds, energy_joules: 100.0 * duration_seconds, cold }
+    }
+
+    #[test]
+    fn the_cold_run_goes_and_so_does_one_that_is_far_off() {
+        let combined =
+            combine(&[run(18.0, true), run(10.0, false), run(10.2, false), run(10.1, false), run(14.0, false)]).unwrap();
+        assert_eq!(combined.kept, [1, 2, 3]);
+        assert_eq!(combined.dropped[0], (0, DroppedRun::Cold));
+        assert!(matches!(combined.dropped[1], (4, DroppedRun::Outlier { distance_ratio }) if distance_ratio > 0.3));
+        assert_eq!(combined.duration_seconds, 10.1);
+        assert!((combined.duration_spread_ratio.unwrap() - 0.2 / 10.1).abs() < 1e-12);
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_kept() {
+        let only = combine(&[run(18.0, true)]).unwrap();
+        assert_eq!((only.kept.len(), only.duration_spread_ratio), (1, None), "the only run is better than none");
+        let two = combine(&[run(10.0, false), run(20.0, false)]).unwrap();
+        assert_eq!(two.kept.len(), 2, "which of two is off?");
+        assert_eq!(combine(&[]), None);
+    }
+}

@@ -1,0 +1,116 @@
+use jiff::Timestamp;
+
+use super::{Interval, JOULES_PER_KWH, seconds_between};
+
+/// CO₂-equivalent of a kWh of the grid.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Intensity {
+    /// Grams per kWh, always.
+    Constant(f64),
+    /// Grams per kWh from an instant on until the next; says nothing of the time before the first, nor past `until`.
+    Series { steps: Vec<(Timestamp, f64)>, until: Timestamp },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+pub enum InvalidIntensity {
+    #[error("carbon intensity {grams_per_kwh} g/kWh is negative or not finite")]
+    Value { grams_per_kwh: f64 },
+    #[error("carbon intensity {index} is not newer than the one before it; sort them by time")]
+    Order { index: usize },
+}
+
+/// CO₂-equivalent of energy.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Carbon {
+    pub grams: f64,
+    /// Energy at times of which the intensity is not known; it is in no gram.
+    pub uncovered_joules: f64,
+}
+
+impl Intensity {
+    /// Grams per kWh.
+    pub fn constant(grams_per_kwh: f64) -> Result<Self, InvalidIntensity> {
+        check(grams_per_kwh).map(Self::Constant)
+    }
+
+    /// Steps of grams per kWh; the last one holds until `until`.
+    pub fn series(steps: Vec<(Timestamp, f64)>, until: Timestamp) -> Result<Self, InvalidIntensity> {
+        for (_, grams_per_kwh) in &steps {
+            check(*grams_per_kwh)?;
+        }
+        if let Some(index) = steps.windows(2).position(|pair| pair[1].0 <= pair[0].0) {
+            return Err(InvalidIntensity::Order { index: index + 1 });
+        }
+        Ok(Self::Series { steps, until })
+    }
+
+    /// The CO₂-equivalent of this energy.
+    pub fn carbon(&self, intervals: &[Interval]) -> Carbon {
+        let mut sum = Carbon::default();
+        for interval in intervals {
+            match self {
+                Self::Constant(grams) => sum.grams += interval.joules / JOULES_PER_KWH * grams,
+                Self::Series { steps, until } => add(&mut sum, interval, steps, *until),
+            }
+        }
+        sum
+    }
+}
+
+fn check(grams_per_kwh: f64) -> Result<f64, InvalidIntensity> {
+    if grams_per_kwh.is_finite() && grams_per_kwh >= 0.0 {
+        Ok(grams_per_kwh)
+    } else {
+        Err(InvalidIntensity::Value { grams_per_kwh })
+    }
+}
+
+fn add(sum: &mut Carbon, interval: &Interval, steps: &[(Timestamp, f64)], until: Timestamp) {
+    let whole = interval.seconds();
+    let mut covered = 0.0;
+    for (index, &(from, grams)) in steps.iter().enumerate() {
+        let to = steps.get(index + 1).map_or(until, |next| next.0).min(until);
+        let part = if whole > 0.0 {
+            seconds_between(from.max(interval.from), to.min(interval.to)).max(0.0) / whole
+        } else {
+            f64::from((from..to).contains(&interval.from))
+        };
+        sum.grams += part * interval.joules / JOULES_PER_KWH * grams;
+        covered += part;
+    }
+    if covered < 1.0 - 1e-12 {
+        sum.uncovered_joules += (1.0 - covered) * interval.joules;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(hour: i64) -> Timestamp {
+        Timestamp::from_second(3600 * hour).unwrap()
+    }
+
+    #[test]
+    fn constant_and_series_agree_where_nothing_changes() {
+        let energy = [Interval { from: at(1), to: at(5), joules: 2.0 * JOULES_PER_KWH }];
+        assert_eq!(Intensity::constant(400.0).unwrap().carbon(&energy).grams, 800.0);
+        let series = Intensity::series(vec![(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
+        assert_eq!(series.carbon(&energy), Carbon { grams: 800.0, uncovered_joules: 0.0 });
+    }
+
+    #[test]
+    fn a_series_weighs_by_time_and_says_what_it_does_not_cover() {
+        let series = Intensity::series(vec![(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
+        let energy = [Interval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
+        assert_eq!(series.carbon(&energy), Carbon { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });
+        let instant = [Interval { from: at(3), to: at(3), joules: JOULES_PER_KWH }];
+        assert_eq!(series.carbon(&instant), Carbon { grams: 300.0, uncovered_joules: 0.0 });
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Intensity::constant(-1.0).is_err());
+        assert!(Intensity::series(vec![(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
+    }
+}

@@ -1,0 +1,36 @@
+//! Energy from power readings, and what it costs.
+
+mod carbon;
+mod efficiency;
+mod integrate;
+mod shares;
+mod tariff;
+
+pub use carbon::{Carbon, Intensity, InvalidIntensity};
+pub use efficiency::{Work, performance_per_watt_ratio};
+pub use integrate::{Energy, InvalidSeries, Rule, Sample, Series};
+pub use shares::{Attribution, InvalidShares, Tenant, attribute};
+pub use tariff::{Cost, InvalidTariff, OpenEi, Price, Tariff};
+
+use jiff::Timestamp;
+
+/// Joules of a kilowatt-hour.
+pub const JOULES_PER_KWH: f64 = 3.6e6;
+
+/// Energy that was drawn between two instants, evenly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Interval {
+    pub from: Timestamp,
+    pub to: Timestamp,
+    pub joules: f64,
+}
+
+impl Interval {
+    fn seconds(&self) -> f64 {
+        seconds_between(self.from, self.to)
+    }
+}
+
+fn seconds_between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}

@@ -1,0 +1,24 @@
+//! Models with few parameters, fitted to measurements. Each carries how well it fits and the range that it was fitted on.
+
+mod cap_curve;
+mod nnls;
+mod power;
+mod quality;
+mod scaling;
+
+pub use cap_curve::{CapCurve, CapPoint, OffsetPowerLaw, PowerLaw, Verdict};
+pub(crate) use nnls::{Normal, nnls};
+pub use power::{Activity, Observation, PowerModel, Prediction};
+pub use quality::{Quality, mape_ratio, r_squared};
+pub use scaling::{Overhead, ReplicaChoice, ScalingLaw, ScalingPoint};
+
+/// Data that a model cannot be fitted to.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum FitError {
+    #[error("{found} measurement(s) that differ in {what}; {needed} are needed: measure more")]
+    TooFew { what: &'static str, found: usize, needed: usize },
+    #[error("measurement {index}: {what} is {value}; it must be {expected}")]
+    Value { index: usize, what: &'static str, value: f64, expected: &'static str },
+    #[error("no measurement with one GPU: a speedup needs it as its base")]
+    NoBase,
+}
