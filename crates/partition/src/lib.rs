@@ -15,6 +15,7 @@ mod outlook;
 mod paper;
 mod profile;
 mod slowdown;
+pub mod tables;
 
 pub use choose::{Choice, ChoiceSettings, Objective, Verdict, choose};
 pub use measurements::{CoRun, Measurements, MeasurementsError, Tenant};

@@ -112,37 +112,8 @@ impl SlowdownModel {
 
     /// Learns from some of the co-runs, by number.
     pub fn train_on(measurements: &Measurements, runs: &[usize], settings: &ForestSettings) -> Result<Self, TrainError> {
-        let metrics = measurements.metrics();
-        if runs.is_empty() {
-            return Err(TrainError::NoRuns);
-        }
-        if metrics.is_empty() {
-            return Err(TrainError::NoMetrics);
-        }
-        let clocks = || runs.iter().map(|run| measurements.runs()[*run].sm_clock_mhz);
-        let first = clocks().next().flatten();
-        let several = clocks().any(|clock| clock != first);
-        let clock_max_mhz = if several { clocks().flatten().reduce(f64::max) } else { None };
+        let Rows { metrics, clock_max_mhz, rates, power } = Rows::of(measurements, runs)?;
         let features = Features { metrics: &metrics, clock_max_mhz };
-        let (mut rate_rows, mut power_rows) = (Vec::new(), Vec::new());
-        for run in runs {
-            let run = &measurements.runs()[*run];
-            let tenants = run.tenants.iter().map(|tenant| &measurements.profiles()[&tenant.workload]).collect();
-            let together = Together::new(tenants, measurements.idle_watts())?;
-            let candidate = Candidate {
-                mps_thread_percentages: run.tenants.iter().map(|tenant| tenant.mps_thread_percentage).collect(),
-                sm_clock_mhz: run.sm_clock_mhz,
-            };
-            let alone = together.alone(&candidate)?;
-            let mut row = Vec::new();
-            features.power(&together, &alone, &candidate, &mut row)?;
-            power_rows.push((row, (run.power_watts / together.added_watts(&alone)).ln()));
-            for (i, tenant) in run.tenants.iter().enumerate() {
-                let mut row = Vec::new();
-                features.rate(&together, &alone, &candidate, i, &mut row)?;
-                rate_rows.push((row, (tenant.samples_per_second / alone[i].samples_per_second).ln()));
-            }
-        }
         let grow = |names, rows: &[(Vec<f64>, f64)], seed| -> Result<Forest, TrainError> {
             let samples = Samples::new(names, rows.iter().map(|(row, target)| (row.as_slice(), *target)))?;
             Ok(Forest::grow(&samples, &ForestSettings { seed, ..*settings })?)
@@ -150,11 +121,18 @@ impl SlowdownModel {
         Ok(Self {
             gpu_model: measurements.gpu_model().to_owned(),
             idle_watts: measurements.idle_watts(),
-            rates: grow(features.rate_names(), &rate_rows, settings.seed)?,
-            power: grow(features.power_names(), &power_rows, settings.seed.wrapping_add(1))?,
+            rates: grow(features.rate_names(), &rates, settings.seed)?,
+            power: grow(features.power_names(), &power, settings.seed.wrapping_add(1))?,
             metrics,
             clock_max_mhz,
         })
+    }
+
+    /// What the two forests are grown from, with the targets: to compare with other learners.
+    #[allow(clippy::type_complexity, reason = "two tables of rows with targets")]
+    pub fn rows(measurements: &Measurements) -> Result<(Vec<(Vec<f64>, f64)>, Vec<(Vec<f64>, f64)>), TrainError> {
+        let all: Vec<usize> = (0..measurements.runs().len()).collect();
+        Rows::of(measurements, &all).map(|rows| (rows.rates, rows.power))
     }
 
     /// The GPU model that it knows.
@@ -175,6 +153,53 @@ impl SlowdownModel {
     /// Number of nodes of both forests.
     pub fn nodes(&self) -> usize {
         self.rates.nodes() + self.power.nodes()
+    }
+}
+
+/// Rows of features with targets.
+struct Rows {
+    metrics: Vec<Metric>,
+    clock_max_mhz: Option<f64>,
+    /// A row a workload of a co-run.
+    rates: Vec<(Vec<f64>, f64)>,
+    /// A row a co-run.
+    power: Vec<(Vec<f64>, f64)>,
+}
+
+impl Rows {
+    fn of(measurements: &Measurements, runs: &[usize]) -> Result<Self, TrainError> {
+        let metrics = measurements.metrics();
+        if runs.is_empty() {
+            return Err(TrainError::NoRuns);
+        }
+        if metrics.is_empty() {
+            return Err(TrainError::NoMetrics);
+        }
+        let clocks = || runs.iter().map(|run| measurements.runs()[*run].sm_clock_mhz);
+        let first = clocks().next().flatten();
+        let several = clocks().any(|clock| clock != first);
+        let clock_max_mhz = if several { clocks().flatten().reduce(f64::max) } else { None };
+        let features = Features { metrics: &metrics, clock_max_mhz };
+        let (mut rates, mut power) = (Vec::new(), Vec::new());
+        for run in runs {
+            let run = &measurements.runs()[*run];
+            let tenants = run.tenants.iter().map(|tenant| &measurements.profiles()[&tenant.workload]).collect();
+            let together = Together::new(tenants, measurements.idle_watts())?;
+            let candidate = Candidate {
+                mps_thread_percentages: run.tenants.iter().map(|tenant| tenant.mps_thread_percentage).collect(),
+                sm_clock_mhz: run.sm_clock_mhz,
+            };
+            let alone = together.alone(&candidate)?;
+            let mut row = Vec::new();
+            features.power(&together, &alone, &candidate, &mut row)?;
+            power.push((row, (run.power_watts / together.added_watts(&alone)).ln()));
+            for (i, tenant) in run.tenants.iter().enumerate() {
+                let mut row = Vec::new();
+                features.rate(&together, &alone, &candidate, i, &mut row)?;
+                rates.push((row, (tenant.samples_per_second / alone[i].samples_per_second).ln()));
+            }
+        }
+        Ok(Self { clock_max_mhz, rates, power, metrics })
     }
 }
 

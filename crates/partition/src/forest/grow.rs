@@ -19,9 +19,8 @@ pub(super) struct Grower<'a> {
     low: Vec<[f32; LANES]>,
     high: Vec<[f32; LANES]>,
     cut: Vec<[f32; LANES]>,
-    /// Sum of the centred targets that go left, and their number.
-    sum: Vec<[f32; LANES]>,
-    count: Vec<[f32; LANES]>,
+    /// What each feature's cut is worth, or [`REFUSED`].
+    score: Vec<[f32; LANES]>,
     /// Features in the order in which a draw takes them.
     drawn: Vec<u32>,
 }
@@ -39,8 +38,10 @@ struct Task {
 struct Split {
     feature: u32,
     cut: f32,
-    score: f32,
 }
+
+/// Below every score.
+const REFUSED: f32 = -1.0;
 
 impl<'a> Grower<'a> {
     pub fn new(data: &'a Packed<'a>) -> Self {
@@ -53,8 +54,7 @@ impl<'a> Grower<'a> {
             low: vectors(),
             high: vectors(),
             cut: vectors(),
-            sum: vectors(),
-            count: vectors(),
+            score: vectors(),
             drawn: Vec::with_capacity(data.width),
         }
     }
@@ -105,16 +105,19 @@ impl<'a> Grower<'a> {
         Mean { value, varies }
     }
 
-    /// Of one random cut a feature the one that takes away most variance; `None` where no feature varies or every cut leaves
-    /// too few on a side.
+    /// Of one random cut a feature the one that takes away most variance; where several do, one of them by chance. `None` where no
+    /// feature varies or every cut leaves too few on a side.
     fn best_split(&mut self, task: Task, leaf_min: u32, tried: u32, random: &mut Pcg64Mcg) -> Option<Split> {
+        if task.end - task.start == 2 && leaf_min == 1 {
+            return self.split_of_two(task, random);
+        }
         let rows = &self.order[task.start..task.end];
-        let (data, total) = (self.data, rows.len() as f32);
+        let (data, total, least) = (self.data, rows.len() as f32, leaf_min as f32);
         for chunk in 0..data.chunks {
-            let mut low = data.rows[rows[0] as usize * data.chunks + chunk];
+            let mut low = data.vector(rows[0], chunk);
             let mut high = low;
             for row in &rows[1..] {
-                let values = &data.rows[*row as usize * data.chunks + chunk];
+                let values = data.vector(*row, chunk);
                 for lane in 0..LANES {
                     low[lane] = if values[lane] < low[lane] { values[lane] } else { low[lane] };
                     high[lane] = if values[lane] > high[lane] { values[lane] } else { high[lane] };
@@ -125,45 +128,68 @@ impl<'a> Grower<'a> {
                 let word = random.next_u64();
                 for (half, bits) in [word as u32, (word >> 32) as u32].into_iter().enumerate() {
                     let lane = 2 * pair + half;
-                    // 24 bits: every value of [0, 1) that is drawn is exact.
-                    let part = (bits >> 8) as f32 * (1.0 / 16_777_216.0);
-                    let drawn = low[lane] + part * (high[lane] - low[lane]);
-                    // Rounding may reach the upper end, behind which nothing would be left.
-                    cut[lane] = if drawn < high[lane] { drawn } else { low[lane] };
+                    cut[lane] = cut_between(low[lane], high[lane], bits);
                 }
             }
             let (mut sum, mut count) = ([0.0_f32; LANES], [0.0_f32; LANES]);
             for (row, target) in rows.iter().zip(&self.centred) {
-                let values = &data.rows[*row as usize * data.chunks + chunk];
+                let (values, target) = (data.vector(*row, chunk), *target);
+                // Products instead of branches: this becomes vector instructions.
                 for lane in 0..LANES {
-                    let left = values[lane] <= cut[lane];
-                    sum[lane] += if left { *target } else { 0.0 };
-                    count[lane] += if left { 1.0 } else { 0.0 };
+                    let left = f32::from(u8::from(values[lane] <= cut[lane]));
+                    sum[lane] += left * target;
+                    count[lane] += left;
                 }
             }
-            (self.low[chunk], self.high[chunk], self.cut[chunk]) = (low, high, cut);
-            (self.sum[chunk], self.count[chunk]) = (sum, count);
-        }
-        let least = leaf_min as f32;
-        let mut best: Option<Split> = None;
-        let mut consider = |grower: &Self, feature: u32| {
-            let (chunk, lane) = (feature as usize / LANES, feature as usize % LANES);
-            let (sum, left) = (grower.sum[chunk][lane], grower.count[chunk][lane]);
-            if left >= least && total - left >= least {
+            let mut score = [0.0; LANES];
+            for lane in 0..LANES {
+                let (left, right) = (count[lane], total - count[lane]);
                 // Variance that the cut takes away, times the number of rows; the sums are relative to the mean.
-                let score = sum * sum * (1.0 / left + 1.0 / (total - left));
-                if best.is_none_or(|best| score > best.score) {
-                    best = Some(Split { feature, cut: grower.cut[chunk][lane], score });
-                }
+                let gain = sum[lane] * sum[lane] * (total / (left * right));
+                let allowed = (left >= least) & (right >= least) & (low[lane] < high[lane]);
+                score[lane] = if allowed { gain } else { REFUSED };
             }
-        };
+            (self.low[chunk], self.high[chunk], self.cut[chunk], self.score[chunk]) = (low, high, cut, score);
+        }
         if tried as usize == data.width {
-            (0..tried).filter(|feature| self.varies(*feature)).for_each(|feature| consider(self, feature));
+            self.best_of(0..tried, random)
         } else {
             self.draw(tried, random);
-            self.drawn.iter().for_each(|feature| consider(self, *feature));
+            let drawn = std::mem::take(&mut self.drawn);
+            let best = self.best_of(drawn.iter().copied(), random);
+            self.drawn = drawn;
+            best
         }
-        best
+    }
+
+    fn best_of(&self, features: impl Iterator<Item = u32>, random: &mut Pcg64Mcg) -> Option<Split> {
+        let (mut best, mut most, mut ties) = (None, REFUSED, 1_u32);
+        for feature in features {
+            let score = self.score[feature as usize / LANES][feature as usize % LANES];
+            if score > most {
+                (best, most, ties) = (Some(feature), score, 1);
+            } else if score == most && best.is_some() {
+                ties += 1;
+                if below(ties, random) == 0 {
+                    best = Some(feature);
+                }
+            }
+        }
+        best.map(|feature| Split { feature, cut: self.cut[feature as usize / LANES][feature as usize % LANES] })
+    }
+
+    /// Two rows, about a third of all splits: every cut of every feature that tells them apart is as good.
+    fn split_of_two(&mut self, task: Task, random: &mut Pcg64Mcg) -> Option<Split> {
+        let [one, two] = [self.order[task.start], self.order[task.start + 1]];
+        let value = |row: u32, feature: u32| self.data.vector(row, feature as usize / LANES)[feature as usize % LANES];
+        self.drawn.clear();
+        self.drawn.extend((0..self.data.width as u32).filter(|feature| value(one, *feature) != value(two, *feature)));
+        if self.drawn.is_empty() {
+            return None;
+        }
+        let feature = self.drawn[below(self.drawn.len() as u32, random) as usize];
+        let (a, b) = (value(one, feature), value(two, feature));
+        Some(Split { feature, cut: cut_between(a.min(b), a.max(b), random.next_u32()) })
     }
 
     fn varies(&self, feature: u32) -> bool {
@@ -178,8 +204,7 @@ impl<'a> Grower<'a> {
         drawn.extend((0..self.data.width as u32).filter(|feature| self.varies(*feature)));
         let tried = (tried as usize).min(drawn.len());
         for i in 0..tried {
-            // Lemire's multiply-shift; its bias for so few features is below 1e-8.
-            let j = i + ((u64::from(random.next_u32()) * (drawn.len() - i) as u64) >> 32) as usize;
+            let j = i + below((drawn.len() - i) as u32, random) as usize;
             drawn.swap(i, j);
         }
         drawn.truncate(tried);
@@ -193,7 +218,7 @@ impl<'a> Grower<'a> {
         let mut middle = task.start;
         for i in task.start..task.end {
             let row = self.order[i];
-            if self.data.rows[row as usize * self.data.chunks + chunk][lane] <= split.cut {
+            if self.data.vector(row, chunk)[lane] <= split.cut {
                 self.order[middle] = row;
                 middle += 1;
             } else {
@@ -209,6 +234,20 @@ impl<'a> Grower<'a> {
 struct Mean {
     value: f64,
     varies: bool,
+}
+
+/// A cut from `low`, included, to `high`, excluded.
+fn cut_between(low: f32, high: f32, bits: u32) -> f32 {
+    // 24 bits: every part of [0, 1) that is drawn is exact.
+    let part = (bits >> 8) as f32 * (1.0 / 16_777_216.0);
+    let cut = low + part * (high - low);
+    // Rounding may reach the upper end, behind which nothing would be left.
+    if cut < high { cut } else { low }
+}
+
+/// A whole number below `limit`, by multiplication; the bias for so few is below 1e-6.
+fn below(limit: u32, random: &mut Pcg64Mcg) -> u32 {
+    ((u64::from(random.next_u32()) * u64::from(limit)) >> 32) as u32
 }
 
 // SplitMix64's finaliser over seed and number: neighbouring trees are unrelated.

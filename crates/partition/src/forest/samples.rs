@@ -97,6 +97,13 @@ impl Samples {
     }
 }
 
+impl Packed<'_> {
+    /// Values of neighbouring features of a row.
+    pub fn vector(&self, row: u32, chunk: usize) -> [f32; LANES] {
+        self.rows[row as usize * self.chunks + chunk]
+    }
+}
+
 /// Samples as the grower reads them.
 #[derive(Debug)]
 pub(super) struct Packed<'a> {
