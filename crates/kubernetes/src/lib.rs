@@ -9,10 +9,24 @@
 //! own, and changes no field but those that were taken over.
 
 pub mod change;
+mod client;
+mod cluster;
 pub mod kinds;
+pub mod lease;
 pub mod managed;
 pub mod object;
 pub mod owners;
+pub mod policy;
 pub mod record;
+mod report;
 pub mod rollout;
+mod rules;
+mod settings;
+pub mod state;
+mod status;
+mod tend;
 pub mod terms;
+mod watch;
+
+pub use cluster::{Clock, ConnectError, KubernetesCluster, client};
+pub use settings::Settings;

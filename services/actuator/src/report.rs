@@ -20,6 +20,8 @@ pub enum Report {
 pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
     let state = &present.state;
     let mut reports = Vec::new();
+    // Generations only grow, so this was another object of the same name.
+    let published = published.filter(|published| published.generation <= state.generation);
     // Of this generation or a later one something was published.
     let said = |generation: u64| published.is_some_and(|w| w.generation >= generation);
     let said_ready = |generation: u64| {
@@ -68,10 +70,16 @@ pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
             reports.push(actuation(Outcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
     }
-    if published != Some(state) {
+    if !published.is_some_and(|published| same(published, state)) {
         reports.push(Report::Workload(Box::new(state.clone())));
     }
     reports
+}
+
+/// Nothing but the times at which it was seen differs: an actuator that starts sees everything for its first time.
+fn same(published: &Workload, state: &Workload) -> bool {
+    published.ready_time.is_some() == state.ready_time.is_some()
+        && *published == Workload { time: published.time, ready_time: published.ready_time, ..state.clone() }
 }
 
 /// A decision that was not applied. `managed`: the workload, where there is one.
@@ -225,6 +233,28 @@ mod tests {
         let reports = changes(Some(&rolling.state), &taken);
         assert_eq!(shape(&reports), [("failed", at(100.0), 6), ("rolling", at(100.0), 6)]);
         assert_eq!(shape(&changes(Some(&taken.state), &taken)), []);
+    }
+
+    #[test]
+    fn a_new_actuator_says_nothing_of_what_it_only_sees_anew() {
+        let before = managed();
+        let mut seen_again = before.clone();
+        seen_again.state.time = at(500.0);
+        seen_again.state.ready_time = Some(at(500.0));
+        assert_eq!(shape(&changes(Some(&before.state), &seen_again)), []);
+        seen_again.state.ready_time = None;
+        assert_eq!(shape(&changes(Some(&before.state), &seen_again)), [("rolling", at(500.0), 4)]);
+        seen_again.state.paused = true;
+        assert_eq!(changes(Some(&before.state), &seen_again).len(), 1);
+    }
+
+    #[test]
+    fn another_object_of_the_same_name_begins_anew() {
+        let [before, mut rolling, _] = history();
+        let old = Workload { generation: 40, ..before.state };
+        rolling.state.generation = 2;
+        rolling.applied.as_mut().unwrap().generation = 2;
+        assert_eq!(shape(&changes(Some(&old), &rolling)), [("applied", at(70.0), 2), ("rolling", at(70.0), 2)]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use eadt_bus::{
 };
 use eadt_cluster::{Cluster, ClusterError, ClusterRemedy};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{DeadLetterReason, Decision, Outcome, Workload, dead_letter_header};
+use eadt_schemas::v1::{Action, DeadLetterReason, Decision, Outcome, UpdateMode, Workload, dead_letter_header};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -314,6 +314,7 @@ impl<'a> Session<'a> {
             for name in self.view.keys().cloned().collect::<Vec<_>>() {
                 self.say_changes(&name);
             }
+            self.approved();
             self.metrics.workloads.set(self.view.len() as i64);
             self.metrics.rollouts.set(self.view.values().filter(|m| m.rolling_out().is_some()).count() as i64);
         }
@@ -402,6 +403,7 @@ impl<'a> Session<'a> {
         }
         if waiting.attempts == 0 {
             self.metrics.decisions.inc();
+            self.service.cluster.decided(decision);
         }
         match self.decide(decision, now) {
             Ok(None) => Attempt::Done,
@@ -436,13 +438,48 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Applies recommendations that people approved; one that cannot be applied now is approved until it is no longer recommended.
+    fn approved(&mut self) {
+        for decision in self.service.cluster.approved() {
+            let Some(managed) = self.view.get(&decision.workload) else { continue };
+            let state = &managed.state;
+            // Applied once, and only while it is but recommended.
+            if state.mode != UpdateMode::Recommend || managed.applied.as_ref().is_some_and(|a| a.decision_id == decision.id) {
+                continue;
+            }
+            let mut allowed = managed.clone();
+            allowed.state.mode = UpdateMode::Enforce;
+            let now = self.service.cluster.now();
+            let Plan::Change(planned) = plan(&decision, &allowed) else { continue };
+            let deadline = self.service.settings.rollout_deadline_seconds;
+            let written = match check(&planned, &decision, &allowed, now, deadline) {
+                Ok(Verdict::Apply(checked)) => apply::apply(&*self.service.cluster, &checked),
+                Ok(Verdict::Recommend) => continue,
+                Err(refusal) => {
+                    self.refuse(&decision, &refusal, now);
+                    continue;
+                }
+            };
+            match written {
+                Ok(written) => {
+                    tracing::info!(workload = decision.workload, decision = decision.id, "applied, as approved");
+                    self.written(written);
+                }
+                Err(error) if error.remedy == ClusterRemedy::Refused => {
+                    self.refuse(&decision, &Refusal::new("cluster", format!("the cluster refuses it: {error}")), now);
+                }
+                Err(error) => self.put_off_looking(&error, "an approved change was not written"),
+            }
+        }
+    }
+
     /// dereference → plan → check → apply.
     fn decide(&mut self, decision: &Decision, now: EventTime) -> Result<Option<Report>, ClusterError> {
         let cluster = &self.service.cluster;
         let deadline = self.service.settings.rollout_deadline_seconds;
         let managed = match dereference(decision, &self.view) {
             Ok(managed) => managed,
-            Err(_) if decision.action == eadt_schemas::v1::Action::Maintain => return Ok(None),
+            Err(_) if decision.action == Action::Maintain => return Ok(None),
             Err(refusal) => {
                 self.refuse(decision, &refusal, now);
                 return Ok(None);
@@ -453,6 +490,14 @@ impl<'a> Session<'a> {
             Plan::Nothing | Plan::AppliedAlready(_) => return Ok(None),
             Plan::Change(planned) => planned,
         };
+        if planned.restarts
+            && decision.action != Action::Revert
+            && managed.state.mode == UpdateMode::Enforce
+            && let Some(barred) = cluster.restarts_barred(&decision.workload)
+        {
+            self.refuse(decision, &Refusal::new("schedule", barred), now);
+            return Ok(None);
+        }
         match check(&planned, decision, managed, now, deadline) {
             Ok(Verdict::Recommend) => {
                 cluster.recommend(decision)?;
@@ -503,6 +548,7 @@ impl<'a> Session<'a> {
                     );
                 }
                 self.metrics.outcome(actuation.outcome);
+                self.service.cluster.told(&actuation);
                 let envelope = Envelope {
                     id: actuation.id.clone(),
                     source: SOURCE.into(),

@@ -1,0 +1,276 @@
+//! Requests to the API server, each bounded in time, and what their failures mean.
+
+use std::time::Duration;
+
+use eadt_cluster::{ClusterError, ClusterRemedy};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::core::ApiResource;
+use kube::{Client, Error};
+use serde_json::{Value, json};
+
+use crate::change::{self, Write};
+use crate::kinds::{Kind, Ownership};
+use crate::object::Seen;
+use crate::owners::{self, MANAGER, RECORDER};
+use crate::record::{APPLIED, Former, TAKEN_OVER, TakenOver};
+use crate::rollout::Pod;
+
+/// One call, the pauses that the API server asks for (Retry-After) included.
+const CALL: Duration = Duration::from_secs(30);
+/// Pods that are looked at of one workload; more than that are counted by its status only.
+const MAX_PODS: u32 = 5000;
+
+/// The API server, as far as it is written to or read outside of watches.
+#[derive(Clone)]
+pub struct Server {
+    pub client: Client,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+/// The resource of a kind.
+pub fn resource(kind: &Kind) -> ApiResource {
+    ApiResource {
+        group: kind.group.into(),
+        version: kind.version.into(),
+        api_version: kind.api_version(),
+        kind: kind.kind.into(),
+        plural: kind.plural.into(),
+    }
+}
+
+/// An error in words, without the repetitions of the client's own.
+pub fn words(error: &Error) -> String {
+    match error {
+        Error::Api(status) if !status.message.is_empty() => format!("{} ({})", status.message, status.code),
+        Error::Api(status) => format!("{} ({})", status.reason, status.code),
+        other => other.to_string(),
+    }
+}
+
+/// What a failed request means. `what`: what was tried, to what.
+pub fn failure(what: &str, error: &Error) -> ClusterError {
+    let remedy = match error {
+        Error::Api(status) => match status.code {
+            409 if owned_by_others(error).is_some() => ClusterRemedy::Refused,
+            404 | 409 => ClusterRemedy::Conflict,
+            // A token may just be rotating.
+            401 | 408 | 429 | 500.. => ClusterRemedy::Retry,
+            _ => ClusterRemedy::Refused,
+        },
+        _ => ClusterRemedy::Retry,
+    };
+    let detail = match owned_by_others(error) {
+        Some(owners) => format!("{what}: somebody took fields back, so nothing is changed any more: {owners}"),
+        None => format!("{what}: {}", words(error)),
+    };
+    ClusterError::new(remedy, detail)
+}
+
+/// The other owners of fields and their fields, where that is why a write failed.
+pub fn owned_by_others(error: &Error) -> Option<String> {
+    let Error::Api(status) = error else { return None };
+    let causes = status.details.as_ref()?.causes.iter().filter(|cause| cause.reason == "FieldManagerConflict");
+    let said: Vec<_> = causes.map(|cause| format!("{} ({})", cause.field, cause.message)).collect();
+    (status.code == 409 && !said.is_empty()).then(|| said.join(", "))
+}
+
+/// The fields that others own, as the API server names them.
+pub fn lost(error: &Error) -> Vec<String> {
+    let Error::Api(status) = error else { return vec![] };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.filter(|cause| cause.reason == "FieldManagerConflict").map(|cause| cause.field.clone()).collect()
+}
+
+/// Runs a request within its time.
+pub async fn bounded<T>(what: &str, call: impl Future<Output = Result<T, Error>>) -> Result<T, ClusterError> {
+    match tokio::time::timeout(CALL, call).await {
+        Ok(result) => result.map_err(|error| failure(what, &error)),
+        Err(_) => Err(ClusterError::new(ClusterRemedy::Retry, format!("{what}: no answer within {} s", CALL.as_secs()))),
+    }
+}
+
+impl Server {
+    pub fn api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource(kind))
+    }
+
+    /// The object now, as the API server's store has it; `None`: there is none.
+    pub async fn get(&self, kind: &'static Kind, namespace: &str, name: &str) -> Result<Option<Value>, ClusterError> {
+        let what = format!("reading {} {namespace}/{name}", kind.kind);
+        let object = bounded(&what, self.api(kind, namespace).get_opt(name)).await?;
+        object.map(|object| value(&object)).transpose()
+    }
+
+    /// Writes exactly the fields that EADT owns, never by force.
+    pub async fn write(&self, seen: &Seen, object: &Value, write: &Write) -> Result<Value, Error> {
+        let api = self.api(seen.kind, &seen.namespace);
+        let params = PatchParams {
+            field_manager: Some(MANAGER.into()),
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::default()
+        };
+        let written = match seen.kind.ownership {
+            Ownership::Fields => api.patch(&seen.name, &params, &Patch::Apply(change::configuration(seen, write))).await?,
+            Ownership::Versions => api.patch(&seen.name, &params, &Patch::Merge(change::merge(seen, object, write))).await?,
+        };
+        serde_json::to_value(&written).map_err(Error::SerdeError)
+    }
+
+    /// Records a take-over and makes EADT the owner of the fields; no value changes.
+    pub async fn take_over(&self, seen: &Seen, object: &Value, taken: &TakenOver, time: &str) -> Result<Value, Error> {
+        let mut metadata = json!({
+            "uid": seen.uid, "resourceVersion": seen.resource_version,
+            "annotations": {TAKEN_OVER: text(taken)?},
+        });
+        if seen.kind.ownership == Ownership::Fields {
+            let there = taken.fields.iter().filter(|former| former.value.is_some());
+            let fields: Vec<_> = there.map(|former| former.field.clone()).collect();
+            metadata["managedFields"] = owners::taken(&object["metadata"]["managedFields"], seen.kind, &fields, time);
+        }
+        self.patch_metadata(seen, metadata).await
+    }
+
+    /// Removes EADT's marks and gives the fields back to their former owners; no value changes.
+    pub async fn let_go(&self, seen: &Seen, object: &Value, former: &[Former], time: &str) -> Result<Value, Error> {
+        let mut metadata = json!({
+            "uid": seen.uid, "resourceVersion": seen.resource_version,
+            "annotations": {TAKEN_OVER: null, APPLIED: null},
+        });
+        if seen.kind.ownership == Ownership::Fields {
+            metadata["managedFields"] = owners::returned(&object["metadata"]["managedFields"], seen.kind, former, time);
+        }
+        self.patch_metadata(seen, metadata).await
+    }
+
+    async fn patch_metadata(&self, seen: &Seen, metadata: Value) -> Result<Value, Error> {
+        let params = PatchParams { field_manager: Some(RECORDER.into()), ..PatchParams::default() };
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        let written = self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, &patch).await?;
+        serde_json::to_value(&written).map_err(Error::SerdeError)
+    }
+
+    fn pods_of(&self, seen: &Seen) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: String::new(),
+            version: "v1".into(),
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            plural: "pods".into(),
+        };
+        Api::namespaced_with(self.client.clone(), &seen.namespace, &resource)
+    }
+
+    /// The pods of a workload, those that are ending included.
+    pub async fn pods(&self, seen: &Seen) -> Result<Vec<Pod>, ClusterError> {
+        let Some(selector) = selector(seen) else { return Ok(vec![]) };
+        let what = format!("listing the pods of {}", seen.workload());
+        let list = ListParams::default().labels(&selector).limit(MAX_PODS);
+        let list = bounded(&what, self.pods_of(seen).list(&list)).await?;
+        let pods = list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok());
+        // The selector may match pods of others.
+        let own = pods.filter(|pod| owned(pod, seen));
+        Ok(own.filter_map(|pod| Pod::read(&pod)).collect())
+    }
+
+    /// Deletes one pod; gone already is as good.
+    pub async fn delete_pod(&self, seen: &Seen, pod: &str, uid: &str) -> Result<(), ClusterError> {
+        let what = format!("deleting pod {}/{pod}", seen.namespace);
+        let only = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams::default().preconditions(only);
+        match bounded(&what, self.pods_of(seen).delete(pod, &params)).await {
+            Err(error) if error.remedy == ClusterRemedy::Conflict => Ok(()),
+            result => result.map(drop),
+        }
+    }
+}
+
+/// How the pods of a workload are found.
+fn selector(seen: &Seen) -> Option<String> {
+    let name = &seen.name;
+    match seen.kind.kind {
+        "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),
+        "MPIJob" => Some(format!("training.kubeflow.org/job-name={name},training.kubeflow.org/job-role=worker")),
+        "LeaderWorkerSet" => Some(format!("leaderworkerset.sigs.k8s.io/name={name}")),
+        "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
+        "TrainJob" => None,
+        _ => seen.selector.clone(),
+    }
+}
+
+/// A pod of this workload: its own, or of something between (a Deployment's ReplicaSet).
+fn owned(pod: &Value, seen: &Seen) -> bool {
+    let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
+    let mut controllers = owners.filter(|owner| owner["controller"] == true);
+    let direct = matches!(seen.kind.kind, "StatefulSet" | "Job" | "PyTorchJob" | "MPIJob");
+    controllers.any(|owner| owner["uid"] == seen.uid.as_str() || !direct && owner["kind"] != seen.kind.kind)
+}
+
+/// An object as JSON.
+pub fn value(object: &DynamicObject) -> Result<Value, ClusterError> {
+    serde_json::to_value(object)
+        .map_err(|error| ClusterError::new(ClusterRemedy::Refused, format!("an object is no JSON: {error}")))
+}
+
+fn text(value: &impl serde::Serialize) -> Result<String, Error> {
+    serde_json::to_string(value).map_err(Error::SerdeError)
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use kube::core::response::{StatusCause, StatusDetails};
+
+    use super::*;
+
+    fn api(code: u16, message: &str, causes: Vec<StatusCause>) -> Error {
+        let details = StatusDetails {
+            name: String::new(),
+            group: String::new(),
+            kind: String::new(),
+            uid: String::new(),
+            causes,
+            retry_after_seconds: 0,
+        };
+        Error::Api(Status::failure(message, "Reason").with_code(code).with_details(details).boxed())
+    }
+
+    #[test]
+    fn failures_say_what_the_caller_should_do() {
+        for (code, remedy) in [
+            (400, ClusterRemedy::Refused),
+            (401, ClusterRemedy::Retry),
+            (403, ClusterRemedy::Refused),
+            (404, ClusterRemedy::Conflict),
+            (409, ClusterRemedy::Conflict),
+            (422, ClusterRemedy::Refused),
+            (429, ClusterRemedy::Retry),
+            (500, ClusterRemedy::Retry),
+            (503, ClusterRemedy::Retry),
+        ] {
+            let error = failure("patching StatefulSet eadt/llm", &api(code, "because", vec![]));
+            assert_eq!(
+                (error.remedy, error.detail.as_str()),
+                (remedy, &*format!("patching StatefulSet eadt/llm: because ({code})"))
+            );
+        }
+    }
+
+    #[test]
+    fn a_field_that_was_taken_back_names_its_owner_and_stops() {
+        let cause = StatusCause {
+            reason: "FieldManagerConflict".into(),
+            message: "conflict with \"flux\"".into(),
+            field: ".spec.replicas".into(),
+        };
+        let error = api(409, "Apply failed with 1 conflict", vec![cause]);
+        let failed = failure("patching", &error);
+        assert_eq!(failed.remedy, ClusterRemedy::Refused);
+        assert!(failed.detail.contains(".spec.replicas") && failed.detail.contains("flux"), "{failed}");
+        assert_eq!(lost(&error), [".spec.replicas"]);
+    }
+}

@@ -1,0 +1,381 @@
+//! The cluster as the actuator sees it, and what runs behind it.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Actuation, Decision, Origin};
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+use crate::change::{self, Planned};
+use crate::client::{self, Server};
+use crate::kinds::KINDS;
+use crate::lease::{Candidate, Leadership};
+use crate::object::Seen;
+use crate::rollout::obstacles;
+use crate::settings::Settings;
+use crate::state::{Entry, Key, RuleKey, State};
+use crate::status::Statuses;
+use crate::terms::Terms;
+use crate::watch::{self, Source};
+use crate::{rules, status, tend};
+
+/// How long a first look waits for the watches' first lists.
+const FIRST: Duration = Duration::from_secs(2);
+/// Reads of an object for one write: its status may change all the time while pods come and go.
+const ATTEMPTS: usize = 8;
+
+/// Tells the time: the wall's, or a simulated one.
+pub type Clock = Arc<dyn Fn() -> EventTime + Send + Sync>;
+
+/// What everything behind the cluster shares.
+pub struct Shared {
+    pub server: Server,
+    pub leadership: Leadership,
+    pub statuses: Mutex<Statuses>,
+    pub settings: Settings,
+    /// Something may be due.
+    pub due: Notify,
+    state: Mutex<State>,
+    changed: Condvar,
+    revision: AtomicU64,
+    sources: Mutex<BTreeSet<Source>>,
+    sources_changed: Notify,
+    clock: Clock,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("server", &self.server).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind it is changed as a whole, so a panic elsewhere does not spoil it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub fn now(&self) -> EventTime {
+        (self.clock)()
+    }
+
+    /// Looks at the state or changes it; whoever waits for changes is told.
+    pub fn with_state<T>(&self, with: impl FnOnce(&mut State, EventTime) -> T) -> T {
+        let now = self.now();
+        let mut state = lock(&self.state);
+        let result = with(&mut state, now);
+        if self.revision.swap(state.revision, Ordering::AcqRel) != state.revision {
+            self.changed.notify_all();
+        }
+        drop(state);
+        self.due.notify_one();
+        result
+    }
+
+    /// Looks at the state where nobody else needs to be told.
+    pub fn with_state_quietly<T>(&self, with: impl FnOnce(&mut State) -> T) -> T {
+        with(&mut lock(&self.state))
+    }
+
+    pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
+        lock(&self.statuses)
+    }
+
+    pub fn saw_policy(&self, object: &Value) {
+        match rules::rule(object) {
+            Ok((rule, status)) => {
+                self.statuses().saw((rule.namespace.clone(), rule.name.clone()), status);
+                self.with_state(|state, now| state.rule(rule, now));
+            }
+            Err(error) => tracing::warn!(error, "a policy cannot be read"),
+        }
+    }
+
+    pub fn forget_policy(&self, name: &RuleKey) {
+        self.statuses().forget(name);
+    }
+
+    /// A source has been listed once.
+    pub fn synced(&self, source: Source) {
+        if lock(&self.sources).insert(source) {
+            self.sources_changed.notify_waiters();
+            self.changed.notify_all();
+        }
+    }
+
+    fn all_synced(&self) -> bool {
+        let sources = lock(&self.sources);
+        let kinds = KINDS.iter().map(|kind| Source::Kind(kind.kind));
+        kinds.chain([Source::Policies, Source::Namespaces]).all(|source| sources.contains(&source))
+    }
+
+    pub async fn wait_for(&self, source: Source) {
+        loop {
+            let told = self.sources_changed.notified();
+            if lock(&self.sources).contains(&source) {
+                return;
+            }
+            told.await;
+        }
+    }
+
+    /// The term in which this process may write.
+    pub fn term(&self) -> Result<u64, ClusterError> {
+        self.leadership.term().ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "another actuator leads"))
+    }
+
+    /// Reads an object, plans a write with it, writes, and takes the result into the state. Where the object changed between the
+    /// two, once more. `None`: nothing was to be written.
+    pub async fn write<P>(&self, key: &Key, what: &str, plan: P) -> Result<Option<Seen>, ClusterError>
+    where
+        P: Fn(&Seen, &Terms, bool, u64) -> Result<Planned, ClusterError>,
+    {
+        let Some(kind) = key.kind() else {
+            return Err(ClusterError::new(ClusterRemedy::Refused, format!("{what}: the kind {} is not known", key.kind)));
+        };
+        for _ in 0..ATTEMPTS {
+            let Some(object) = self.server.get(kind, &key.namespace, &key.name).await? else {
+                self.with_state(|state, _| state.gone(key));
+                return Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it is gone")));
+            };
+            let seen = read(kind, &object)?;
+            let (terms, paused, _) = self.with_state(|state, now| {
+                state.saw(seen.clone(), now);
+                state.terms(&seen, now).unwrap_or_default()
+            });
+            let term = self.term()?;
+            let write = match plan(&seen, &terms, paused, term)? {
+                Planned::Nothing => return Ok(None),
+                Planned::Write(write) => write,
+            };
+            match tokio::time::timeout(Duration::from_secs(30), self.server.write(&seen, &object, &write)).await {
+                Ok(Ok(written)) => {
+                    let after = read(kind, &written)?;
+                    self.with_state(|state, now| state.saw(after.clone(), now));
+                    return Ok(Some(after));
+                }
+                Ok(Err(kube::Error::Api(status))) if is_stale(&status) => {}
+                Ok(Err(error)) => return Err(client::failure(what, &error)),
+                Err(_) => return Err(ClusterError::new(ClusterRemedy::Retry, format!("{what}: no answer within 30 s"))),
+            }
+        }
+        Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it changes all the time")))
+    }
+
+    fn managed(&self, workload: &str) -> Result<Managed, ClusterError> {
+        self.with_state(|state, _| state.find(workload).map(|entry| entry.managed.clone()))
+            .ok_or_else(|| ClusterError::new(ClusterRemedy::Refused, format!("there is no workload {workload} that opted in")))
+    }
+
+    fn key(&self, workload: &str) -> Result<Key, ClusterError> {
+        self.with_state(|state, _| state.find(workload).map(|entry| Key::of(&entry.seen)))
+            .ok_or_else(|| ClusterError::new(ClusterRemedy::Refused, format!("there is no workload {workload} that opted in")))
+    }
+}
+
+/// The object changed since it was read; nobody took a field back.
+pub fn is_stale(status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 409 && !causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict")
+}
+
+pub fn read(kind: &'static crate::kinds::Kind, object: &Value) -> Result<Seen, ClusterError> {
+    Seen::read(kind, object).map_err(|error| ClusterError::new(ClusterRemedy::Refused, error))
+}
+
+/// Kubernetes as the actuator sees it. Its calls block, so they are made from plain threads.
+#[derive(Debug, Clone)]
+pub struct KubernetesCluster {
+    shared: Arc<Shared>,
+    runtime: Handle,
+}
+
+/// Why the cluster cannot be reached at all.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error("no context {context} can be used: {detail}; see kubectl config get-contexts")]
+    Context { context: String, detail: String },
+    #[error("no cluster is configured: {detail}; name a context, or run inside a cluster with a service account")]
+    Nowhere { detail: String },
+    #[error("{detail}")]
+    Client { detail: String },
+}
+
+/// The client of a context of the user's kubeconfig; `None`: the current one, or the cluster that this process runs in.
+pub async fn client(context: Option<&str>) -> Result<Client, ConnectError> {
+    let config = match context {
+        Some(context) => {
+            let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
+            Config::from_kubeconfig(&options)
+                .await
+                .map_err(|error| ConnectError::Context { context: context.to_owned(), detail: error.to_string() })?
+        }
+        None => Config::infer().await.map_err(|error| ConnectError::Nowhere { detail: error.to_string() })?,
+    };
+    Client::try_from(config).map_err(|error| ConnectError::Client { detail: client::words(&error) })
+}
+
+impl KubernetesCluster {
+    /// A cluster behind a client. Nothing happens until [`KubernetesCluster::run`] does.
+    pub fn new(client: Client, settings: Settings, origin: Origin, clock: Clock) -> Self {
+        let shared = Arc::new(Shared {
+            server: Server { client },
+            leadership: Leadership::default(),
+            statuses: Mutex::default(),
+            settings,
+            due: Notify::new(),
+            state: Mutex::new(State::new(origin)),
+            changed: Condvar::new(),
+            revision: AtomicU64::new(0),
+            sources: Mutex::default(),
+            sources_changed: Notify::new(),
+            clock,
+        });
+        Self { shared, runtime: Handle::current() }
+    }
+
+    /// Watches, stands for election, and looks after rollouts and statuses while it leads; until `stop`.
+    pub async fn run(&self, stop: impl Future<Output = ()>) {
+        let shared = &self.shared;
+        let settings = &shared.settings;
+        let client = shared.server.client.clone();
+        let namespace = settings.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+        let candidate = Candidate::new(client, &namespace, &settings.lease, &settings.identity());
+        let mut tasks = tokio::task::JoinSet::new();
+        tasks.spawn(watch::policies(shared.clone()));
+        tasks.spawn(watch::namespaces(shared.clone()));
+        for kind in &KINDS {
+            tasks.spawn(watch::objects(shared.clone(), kind));
+        }
+        tasks.spawn(tend::run(shared.clone()));
+        tasks.spawn(status::run(shared.clone()));
+        tasks.spawn(status::write(shared.clone()));
+        let ended = async {
+            // None of them ends by itself.
+            if let Some(Err(error)) = tasks.join_next().await {
+                tracing::error!(%error, "a part of the Kubernetes backend ended");
+            }
+        };
+        let stop = async {
+            tokio::select! {
+                () = stop => {}
+                () = ended => {}
+            }
+        };
+        candidate.run(&shared.leadership, stop).await;
+    }
+
+    /// Tells when leading begins and ends.
+    pub fn leading(&self) -> tokio::sync::watch::Receiver<bool> {
+        self.shared.leadership.changes()
+    }
+
+    async fn roll_back_now(&self, back: &RollBack) -> Result<(), ClusterError> {
+        let key = self.shared.key(&back.workload)?;
+        let entry: Option<Entry> = self.shared.with_state(|state, _| state.entry(&key).cloned());
+        let what = match entry {
+            // The reason is better with what was seen; without it, the way back must not wait.
+            Some(entry) => match self.shared.server.pods(&entry.seen).await {
+                Ok(pods) => obstacles(&entry.seen, &pods),
+                Err(_) => obstacles(&entry.seen, &[]),
+            },
+            None => String::new(),
+        };
+        let reason = if what.is_empty() { back.reason.clone() } else { format!("{}: {what}", back.reason) };
+        let tried = format!("rolling back {key}");
+        let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::roll_back(seen, back, &reason, self.shared.now(), term);
+        self.shared.write(&key, &tried, plan).await.map(drop)
+    }
+}
+
+impl Cluster for KubernetesCluster {
+    fn now(&self) -> EventTime {
+        self.shared.now()
+    }
+
+    fn revision(&self) -> u64 {
+        self.shared.revision.load(Ordering::Acquire)
+    }
+
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+        let waiting = |_: &mut State| !self.shared.all_synced();
+        let (state, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(lock(&self.shared.state), FIRST, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        if !self.shared.all_synced() {
+            return Err(ClusterError::new(ClusterRemedy::Retry, "the watches have not finished their first lists"));
+        }
+        Ok(state.workloads())
+    }
+
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+        let key = self.shared.key(&change.workload)?;
+        let what = format!("changing {key}");
+        let shared = &self.shared;
+        let approved = status::is_approved(shared, &change.decision_id, &change.workload);
+        if shared.with_state(|state, _| state.entry(&key).is_some_and(Entry::may_take_over)) {
+            self.runtime.block_on(tend::take_over(shared, &key, approved))?;
+        }
+        let plan = |seen: &Seen, terms: &Terms, paused: bool, term: u64| {
+            change::apply(seen, terms, paused, approved, change, shared.now(), term)
+        };
+        let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
+        if let Some(after) = written {
+            let wanted = after.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
+            if wanted != Some(after.layout_generation()) {
+                return Err(ClusterError::new(
+                    ClusterRemedy::Refused,
+                    format!("{what}: something between here and the store (an admission webhook) undid the change"),
+                ));
+            }
+        }
+        shared.managed(&change.workload)
+    }
+
+    fn roll_back(&self, back: &RollBack) -> Result<Managed, ClusterError> {
+        self.runtime.block_on(self.roll_back_now(back))?;
+        self.shared.managed(&back.workload)
+    }
+
+    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
+        let rule = self.shared.with_state(|state, _| {
+            let key = state.find(&decision.workload).map(|entry| Key::of(&entry.seen))?;
+            state.rules_for(&key).first().map(|rule| (rule.namespace.clone(), rule.name.clone()))
+        });
+        if let Some(rule) = rule {
+            self.shared.statuses().recommend(&rule, decision);
+            self.shared.due.notify_one();
+        }
+        Ok(())
+    }
+
+    fn restarts_barred(&self, workload: &str) -> Option<String> {
+        self.shared.with_state(|state, now| {
+            let entry = state.find(workload)?;
+            state.terms(&entry.seen, now).and_then(|(terms, ..)| terms.no_restarts_now)
+        })
+    }
+
+    fn approved(&self) -> Vec<Decision> {
+        status::approved(&self.shared)
+    }
+
+    fn decided(&self, decision: &Decision) {
+        status::decided(&self.shared, decision);
+    }
+
+    fn told(&self, actuation: &Actuation) {
+        status::told(&self.shared, actuation);
+    }
+}

@@ -1,0 +1,70 @@
+//! How the Kubernetes backend works.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the Kubernetes backend works.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Context of the kubeconfig; absent: the current one, or the cluster that the process runs in. `--kubernetes CONTEXT` sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context: Option<String>,
+    /// Namespace of the Lease by which actuators elect their leader; absent: that of the context or the service account.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// Only policies and workloads of this namespace are looked at; absent: of all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub only_namespace: Option<String>,
+    /// Name of that Lease. Default `eadt-actuator`.
+    pub lease: String,
+    /// Name of this actuator in the Lease, unique among them; absent: host name and process id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// A policy's status is written this often at most where only its figures changed, in seconds. 1 to 86,400. Default 300.
+    pub status_seconds: f64,
+    /// Figures that changed by less than this part are not written. 0 to 1. Default 0.05.
+    pub status_change_ratio: f64,
+    /// Telemetry counts as fresh for so long after the window that was decided on last, in seconds. 1 to 86,400. Default 300.
+    pub fresh_seconds: f64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            context: None,
+            namespace: None,
+            only_namespace: None,
+            lease: "eadt-actuator".into(),
+            identity: None,
+            status_seconds: 300.0,
+            status_change_ratio: 0.05,
+            fresh_seconds: 300.0,
+        }
+    }
+}
+
+impl Settings {
+    /// The first value that is out of its range, in words.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, low, high) in [
+            ("status_seconds", self.status_seconds, 1.0, 86_400.0),
+            ("status_change_ratio", self.status_change_ratio, 0.0, 1.0),
+            ("fresh_seconds", self.fresh_seconds, 1.0, 86_400.0),
+        ] {
+            if !(low..=high).contains(&value) {
+                return Err(format!("kubernetes.{name} is {value}, but must be within {low} and {high}"));
+            }
+        }
+        if self.lease.is_empty() {
+            return Err("kubernetes.lease must not be empty".into());
+        }
+        Ok(())
+    }
+
+    /// The name to stand for election with.
+    pub fn identity(&self) -> String {
+        let host = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        self.identity.clone().unwrap_or_else(|| format!("{}-{}", host().trim(), std::process::id()))
+    }
+}

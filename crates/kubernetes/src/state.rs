@@ -1,0 +1,547 @@
+//! What the watches have seen, bounded by what opted in. No I/O; the caller gives the time.
+//!
+//! Of objects that did not opt in nothing is kept. Every object is judged once, when it or what concerns it changes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_cluster::Managed;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Origin, UpdateMode};
+
+use crate::kinds::Kind;
+use crate::managed::{Hardware, Since, managed};
+use crate::object::Seen;
+use crate::policy::names::{OBSERVE, PAUSED};
+use crate::policy::{Problem, Reason, Target, check, paused, short_form};
+use crate::rules::Rule;
+use crate::terms::Terms;
+
+/// Names an object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub kind: &'static str,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn of(seen: &Seen) -> Self {
+        Self { kind: seen.kind.kind, namespace: seen.namespace.clone(), name: seen.name.clone() }
+    }
+
+    pub fn kind(&self) -> Option<&'static Kind> {
+        crate::kinds::KINDS.iter().find(|kind| kind.kind == self.kind)
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// Namespace and name of a policy.
+pub type RuleKey = (String, String);
+
+/// A managed workload.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub seen: Seen,
+    pub terms: Terms,
+    pub paused: bool,
+    /// No policy or label is left, and fields of it are still EADT's.
+    pub orphaned: bool,
+    pub managed: Managed,
+    since: Since,
+}
+
+/// Everything that is known.
+#[derive(Debug, Default)]
+pub struct State {
+    /// Grows with every change of what [`State::workloads`] gives.
+    pub revision: u64,
+    pub origin: Origin,
+    rules: BTreeMap<RuleKey, Rule>,
+    targets: BTreeMap<Key, BTreeSet<RuleKey>>,
+    entries: BTreeMap<Key, Entry>,
+    /// Values of the annotation that pauses, by namespace.
+    namespaces: BTreeMap<String, String>,
+    /// Objects by the object that manages them, as `namespace/Kind/name`.
+    children: BTreeMap<String, BTreeSet<Key>>,
+    hardware: BTreeMap<String, Hardware>,
+    /// Policies were listed; before that nobody's fields are given back.
+    rules_known: bool,
+    /// Objects that must be looked at: something may be due.
+    dirty: BTreeSet<Key>,
+    /// Targets of policies that have not been read yet.
+    unread: BTreeSet<Key>,
+    /// Targets that are not there.
+    missing: BTreeSet<Key>,
+}
+
+impl State {
+    pub fn new(origin: Origin) -> Self {
+        Self { origin, ..Self::default() }
+    }
+
+    /// Whether an object would be kept, from its metadata alone.
+    pub fn concerns(&self, key: &Key, labelled: bool, marked: bool) -> bool {
+        labelled || marked || self.targets.contains_key(key) || self.entries.contains_key(key)
+    }
+
+    /// Takes note of an object. An older version than the known one is no news.
+    pub fn saw(&mut self, seen: Seen, now: EventTime) {
+        let key = Key::of(&seen);
+        self.missing.remove(&key);
+        self.unread.remove(&key);
+        if let Some(entry) = self.entries.get(&key)
+            && entry.seen.uid == seen.uid
+            && older(&seen.resource_version, &entry.seen.resource_version)
+        {
+            return;
+        }
+        self.judge(&key, Some(seen), now);
+    }
+
+    /// An object is gone.
+    pub fn gone(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.remove(key) {
+            self.revision += 1;
+            self.forget_child(&entry.seen, key);
+        }
+        self.dirty.remove(key);
+        if self.targets.contains_key(key) {
+            self.missing.insert(key.clone());
+        }
+    }
+
+    /// Everything of a kind was listed: what was not among it is gone.
+    pub fn listed(&mut self, kind: &'static str, there: &BTreeSet<Key>) {
+        let gone: Vec<_> = self.entries.keys().filter(|key| key.kind == kind && !there.contains(key)).cloned().collect();
+        for key in gone {
+            self.gone(&key);
+        }
+    }
+
+    /// A policy is there, or has changed.
+    pub fn rule(&mut self, rule: Rule, now: EventTime) {
+        let name = (rule.namespace.clone(), rule.name.clone());
+        let after = rule.key();
+        let approved = rule.approved().map(str::to_owned);
+        let before = self.rules.insert(name.clone(), rule);
+        // Whoever applies changes looks for approvals where something is new.
+        self.revision += u64::from(before.as_ref().and_then(Rule::approved) != approved.as_deref());
+        let before = before.and_then(|before| before.key());
+        if let Some(target) = before.filter(|before| Some(before) != after.as_ref()) {
+            self.untarget(&target, &name, now);
+        }
+        if let Some(target) = after {
+            self.targets.entry(target.clone()).or_default().insert(name);
+            if self.entries.contains_key(&target) {
+                self.judge(&target, None, now);
+            } else if !self.missing.contains(&target) {
+                self.unread.insert(target.clone());
+            }
+            self.judge_relatives(&target, now);
+        }
+    }
+
+    pub fn rule_gone(&mut self, name: &RuleKey, now: EventTime) {
+        if let Some(target) = self.rules.remove(name).and_then(|rule| rule.key()) {
+            self.untarget(&target, name, now);
+            self.judge_relatives(&target, now);
+        }
+    }
+
+    /// All policies were listed.
+    pub fn rules_listed(&mut self, there: &BTreeSet<RuleKey>, now: EventTime) {
+        let gone: Vec<_> = self.rules.keys().filter(|name| !there.contains(name)).cloned().collect();
+        for name in gone {
+            self.rule_gone(&name, now);
+        }
+        self.rules_known = true;
+        for key in self.entries.keys().cloned().collect::<Vec<_>>() {
+            self.judge(&key, None, now);
+        }
+    }
+
+    fn untarget(&mut self, target: &Key, name: &RuleKey, now: EventTime) {
+        if let Some(names) = self.targets.get_mut(target) {
+            names.remove(name);
+            if names.is_empty() {
+                self.targets.remove(target);
+                self.unread.remove(target);
+                self.missing.remove(target);
+            }
+        }
+        self.judge(target, None, now);
+    }
+
+    /// The value of a namespace's annotation that pauses its workloads.
+    pub fn namespace(&mut self, name: &str, value: Option<&str>, now: EventTime) {
+        let before = match value {
+            Some(value) => self.namespaces.insert(name.to_owned(), value.to_owned()),
+            None => self.namespaces.remove(name),
+        };
+        if before.as_deref() != value {
+            for key in self.entries.keys().filter(|key| key.namespace == name).cloned().collect::<Vec<_>>() {
+                self.judge(&key, None, now);
+            }
+        }
+    }
+
+    /// Policies on a workload and on what manages it contradict each other.
+    fn judge_relatives(&mut self, target: &Key, now: EventTime) {
+        let children = self.children.get(&family(target)).cloned().unwrap_or_default();
+        for child in children {
+            self.judge(&child, None, now);
+        }
+    }
+
+    /// What the nodes of a workload's pods say.
+    pub fn hardware(&mut self, key: &Key, hardware: Hardware, now: EventTime) {
+        if self.hardware.insert(key.namespace.clone() + "/" + &key.name, hardware.clone()).as_ref() != Some(&hardware) {
+            self.judge(key, None, now);
+        }
+    }
+
+    /// The policies for an object.
+    pub fn rules_for(&self, key: &Key) -> Vec<&Rule> {
+        self.targets.get(key).into_iter().flatten().filter_map(|name| self.rules.get(name)).collect()
+    }
+
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.values()
+    }
+
+    /// What the policies of an object have against it, beside what each says of itself.
+    pub fn problems(&self, rule: &Rule) -> Vec<Problem> {
+        let mut problems = rule.resolved.as_ref().err().cloned().unwrap_or_default();
+        let key = rule.key();
+        // Only policies that have to do with each other: there may be thousands.
+        let mut related: Vec<&Rule> = vec![rule];
+        if let Some(key) = &key {
+            related.extend(self.rules_for(key));
+            related.extend(self.children.get(&family(key)).into_iter().flatten().flat_map(|child| self.rules_for(child)));
+            let parent = self.entries.get(key).and_then(|entry| entry.seen.controlled_by.as_deref());
+            related
+                .extend(parent.and_then(|parent| parent_key(&key.namespace, parent)).iter().flat_map(|key| self.rules_for(key)));
+        }
+        let related = related.into_iter().map(|rule| (rule.name.clone(), rule.target.clone())).collect();
+        let found = |target: &crate::policy::TargetRef| {
+            let kind = Kind::find(&target.api_version, &target.kind);
+            let key = kind.map(|kind| Key { kind: kind.kind, namespace: rule.namespace.clone(), name: target.name.clone() });
+            let Some(key) = key.filter(|key| !self.missing.contains(key)) else { return Target::Missing };
+            let parent = self.entries.get(&key).and_then(|entry| entry.seen.controlled_by.as_deref());
+            let owner = parent.and_then(|parent| parent.split_once('/')).map(|(kind, name)| (kind.to_owned(), name.to_owned()));
+            Target::Found { owners: owner.into_iter().collect() }
+        };
+        problems.extend(check(&related, found).remove(&rule.name).unwrap_or_default());
+        problems
+    }
+
+    /// What may be done to an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
+    pub fn terms(&self, seen: &Seen, now: EventTime) -> Option<(Terms, bool, bool)> {
+        let key = Key::of(seen);
+        let around = self.namespaces.get(&seen.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
+        let (paused, _) = paused(&seen.annotations, &around.into_iter().collect());
+        match self.rules_for(&key).as_slice() {
+            [rule] => {
+                let related = seen.controlled_by.is_some() || self.children.contains_key(&family(&key));
+                let conflict = |problem: &Problem| problem.reason == Reason::OwnerConflict;
+                let mut terms = rule.terms(seen, now);
+                if related && self.problems(rule).iter().any(conflict) {
+                    terms.mode = UpdateMode::Observe;
+                }
+                Some((terms, paused, false))
+            }
+            // Two that contradict each other: nothing is done.
+            [first, ..] => Some((Terms { mode: UpdateMode::Observe, ..first.terms(seen, now) }, paused, false)),
+            [] => {
+                let labelled = short_form(&seen.labels).ok().flatten();
+                let orphaned = (seen.taken.is_some() || seen.mark.is_some()) && self.rules_known;
+                let observe = Terms { mode: UpdateMode::Observe, ..Terms::default() };
+                (labelled.is_some() || orphaned).then(|| (labelled.unwrap_or(observe), paused, orphaned))
+            }
+        }
+    }
+
+    fn judge(&mut self, key: &Key, seen: Option<Seen>, now: EventTime) {
+        let before = self.entries.remove(key);
+        let Some(seen) = seen.or_else(|| before.as_ref().map(|entry| entry.seen.clone())) else { return };
+        if let Some(parent) = &seen.controlled_by {
+            self.children.entry(format!("{}/{parent}", seen.namespace)).or_default().insert(key.clone());
+        }
+        let Some((terms, paused, orphaned)) = self.terms(&seen, now) else {
+            self.revision += u64::from(before.is_some());
+            self.forget_child(&seen, key);
+            return;
+        };
+        let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
+        let hardware = self.hardware.get(&seen.workload()).cloned().unwrap_or_default();
+        let managed = managed(&seen, &terms, paused, &hardware, self.origin, &mut since, now);
+        let labelled = seen.labels.contains_key(OBSERVE);
+        let known = |entry: &Entry| (!entry.orphaned || labelled).then(|| entry.managed.clone());
+        let entry = Entry { seen, terms, paused, orphaned, managed, since };
+        self.revision += u64::from(before.as_ref().and_then(known) != known(&entry));
+        if entry.wants_looking_after() {
+            self.dirty.insert(key.clone());
+        }
+        self.entries.insert(key.clone(), entry);
+    }
+
+    fn forget_child(&mut self, seen: &Seen, key: &Key) {
+        let Some(parent) = &seen.controlled_by else { return };
+        let parent = format!("{}/{parent}", seen.namespace);
+        if let Some(children) = self.children.get_mut(&parent) {
+            children.remove(key);
+            if children.is_empty() {
+                self.children.remove(&parent);
+            }
+        }
+    }
+
+    /// Every workload that opted in. Two objects of different kinds with one name are one workload too many: the second is left out.
+    pub fn workloads(&self) -> Vec<Managed> {
+        let mut names = BTreeSet::new();
+        let opted_in = self.entries.values().filter(|entry| !entry.orphaned || entry.seen.labels.contains_key(OBSERVE));
+        opted_in.filter(|entry| names.insert(entry.managed.state.workload.as_str())).map(|entry| entry.managed.clone()).collect()
+    }
+
+    /// The object of a workload.
+    pub fn find(&self, workload: &str) -> Option<&Entry> {
+        self.entries.values().find(|entry| entry.managed.state.workload == workload && !entry.orphaned)
+    }
+
+    pub fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.entries.get(key)
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&Key, &Entry)> {
+        self.entries.iter()
+    }
+
+    pub fn is_missing(&self, key: &Key) -> bool {
+        self.missing.contains(key)
+    }
+
+    /// What must be looked at, and forgets that it must.
+    pub fn take_dirty(&mut self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    pub fn mark_dirty(&mut self, key: Key) {
+        self.dirty.insert(key);
+    }
+
+    /// Targets that must be read, and forgets that they must.
+    pub fn take_unread(&mut self) -> BTreeSet<Key> {
+        std::mem::take(&mut self.unread)
+    }
+
+    pub fn mark_unread(&mut self, key: Key) {
+        self.unread.insert(key);
+    }
+}
+
+impl Entry {
+    /// Fields that were taken over must be given back.
+    pub fn restoring(&self) -> bool {
+        self.orphaned
+    }
+
+    /// The enabled knobs' fields are to be taken over.
+    pub fn wants_take_over(&self) -> bool {
+        self.terms.mode == UpdateMode::Enforce && self.may_take_over()
+    }
+
+    /// Some of the enabled knobs' fields are not EADT's, and nothing speaks against taking them over.
+    pub fn may_take_over(&self) -> bool {
+        let seen = &self.seen;
+        let fields = || crate::change::fields(seen, self.terms.knobs);
+        !self.paused
+            && !seen.deleting
+            && seen.problems.is_empty()
+            && seen
+                .taken
+                .as_ref()
+                .is_none_or(|taken| fields().iter().any(|f| !taken.fields.iter().any(|former| former.field == *f)))
+    }
+
+    /// A change is on its way: its own, or the way back from one.
+    pub fn in_motion(&self) -> bool {
+        let Some(mark) = &self.seen.mark else { return false };
+        let generation = self.seen.layout_generation();
+        mark.resume
+            || mark.applied.as_ref().is_some_and(|applied| {
+                let rolling = applied.generation == generation && applied.ready_time.is_none();
+                let back = applied.rolled_back.as_ref().is_some_and(|back| back.generation == generation);
+                rolling && applied.rolled_back.is_none() || back && !self.seen.progress.complete()
+            })
+    }
+
+    fn wants_looking_after(&self) -> bool {
+        !self.seen.deleting && (self.restoring() || self.wants_take_over() || self.in_motion())
+    }
+}
+
+/// An object as its children name it.
+fn family(key: &Key) -> String {
+    format!("{}/{}/{}", key.namespace, key.kind, key.name)
+}
+
+fn parent_key(namespace: &str, parent: &str) -> Option<Key> {
+    let (kind, name) = parent.split_once('/')?;
+    let kind = crate::kinds::KINDS.iter().find(|known| known.kind == kind)?;
+    Some(Key { kind: kind.kind, namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+/// Versions of one object grow; what cannot be compared is taken.
+fn older(a: &str, b: &str) -> bool {
+    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::object::tests::{seen, training};
+    use crate::record::{TAKEN_OVER, TakenOver};
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    fn key() -> Key {
+        Key { kind: "StatefulSet", namespace: "eadt".into(), name: "llm-training".into() }
+    }
+
+    fn rule(name: &str, mode: &str) -> Rule {
+        let policy = json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
+            "metadata": {"name": name, "namespace": "eadt", "uid": "p", "generation": 1},
+            "spec": {
+                "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"}, "updateMode": mode,
+                "bounds": {"mpsThreadPercentage": {"min": 25}, "replicas": {"max": 12}},
+            },
+        });
+        crate::rules::rule(&policy).unwrap().0
+    }
+
+    fn object(version: u64) -> Value {
+        let mut object = training(6, "50", "6", "2");
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        object
+    }
+
+    #[test]
+    fn what_did_not_opt_in_is_not_kept() {
+        let mut state = State::new(Origin::Measured);
+        state.saw(seen(&object(1)), at(0.0));
+        assert_eq!((state.workloads().len(), state.entries().count(), state.revision), (0, 0, 0));
+        state.rule(rule("p", "Recommend"), at(1.0));
+        assert_eq!(state.take_unread().into_iter().collect::<Vec<_>>(), [key()], "its target must be read");
+        state.saw(seen(&object(1)), at(2.0));
+        assert_eq!(state.workloads().len(), 1);
+        assert!(state.take_dirty().is_empty(), "mode recommend touches nothing");
+        state.rule_gone(&("eadt".into(), "p".into()), at(3.0));
+        assert_eq!((state.workloads().len(), state.entries().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_label_lets_a_workload_be_observed() {
+        let mut state = State::new(Origin::Measured);
+        let mut labelled = object(1);
+        labelled["metadata"]["labels"][OBSERVE] = json!("true");
+        state.saw(seen(&labelled), at(0.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Observe);
+        labelled["metadata"]["labels"][OBSERVE] = json!("false");
+        labelled["metadata"]["resourceVersion"] = json!("2");
+        state.saw(seen(&labelled), at(1.0));
+        assert!(state.workloads().is_empty());
+    }
+
+    #[test]
+    fn a_pause_of_workload_or_namespace_holds_at_once() {
+        let mut state = State::new(Origin::Measured);
+        state.rule(rule("p", "Enforce"), at(0.0));
+        state.saw(seen(&object(1)), at(0.0));
+        assert!(!state.workloads()[0].state.paused);
+        assert!(state.take_dirty().contains(&key()), "its fields are to be taken over");
+        state.namespace("eadt", Some("true"), at(1.0));
+        assert!(state.workloads()[0].state.paused);
+        assert!(state.take_dirty().is_empty(), "nothing is taken over while it is paused");
+        state.namespace("eadt", None, at(2.0));
+        let mut paused = object(2);
+        paused["metadata"]["annotations"][PAUSED] = json!("true");
+        state.saw(seen(&paused), at(3.0));
+        assert!(state.workloads()[0].state.paused);
+    }
+
+    #[test]
+    fn two_policies_for_one_workload_do_nothing() {
+        let mut state = State::new(Origin::Measured);
+        state.rule(rule("p", "Enforce"), at(0.0));
+        state.rule(rule("q", "Enforce"), at(0.0));
+        state.saw(seen(&object(1)), at(0.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Observe);
+        let reasons: Vec<_> = state.rules().flat_map(|rule| state.problems(rule)).map(|problem| problem.reason).collect();
+        assert_eq!(reasons, [Reason::TargetConflict, Reason::TargetConflict]);
+        state.rule_gone(&("eadt".into(), "q".into()), at(1.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Enforce);
+    }
+
+    #[test]
+    fn a_policy_on_what_manages_another_ones_target_stops_both() {
+        let mut state = State::new(Origin::Measured);
+        let mut inner = object(1);
+        inner["metadata"]["ownerReferences"] = json!([{"controller": true, "kind": "LeaderWorkerSet", "name": "l", "uid": "x"}]);
+        state.rule(rule("inner", "Enforce"), at(0.0));
+        state.saw(seen(&inner), at(0.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Enforce);
+        let mut outer = rule("outer", "Enforce");
+        outer.target.api_version = "leaderworkerset.x-k8s.io/v1".into();
+        outer.target.kind = "LeaderWorkerSet".into();
+        outer.target.name = "l".into();
+        state.rule(outer.clone(), at(1.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Observe);
+        assert!(state.problems(&outer).iter().any(|problem| problem.reason == Reason::OwnerConflict));
+        state.rule_gone(&("eadt".into(), "outer".into()), at(2.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Enforce);
+    }
+
+    #[test]
+    fn fields_are_given_back_only_once_all_policies_are_known() {
+        let mut state = State::new(Origin::Measured);
+        let mut taken = object(1);
+        taken["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&TakenOver::default()).unwrap());
+        state.rule(rule("p", "Enforce"), at(0.0));
+        state.saw(seen(&taken), at(0.0));
+        state.take_dirty();
+        let mut early = State::new(Origin::Measured);
+        early.saw(seen(&taken), at(0.0));
+        assert!(early.take_dirty().is_empty(), "its policy may be listed yet");
+        state.rules_listed(&BTreeSet::from([("eadt".to_owned(), "p".to_owned())]), at(1.0));
+        assert!(!state.entry(&key()).unwrap().restoring());
+        state.rules_listed(&BTreeSet::new(), at(2.0));
+        assert!(state.entry(&key()).unwrap().restoring() && state.take_dirty().contains(&key()));
+        assert!(state.workloads().is_empty());
+    }
+
+    #[test]
+    fn late_news_of_an_older_version_is_no_news() {
+        let mut state = State::new(Origin::Measured);
+        state.rule(rule("p", "Recommend"), at(0.0));
+        state.saw(seen(&object(10)), at(0.0));
+        let mut old = object(9);
+        old["metadata"]["generation"] = json!(3);
+        state.saw(seen(&old), at(1.0));
+        assert_eq!(state.workloads()[0].state.generation, 4);
+        old["metadata"]["uid"] = json!("another");
+        state.saw(seen(&old), at(2.0));
+        assert_eq!(state.workloads()[0].state.generation, 3, "another object of that name");
+        state.listed("StatefulSet", &BTreeSet::new());
+        assert!(state.workloads().is_empty() && state.is_missing(&key()));
+    }
+}

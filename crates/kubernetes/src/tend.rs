@@ -1,0 +1,257 @@
+//! Looks after workloads while this process leads: takes over the fields of the enabled knobs, follows rollouts to their end, and
+//! gives everything back once a policy is gone. Driven by what the watches see; nothing is polled while nothing is due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_cluster::{ClusterError, ClusterRemedy};
+use futures::stream::{self, StreamExt};
+
+use crate::change::{self, Planned};
+use crate::client;
+use crate::cluster::{Shared, is_stale, read};
+use crate::object::Seen;
+use crate::record::Field;
+use crate::rollout::{Due, due};
+use crate::state::{Entry, Key};
+use crate::terms::Terms;
+
+/// Workloads that are looked after at once.
+const AT_ONCE: usize = 16;
+/// Between two rounds, so that a burst of news of one workload is one round.
+const BREATH: Duration = Duration::from_millis(20);
+/// Until what failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+/// What is in motion is looked at so often even without news: the end of a pod is no news of its workload.
+const MOTION: Duration = Duration::from_secs(1);
+
+/// Runs for ever.
+pub async fn run(shared: Arc<Shared>) {
+    let mut leading = shared.leadership.changes();
+    loop {
+        if shared.leadership.term().is_none() {
+            // The next leader begins with everything that is due.
+            if leading.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            continue;
+        }
+        let unread = shared.with_state_quietly(crate::state::State::take_unread);
+        stream::iter(unread).for_each_concurrent(AT_ONCE, |key| fetch(&shared, key)).await;
+        let dirty = shared.with_state_quietly(crate::state::State::take_dirty);
+        let idle = dirty.is_empty();
+        let again = stream::iter(dirty)
+            .map(|key| look_after(&shared, key))
+            .buffer_unordered(AT_ONCE)
+            .filter_map(|again| async move { again })
+            .collect::<Vec<_>>()
+            .await;
+        let pause = again.iter().map(|(_, pause)| *pause).min();
+        for (key, _) in again {
+            shared.with_state_quietly(|state| state.mark_dirty(key.clone()));
+        }
+        tokio::time::sleep(BREATH).await;
+        match pause {
+            Some(pause) => {
+                tokio::select! {
+                    () = shared.due.notified() => {}
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            None if idle => {
+                tokio::select! {
+                    () = shared.due.notified() => {}
+                    _ = leading.changed() => {}
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+/// Reads the target of a new policy.
+async fn fetch(shared: &Shared, key: Key) {
+    let Some(kind) = key.kind() else { return };
+    match shared.server.get(kind, &key.namespace, &key.name).await {
+        Ok(Some(object)) => crate::watch::read(shared, kind, &object),
+        Ok(None) => shared.with_state(|state, _| state.gone(&key)),
+        Err(error) if error.remedy == ClusterRemedy::Retry => shared.with_state_quietly(|state| state.mark_unread(key)),
+        Err(error) => tracing::warn!(%key, %error, "the target of a policy cannot be read"),
+    }
+}
+
+/// One round for one workload; whether and when to look again.
+async fn look_after(shared: &Shared, key: Key) -> Option<(Key, Duration)> {
+    let entry = shared.with_state_quietly(|state| state.entry(&key).cloned())?;
+    let tell = |trouble: Option<&str>| {
+        let rules = shared.with_state_quietly(|state| {
+            state.rules_for(&key).into_iter().map(|rule| (rule.namespace.clone(), rule.name.clone())).collect::<Vec<_>>()
+        });
+        for rule in rules {
+            let mut statuses = shared.statuses();
+            statuses.trouble(rule.clone(), trouble.map(str::to_owned));
+            statuses.change(rule);
+        }
+    };
+    match step(shared, &key, &entry).await {
+        Ok(again) => {
+            tell(None);
+            again.then_some((key, MOTION))
+        }
+        Err(error) => {
+            tell(Some(&error.detail));
+            let again = error.remedy != ClusterRemedy::Stopped && error.remedy != ClusterRemedy::Refused;
+            tracing::warn!(%key, %error, again, "a workload cannot be looked after");
+            again.then_some((key, RETRY))
+        }
+    }
+}
+
+/// Does what is due; true where more will be.
+async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, ClusterError> {
+    if entry.restoring() {
+        return restore(shared, key, entry).await;
+    }
+    if entry.wants_take_over() {
+        take_over(shared, key, false).await?;
+    }
+    if !entry.in_motion() {
+        return Ok(false);
+    }
+    let pods = shared.server.pods(&entry.seen).await?;
+    for step in due(&entry.seen, &pods, false) {
+        carry_out(shared, key, &entry.seen, step).await?;
+    }
+    Ok(true)
+}
+
+async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result<(), ClusterError> {
+    match step {
+        Due::Delete { pod, uid, why } => {
+            shared.term()?;
+            tracing::info!(%key, pod, why, "deleting a pod");
+            shared.server.delete_pod(seen, &pod, &uid).await
+        }
+        Due::Resume => {
+            tracing::info!(%key, "resuming");
+            let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::resume(seen, term);
+            shared.write(key, &format!("resuming {key}"), plan).await.map(drop)
+        }
+        Due::Ready => {
+            let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| {
+                if seen.progress.complete() { change::ready(seen, shared.now(), term) } else { Ok(Planned::Nothing) }
+            };
+            shared.write(key, &format!("noting that {key} is ready"), plan).await.map(drop)
+        }
+        Due::LetGo => Ok(()),
+    }
+}
+
+/// Makes EADT the owner of the enabled knobs' fields and records what they were. `approved`: also in mode `Recommend`.
+pub async fn take_over(shared: &Shared, key: &Key, approved: bool) -> Result<(), ClusterError> {
+    let Some(kind) = key.kind() else { return Ok(()) };
+    let what = format!("taking over the fields of {key}");
+    let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(()) };
+    let seen = read(kind, &object)?;
+    let taken = shared.with_state(|state, now| {
+        state.saw(seen.clone(), now);
+        let entry = state.entry(key).filter(|entry| entry.wants_take_over() || approved && entry.may_take_over())?;
+        change::take_over(&seen, &entry.terms, &object["metadata"]["managedFields"], now)
+    });
+    let Some(taken) = taken else { return Ok(()) };
+    shared.term()?;
+    let written = shared.server.take_over(&seen, &object, &taken, &wall_time()).await;
+    finish(shared, &what, kind, written)?;
+    let fields: Vec<_> = taken.fields.iter().map(|former| former.field.to_string()).collect();
+    tracing::info!(%key, fields = fields.join(", "), "fields are taken over");
+    Ok(())
+}
+
+/// Writes back what was there, waits for the pods to follow, and lets go.
+async fn restore(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, ClusterError> {
+    let Some(kind) = key.kind() else { return Ok(false) };
+    let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(false) };
+    let seen = read(kind, &object)?;
+    let still = shared.with_state(|state, now| {
+        state.saw(seen.clone(), now);
+        state.entry(key).is_some_and(Entry::restoring)
+    });
+    if !still {
+        return Ok(false);
+    }
+    if seen.mark.as_ref().is_some_and(|mark| mark.resume) {
+        let pods = shared.server.pods(&seen).await?;
+        for step in due(&seen, &pods, true) {
+            carry_out(shared, key, &seen, step).await?;
+        }
+        return Ok(true);
+    }
+    let what = format!("giving back the fields of {key}");
+    let mut lost: Vec<Field> = Vec::new();
+    if let Some(write) = change::restore(&seen, &lost, shared.now(), shared.term()?)? {
+        tracing::info!(%key, "its policy is gone: writing back what was there before");
+        match shared.server.write(&seen, &object, &write).await {
+            Ok(written) => {
+                finish(shared, &what, kind, Ok(written))?;
+                return Ok(true);
+            }
+            Err(error) if client::owned_by_others(&error).is_some() => {
+                // Somebody took fields back; what they are now is theirs to say.
+                lost = lost_fields(&seen, &client::lost(&error));
+                tracing::info!(%key, fields = ?lost, "fields that others own by now stay as they are");
+                if let Some(write) = change::restore(&seen, &lost, shared.now(), shared.term()?)? {
+                    let written = shared.server.write(&seen, &object, &write).await;
+                    finish(shared, &what, kind, written)?;
+                    return Ok(true);
+                }
+            }
+            Err(kube::Error::Api(status)) if is_stale(&status) => return Ok(true),
+            Err(error) => return Err(client::failure(&what, &error)),
+        }
+    }
+    let pods = shared.server.pods(&entry.seen).await?;
+    let steps = due(&seen, &pods, true);
+    if steps.iter().all(|step| *step == Due::LetGo) && (seen.progress.observed || seen.mark.is_none()) {
+        shared.term()?;
+        let former: Vec<_> =
+            seen.taken.iter().flat_map(|taken| taken.fields.clone()).filter(|f| !lost.contains(&f.field)).collect();
+        let written = shared.server.let_go(&seen, &object, &former, &wall_time()).await;
+        finish(shared, &what, kind, written)?;
+        tracing::info!(%key, "all its fields are given back");
+        return Ok(false);
+    }
+    for step in steps {
+        carry_out(shared, key, &seen, step).await?;
+    }
+    Ok(true)
+}
+
+fn lost_fields(seen: &Seen, named: &[String]) -> Vec<Field> {
+    let is_named = |field: &Field| match field {
+        Field::Replicas => named.iter().any(|name| name.ends_with(".replicas")),
+        Field::Variable { container, name, .. } => {
+            let (container, variable) = (format!("[name=\"{container}\"]"), format!("[name=\"{name}\"]"));
+            named.iter().any(|named| named.contains(&container) && named.contains(&variable))
+        }
+    };
+    let fields = seen.taken.iter().flat_map(|taken| taken.fields.iter().map(|former| former.field.clone()));
+    fields.filter(is_named).collect()
+}
+
+fn finish(
+    shared: &Shared,
+    what: &str,
+    kind: &'static crate::kinds::Kind,
+    written: Result<serde_json::Value, kube::Error>,
+) -> Result<(), ClusterError> {
+    let written = written.map_err(|error| client::failure(what, &error))?;
+    let seen = read(kind, &written)?;
+    shared.with_state(|state, now| state.saw(seen, now));
+    Ok(())
+}
+
+/// The time of entries in `managedFields`, which is the wall's whatever the events' is.
+fn wall_time() -> String {
+    let now = k8s_openapi::jiff::Timestamp::now();
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

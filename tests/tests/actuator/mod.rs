@@ -1,0 +1,382 @@
+//! An actuator on a real API server, and the job that it changes.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use eadt_actuator::Service;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
+use eadt_kubernetes::KubernetesCluster;
+use eadt_kubernetes::policy;
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, Workload};
+use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
+use eadt_service::{Health, Metrics, Shutdown};
+use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::Settings;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::core::ApiResource;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+pub const WITHIN: Duration = Duration::from_mins(2);
+const PREFIX: &str = "t.";
+
+/// The control plane of this process, with the definition of policies.
+pub fn kubernetes() -> &'static Kubernetes {
+    static SHARED: OnceLock<Kubernetes> = OnceLock::new();
+    // Room for the jobs of all tests at once.
+    let settings = Settings { nodes: 8, gpus_per_node: 16, ..Settings::default() };
+    SHARED.get_or_init(|| {
+        let kubernetes = Kubernetes::start_with(&settings).unwrap();
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        std::io::Write::write_all(&mut file, policy::yaml().as_bytes()).unwrap();
+        kubernetes.kubectl(&["apply", "--server-side", "-f", file.path().to_str().unwrap()]).unwrap();
+        kubernetes.kubectl(&["wait", "--for=condition=Established", "crd/energypolicies.eadt.dev", "--timeout=60s"]).unwrap();
+        kubernetes
+    })
+}
+
+/// A namespace with an actuator of its own.
+pub struct Rig {
+    pub runtime: Runtime,
+    pub client: Client,
+    pub namespace: String,
+    pub log: EmbeddedLog,
+    pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
+    running: Option<Running>,
+    _data: tempfile::TempDir,
+}
+
+struct Running {
+    stop: Shutdown,
+    cluster_stop: Shutdown,
+    thread: JoinHandle<()>,
+    cluster: tokio::task::JoinHandle<()>,
+}
+
+pub fn now() -> EventTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    EventTime::from_micros(i64::try_from(since.as_micros()).unwrap())
+}
+
+impl Rig {
+    pub fn new(prefix: &str) -> Self {
+        let kubernetes = kubernetes();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let client = runtime.block_on(kubernetes.client()).unwrap();
+        let data = tempfile::tempdir().unwrap();
+        let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
+        let desired = topics::desired(PREFIX, 2, 1);
+        let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::Repartition::Refuse);
+        topics::apply(&log, &plan).unwrap();
+        Self {
+            namespace: kubernetes.namespace(prefix).unwrap(),
+            runtime,
+            client,
+            log,
+            clock: Arc::new(now),
+            running: None,
+            _data: data,
+        }
+    }
+
+    pub fn settings(&self, identity: &str) -> eadt_kubernetes::Settings {
+        eadt_kubernetes::Settings {
+            namespace: Some(self.namespace.clone()),
+            only_namespace: Some(self.namespace.clone()),
+            identity: Some(identity.into()),
+            ..eadt_kubernetes::Settings::default()
+        }
+    }
+
+    /// Starts the actuator; its rollouts have so long.
+    pub fn start(&mut self, rollout_seconds: f64) {
+        let client = self.client.clone();
+        self.start_with(client, rollout_seconds);
+    }
+
+    pub fn start_with(&mut self, client: Client, rollout_seconds: f64) {
+        let settings = self.settings("a");
+        let clock = self.clock.clone();
+        let cluster =
+            self.runtime.block_on(async { KubernetesCluster::new(client, settings, eadt_schemas::v1::Origin::Simulated, clock) });
+        let (stop, cluster_stop) = (Shutdown::new(), Shutdown::new());
+        let running = cluster.clone();
+        let until = cluster_stop.clone();
+        let task = self.runtime.spawn(async move { running.run(until.cancelled()).await });
+        let mut leading = cluster.leading();
+        self.runtime.block_on(async {
+            tokio::time::timeout(WITHIN, leading.wait_for(|leads| *leads)).await.expect("it leads").unwrap();
+        });
+        let service = Service {
+            settings: eadt_actuator::Settings {
+                prefix: PREFIX.into(),
+                rollout_deadline_seconds: rollout_seconds,
+                retry_max_seconds: 1.0,
+                ..eadt_actuator::Settings::default()
+            },
+            bus: Arc::new(self.log.clone()),
+            cluster: Arc::new(cluster),
+            shutdown: stop.clone(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("actuator"),
+        };
+        let thread = std::thread::spawn(move || eadt_actuator::run(&service).unwrap());
+        self.running = Some(Running { stop, cluster_stop, thread, cluster: task });
+    }
+
+    /// Ends the actuator in good order.
+    pub fn stop(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.stop.cancel();
+        running.thread.join().unwrap();
+        running.cluster_stop.cancel();
+        self.runtime.block_on(running.cluster).unwrap();
+    }
+
+    /// Ends it like a kill does: nothing is given back, nothing is finished.
+    pub fn abort(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.cluster.abort();
+        running.stop.cancel();
+        running.thread.join().unwrap();
+    }
+
+    pub fn apply(&self, object: &Value) {
+        let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+        std::fs::write(file.path(), object.to_string()).unwrap();
+        kubernetes().kubectl(&["-n", &self.namespace, "apply", "-f", file.path().to_str().unwrap()]).unwrap();
+    }
+
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let mut all = vec!["-n", &*self.namespace];
+        all.extend(arguments);
+        kubernetes().kubectl(&all).unwrap()
+    }
+
+    pub fn set(&self, name: &str) -> Value {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        serde_json::to_value(self.runtime.block_on(api.get(name)).unwrap()).unwrap()
+    }
+
+    pub fn patch(&self, name: &str, patch: &Value) {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        let params = PatchParams { field_manager: Some("somebody".into()), ..PatchParams::default() };
+        self.runtime.block_on(api.patch(name, &params, &Patch::Strategic(patch))).unwrap();
+    }
+
+    pub fn pods(&self) -> Vec<Value> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+        let list = self.runtime.block_on(api.list(&ListParams::default())).unwrap();
+        list.items.iter().map(|pod| serde_json::to_value(pod).unwrap()).collect()
+    }
+
+    pub fn policy(&self, name: &str) -> Value {
+        let resource = ApiResource::erase::<policy::EnergyPolicy>(&());
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        serde_json::to_value(self.runtime.block_on(api.get(name)).unwrap()).unwrap()
+    }
+
+    /// A condition of a policy as `status reason`.
+    pub fn condition(&self, name: &str, kind: &str) -> String {
+        let policy = self.policy(name);
+        let all = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let found = all.iter().find(|condition| condition["type"] == kind);
+        found.map_or_else(String::new, |c| format!("{} {}", c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()))
+    }
+
+    pub fn workload(&self) -> String {
+        format!("{}/llm-training", self.namespace)
+    }
+
+    /// Everything of a topic, as often as it is asked.
+    fn read<T: eadt_schemas::decode::Check>(&self, topic: Topic) -> Vec<T> {
+        let mut found = Vec::new();
+        for partition in 0..2 {
+            let at = TopicPartition::new(format!("{PREFIX}{topic}"), partition);
+            let high = self.log.watermarks(&at).unwrap().high;
+            let mut reader = self.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+            let (mut polled, mut done) = (Vec::new(), high == 0);
+            while !done {
+                reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
+                for item in polled.drain(..) {
+                    match item {
+                        Polled::Record(record) => found.extend(record.value.as_deref().and_then(|value| decode(value).ok())),
+                        Polled::End { position, .. } => done = position >= high,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    pub fn actuations(&self) -> Vec<Actuation> {
+        self.read(Topic::Actuations)
+    }
+
+    pub fn layouts(&self) -> Vec<Workload> {
+        self.read(Topic::Workloads)
+    }
+
+    /// The layout that was published last.
+    pub fn published(&self) -> Option<Workload> {
+        let name = self.workload();
+        self.layouts().into_iter().rfind(|workload| workload.workload == name)
+    }
+
+    pub fn decide(&self, decision: &Decision) {
+        let envelope = Envelope {
+            id: decision.id.clone(),
+            source: "/test".into(),
+            kind: EventType::Decision,
+            time: decision.time,
+            subject: decision.workload.clone(),
+        };
+        let record = Outgoing {
+            topic: format!("{PREFIX}{}", Topic::Decisions).into(),
+            partition: None,
+            key: Some(decision.workload.clone().into_bytes().into()),
+            value: Some(serde_json::to_vec(decision).unwrap().into()),
+            headers: envelope.headers().map(|(name, value)| (Arc::from(name), bytes::Bytes::from(value))).to_vec(),
+        };
+        let mut producer = self.log.producer("test").unwrap();
+        producer.send(record).unwrap();
+        assert!(producer.flush(WITHIN).unwrap());
+    }
+
+    /// A decision for the layout that was published last.
+    pub fn decision(&self, id: &str, action: Action, to: Layout) -> Decision {
+        let present = self.published().expect("a layout is published");
+        let time = (self.clock)();
+        Decision {
+            id: id.into(),
+            workload: self.workload(),
+            time,
+            action,
+            reason: "the test wants it".into(),
+            from: present.layout,
+            to,
+            generation: Some(present.generation),
+            restarts: true,
+            expires: time.plus_seconds(300.0),
+            ..Decision::default()
+        }
+    }
+
+    pub fn outcomes(&self, decision: &str) -> Vec<Outcome> {
+        self.actuations().into_iter().filter(|a| a.decision_id == decision).map(|a| a.outcome).collect()
+    }
+
+    /// Decides and waits until this has become of it.
+    pub fn change(&self, id: &str, action: Action, to: Layout, until: Outcome) -> Actuation {
+        self.decide(&self.decision(id, action, to));
+        self.outcome(id, until)
+    }
+
+    pub fn outcome(&self, id: &str, until: Outcome) -> Actuation {
+        self.eventually(&format!("{until:?} of {id}"), || {
+            self.actuations().into_iter().find(|a| a.decision_id == id && a.outcome == until)
+        })
+    }
+
+    pub fn eventually<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(seen) = look() {
+                return seen;
+            }
+            if begun.elapsed() > WITHIN {
+                let set = serde_json::to_string_pretty(&self.set("llm-training")["status"]).unwrap_or_default();
+                let pods = self.kubectl(&["get", "pods", "-o", "wide"]);
+                panic!("not within {} s: {what}\n{set}\n{pods}\n{:#?}", WITHIN.as_secs(), self.actuations());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the workload is published as ready in this generation's layout.
+    pub fn ready_with(&self, layout: &Layout) {
+        self.eventually(&format!("{layout:?} is ready"), || {
+            self.published().filter(|workload| workload.layout == *layout && workload.ready_time.is_some())
+        });
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.stop();
+    }
+}
+
+pub fn layout(replicas: u32, percentage: u32, local: u32) -> Layout {
+    Layout {
+        replicas: Some(replicas),
+        mps_thread_percentage: Some(percentage),
+        world_size: Some(replicas),
+        local_world_size: Some(local),
+        ..Layout::default()
+    }
+}
+
+/// The seed's job: six processes on three GPUs.
+pub fn training() -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet",
+        "metadata": {"name": "llm-training"},
+        "spec": {
+            "replicas": 6, "serviceName": "llm", "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "llm"}},
+            "template": {
+                "metadata": {"labels": {"app": "llm"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [
+                        {"name": "logs", "image": "example.invalid/logs:1"},
+                        {"name": "train", "image": "example.invalid/train:1",
+                         "env": [
+                            {"name": "DATA", "value": "/data"},
+                            {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "50"},
+                            {"name": "WORLD_SIZE", "value": "6"},
+                            {"name": "LOCAL_WORLD_SIZE", "value": "2"},
+                         ],
+                         "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                    ],
+                },
+            },
+        },
+    })
+}
+
+pub fn energy_policy(mode: &str) -> Value {
+    json!({
+        "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
+        "metadata": {"name": "llm"},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"},
+            "updateMode": mode,
+            "bounds": {
+                "mpsThreadPercentage": {"min": 25, "max": 100}, "replicas": {"min": 3, "max": 12},
+                "maxOversubscriptionPercentage": 200,
+            },
+            "restartBudget": {"perDay": 100},
+            "cooldown": "0s",
+            "training": {"globalBatchSize": 576, "backend": "gloo"},
+        },
+    })
+}
+
+/// The environment of the container that trains.
+pub fn environment(set: &Value) -> BTreeMap<String, String> {
+    let env = &set["spec"]["template"]["spec"]["containers"][1]["env"];
+    let entries = env.as_array().unwrap().iter();
+    entries.map(|e| (e["name"].as_str().unwrap().to_owned(), e["value"].as_str().unwrap().to_owned())).collect()
+}

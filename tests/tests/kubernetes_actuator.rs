@@ -1,0 +1,141 @@
+//! The actuator on a real API server with real controllers: the seed's flow, and what goes wrong on the way.
+
+mod actuator;
+
+use actuator::{Rig, energy_policy, environment, layout, training};
+use eadt_schemas::v1::{Action, Outcome};
+use serde_json::json;
+
+/// A job that is enforced, and its actuator.
+fn enforced(prefix: &str) -> Rig {
+    let mut rig = Rig::new(prefix);
+    rig.apply(&training());
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(60.0);
+    rig.ready_with(&layout(6, 50, 2));
+    rig
+}
+
+#[test]
+fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the_policy_is_gone() {
+    let mut rig = enforced("flow");
+    let before = {
+        rig.eventually("its fields are taken over", || {
+            rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/taken-over"].as_str().map(str::to_owned)
+        })
+    };
+    assert!(before.contains("kubectl-client-side-apply"), "{before}");
+
+    let mut id = 0;
+    let mut change = |action, to: (u32, u32, u32)| {
+        id += 1;
+        rig.change(&format!("d-{id}"), action, layout(to.0, to.1, to.2), Outcome::Ready);
+        let set = rig.set("llm-training");
+        let env = environment(&set);
+        let expected = [to.1.to_string(), to.0.to_string(), to.2.to_string()];
+        let names = ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"];
+        assert_eq!(names.map(|name| env[name].clone()), expected);
+        assert_eq!(set["spec"]["replicas"], to.0);
+        assert_eq!(env["DATA"], "/data", "what is not EADT's stays");
+        rig.ready_with(&layout(to.0, to.1, to.2));
+    };
+    change(Action::Decrease, (6, 40, 2));
+    change(Action::ScaleReplicas, (9, 35, 3));
+    change(Action::Increase, (9, 45, 3));
+    change(Action::Increase, (3, 100, 1));
+    change(Action::Revert, (9, 45, 3));
+
+    // No decision made more than one generation, and every one is told once.
+    for decision in 1..=5 {
+        assert_eq!(rig.outcomes(&format!("d-{decision}")), [Outcome::Applied, Outcome::Ready]);
+    }
+    let events = rig.kubectl(&["get", "events.events.k8s.io", "-o", "json"]);
+    assert!(events.contains("(decision d-2)") && events.contains("eadt.dev/actuator"), "{events}");
+
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    let set = rig.eventually("everything is as before", || {
+        let set = rig.set("llm-training");
+        let annotations = set["metadata"]["annotations"].as_object().unwrap();
+        (!annotations.keys().any(|name| name.starts_with("eadt.dev/"))).then_some(set)
+    });
+    assert_eq!(set["spec"]["replicas"], 6);
+    assert_eq!(environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "50");
+    assert_eq!(environment(&set)["WORLD_SIZE"], "6");
+    let owners = set["metadata"]["managedFields"].to_string();
+    assert!(!owners.contains("eadt-") && owners.contains("kubectl-client-side-apply"), "{owners}");
+    // Whoever applied it applies it again without a conflict.
+    rig.apply(&training());
+    rig.stop();
+}
+
+#[test]
+fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
+    let mut rig = Rig::new("never-ready");
+    let mut set = training();
+    set["spec"]["template"]["metadata"]["annotations"] =
+        json!({"test.eadt.dev/crash-when": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"});
+    rig.apply(&set);
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(5.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let back = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
+    assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
+    rig.ready_with(&layout(6, 50, 2));
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    // It can be changed again.
+    rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
+}
+
+#[test]
+fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
+    let mut rig = Rig::new("recommend");
+    rig.apply(&training());
+    rig.apply(&energy_policy("Recommend"));
+    rig.start(60.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let untouched = rig.set("llm-training");
+    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Recommended);
+    rig.eventually("the recommendation is shown", || {
+        let policy = rig.policy("llm");
+        (policy["status"]["recommendation"]["summary"] == "threads 50 % → 40 %").then_some(())
+    });
+    let set = rig.set("llm-training");
+    assert_eq!((&set["metadata"]["annotations"], &set["spec"]), (&untouched["metadata"]["annotations"], &untouched["spec"]));
+    rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-1"]);
+    rig.outcome("d-1", Outcome::Ready);
+    rig.ready_with(&layout(6, 40, 2));
+    // Once: the next one is only recommended again.
+    rig.change("d-2", Action::Decrease, layout(6, 30, 2), Outcome::Recommended);
+    assert_eq!(rig.published().unwrap().layout, layout(6, 40, 2));
+    rig.stop();
+}
+
+#[test]
+fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
+    let rig = enforced("gitops");
+    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.patch(
+        "llm-training",
+        &json!({"spec": {"template": {"spec": {"containers": [
+            {"name": "train", "env": [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "60"}]}
+        ]}}}}),
+    );
+    rig.ready_with(&layout(6, 60, 2));
+    let refused = rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Refused);
+    assert!(refused.reason.contains("somebody") && refused.reason.contains("took fields back"), "{}", refused.reason);
+    assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "60");
+}
+
+#[test]
+fn a_pause_holds_at_the_next_step() {
+    let rig = enforced("pause");
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
+    rig.eventually("it is paused", || rig.published().filter(|workload| workload.paused));
+    let refused = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Refused);
+    assert!(refused.reason.contains("paused"), "{}", refused.reason);
+    rig.eventually("the policy says so", || (rig.condition("llm", "Ready") == "False Paused").then_some(()));
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
+    rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
+    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+}
