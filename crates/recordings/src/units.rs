@@ -2,7 +2,7 @@
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Dimension {
+pub enum Dimension {
     Power,
     Energy,
     Ratio,
@@ -17,9 +17,9 @@ pub(crate) enum Dimension {
 
 /// value in our unit = value × scale + offset.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Unit {
-    pub(crate) name: &'static str,
-    pub(crate) dimension: Dimension,
+pub struct Unit {
+    pub name: &'static str,
+    pub dimension: Dimension,
     scale: f64,
     offset: f64,
 }
@@ -89,11 +89,12 @@ const UNITS: &[Unit] = &[
 
 impl Unit {
     /// Any unit by its name.
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub fn named(name: &str) -> Option<Self> {
         UNITS.iter().copied().find(|unit| unit.name == name)
     }
 
-    pub(crate) fn to_ours(self, value: f64) -> f64 {
+    /// A value of this unit in the unit of the events.
+    pub fn to_ours(self, value: f64) -> f64 {
         // Division keeps 32402 mW at 32.402 W; a product with 1e-3 would not.
         let scaled = if self.scale < 1.0 { value / (1.0 / self.scale).round() } else { value * self.scale };
         if self.offset == 0.0 { scaled } else { value * self.scale + self.offset }
@@ -102,7 +103,7 @@ impl Unit {
 
 impl Dimension {
     /// The units of this dimension, for error messages.
-    pub(crate) fn units(self) -> String {
+    pub fn units(self) -> String {
         let names: Vec<&str> = UNITS.iter().filter(|unit| unit.dimension == self).map(|unit| unit.name).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     }
@@ -110,7 +111,7 @@ impl Dimension {
 
 /// What a cell holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Cell {
+pub enum Cell {
     Number(f64),
     /// The writer says that there is no value.
     Absent,
@@ -119,7 +120,7 @@ pub(crate) enum Cell {
 }
 
 /// Reads a cell. `NaN`, and text in brackets such as `[N/A]`, say that there is no value.
-pub(crate) fn cell(text: &str) -> Cell {
+pub fn cell(text: &str) -> Cell {
     let text = text.trim();
     if text.is_empty() || text.starts_with('[') && text.ends_with(']') {
         return Cell::Absent;
