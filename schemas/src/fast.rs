@@ -7,8 +7,11 @@
 use crate::EventTime;
 use crate::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
 
-/// The whole value, checked once to be UTF-8, and what is left to read of it.
-struct Cursor<'a>(&'a [u8], &'a str);
+/// What is left to read of a value, and the whole value, checked once to be UTF-8.
+///
+/// After a `None` it is of no use: the value is left to the general parser.
+#[derive(Debug)]
+pub struct Cursor<'a>(&'a [u8], &'a str);
 
 /// Every byte of a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
@@ -35,9 +38,50 @@ fn plain(bytes: &[u8]) -> usize {
 }
 
 impl<'a> Cursor<'a> {
+    /// `None`: not UTF-8.
+    #[inline]
+    pub fn new(value: &'a [u8]) -> Option<Self> {
+        Some(Self(value, std::str::from_utf8(value).ok()?))
+    }
+
+    /// Whether everything is read.
+    #[inline]
+    pub fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A number that a field or the object follows, as `serde_json` reads it into a double.
+    #[inline]
+    pub fn float(&mut self) -> Option<f64> {
+        f64::read(self)
+    }
+
+    /// A number without sign, fraction and exponent that a field or the object follows.
+    #[inline]
+    pub fn unsigned(&mut self) -> Option<u64> {
+        u64::read(self)
+    }
+
+    #[inline]
+    pub fn boolean(&mut self) -> Option<bool> {
+        bool::read(self)
+    }
+
+    /// A time in the form in which times are written.
+    #[inline]
+    pub fn time(&mut self) -> Option<EventTime> {
+        EventTime::read(self)
+    }
+
     /// Takes `text` where it comes next.
     #[inline]
-    fn take(&mut self, text: &[u8]) -> bool {
+    pub fn take(&mut self, text: &[u8]) -> bool {
+        // Most texts that do not come next differ early; a call to compare them all costs more than the first word.
+        if let (Some(here), Some(wanted)) = (self.0.first_chunk::<4>(), text.first_chunk::<4>())
+            && here != wanted
+        {
+            return false;
+        }
         match self.0.strip_prefix(text) {
             Some(rest) => {
                 self.0 = rest;
@@ -49,7 +93,7 @@ impl<'a> Cursor<'a> {
 
     /// A text of printable ASCII without escapes.
     #[inline]
-    fn text(&mut self) -> Option<&'a str> {
+    pub fn text(&mut self) -> Option<&'a str> {
         let rest = self.0.strip_prefix(b"\"")?;
         let end = plain(rest);
         if *rest.get(end)? != b'"' {
@@ -257,8 +301,10 @@ macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
         /// Where it answers `None`, parts of the event are overwritten.
         pub fn $function(event: &mut $event, value: &[u8]) -> Option<()> {
-            let text = std::str::from_utf8(value).ok()?;
-            let mut cursor = Cursor(value.strip_prefix(b"{\"")?, text);
+            let mut cursor = Cursor::new(value)?;
+            if !cursor.take(b"{\"") {
+                return None;
+            }
             let mut ended = false;
             $(
                 if !ended && cursor.take(concat!(stringify!($field), "\":").as_bytes()) {

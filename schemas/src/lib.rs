@@ -9,7 +9,8 @@ pub mod decode;
 pub mod documents;
 pub mod envelope;
 pub mod event_log;
-mod fast;
+#[doc(hidden)]
+pub mod fast;
 pub mod time;
 pub mod topics;
 pub mod v1;

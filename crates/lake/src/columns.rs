@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
+    Array, ArrayRef, AsArray, BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, RecordBatch, StringBuilder,
     TimestampMicrosecondBuilder,
 };
 use eadt_schemas::envelope::header;
@@ -60,8 +60,19 @@ impl Builder {
         });
     }
 
+    /// The column so far. The next one gets as much memory at once, because it will be like this one.
     fn finish(&mut self) -> ArrayRef {
-        each!(self, builder => Arc::new(builder.finish()))
+        let array: ArrayRef = each!(self, builder => Arc::new(builder.finish()));
+        let rows = if array.null_count() < array.len() { array.len() } else { 0 };
+        match self {
+            Self::Text(builder) => *builder = StringBuilder::with_capacity(rows, array.as_string::<i32>().value_data().len()),
+            Self::Time(builder) => *builder = TimestampMicrosecondBuilder::with_capacity(rows).with_timezone("UTC"),
+            Self::Int(builder) => *builder = Int64Builder::with_capacity(rows),
+            Self::Float(builder) => *builder = Float64Builder::with_capacity(rows),
+            Self::Bool(builder) => *builder = BooleanBuilder::with_capacity(rows),
+            Self::Bytes(builder) => *builder = BinaryBuilder::with_capacity(rows, array.as_binary::<i32>().value_data().len()),
+        }
+        array
     }
 }
 
@@ -73,13 +84,15 @@ pub(crate) struct Columns {
     builders: Vec<Builder>,
     rows: usize,
     bytes: usize,
+    /// Memory for the cells of the next row.
+    cells: Vec<(usize, Cell<'static>)>,
 }
 
 impl Columns {
     pub(crate) fn new(topic: Topic) -> Self {
         let plan = plan(topic);
         let builders = plan.columns.iter().map(|column| Builder::new(column.kind)).collect();
-        Self { plan, topic, builders, rows: 0, bytes: 0 }
+        Self { plan, topic, builders, rows: 0, bytes: 0, cells: Vec::new() }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -113,9 +126,10 @@ impl Columns {
 
     fn value(&mut self, value: &[u8]) {
         let plan = self.plan;
-        let decoded = if plan.members.list.is_empty() { None } else { decode(plan, value) };
-        let Some(decoded) = decoded else { return self.raw(plan.common(Common::Value), value) };
-        for (index, cell) in decoded.cells {
+        let cells = emptied(std::mem::take(&mut self.cells));
+        let decoded = if plan.members.list.is_empty() { None } else { decode(plan, value, cells) };
+        let Some(mut decoded) = decoded else { return self.raw(plan.common(Common::Value), value) };
+        for (index, cell) in decoded.cells.drain(..) {
             match cell {
                 Cell::Bool(value) => self.bool(index, value),
                 Cell::Int(value) => self.int(index, value),
@@ -128,6 +142,7 @@ impl Columns {
         if let Some(extra) = decoded.extra {
             self.text(plan.common(Common::ExtraJson), &extra);
         }
+        self.cells = emptied(decoded.cells);
     }
 
     fn headers(&mut self, row: &Row) {
@@ -283,6 +298,13 @@ impl Columns {
         (self.rows, self.bytes) = (0, 0);
         RecordBatch::try_new(self.plan.schema.clone(), arrays).expect("the builders follow the plan")
     }
+}
+
+/// The memory of cells of another row.
+fn emptied<'a>(mut cells: Vec<(usize, Cell<'_>)>) -> Vec<(usize, Cell<'a>)> {
+    cells.clear();
+    // Collecting takes the vector over as it is; nothing is in it.
+    cells.into_iter().map(|(index, _)| (index, Cell::Bool(false))).collect()
 }
 
 /// Whether a text that is a time is written as this program writes times.

@@ -31,9 +31,9 @@ pub(crate) struct Decoded<'a> {
     pub extra: Option<String>,
 }
 
-/// `None`: not an object of this type, so that only its bytes say what it is.
-pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8]) -> Option<Decoded<'a>> {
-    let mut decoded = crate::canonical::decode(plan, value).or_else(|| general(plan, value))?;
+/// `None`: not an object of this type, so that only its bytes say what it is. `cells` is memory to use.
+pub(crate) fn decode<'a>(plan: &Plan, value: &'a [u8], cells: Vec<(usize, Cell<'a>)>) -> Option<Decoded<'a>> {
+    let mut decoded = crate::canonical::decode(plan, value, cells).or_else(|| general(plan, value))?;
     if !decoded.cells.is_empty() {
         for (index, column) in plan.columns[..plan.event_columns].iter().enumerate() {
             if column.false_when_absent && !decoded.seen.contains(index) {

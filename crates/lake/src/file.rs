@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, new_null_array};
-use arrow::compute::interleave_record_batch;
+use arrow::compute::interleave;
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use arrow::error::ArrowError;
 use bytes::Bytes;
 use eadt_schemas::Topic;
 use parquet::arrow::ArrowWriter;
@@ -44,14 +45,26 @@ pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, 
             writer.write(batch).map_err(|e| failed(&e))?;
         }
     } else {
-        let references: Vec<&RecordBatch> = batches.iter().collect();
         for part in order.rows.chunks(ROW_GROUP_ROWS / 4) {
             let places: Vec<(usize, usize)> = part.iter().map(|key| (key.batch as usize, key.row as usize)).collect();
-            let batch = interleave_record_batch(&references, &places).map_err(|e| failed(&e))?;
+            let batch = pick(plan, batches, &places).map_err(|e| failed(&e))?;
             writer.write(&batch).map_err(|e| failed(&e))?;
         }
     }
     writer.into_inner().map(Bytes::from).map_err(|e| failed(&e))
+}
+
+/// The rows at these places; columns without any value, of which there are many, cost nothing.
+fn pick(plan: &Plan, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
+    let arrays = plan.schema.fields().iter().enumerate().map(|(column, field)| {
+        let arrays: Vec<&dyn Array> = batches.iter().map(|batch| &**batch.column(column)).collect();
+        if arrays.iter().all(|array| array.null_count() == array.len()) {
+            return Ok(new_null_array(field.data_type(), places.len()));
+        }
+        interleave(&arrays, places)
+    });
+    let arrays = arrays.collect::<Result<Vec<_>, _>>()?;
+    RecordBatch::try_new(plan.schema.clone(), arrays)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +123,11 @@ fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], timed: bool)
     for (index, column) in plan.columns.iter().enumerate() {
         let path = ColumnPath::from(column.name.as_str());
         let unique = index == plan.common(Common::CeId);
+        // By these people look for rows; the least and the greatest of other texts cost much and skip nothing.
+        let sought = index == plan.common(Common::Key) || matches!(column.name.as_str(), "workload" | "device");
+        if matches!(column.kind, Kind::Text | Kind::Json | Kind::Bytes) && !sought {
+            builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
+        }
         builder = match column.kind {
             Kind::Int | Kind::Time => builder
                 .set_column_dictionary_enabled(path.clone(), false)

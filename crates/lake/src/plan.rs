@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use eadt_schemas::fast::Cursor;
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
 };
@@ -57,6 +58,14 @@ pub(crate) struct Column {
 pub(crate) struct Member {
     pub name: String,
     pub node: Node,
+    /// The name as it stands before a value: quoted, with the colon.
+    label: Box<[u8]>,
+}
+
+impl Member {
+    fn new(name: &str, node: Node) -> Self {
+        Self { name: name.to_owned(), node, label: format!("\"{name}\":").into_bytes().into() }
+    }
 }
 
 #[derive(Debug)]
@@ -78,6 +87,12 @@ impl Members {
     fn push(&mut self, member: Member) {
         self.index.insert(member.name.clone(), self.list.len());
         self.list.push(member);
+    }
+
+    /// Takes a name and its colon where they come next; the position of the field. `hint`: where it is expected to be, or before.
+    pub(crate) fn take(&self, cursor: &mut Cursor<'_>, hint: usize) -> Option<usize> {
+        let ahead = self.list.get(hint..)?.iter().position(|member| cursor.take(&member.label));
+        ahead.map(|ahead| hint + ahead)
     }
 
     /// The position of a field. `hint`: where it is expected to be, or shortly before.
@@ -247,7 +262,7 @@ fn members(
             columns.push(Column { name: here.join("_"), kind, nullable, false_when_absent, description });
             Node::Column(columns.len() - 1)
         };
-        members.push(Member { name: (*name).to_owned(), node });
+        members.push(Member::new(name, node));
     }
     members
 }

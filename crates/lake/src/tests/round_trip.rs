@@ -115,7 +115,7 @@ fn every_field_of_every_event_has_a_column() {
     for_each_event(&mut |case| {
         let schema = case.schema();
         let value = serde_json::to_vec(&full(&schema, &schema)).unwrap();
-        let decoded = decode(plan(case.topic()), &value).expect("the schema's own example");
+        let decoded = decode(plan(case.topic()), &value, Vec::new()).expect("the schema's own example");
         assert_eq!(decoded.extra, None, "{}", case.topic());
         assert_eq!(decoded.cells.len(), plan(case.topic()).event_columns, "{}", case.topic());
     });
@@ -318,7 +318,7 @@ proptest! {
         let whole = format!("{{\"device\":\"{text}\"{},\"last\":true}}", fields.collect::<String>());
         let plan = plan(Topic::GpuTelemetry);
         for bytes in [whole.as_bytes(), &whole.as_bytes()[..cut.index(whole.len())]] {
-            if let Some(fast) = canonical::decode(plan, bytes) {
+            if let Some(fast) = canonical::decode(plan, bytes, Vec::new()) {
                 prop_assert_eq!(Some(fast), general(plan, bytes), "{}", whole);
             }
         }
