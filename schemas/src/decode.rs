@@ -219,7 +219,9 @@ fn bounds(bounds: &Bounds) -> Result<(), Refusal> {
     percentage("bounds.mps_thread_percentage_min", bounds.mps_thread_percentage_min)?;
     percentage("bounds.mps_thread_percentage_max", bounds.mps_thread_percentage_max)?;
     within("bounds.power_limit_watts_min", bounds.power_limit_watts_min, 0.0, MAX_WATTS)?;
-    within("bounds.power_limit_watts_max", bounds.power_limit_watts_max, 0.0, MAX_WATTS)
+    within("bounds.power_limit_watts_max", bounds.power_limit_watts_max, 0.0, MAX_WATTS)?;
+    within("bounds.sm_clock_mhz_min", bounds.sm_clock_mhz_min, 0.0, MAX_MHZ)?;
+    within("bounds.sm_clock_mhz_max", bounds.sm_clock_mhz_max, 0.0, MAX_MHZ)
 }
 
 impl Check for Workload {

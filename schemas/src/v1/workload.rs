@@ -43,6 +43,14 @@ pub struct Bounds {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts_max: Option<f64>,
+    /// Least upper limit of a GPU's SM clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz_min: Option<f64>,
+    /// Greatest upper limit of a GPU's SM clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub sm_clock_mhz_max: Option<f64>,
     /// Largest sum of thread percentages on one GPU: 100 clamps, up to 200 allows oversubscription.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oversubscription_percentage_max: Option<u32>,

@@ -156,7 +156,13 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
             state.bounds.power_limit_watts_min.unwrap_or(f64::MIN_POSITIVE),
             least(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
         ),
-        ("sm_clock_mhz", to.sm_clock_mhz, now.sm_clock_mhz, f64::MIN_POSITIVE, f64::MAX),
+        (
+            "sm_clock_mhz",
+            to.sm_clock_mhz,
+            now.sm_clock_mhz,
+            state.bounds.sm_clock_mhz_min.unwrap_or(f64::MIN_POSITIVE),
+            state.bounds.sm_clock_mhz_max.unwrap_or(f64::MAX),
+        ),
     ] {
         // What is not turned is not judged: the user may have set it outside the bounds.
         if let Some(to) = to.filter(|to| Some(*to) != now && !(low..=high).contains(to)) {

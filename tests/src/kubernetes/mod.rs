@@ -198,6 +198,26 @@ impl Kubernetes {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Applies manifests (YAML or JSON) server-side, strictly, as somebody who may do everything.
+    pub fn apply(&self, namespace: &str, manifests: &str) -> Result<String> {
+        use std::io::Write;
+        let mut command = Command::new(tools()?.kubectl);
+        command
+            .args(["apply", "--server-side", "--validate=strict", "-n", namespace, "-f", "-"])
+            .env("KUBECONFIG", self.admin_kubeconfig())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().context("starting kubectl")?;
+        let mut stdin = child.stdin.take().context("a pipe was asked for")?;
+        // kubectl reads all of it before it writes anything.
+        stdin.write_all(manifests.as_bytes())?;
+        drop(stdin);
+        let output = child.wait_with_output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
     /// All different requests of service accounts so far (Kubernetes' own left out).
     pub fn requests(&self) -> Result<BTreeSet<audit::Request>> {
         audit::read(&self.dir.join("audit.log"))

@@ -1,0 +1,290 @@
+//! Policies as people handle them: list, look at, pause, approve. For the command line.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use kube::config::KubeConfigOptions;
+use kube::core::ApiResource;
+use kube::{Client, Config, ResourceExt};
+use serde_json::{Value, json};
+
+use super::names::{APPROVED, PAUSED};
+use super::resolve::paused;
+use super::spec::EnergyPolicy;
+use crate::client::{bounded, resource};
+use crate::kinds::Kind;
+
+/// The manager of what the command line writes.
+const MANAGER: &str = "eadt-policy";
+
+/// Requests at once.
+const AT_ONCE: usize = 16;
+
+/// Why a call failed, in words for the person who made it.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    #[error("no cluster to talk to: {0}; set KUBECONFIG, or name a context with --context")]
+    NoCluster(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("the cluster does not know EnergyPolicy: install the chart, or run `eadt policy crd | kubectl apply -f -`")]
+    NotInstalled,
+    #[error("there is no policy {name} in namespace {namespace}; `eadt policy list -A` shows all")]
+    NoPolicy { namespace: String, name: String },
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A cluster, as the kubeconfig or the pod's own service account has it.
+#[derive(Clone)]
+pub struct Access {
+    client: Client,
+    namespace: String,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+/// A policy with what is known beside it.
+#[derive(Debug, Clone)]
+pub struct View {
+    pub policy: EnergyPolicy,
+    /// Its workload or its namespace is paused; `None`: the caller may not see it.
+    pub paused: Option<bool>,
+    /// Whether the workload is there; `None`: the caller may not see it.
+    pub target_found: Option<bool>,
+}
+
+impl Access {
+    /// Opens the cluster of a context (`None`: the current one, or the one that this process runs in).
+    pub async fn open(context: Option<&str>) -> Result<Self, AccessError> {
+        let no = |error: &dyn fmt::Display| AccessError::NoCluster(error.to_string());
+        let config = match context {
+            Some(_) => {
+                let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+                Config::from_kubeconfig(&options).await.map_err(|error| no(&error))?
+            }
+            None => Config::infer().await.map_err(|error| no(&error))?,
+        };
+        let namespace = config.default_namespace.clone();
+        let client = Client::try_from(config).map_err(|error| no(&error))?;
+        Ok(Self { client, namespace })
+    }
+
+    /// The namespace of the context.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The policies of a namespace (`None`: of all), by namespace and name.
+    pub async fn list(&self, namespace: Option<&str>) -> Result<Vec<View>, AccessError> {
+        let api: Api<EnergyPolicy> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        let list = call("listing policies", api.list(&ListParams::default())).await?;
+        let views = stream::iter(list.items).map(|policy| self.view(policy)).buffer_unordered(AT_ONCE);
+        let mut views: Vec<View> = views.try_collect().await?;
+        views.sort_by_key(|view| (view.policy.namespace(), view.policy.name_any()));
+        Ok(views)
+    }
+
+    /// One policy.
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<View, AccessError> {
+        let policy = self.policy(namespace, name).await?;
+        self.view(policy).await
+    }
+
+    async fn policy(&self, namespace: &str, name: &str) -> Result<EnergyPolicy, AccessError> {
+        let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
+        let found = match api.get(name).await {
+            // Both a missing policy and a missing definition are 404; only the latter has no details.
+            Err(kube::Error::Api(status))
+                if status.code == 404 && status.details.as_ref().is_some_and(|d| !d.name.is_empty()) =>
+            {
+                return Err(AccessError::NoPolicy { namespace: namespace.to_owned(), name: name.to_owned() });
+            }
+            found => found,
+        };
+        call(&format!("reading policy {namespace}/{name}"), async { found }).await
+    }
+
+    async fn view(&self, policy: EnergyPolicy) -> Result<View, AccessError> {
+        let namespace = policy.namespace().unwrap_or_default();
+        let target = &policy.spec.target_ref;
+        let object = match Kind::find(&target.api_version, &target.kind) {
+            Some(kind) => {
+                let api = self.objects(&namespace, &resource(kind));
+                let what = format!("reading {} {namespace}/{}", target.kind, target.name);
+                visible(call(&what, visible_only(api.get_metadata_opt(&target.name))).await?)
+            }
+            None => Seen::Missing,
+        };
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let what = format!("reading namespace {namespace}");
+        let around = visible(call(&what, visible_only(namespaces.get_metadata_opt(&namespace))).await?);
+        let (own, around) = (object.annotations(), around.annotations());
+        let known = own.is_some() && around.is_some();
+        let (is_paused, _) = paused(&own.unwrap_or_default(), &around.unwrap_or_default());
+        let target_found = match object {
+            Seen::Found(_) => Some(true),
+            Seen::Missing => Some(false),
+            Seen::Hidden => None,
+        };
+        Ok(View { policy, paused: (known || is_paused).then_some(is_paused), target_found })
+    }
+
+    fn objects(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, resource)
+    }
+
+    /// Pauses or resumes the workload of a policy. `false`: it was so already.
+    pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<bool, AccessError> {
+        let view = self.get(namespace, name).await?;
+        let target = &view.policy.spec.target_ref;
+        let Some(kind) = Kind::find(&target.api_version, &target.kind) else {
+            let known = Kind::names();
+            return Err(AccessError::Refused(format!("{} is not a kind that EADT changes; it knows {known}", target.kind)));
+        };
+        let api = self.objects(namespace, &resource(kind));
+        let what = format!("{} {} {namespace}/{}", verb(pause), target.kind, target.name);
+        let Some(object) = call(&what, api.get_metadata_opt(&target.name)).await? else {
+            return Err(AccessError::Refused(format!("{} {namespace}/{} is not there", target.kind, target.name)));
+        };
+        if object.annotations().get(PAUSED).is_some_and(|value| value == "true") == pause {
+            return Ok(false);
+        }
+        call(&what, api.patch_metadata(&target.name, &params(), &Patch::Merge(&annotation(PAUSED, pause.then_some("true")))))
+            .await?;
+        Ok(true)
+    }
+
+    /// Pauses or resumes every workload of a namespace. `false`: it was so already.
+    pub async fn pause_namespace(&self, namespace: &str, pause: bool) -> Result<bool, AccessError> {
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let what = format!("{} namespace {namespace}", verb(pause));
+        let Some(object) = call(&what, api.get_metadata_opt(namespace)).await? else {
+            return Err(AccessError::Refused(format!("there is no namespace {namespace}")));
+        };
+        if object.annotations().get(PAUSED).is_some_and(|value| value == "true") == pause {
+            return Ok(false);
+        }
+        call(&what, api.patch_metadata(namespace, &params(), &Patch::Merge(&annotation(PAUSED, pause.then_some("true")))))
+            .await?;
+        Ok(true)
+    }
+
+    /// Has the present recommendation applied once; returns it.
+    pub async fn approve(
+        &self,
+        namespace: &str,
+        name: &str,
+        decision_id: Option<&str>,
+        now: eadt_schemas::EventTime,
+    ) -> Result<super::Recommendation, AccessError> {
+        let policy = self.policy(namespace, name).await?;
+        let refused = |message: String| Err(AccessError::Refused(message));
+        let Some(recommendation) = policy.status.as_ref().and_then(|status| status.recommendation.clone()) else {
+            return refused(format!("policy {namespace}/{name} recommends nothing at present, so there is nothing to approve"));
+        };
+        if decision_id.is_some_and(|wanted| wanted != recommendation.decision_id) {
+            let (id, summary) = (&recommendation.decision_id, &recommendation.summary);
+            return refused(format!("what is recommended by now is {id} ({summary}): look at it, then approve that"));
+        }
+        if now >= recommendation.expires {
+            let (id, expires) = (&recommendation.decision_id, recommendation.expires);
+            return refused(format!("recommendation {id} expired at {expires}: wait for the next one"));
+        }
+        match policy.spec.update_mode {
+            super::Mode::Recommend => {}
+            super::Mode::Enforce => {
+                return refused(format!("policy {namespace}/{name} is in mode Enforce: it is applied anyway"));
+            }
+            super::Mode::Observe => {
+                return refused(format!(
+                    "policy {namespace}/{name} is in mode Observe, in which nothing is changed: set Recommend first"
+                ));
+            }
+        }
+        let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
+        let mut patch = annotation(APPROVED, Some(&recommendation.decision_id));
+        // What was looked at is what is approved.
+        patch["metadata"]["resourceVersion"] = json!(policy.resource_version());
+        match api.patch(name, &params(), &Patch::Merge(&patch)).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                refused(format!("policy {namespace}/{name} changed just now: look again, then approve"))
+            }
+            written => call(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| recommendation),
+        }
+    }
+}
+
+/// An object that somebody may or may not be allowed to see.
+enum Seen {
+    Found(BTreeMap<String, String>),
+    Missing,
+    Hidden,
+}
+
+impl Seen {
+    fn annotations(&self) -> Option<BTreeMap<String, String>> {
+        match self {
+            Self::Found(annotations) => Some(annotations.clone()),
+            Self::Missing => Some(BTreeMap::new()),
+            Self::Hidden => None,
+        }
+    }
+}
+
+/// The outer `None`: forbidden. A kind that the cluster does not know has no objects.
+async fn visible_only<T>(
+    request: impl Future<Output = Result<Option<T>, kube::Error>>,
+) -> Result<Option<Option<T>>, kube::Error> {
+    match request.await {
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Some(None)),
+        answer => answer.map(Some),
+    }
+}
+
+fn visible<T: ResourceExt>(answer: Option<Option<T>>) -> Seen {
+    match answer {
+        None => Seen::Hidden,
+        Some(None) => Seen::Missing,
+        Some(Some(object)) => Seen::Found(object.annotations().clone()),
+    }
+}
+
+fn verb(pause: bool) -> &'static str {
+    if pause { "pausing" } else { "resuming" }
+}
+
+fn params() -> PatchParams {
+    PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() }
+}
+
+fn annotation(name: &str, value: Option<&str>) -> Value {
+    json!({"metadata": {"annotations": {name: value}}})
+}
+
+async fn call<T>(what: &str, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AccessError> {
+    let mut not_installed = false;
+    let request = async {
+        let answer = request.await;
+        if let Err(kube::Error::Api(status)) = &answer {
+            not_installed = status.code == 404 && status.message.contains("could not find the requested resource");
+        }
+        answer
+    };
+    let answer = bounded(what, request).await;
+    if not_installed {
+        return Err(AccessError::NotInstalled);
+    }
+    answer.map_err(|error| AccessError::Failed(error.detail))
+}

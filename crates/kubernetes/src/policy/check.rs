@@ -1,0 +1,134 @@
+//! What policies and their targets say about each other.
+
+use std::collections::BTreeMap;
+
+use super::problem::{Problem, Reason};
+use super::spec::TargetRef;
+use crate::kinds::Kind;
+
+/// What is known of a policy's target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// There is none.
+    Missing,
+    /// It is there.
+    Found {
+        /// The objects that it belongs to, from its own controller upwards, as `(kind, name)`.
+        owners: Vec<(String, String)>,
+    },
+}
+
+/// The problems of every policy of one namespace. `policies` are their names with the targets that they name; `target` looks one up.
+/// Policies without a problem have no entry.
+///
+/// Of several policies on one workload none is in force: which one is meant is not EADT's to guess.
+pub fn check(policies: &BTreeMap<String, TargetRef>, target: impl Fn(&TargetRef) -> Target) -> BTreeMap<String, Vec<Problem>> {
+    let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
+    let mut note = |policy: &str, reason: Reason, message: String| {
+        problems.entry(policy.to_owned()).or_default().push(Problem::new(reason, message));
+    };
+    let same =
+        |a: &TargetRef, b: &TargetRef| a.kind == b.kind && a.name == b.name && group(&a.api_version) == group(&b.api_version);
+    for (policy, wanted) in policies {
+        let (kind, name) = (&wanted.kind, &wanted.name);
+        let others: Vec<_> = policies.iter().filter(|(other, theirs)| *other != policy && same(wanted, theirs)).collect();
+        if !others.is_empty() {
+            let names: Vec<_> = others.iter().map(|(other, _)| other.as_str()).collect();
+            let message = format!("{kind} {name} is the target of policy {}, too: keep one of them", names.join(", "));
+            note(policy, Reason::TargetConflict, message);
+        }
+        if Kind::find(&wanted.api_version, kind).is_none() {
+            let message = format!("{kind} of {} is not a kind that EADT knows; it knows {}", wanted.api_version, Kind::names());
+            note(policy, Reason::UnsupportedKind, message);
+            continue;
+        }
+        match target(wanted) {
+            Target::Missing => {
+                let message = format!("there is no {kind} {name} in this namespace: create it, or correct spec.targetRef");
+                note(policy, Reason::TargetNotFound, message);
+            }
+            Target::Found { owners } => {
+                for (owner_kind, owner_name) in owners {
+                    let managed = |(_, theirs): &(&String, &TargetRef)| theirs.kind == owner_kind && theirs.name == owner_name;
+                    let Some((other, _)) = policies.iter().find(managed) else { continue };
+                    let message = format!("{kind} {name} belongs to {owner_kind} {owner_name}, the target of policy {other}");
+                    note(policy, Reason::OwnerConflict, format!("{message}: keep one of them"));
+                    let message = format!("{owner_kind} {owner_name} owns {kind} {name}, the target of policy {policy}");
+                    note(other, Reason::OwnerConflict, format!("{message}: keep one of them"));
+                }
+            }
+        }
+    }
+    problems
+}
+
+fn group(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(api_version: &str, kind: &str, name: &str) -> TargetRef {
+        TargetRef { api_version: api_version.into(), kind: kind.into(), name: name.into() }
+    }
+
+    fn policies(list: &[(&str, TargetRef)]) -> BTreeMap<String, TargetRef> {
+        list.iter().map(|(name, target)| ((*name).to_owned(), target.clone())).collect()
+    }
+
+    fn found(_: &TargetRef) -> Target {
+        Target::Found { owners: vec![] }
+    }
+
+    fn reasons(problems: &BTreeMap<String, Vec<Problem>>, policy: &str) -> Vec<Reason> {
+        problems.get(policy).into_iter().flatten().map(|problem| problem.reason).collect()
+    }
+
+    #[test]
+    fn policies_on_different_targets_have_no_problem() {
+        let all = policies(&[
+            ("a", target("apps/v1", "StatefulSet", "w")),
+            ("b", target("apps/v1", "Deployment", "w")),
+            ("c", target("batch/v1", "Job", "w")),
+        ]);
+        assert_eq!(check(&all, found), BTreeMap::new());
+    }
+
+    #[test]
+    fn two_policies_on_one_target_name_each_other_and_neither_is_in_force() {
+        let all = policies(&[
+            ("a", target("apps/v1", "StatefulSet", "w")),
+            ("b", target("apps/v1beta2", "StatefulSet", "w")),
+            ("c", target("apps/v1", "StatefulSet", "v")),
+        ]);
+        let problems = check(&all, found);
+        assert_eq!(problems.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert!(problems["a"][0].message.contains("policy b") && problems["b"][0].message.contains("policy a"), "{problems:?}");
+        assert_eq!(reasons(&problems, "a"), [Reason::TargetConflict]);
+    }
+
+    #[test]
+    fn a_missing_target_and_an_unknown_kind_are_named() {
+        let all = policies(&[("a", target("apps/v1", "StatefulSet", "w")), ("b", target("v1", "Pod", "w-0"))]);
+        let problems = check(&all, |_| Target::Missing);
+        assert_eq!(reasons(&problems, "a"), [Reason::TargetNotFound]);
+        assert_eq!(reasons(&problems, "b"), [Reason::UnsupportedKind]);
+        assert!(problems["b"][0].message.contains("StatefulSet"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_policy_on_what_owns_another_ones_target_is_a_problem_of_both() {
+        let all = policies(&[
+            ("outer", target("trainer.kubeflow.org/v1alpha1", "TrainJob", "t")),
+            ("inner", target("jobset.x-k8s.io/v1alpha2", "JobSet", "t")),
+        ]);
+        let problems = check(&all, |target| Target::Found {
+            owners: if target.kind == "JobSet" { vec![("TrainJob".into(), "t".into())] } else { vec![] },
+        });
+        assert_eq!(reasons(&problems, "inner"), [Reason::OwnerConflict]);
+        assert_eq!(reasons(&problems, "outer"), [Reason::OwnerConflict]);
+        assert!(problems["outer"][0].message.contains("policy inner"), "{problems:?}");
+    }
+}

@@ -1,0 +1,342 @@
+//! What a policy, a label and a pause mean for the actuator.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use eadt_core::controller::ControllerSettings;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{self, UpdateMode, Workload};
+use kube::ResourceExt;
+use serde_json::{Map, Value};
+
+use super::names::{APPROVED, OBSERVE, PAUSED};
+use super::problem::{Problem, Reason};
+use super::schedule::Schedule;
+use super::spec::{EnergyPolicy, EnergyPolicySpec, Knob};
+use crate::terms::{Knobs, Terms};
+
+/// What a policy means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Resolved {
+    terms: Terms,
+    /// When processes may be restarted; `None`: at any time.
+    pub schedule: Option<Schedule>,
+    /// Least time between two restarts.
+    pub cooldown: Duration,
+    /// The decision that may be applied once although the mode is `Recommend`.
+    pub approved: Option<String>,
+}
+
+impl Resolved {
+    /// The terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
+    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> Terms {
+        let cooling = last_restart.and_then(|last| {
+            let (cooldown, since) = (self.cooldown.as_secs_f64(), now.seconds_since(last));
+            (since < cooldown).then(|| format!("the last restart was {since:.0} s ago, the cooldown is {cooldown:.0} s"))
+        });
+        let closed = || self.schedule.as_ref().and_then(|schedule| schedule.closed(now));
+        Terms { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
+    }
+}
+
+/// Reads a policy by itself; what other objects have to say is [`super::check`]'s.
+pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
+    let spec = &policy.spec;
+    let mut problems = Vec::new();
+    let mut note = |problem: Problem| problems.push(problem);
+    let schedule = spec.schedule.as_ref().map(Schedule::read).transpose().map_err(&mut note).ok().flatten();
+    let settings = settings(spec).map_err(&mut note).ok().flatten();
+    let cooldown = spec.cooldown.parse::<kube::core::Duration>();
+    let cooldown = cooldown.map(Duration::from).map_err(|error| {
+        note(Problem::new(
+            Reason::Unreadable,
+            format!("spec.cooldown {:?} is not a duration such as 5m: {error}", spec.cooldown),
+        ));
+    });
+    let approved = policy.annotations().get(APPROVED).cloned();
+    if approved.as_deref().is_some_and(|id| id.trim().is_empty()) {
+        note(Problem::new(
+            Reason::MalformedAnnotation,
+            format!("annotation {APPROVED} names no decision; `eadt policy approve` writes it, or delete it"),
+        ));
+    }
+    let Ok(cooldown) = cooldown else { return Err(problems) };
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let training = spec.training.clone().unwrap_or_default();
+    let price = spec.price_and_carbon.clone().unwrap_or_default();
+    let terms = Terms {
+        policy: Some(policy.name_any()),
+        mode: spec.update_mode.into(),
+        controller: spec.controller.as_ref().and_then(|controller| controller.name).map(|name| name.as_str().to_owned()),
+        controller_settings: settings,
+        bounds: bounds(spec),
+        knobs: knobs(spec),
+        no_restarts_now: None,
+        backend: training.backend,
+        global_batch_size: training.global_batch_size,
+        price_per_kwh: price.price_per_kilowatt_hour,
+        carbon_grams_per_kwh: price.carbon_grams_per_kilowatt_hour,
+    };
+    Ok(Resolved { terms, schedule, cooldown, approved })
+}
+
+/// What may be turned.
+fn knobs(spec: &EnergyPolicySpec) -> Knobs {
+    let bounds = spec.bounds.clone().unwrap_or_default();
+    let bounded = |knob: Knob| match knob {
+        Knob::MpsThreadPercentage => bounds.mps_thread_percentage.is_some(),
+        Knob::Replicas => bounds.replicas.is_some(),
+        Knob::PowerLimit => bounds.power_limit_watts.is_some(),
+        Knob::Clocks => bounds.sm_clock_megahertz.is_some(),
+    };
+    let all = [Knob::MpsThreadPercentage, Knob::Replicas, Knob::PowerLimit, Knob::Clocks];
+    let none = !all.iter().any(|knob| bounded(*knob));
+    let open = |knob: Knob| match &spec.knobs {
+        Some(named) => named.contains(&knob),
+        None => none || bounded(knob),
+    };
+    // The API server refuses this; an object from before its rules must not be enforced without limits either.
+    let may = |knob: Knob| open(knob) && (spec.update_mode != super::Mode::Enforce || bounded(knob));
+    Knobs {
+        mps_thread_percentage: may(Knob::MpsThreadPercentage),
+        replicas: may(Knob::Replicas),
+        power_limit: may(Knob::PowerLimit),
+        clocks: may(Knob::Clocks),
+    }
+}
+
+fn bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
+    let bounds = spec.bounds.clone().unwrap_or_default();
+    let mps = bounds.mps_thread_percentage.unwrap_or_default();
+    let replicas = bounds.replicas.unwrap_or_default();
+    let power = bounds.power_limit_watts.unwrap_or_default();
+    let clock = bounds.sm_clock_megahertz.unwrap_or_default();
+    v1::Bounds {
+        mps_thread_percentage_min: mps.min,
+        mps_thread_percentage_max: mps.max,
+        replicas_min: replicas.min,
+        replicas_max: replicas.max,
+        power_limit_watts_min: power.min,
+        power_limit_watts_max: power.max,
+        sm_clock_mhz_min: clock.min,
+        sm_clock_mhz_max: clock.max,
+        oversubscription_percentage_max: bounds.max_oversubscription_percentage,
+        restarts_per_day_max: Some(spec.restart_budget.per_day),
+    }
+}
+
+/// The controller's settings: those that are named, and those that the policy has fields for.
+fn settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, Problem> {
+    let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
+    let mut settings = named.unwrap_or_default();
+    let objective = spec.objective.clone().unwrap_or_default();
+    let slowdown = objective.max_slowdown_percent.map(|percent| percent / 100.0);
+    let clock = spec.bounds.clone().unwrap_or_default().sm_clock_megahertz.unwrap_or_default();
+    let lowest_clock = clock.min.zip(clock.max).map(|(min, max)| (min / max).max(1e-3));
+    for (field, name, value) in [
+        ("objective.maxSlowdownPercent", "max_slowdown_ratio", slowdown),
+        // The controllers of the matrix judge a change by this one.
+        ("objective.maxSlowdownPercent", "validation_throughput_ratio", slowdown.map(|ratio| 1.0 - ratio)),
+        ("objective.minSamplesPerSecond", "samples_per_second_min", objective.min_samples_per_second),
+        ("bounds.smClockMegahertz.max", "sm_clock_mhz_max", clock.max),
+        ("bounds.smClockMegahertz", "sm_clock_min_ratio", lowest_clock),
+    ] {
+        let Some(value) = value else { continue };
+        if settings.insert(name.to_owned(), value.into()).is_some() {
+            let message = format!("spec.{field} and spec.controller.settings.{name} say the same: remove one of them");
+            return Err(Problem::new(Reason::Contradiction, message));
+        }
+    }
+    if settings.is_empty() {
+        return Ok(None);
+    }
+    let workload = Workload { controller_settings: Some(settings.clone()), ..Workload::default() };
+    ControllerSettings::declared(&workload)
+        .map_err(|refusal| Problem::new(Reason::InvalidSettings, format!("spec.controller.settings: {}", refusal.detail)))?;
+    Ok(Some(settings))
+}
+
+/// What a workload's labels say by themselves: with the short form it is observed, and without it is not EADT's at all.
+pub fn short_form(labels: &BTreeMap<String, String>) -> Result<Option<Terms>, Problem> {
+    let observed = flag(OBSERVE, "label", labels.get(OBSERVE))?;
+    Ok(observed.then(|| Terms { mode: UpdateMode::Observe, ..Terms::default() }))
+}
+
+/// Whether a pause is asked for by the annotations of the workload or of its namespace. What cannot be read pauses, and is told.
+pub fn paused(workload: &BTreeMap<String, String>, namespace: &BTreeMap<String, String>) -> (bool, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let mut any = false;
+    for (whose, annotations) in [("workload's", workload), ("namespace's", namespace)] {
+        any |= flag(PAUSED, &format!("{whose} annotation"), annotations.get(PAUSED)).unwrap_or_else(|problem| {
+            problems.push(problem);
+            true
+        });
+    }
+    (any, problems)
+}
+
+fn flag(name: &str, what: &str, value: Option<&String>) -> Result<bool, Problem> {
+    match value.map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => {
+            let shown: String = other.chars().take(40).collect();
+            let message = format!("the {what} {name} is {shown:?}: set it to \"true\" or \"false\", or remove it");
+            Err(Problem::new(Reason::MalformedAnnotation, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(spec: Value) -> EnergyPolicy {
+        let mut object = json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
+            "metadata": {"name": "p", "namespace": "n"},
+            "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "w"}},
+        });
+        for (key, value) in spec.as_object().unwrap() {
+            object["spec"][key] = value.clone();
+        }
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    fn terms(spec: Value) -> Terms {
+        resolve(&policy(spec)).unwrap().terms(at(0.0), None)
+    }
+
+    fn problem(spec: Value) -> Problem {
+        resolve(&policy(spec)).unwrap_err().remove(0)
+    }
+
+    #[test]
+    fn a_plain_policy_recommends_everything_and_holds_restarts_back() {
+        let resolved = resolve(&policy(json!({}))).unwrap();
+        let terms = resolved.terms(at(1000.0), Some(at(700.0)));
+        assert_eq!((terms.mode, terms.policy.as_deref(), terms.no_restarts_now), (UpdateMode::Recommend, Some("p"), None));
+        assert_eq!(terms.knobs, Knobs { mps_thread_percentage: true, replicas: true, power_limit: true, clocks: true });
+        assert_eq!((terms.bounds.restarts_per_day_max, terms.controller_settings), (Some(8), None));
+        let cooling = resolved.terms(at(1000.0), Some(at(700.1))).no_restarts_now.unwrap();
+        assert_eq!(cooling, "the last restart was 300 s ago, the cooldown is 300 s");
+    }
+
+    #[test]
+    fn every_field_reaches_the_actuator() {
+        let resolved = resolve(&policy(json!({
+            "updateMode": "Enforce",
+            "controller": {"name": "hybrid", "settings": {"seek_windows": 4}},
+            "objective": {"maxSlowdownPercent": 10, "minSamplesPerSecond": 55.5},
+            "bounds": {
+                "mpsThreadPercentage": {"min": 25, "max": 100},
+                "replicas": {"min": 3, "max": 9},
+                "powerLimitWatts": {"min": 200.5},
+                "smClockMegahertz": {"min": 900, "max": 1800},
+                "maxOversubscriptionPercentage": 200,
+            },
+            "schedule": {"timeZone": "UTC", "restartWindows": [{"start": "22:00", "end": "06:00"}]},
+            "restartBudget": {"perDay": 2},
+            "cooldown": "1h30m",
+            "priceAndCarbon": {"pricePerKilowattHour": 0.25, "carbonGramsPerKilowattHour": 300},
+            "training": {"backend": "gloo", "globalBatchSize": 576},
+        })))
+        .unwrap();
+        assert_eq!(resolved.cooldown, Duration::from_mins(90));
+        // 2026-01-01T00:00:00Z and twelve hours later.
+        assert_eq!(resolved.terms(at(0.0), None).no_restarts_now, None);
+        let terms = resolved.terms(at(43_200.0), None);
+        assert!(terms.no_restarts_now.as_ref().unwrap().contains("from 22:00 to 06:00"));
+        assert_eq!((terms.mode, terms.controller.as_deref()), (UpdateMode::Enforce, Some("hybrid")));
+        assert_eq!(
+            Value::from(terms.controller_settings.clone().unwrap()),
+            json!({
+                "seek_windows": 4, "max_slowdown_ratio": 0.1, "validation_throughput_ratio": 0.9, "samples_per_second_min": 55.5,
+                "sm_clock_mhz_max": 1800.0, "sm_clock_min_ratio": 0.5,
+            })
+        );
+        let bounds = v1::Bounds {
+            mps_thread_percentage_min: Some(25),
+            mps_thread_percentage_max: Some(100),
+            replicas_min: Some(3),
+            replicas_max: Some(9),
+            power_limit_watts_min: Some(200.5),
+            power_limit_watts_max: None,
+            sm_clock_mhz_min: Some(900.0),
+            sm_clock_mhz_max: Some(1800.0),
+            oversubscription_percentage_max: Some(200),
+            restarts_per_day_max: Some(2),
+        };
+        assert_eq!(terms.bounds, bounds);
+        assert_eq!(terms.knobs, Knobs { mps_thread_percentage: true, replicas: true, power_limit: true, clocks: true });
+        assert_eq!((terms.backend.as_deref(), terms.global_batch_size), (Some("gloo"), Some(576)));
+        assert_eq!((terms.price_per_kwh, terms.carbon_grams_per_kwh), (Some(0.25), Some(300.0)));
+    }
+
+    #[test]
+    fn knobs_are_those_named_or_those_with_bounds() {
+        let bounds = json!({"replicas": {"max": 9}, "powerLimitWatts": {"min": 200}});
+        let open = |spec| terms(spec).knobs;
+        let some = Knobs { replicas: true, power_limit: true, ..Knobs::default() };
+        assert_eq!(open(json!({"bounds": bounds})), some);
+        assert_eq!(open(json!({"bounds": bounds, "knobs": ["Clocks"]})), Knobs { clocks: true, ..Knobs::default() });
+        assert_eq!(open(json!({"bounds": bounds, "knobs": []})), Knobs::default());
+        // As no API server would take it.
+        assert_eq!(open(json!({"updateMode": "Enforce"})), Knobs::default());
+        let unlimited = json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["Clocks", "Replicas"]});
+        assert_eq!(open(unlimited), Knobs { replicas: true, ..Knobs::default() });
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_named() {
+        let unknown = problem(json!({"controller": {"settings": {"seek_window": 4}}}));
+        assert_eq!(unknown.reason, Reason::InvalidSettings);
+        assert!(
+            unknown.message.starts_with("spec.controller.settings: ") && unknown.message.contains("seek_window"),
+            "{unknown}"
+        );
+        let range = problem(json!({"controller": {"settings": {"seek_windows": 0}}}));
+        assert!(range.message.contains("seek_windows"), "{range}");
+        let twice = json!({"controller": {"settings": {"max_slowdown_ratio": 0.1}}, "objective": {"maxSlowdownPercent": 5}});
+        let twice = problem(twice);
+        assert_eq!(twice.reason, Reason::Contradiction);
+        assert!(twice.message.contains("maxSlowdownPercent") && twice.message.contains("max_slowdown_ratio"), "{twice}");
+        assert_eq!(problem(json!({"cooldown": "soon"})).reason, Reason::Unreadable);
+        let zone = json!({"schedule": {"timeZone": "Nowhere", "restartWindows": [{"start": "22:00", "end": "06:00"}]}});
+        assert_eq!(problem(zone).reason, Reason::InvalidSchedule);
+    }
+
+    #[test]
+    fn an_approval_names_a_decision() {
+        let mut policy = policy(json!({}));
+        policy.annotations_mut().insert(APPROVED.into(), "d-60".into());
+        assert_eq!(resolve(&policy).unwrap().approved.as_deref(), Some("d-60"));
+        policy.annotations_mut().insert(APPROVED.into(), " ".into());
+        assert_eq!(resolve(&policy).unwrap_err()[0].reason, Reason::MalformedAnnotation);
+    }
+
+    #[test]
+    fn labels_observe_and_annotations_pause_and_what_is_unclear_pauses() {
+        let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let nothing = BTreeMap::new();
+        assert_eq!(short_form(&map(OBSERVE, "true")).unwrap().unwrap().mode, UpdateMode::Observe);
+        assert_eq!(short_form(&map(OBSERVE, "false")), Ok(None));
+        assert_eq!(short_form(&nothing), Ok(None));
+        assert!(short_form(&map(OBSERVE, "yes")).unwrap_err().message.contains("\"yes\""));
+
+        assert_eq!(paused(&nothing, &nothing), (false, vec![]));
+        assert_eq!(paused(&map(PAUSED, "true"), &nothing), (true, vec![]));
+        assert_eq!(paused(&nothing, &map(PAUSED, "true")), (true, vec![]));
+        assert_eq!(paused(&map(PAUSED, "false"), &nothing), (false, vec![]));
+        let (paused, problems) = paused(&map(PAUSED, "on"), &nothing);
+        assert!(paused && problems[0].message.contains("\"on\""), "{problems:?}");
+    }
+}

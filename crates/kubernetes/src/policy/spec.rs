@@ -1,0 +1,371 @@
+//! What a user writes. The doc comments are what `kubectl explain` shows; the rules are checked by the API server.
+
+// Columns repeat their keys, which clippy takes for repeated attributes.
+#![allow(clippy::duplicated_attributes)]
+
+use eadt_core::controller::ControllerName;
+use eadt_schemas::v1::UpdateMode;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::status::EnergyPolicyStatus;
+
+/// What may be done to one workload to save energy.
+#[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "eadt.dev",
+    version = "v1alpha1",
+    kind = "EnergyPolicy",
+    plural = "energypolicies",
+    shortname = "epol",
+    category = "eadt",
+    namespaced,
+    status = "EnergyPolicyStatus",
+    derive = "PartialEq",
+    doc = "What may be done to one workload of this namespace to save energy, and what came of it.",
+    printcolumn(name = "Target", type_ = "string", json_path = ".spec.targetRef.name", description = "The workload"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.updateMode", description = "What may be done"),
+    printcolumn(
+        name = "J/sample",
+        type_ = "number",
+        json_path = ".status.current.joulesPerSample",
+        description = "Energy per training sample, now"
+    ),
+    printcolumn(
+        name = "Recommendation",
+        type_ = "string",
+        json_path = ".status.recommendation.summary",
+        description = "What would be changed"
+    ),
+    printcolumn(name = "Saving", type_ = "string", json_path = ".status.effect.summary", description = "Energy saved, verified"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Ready\")].status",
+        description = "Whether the policy is in force",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Kind",
+        type_ = "string",
+        json_path = ".spec.targetRef.kind",
+        description = "Kind of the workload",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Controller",
+        type_ = "string",
+        json_path = ".spec.controller.name",
+        description = "Who decides",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz)))")
+        .message("mode Enforce needs bounds: name the limits of at least one knob")
+        .field_path(".bounds"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'MpsThreadPercentage') || (has(self.bounds) && has(self.bounds.mpsThreadPercentage))")
+        .message("knob MpsThreadPercentage needs bounds.mpsThreadPercentage in mode Enforce")
+        .field_path(".knobs"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'Replicas') || (has(self.bounds) && has(self.bounds.replicas))")
+        .message("knob Replicas needs bounds.replicas in mode Enforce")
+        .field_path(".knobs"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'PowerLimit') || (has(self.bounds) && has(self.bounds.powerLimitWatts))")
+        .message("knob PowerLimit needs bounds.powerLimitWatts in mode Enforce")
+        .field_path(".knobs"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'Clocks') || (has(self.bounds) && has(self.bounds.smClockMegahertz))")
+        .message("knob Clocks needs bounds.smClockMegahertz in mode Enforce")
+        .field_path(".knobs"),
+)]
+pub struct EnergyPolicySpec {
+    /// The workload, in this namespace. It cannot be changed: delete the policy and create another one.
+    #[x_kube(
+        validation = Rule::new("self == oldSelf").message("targetRef cannot be changed: delete the policy and create another one")
+    )]
+    pub target_ref: TargetRef,
+    /// `Observe`: report only. `Recommend`: also say what would be changed and why. `Enforce`: also change it, within the bounds.
+    #[serde(default)]
+    pub update_mode: Mode,
+    /// Who decides, and by which settings. Absent: the processor's default controller and its settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<Controller>,
+    /// What must not suffer while energy per sample is made as small as the bounds allow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
+    /// Limits inside which the workload is changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bounds: Option<Bounds>,
+    /// What may be turned. Absent: everything that has bounds; where nothing has, every knob is open to recommendations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub knobs: Option<Vec<Knob>>,
+    /// When the workload's processes may be restarted. Absent: at any time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Restarts>,
+    /// How often they may be restarted.
+    #[serde(default)]
+    pub restart_budget: RestartBudget,
+    /// Least time between two restarts, as `90s`, `5m`, `1h30m`. Going back after a change that did not help is not held up by it.
+    #[serde(default = "cooldown")]
+    #[schemars(length(min = 2, max = 32), pattern("^([0-9]+(\\.[0-9]+)?(ms|s|m|h))+$"))]
+    pub cooldown: String,
+    /// What electricity costs and emits here. Absent: neither is reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_and_carbon: Option<PriceAndCarbon>,
+    /// What EADT has to know about the job before it scales it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub training: Option<Training>,
+}
+
+pub(super) fn cooldown() -> String {
+    "5m".to_owned()
+}
+
+/// A workload.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetRef {
+    /// API version of the workload, `apps/v1` for example.
+    #[schemars(length(min = 1, max = 253))]
+    pub api_version: String,
+    /// Kind of the workload, `StatefulSet` for example.
+    #[schemars(length(min = 1, max = 63))]
+    pub kind: String,
+    /// Name of the workload.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// What may be done to a workload.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Mode {
+    /// Report only.
+    Observe,
+    /// Say what would be changed, change nothing.
+    #[default]
+    Recommend,
+    /// Change the workload within its bounds.
+    Enforce,
+}
+
+impl Mode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Observe => "Observe",
+            Self::Recommend => "Recommend",
+            Self::Enforce => "Enforce",
+        }
+    }
+}
+
+impl From<Mode> for UpdateMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Observe => Self::Observe,
+            Mode::Recommend => Self::Recommend,
+            Mode::Enforce => Self::Enforce,
+        }
+    }
+}
+
+/// A controller.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Controller {
+    /// Its name. Absent: the processor's default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<ControllerName>,
+    /// Its settings, by their names in the configuration reference (`controller_settings`); those that are not named have their
+    /// defaults.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub settings: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// What must not suffer while energy per sample is made as small as the bounds allow.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Objective {
+    /// How much slower the job may become, in percent of its throughput. Absent: the controller's own limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 90))]
+    pub max_slowdown_percent: Option<f64>,
+    /// Throughput under which nothing is changed for the worse, in samples per second. Absent: no floor beside `maxSlowdownPercent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.000_001, max = 1_000_000_000))]
+    pub min_samples_per_second: Option<f64>,
+}
+
+/// Limits inside which a workload is changed.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bounds {
+    /// MPS thread percentage of a process (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_thread_percentage: Option<Percentages>,
+    /// Number of training processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<Counts>,
+    /// Power cap of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit_watts: Option<Watts>,
+    /// Upper limit of a GPU's SM clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_clock_megahertz: Option<Megahertz>,
+    /// Largest sum of thread percentages on one GPU; above 100 processes get less than they ask for. Absent: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 100, max = 200))]
+    pub max_oversubscription_percentage: Option<u32>,
+}
+
+macro_rules! range {
+    ($(#[$doc:meta])* $name:ident, $number:ty, $least:literal, $greatest:literal, $min:literal, $max:literal) => {
+        $(#[$doc])*
+        #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        #[x_kube(
+            validation = Rule::new("!has(self.min) || !has(self.max) || self.min <= self.max")
+                .message("min must not be greater than max")
+                .field_path(".min"),
+            validation = Rule::new("has(self.min) || has(self.max)").message("name min, max or both"),
+        )]
+        pub struct $name {
+            #[doc = $min]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(range(min = $least, max = $greatest))]
+            pub min: Option<$number>,
+            #[doc = $max]
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(range(min = $least, max = $greatest))]
+            pub max: Option<$number>,
+        }
+    };
+}
+
+range!(
+    /// Limits in percent.
+    Percentages, u32, 1, 100, "Least, in percent.", "Greatest, in percent."
+);
+range!(
+    /// Limits of a number.
+    Counts, u32, 1, 100_000, "Least.", "Greatest."
+);
+range!(
+    /// Limits in watts.
+    Watts, f64, 1, 100_000, "Least, in watts.", "Greatest, in watts."
+);
+range!(
+    /// Limits in megahertz.
+    Megahertz, f64, 1, 100_000, "Least, in megahertz.", "Greatest, in megahertz."
+);
+
+/// Something that can be turned.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Knob {
+    /// MPS thread percentage of the processes; restarts them.
+    MpsThreadPercentage,
+    /// Number of processes, with `WORLD_SIZE` and `LOCAL_WORLD_SIZE`; restarts them.
+    Replicas,
+    /// Power cap of the GPUs.
+    PowerLimit,
+    /// Clocks of the GPUs.
+    Clocks,
+}
+
+/// When processes may be restarted.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Restarts {
+    /// Time zone of the windows, as the IANA database names it.
+    #[serde(default = "utc")]
+    #[schemars(length(min = 1, max = 64))]
+    pub time_zone: String,
+    /// Windows in which restarts are allowed.
+    #[schemars(length(min = 1, max = 64))]
+    pub restart_windows: Vec<RestartWindow>,
+}
+
+fn utc() -> String {
+    "UTC".to_owned()
+}
+
+/// A window of the week.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartWindow {
+    /// Days on which it begins. Absent: every day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 7))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub days: Option<Vec<Weekday>>,
+    /// When it begins, as `22:00`.
+    #[schemars(length(max = 5), pattern("^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub start: String,
+    /// When it ends; not after `start`: on the next day.
+    #[schemars(length(max = 5), pattern("^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub end: String,
+}
+
+/// A day of the week.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Weekday {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
+}
+
+/// How often processes may be restarted.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartBudget {
+    /// Restarts allowed in any 24 hours.
+    #[serde(default = "per_day")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub per_day: u32,
+}
+
+fn per_day() -> u32 {
+    RestartBudget::default().per_day
+}
+
+impl Default for RestartBudget {
+    fn default() -> Self {
+        Self { per_day: 8 }
+    }
+}
+
+/// What electricity costs and emits.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PriceAndCarbon {
+    /// Price, in units of your currency per kWh; negative where one is paid for taking it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1_000_000, max = 1_000_000))]
+    pub price_per_kilowatt_hour: Option<f64>,
+    /// Carbon intensity, in grams of CO₂ equivalent per kWh.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub carbon_grams_per_kilowatt_hour: Option<f64>,
+}
+
+/// What has to be known about a job before it is scaled.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Training {
+    /// Communication backend: `nccl`, `gloo`, `mpi`, `ucc`. Absent counts as NCCL, which allows one process a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63), pattern("^[a-z][a-z0-9_-]*$"))]
+    pub backend: Option<String>,
+    /// Samples of one optimiser step over all processes; a number of processes has to divide it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub global_batch_size: Option<u32>,
+}

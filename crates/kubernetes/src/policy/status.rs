@@ -1,0 +1,337 @@
+//! What came of a policy, written by the actuator. People read it with kubectl, so figures are rounded.
+
+use eadt_schemas::EventTime;
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Entries of [`EnergyPolicyStatus::history`].
+pub const HISTORY_MAX: usize = 10;
+
+/// What came of the policy.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnergyPolicyStatus {
+    /// The generation of the policy that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Ready`, `TargetFound`, `TelemetryFresh`, `RecommendationAvailable`, `Progressing`, `Degraded`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".to_owned()]))]
+    pub conditions: Vec<Condition>,
+    /// The workload as it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current: Option<Current>,
+    /// What would be changed. Absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recommendation: Option<Recommendation>,
+    /// The last decision, also one that left everything as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_decision: Option<Last>,
+    /// What the changes saved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<Effect>,
+    /// The last changes, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub history: Vec<Past>,
+}
+
+/// A condition, as Kubernetes has them.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Condition {
+    /// What it is about.
+    #[serde(rename = "type")]
+    #[schemars(length(min = 1, max = 316))]
+    pub kind: String,
+    pub status: ConditionStatus,
+    /// Why, in one word.
+    #[schemars(length(min = 1, max = 1024))]
+    pub reason: String,
+    /// Why, for people.
+    #[schemars(length(max = 32_768))]
+    pub message: String,
+    /// Since when it has this status.
+    pub last_transition_time: EventTime,
+    /// The generation of the policy that it is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Whether a condition holds.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ConditionStatus {
+    True,
+    False,
+    Unknown,
+}
+
+/// The conditions of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConditionType {
+    /// The policy is in force.
+    Ready,
+    /// Its workload is there.
+    TargetFound,
+    /// What the workload draws and does is known.
+    TelemetryFresh,
+    /// Something would be changed.
+    RecommendationAvailable,
+    /// A change is being rolled out.
+    Progressing,
+    /// Something does not work as it should.
+    Degraded,
+}
+
+impl ConditionType {
+    pub const ALL: [Self; 6] =
+        [Self::Ready, Self::TargetFound, Self::TelemetryFresh, Self::RecommendationAvailable, Self::Progressing, Self::Degraded];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::TargetFound => "TargetFound",
+            Self::TelemetryFresh => "TelemetryFresh",
+            Self::RecommendationAvailable => "RecommendationAvailable",
+            Self::Progressing => "Progressing",
+            Self::Degraded => "Degraded",
+        }
+    }
+}
+
+/// How a workload is laid out.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// Number of training processes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// MPS thread percentage of a process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mps_thread_percentage: Option<u32>,
+    /// `WORLD_SIZE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub world_size: Option<u32>,
+    /// `LOCAL_WORLD_SIZE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_world_size: Option<u32>,
+    /// Power cap of a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_limit_watts: Option<f64>,
+    /// Upper limit of a GPU's SM clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sm_clock_megahertz: Option<f64>,
+}
+
+impl From<&eadt_schemas::v1::Layout> for Settings {
+    fn from(layout: &eadt_schemas::v1::Layout) -> Self {
+        Self {
+            replicas: layout.replicas,
+            mps_thread_percentage: layout.mps_thread_percentage,
+            world_size: layout.world_size,
+            local_world_size: layout.local_world_size,
+            power_limit_watts: layout.power_limit_watts,
+            sm_clock_megahertz: layout.sm_clock_mhz,
+        }
+    }
+}
+
+/// A workload as it is now.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Current {
+    /// End of the window that the figures are of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<EventTime>,
+    /// How it is laid out.
+    #[serde(default)]
+    pub settings: Settings,
+    /// `simulated` or `imported` where the figures are not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// Energy per sample, in joules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_sample: Option<f64>,
+    /// Throughput.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples_per_second: Option<f64>,
+    /// Mean power of all its GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power_watts: Option<f64>,
+}
+
+/// What would be changed.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Recommendation {
+    /// The decision; `eadt policy approve` has it applied once.
+    pub decision_id: String,
+    /// Its event time.
+    pub time: EventTime,
+    /// It is void from this time on.
+    pub expires: EventTime,
+    /// In a few words: `threads 50 % → 40 %`.
+    pub summary: String,
+    /// Why, in words.
+    pub reason: String,
+    /// From here.
+    pub from: Settings,
+    /// To here.
+    pub to: Settings,
+    /// Processes are restarted by it.
+    pub restarts: bool,
+}
+
+/// A decision and what became of it.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Last {
+    /// The decision.
+    pub decision_id: String,
+    /// Its event time.
+    pub time: EventTime,
+    /// What was decided: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`.
+    pub action: String,
+    /// Why, in words.
+    pub reason: String,
+    /// What became of it. Absent: nothing was to be done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+    /// Why it became that, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// What became of a decision.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// It was recommended, not applied.
+    Recommended,
+    /// It may not or cannot be applied.
+    Refused,
+    /// It is being rolled out.
+    Progressing,
+    /// It is in force.
+    Applied,
+    /// It helped, and is kept.
+    Kept,
+    /// It was taken back.
+    RolledBack,
+}
+
+/// What the changes saved.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Effect {
+    /// In a few words: `12.3 %`, or `12.3 % (simulated)`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<String>,
+    /// Energy per sample saved by the changes in force that were verified, in percent of what it was before the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving_percent: Option<f64>,
+    /// Energy per sample before the first of them, in joules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joules_per_sample_before: Option<f64>,
+    /// When it was verified last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verified_time: Option<EventTime>,
+}
+
+/// A change in the past.
+#[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Past {
+    /// The decision.
+    pub decision_id: String,
+    /// When it took effect, or was refused.
+    pub time: EventTime,
+    /// In a few words: `threads 50 % → 40 %`.
+    pub summary: String,
+    pub outcome: Outcome,
+    /// Why it became that, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// Sets a condition; its transition time moves only when its status does.
+pub fn set_condition(
+    conditions: &mut Vec<Condition>,
+    kind: ConditionType,
+    status: ConditionStatus,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: EventTime,
+) {
+    let place = conditions.iter().position(|condition| condition.kind == kind.as_str());
+    let since = place.map(|i| &conditions[i]).filter(|before| before.status == status).map(|before| before.last_transition_time);
+    let condition = Condition {
+        kind: kind.as_str().to_owned(),
+        status,
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since.unwrap_or(now),
+        observed_generation: generation,
+    };
+    match place {
+        Some(i) => conditions[i] = condition,
+        None => conditions.push(condition),
+    }
+}
+
+impl EnergyPolicyStatus {
+    /// The condition of this type.
+    pub fn condition(&self, kind: ConditionType) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.kind == kind.as_str())
+    }
+
+    /// Notes a change; the oldest are forgotten.
+    pub fn remember(&mut self, past: Past) {
+        self.history.retain(|known| known.decision_id != past.decision_id);
+        self.history.insert(0, past);
+        self.history.truncate(HISTORY_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    #[test]
+    fn a_condition_keeps_its_time_until_its_status_changes() {
+        let mut all = vec![];
+        let mut set = |status, reason: &str, now| {
+            set_condition(&mut all, ConditionType::Ready, status, reason, "because", Some(1), at(now));
+            all.clone()
+        };
+        set(ConditionStatus::True, "InForce", 1.0);
+        let same = set(ConditionStatus::True, "StillInForce", 2.0);
+        assert_eq!((same.len(), same[0].reason.as_str(), same[0].last_transition_time), (1, "StillInForce", at(1.0)));
+        assert_eq!(set(ConditionStatus::False, "TargetNotFound", 3.0)[0].last_transition_time, at(3.0));
+    }
+
+    #[test]
+    fn history_is_bounded_and_has_a_change_once() {
+        let mut status = EnergyPolicyStatus::default();
+        let past = |number: usize, outcome| Past {
+            decision_id: format!("d{number}"),
+            time: at(number as f64),
+            summary: "threads 50 % → 40 %".into(),
+            outcome,
+            message: None,
+        };
+        for number in 0..25 {
+            status.remember(past(number, Outcome::Applied));
+        }
+        status.remember(past(24, Outcome::Kept));
+        assert_eq!(status.history.len(), HISTORY_MAX);
+        assert_eq!((status.history[0].decision_id.as_str(), status.history[0].outcome), ("d24", Outcome::Kept));
+        assert_eq!(status.history[9].decision_id, "d15");
+    }
+}

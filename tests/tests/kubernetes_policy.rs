@@ -1,0 +1,239 @@
+//! `EnergyPolicy` on the real API server: what is refused and how it is said, what is filled in, what people see.
+
+use std::sync::Once;
+
+use anyhow::Result;
+use eadt_kubernetes::policy::{
+    self, ConditionStatus, ConditionType, EnergyPolicy, EnergyPolicyStatus, Mode, RestartBudget, set_condition,
+};
+use eadt_schemas::EventTime;
+use eadt_tests::Kubernetes;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+/// The control plane with the definition in force.
+fn kubernetes() -> &'static Kubernetes {
+    static ONCE: Once = Once::new();
+    let kubernetes = Kubernetes::shared();
+    ONCE.call_once(|| {
+        kubernetes.apply("default", &policy::yaml()).unwrap();
+        let wait = ["wait", "crd/energypolicies.eadt.dev", "--for=condition=Established", "--timeout=60s"];
+        kubernetes.kubectl(&wait).unwrap();
+    });
+    kubernetes
+}
+
+fn manifest(name: &str, spec: &Value) -> Value {
+    let mut object = json!({
+        "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": name},
+        "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"}},
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        object["spec"][key] = value.clone();
+    }
+    object
+}
+
+#[test]
+fn the_schema_is_structural_and_in_force() -> Result<()> {
+    let kubernetes = kubernetes();
+    let conditions =
+        kubernetes.kubectl(&["get", "crd", "energypolicies.eadt.dev", "-o", "jsonpath={.status.conditions[*].type}"])?;
+    let types: Vec<_> = conditions.split_whitespace().collect();
+    assert!(types.contains(&"Established") && types.contains(&"NamesAccepted"), "{types:?}");
+    assert!(!types.contains(&"NonStructuralSchema"), "{types:?}");
+    let explained = kubernetes.kubectl(&["explain", "epol.spec.bounds.powerLimitWatts"])?;
+    assert!(explained.contains("Power cap of a GPU"), "{explained}");
+    Ok(())
+}
+
+#[test]
+fn the_short_name_is_nobody_elses() -> Result<()> {
+    // `ep` is that of Endpoints, which kubectl prefers; and a second `ep` has kubectl warn everybody who asks for those.
+    let listed = kubernetes().kubectl(&["api-resources", "--no-headers"])?;
+    let own = policy::definition().spec.names.short_names.unwrap_or_default();
+    assert!(!own.is_empty());
+    for name in own {
+        let users: Vec<_> = listed
+            .lines()
+            .filter(|line| line.split_whitespace().nth(1).is_some_and(|names| names.split(',').any(|n| n == name)))
+            .collect();
+        assert!(users.len() == 1 && users[0].starts_with("energypolicies"), "{name}: {users:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
+    let kubernetes = kubernetes();
+    let namespace = kubernetes.namespace("wrong")?;
+    let bounds = json!({"replicas": {"max": 9}});
+    let mut failures = vec![];
+    for (spec, field, why) in [
+        (json!({"updateMode": "Enforce"}), "spec.bounds", "Enforce needs bounds"),
+        (json!({"updateMode": "Enforce", "bounds": {}}), "spec.bounds", "Enforce needs bounds"),
+        (
+            json!({"updateMode": "Enforce", "bounds": {"maxOversubscriptionPercentage": 150}}),
+            "spec.bounds",
+            "Enforce needs bounds",
+        ),
+        (json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["PowerLimit"]}), "spec.knobs", "bounds.powerLimitWatts"),
+        (json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["Clocks"]}), "spec.knobs", "bounds.smClockMegahertz"),
+        (
+            json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["MpsThreadPercentage"]}),
+            "spec.knobs",
+            "bounds.mpsThreadPercentage",
+        ),
+        (
+            json!({"updateMode": "Enforce", "bounds": {"powerLimitWatts": {"min": 200}}, "knobs": ["Replicas"]}),
+            "spec.knobs",
+            "bounds.replicas",
+        ),
+        (json!({"updateMode": "Auto"}), "spec.updateMode", "supported values"),
+        (json!({"bounds": {"replicas": {"min": 9, "max": 3}}}), "spec.bounds.replicas.min", "min must not be greater than max"),
+        (
+            json!({"bounds": {"powerLimitWatts": {"min": 400.5, "max": 400}}}),
+            "spec.bounds.powerLimitWatts.min",
+            "greater than max",
+        ),
+        (json!({"bounds": {"replicas": {}}}), "spec.bounds.replicas", "name min, max or both"),
+        (json!({"bounds": {"replicas": {"min": 0}}}), "spec.bounds.replicas.min", "greater than or equal to 1"),
+        (
+            json!({"bounds": {"mpsThreadPercentage": {"min": 0}}}),
+            "spec.bounds.mpsThreadPercentage.min",
+            "greater than or equal to 1",
+        ),
+        (
+            json!({"bounds": {"mpsThreadPercentage": {"max": 101}}}),
+            "spec.bounds.mpsThreadPercentage.max",
+            "less than or equal to 100",
+        ),
+        (json!({"bounds": {"mpsThreadPercentage": {"max": "50%"}}}), "spec.bounds.mpsThreadPercentage.max", "expected numeric"),
+        (json!({"bounds": {"maxOversubscriptionPercentage": 99}}), "spec.bounds.maxOversubscriptionPercentage", "100"),
+        (json!({"bounds": {"replica": {"max": 9}}}), "spec.bounds.replica", "not declared in schema"),
+        (json!({"knobs": ["Fans"]}), "spec.knobs[0]", "supported values"),
+        (json!({"knobs": ["Clocks", "Clocks"]}), "spec.knobs", "duplicate"),
+        (json!({"controller": {"name": "magic"}}), "spec.controller.name", "supported values"),
+        (json!({"objective": {"maxSlowdownPercent": 95}}), "spec.objective.maxSlowdownPercent", "less than or equal to 90"),
+        (json!({"cooldown": "soon"}), "spec.cooldown", "should match"),
+        (json!({"restartBudget": {"perDay": 1001}}), "spec.restartBudget.perDay", "less than or equal to 1000"),
+        (json!({"schedule": {"restartWindows": []}}), "spec.schedule.restartWindows", "at least 1"),
+        (
+            json!({"schedule": {"restartWindows": [{"start": "24:00", "end": "06:00"}]}}),
+            "spec.schedule.restartWindows[0].start",
+            "should match",
+        ),
+        (
+            json!({"schedule": {"restartWindows": [{"days": ["Someday"], "start": "22:00", "end": "06:00"}]}}),
+            "spec.schedule.restartWindows[0].days[0]",
+            "supported values",
+        ),
+        (json!({"priceAndCarbon": {"carbonGramsPerKilowattHour": -1}}), "spec.priceAndCarbon.carbonGramsPerKilowattHour", "0"),
+        (json!({"training": {"globalBatchSize": 0}}), "spec.training.globalBatchSize", "greater than or equal to 1"),
+        (json!({"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet"}}), "spec.targetRef.name", "Required value"),
+        (json!({"targetRef": {"apiVersion": "apps/v1", "kind": "", "name": "w"}}), "spec.targetRef.kind", "at least 1"),
+    ] {
+        let refused = kubernetes.apply(&namespace, &manifest("p", &spec).to_string());
+        match refused {
+            Ok(done) => failures.push(format!("{spec} was accepted: {done}")),
+            Err(error) => {
+                let told = error.to_string();
+                if !told.contains(field) || !told.to_lowercase().contains(&why.to_lowercase()) {
+                    failures.push(format!("{spec}: {field:?} and {why:?} should be said, not: {told}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn defaults_are_filled_in_and_the_target_stays() -> Result<()> {
+    let kubernetes = kubernetes();
+    let namespace = kubernetes.namespace("defaults")?;
+    let policies: Api<EnergyPolicy> = Api::namespaced(kubernetes.client().await?, &namespace);
+    kubernetes.apply(
+        &namespace,
+        &manifest("p", &json!({"schedule": {"restartWindows": [{"start": "22:00", "end": "06:00"}]}})).to_string(),
+    )?;
+    let made = policies.get("p").await?;
+    assert_eq!((made.spec.update_mode, made.spec.cooldown.as_str()), (Mode::Recommend, "5m"));
+    assert_eq!(made.spec.restart_budget, RestartBudget { per_day: 8 });
+    assert_eq!(made.spec.schedule.as_ref().map(|schedule| schedule.time_zone.as_str()), Some("UTC"));
+    let stored = kubernetes.kubectl(&[
+        "get",
+        "epol",
+        "p",
+        "-n",
+        &namespace,
+        "-o",
+        "jsonpath={.spec.updateMode} {.spec.restartBudget.perDay}",
+    ])?;
+    assert_eq!(stored, "Recommend 8", "the API server fills them in, not the reader");
+
+    let other = json!({"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other"}});
+    let told = kubernetes.apply(&namespace, &manifest("p", &other).to_string()).unwrap_err().to_string();
+    assert!(told.contains("spec.targetRef") && told.contains("delete the policy and create another one"), "{told}");
+    kubernetes.apply(&namespace, &manifest("p", &json!({"updateMode": "Observe"})).to_string())?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_status_is_its_own_and_shows_in_columns() -> Result<()> {
+    let kubernetes = kubernetes();
+    let namespace = kubernetes.namespace("status")?;
+    let policies: Api<EnergyPolicy> = Api::namespaced(kubernetes.client().await?, &namespace);
+    // Who writes the specification cannot write the status.
+    let mut sneaky = manifest("p", &json!({}));
+    sneaky["status"] = json!({"effect": {"summary": "99 %"}});
+    policies.create(&PostParams::default(), &serde_json::from_value(sneaky)?).await?;
+    assert_eq!(policies.get("p").await?.status, None);
+
+    let now: EventTime = "2026-01-02T03:04:05.000000Z".parse()?;
+    let mut status: EnergyPolicyStatus = serde_json::from_value(json!({
+        "observedGeneration": 1,
+        "current": {"settings": {"replicas": 6, "mpsThreadPercentage": 50}, "joulesPerSample": 1.25, "origin": "simulated"},
+        "recommendation": {
+            "decisionId": "d-60", "time": now, "expires": now, "summary": "threads 50 % → 40 %",
+            "reason": "it draws much and gets little done", "restarts": true,
+            "from": {"mpsThreadPercentage": 50}, "to": {"mpsThreadPercentage": 40},
+        },
+        "effect": {"summary": "12.3 % (simulated)", "savingPercent": 12.3},
+    }))?;
+    for kind in ConditionType::ALL {
+        set_condition(&mut status.conditions, kind, ConditionStatus::True, "Tested", "as a test", Some(1), now);
+    }
+    let patch = json!({"apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "status": status});
+    policies.patch_status("p", &PatchParams::apply("eadt-actuator").force(), &Patch::Apply(&patch)).await?;
+    let written = policies.get("p").await?;
+    assert_eq!(written.status, Some(status));
+    assert_eq!(written.metadata.generation, Some(1), "a status is no new generation");
+
+    let shown = kubernetes.kubectl(&["get", "epol", "-n", &namespace, "-o", "wide"])?;
+    let mut lines = shown.lines();
+    let head: Vec<_> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let columns = ["NAME", "TARGET", "MODE", "J/SAMPLE", "RECOMMENDATION", "SAVING", "AGE", "READY", "KIND", "CONTROLLER"];
+    assert_eq!(head, columns);
+    let row = lines.next().unwrap_or_default();
+    for cell in ["p ", "llm", "Recommend", "1.25", "threads 50 % → 40 %", "12.3 % (simulated)", "True", "StatefulSet"] {
+        assert!(row.contains(cell), "{cell:?} is not in {row:?}");
+    }
+    assert!(
+        kubernetes.kubectl(&["get", "eadt", "-n", &namespace, "-o", "name"])?.contains("energypolicy.eadt.dev/p"),
+        "category"
+    );
+
+    // Conditions merge by type: another writer's own is kept.
+    let ours = json!({"type": "Audited", "status": "True", "reason": "Tested", "message": "", "lastTransitionTime": now});
+    let more = json!({"apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "status": {"conditions": [ours]}});
+    policies.patch_status("p", &PatchParams::apply("somebody"), &Patch::Apply(&more)).await?;
+    let conditions = policies.get("p").await?.status.unwrap_or_default().conditions;
+    assert_eq!(conditions.len(), ConditionType::ALL.len() + 1);
+
+    let odd = json!({"type": "Ready", "status": "Maybe", "reason": "Tested", "message": "", "lastTransitionTime": now});
+    let wrong = json!({"status": {"conditions": [odd]}});
+    let told = policies.patch_status("p", &PatchParams::default(), &Patch::Merge(&wrong)).await.unwrap_err().to_string();
+    assert!(told.contains("status.conditions[0].status") && told.contains("Unsupported value"), "{told}");
+    Ok(())
+}
