@@ -2,6 +2,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
+use super::Glide;
 use crate::gpu::{Board, Channel, EnergyMeter, Noise, Steady, Thermal};
 
 /// Name of the collector in everything that the simulator reports.
@@ -53,6 +54,32 @@ impl Device {
         let watts = self.watts(board, load);
         self.meter.advance(watts * noise.gain(self.stream), seconds);
         self.thermal.advance(board, watts, ambient_celsius, seconds);
+    }
+
+    /// Goes on by `seconds` and adds up what happens, as an instrument sees it that is read once in that time.
+    #[allow(clippy::too_many_arguments, reason = "the same as for a sample, and where it goes")]
+    pub fn glide(
+        &mut self,
+        board: &Board,
+        noise: &Noise,
+        load: &Load<'_>,
+        ambient_celsius: f64,
+        begin: EventTime,
+        seconds: f64,
+        into: &mut Glide,
+    ) {
+        let watts = self.watts(board, load);
+        let reading = |channel| noise.reading(channel, self.stream, begin.micros());
+        into.energy_joules += watts * seconds;
+        into.metered_joules += watts * noise.gain(self.stream) * reading(Channel::Power) * seconds;
+        if let Load::Running { steady, .. } = load {
+            into.sm_active_seconds += steady.sm_active_ratio * reading(Channel::SmActive) * seconds;
+            into.dram_active_seconds += steady.dram_active_ratio * reading(Channel::DramActive) * seconds;
+            into.clock_mhz_seconds += steady.clock_mhz * seconds;
+            into.busy_seconds += seconds;
+        }
+        self.advance(board, noise, load, ambient_celsius, seconds);
+        into.celsius_max = into.celsius_max.max(self.thermal.celsius);
     }
 
     pub fn reset_counter(&mut self) {

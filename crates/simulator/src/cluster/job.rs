@@ -4,7 +4,7 @@ use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, TrainingProgress,
 use serde::{Deserialize, Serialize};
 
 use super::device::{COLLECTOR, Device, Load};
-use super::{Event, Scenario, WorkloadScenario};
+use super::{Event, Glide, Scenario, WorkloadScenario};
 use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
 
 /// A job, its GPUs, and the object that describes it.
@@ -90,6 +90,68 @@ impl Simulated {
         }
     }
 
+    /// The processes that run from `begin` on, which the job notices.
+    fn in_force(&mut self, begin: EventTime, config: &WorkloadScenario) -> Option<Layout> {
+        while self.runs.get(1).is_some_and(|(from, _)| *from <= begin) {
+            self.runs.remove(0);
+        }
+        let layout = self.runs.first().and_then(|(_, layout)| layout.as_ref()).filter(|_| !self.job.finished).cloned();
+        self.job.start_or_stop(layout.is_some(), begin, config);
+        layout
+    }
+
+    /// When, after `begin`, the job does something else by itself: other processes run, or its next phase begins.
+    pub fn even_until(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Option<EventTime> {
+        let run = self.runs.iter().map(|(from, _)| *from).find(|from| *from > begin);
+        let phase = scenario.workloads[self.index].schedule.at(begin.seconds_since(start)).1;
+        [run, phase.map(|end| start.plus_seconds(end))].into_iter().flatten().filter(|time| *time > begin).min()
+    }
+
+    /// Goes on by `seconds` in which nothing changes by itself, and adds up what happens.
+    pub fn glide(
+        &mut self,
+        scenario: &Scenario,
+        solver: &mut Solver,
+        start: EventTime,
+        begin: EventTime,
+        seconds: f64,
+        into: &mut Glide,
+    ) {
+        let config = &scenario.workloads[self.index];
+        let (board, noise) = (config.board.board(), &scenario.noise);
+        // Before the job notices a restart: what that loses counts.
+        let samples = self.job.samples;
+        let layout = self.in_force(begin, config);
+        let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
+        let gpus = self.devices.len() as u32;
+        let mut rates = Vec::with_capacity(self.devices.len());
+        let mut most = 0;
+        for (device, gpu) in self.devices.iter_mut().zip(0..) {
+            let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, gpus, layout));
+            let steady = layout.as_ref().filter(|_| processes > 0).map(|layout| {
+                let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
+                let runners = vec![Runner { profile, share }; processes as usize];
+                let limits = Limits { clock_mhz: layout.sm_clock_mhz, power_watts: layout.power_limit_watts };
+                solver.solve(board, &runners, limits, device.thermal.celsius)
+            });
+            let load = match steady {
+                Some(steady) => {
+                    rates.push(steady.samples_per_second.iter().sum());
+                    most = most.max(processes);
+                    Load::Running { steady, processes, memory_gib: profile.memory_gib }
+                }
+                None => Load::Waiting,
+            };
+            device.glide(board, noise, &load, scenario.ambient_celsius, begin, seconds, into);
+        }
+        if layout.is_some() {
+            let speed = noise.throughput(self.index as u64, begin.micros());
+            self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
+        }
+        into.samples += self.job.samples - samples;
+        into.seconds += seconds;
+    }
+
     /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then.
     pub fn advance(
         &mut self,
@@ -103,23 +165,15 @@ impl Simulated {
         let config = &scenario.workloads[self.index];
         let (board, noise, name) = (config.board.board(), &scenario.noise, config.name.as_str());
         let begin = instant.plus_seconds(-seconds);
-        while self.runs.get(1).is_some_and(|(from, _)| *from <= begin) {
-            self.runs.remove(0);
-        }
-        let layout = self.runs.first().and_then(|(_, layout)| layout.as_ref()).filter(|_| !self.job.finished).cloned();
-        self.job.start_or_stop(layout.is_some(), begin, config);
+        let layout = self.in_force(begin, config);
 
         let elapsed = instant.seconds_since(start);
         let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
         let gpus = self.devices.len() as u32;
-        let processes_on = |gpu: u32, layout: &Layout| {
-            let replicas = layout.replicas.unwrap_or(gpus);
-            replicas / gpus + u32::from(gpu < replicas % gpus)
-        };
         let mut rates = Vec::with_capacity(self.devices.len());
         let mut most = 0;
         for (device, gpu) in self.devices.iter_mut().zip(0..) {
-            let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, layout));
+            let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, gpus, layout));
             let limit = layout.as_ref().and_then(|layout| layout.power_limit_watts);
             let steady = layout.as_ref().filter(|_| processes > 0).map(|layout| {
                 let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
@@ -152,6 +206,12 @@ impl Simulated {
             into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first))));
         }
     }
+}
+
+/// Processes of a layout on one of the GPUs.
+fn processes_on(gpu: u32, gpus: u32, layout: &Layout) -> u32 {
+    let replicas = layout.replicas.unwrap_or(gpus);
+    replicas / gpus + u32::from(gpu < replicas % gpus)
 }
 
 impl Job {

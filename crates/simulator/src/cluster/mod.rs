@@ -1,6 +1,7 @@
 //! The simulated cluster: jobs on GPUs, and the objects that describe them.
 
 mod device;
+mod follow;
 mod job;
 mod object;
 mod scenario;
@@ -30,6 +31,29 @@ impl Event {
     }
 }
 
+/// What one workload did over a stretch of time that was passed over without samples; sums over its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Glide {
+    /// Length of the stretch.
+    pub seconds: f64,
+    /// What was really drawn.
+    pub energy_joules: f64,
+    /// What instruments with the scenario's noise say was drawn.
+    pub metered_joules: f64,
+    /// Samples at the end over those at the beginning: less what a restart lost.
+    pub samples: f64,
+    /// Time integrals of the activity ratios, of the clock, and the time in which processes ran, over GPUs.
+    pub sm_active_seconds: f64,
+    pub dram_active_seconds: f64,
+    pub clock_mhz_seconds: f64,
+    pub busy_seconds: f64,
+    /// Hottest GPU.
+    pub celsius_max: f64,
+}
+
+/// A glide takes no longer steps than this: temperatures and the unevenness of the jobs change meanwhile.
+const GLIDE_STEP_SECONDS: f64 = 60.0;
+
 /// Jobs, GPUs and objects at one instant of simulated time. Serialising it and going on from the copy gives the same
 /// events, bit for bit.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +65,9 @@ pub struct Cluster {
     workloads: Vec<Simulated>,
     #[serde(skip)]
     solver: Solver,
+    /// It is passed over without samples.
+    #[serde(skip)]
+    gliding: bool,
 }
 
 impl Cluster {
@@ -62,7 +89,7 @@ impl Cluster {
                 Simulated::new(&scenario, workload, index, first, start)
             })
             .collect();
-        Ok(Self { scenario, start, reported: 0, workloads, solver: Solver::default() })
+        Ok(Self { scenario, start, reported: 0, workloads, solver: Solver::default(), gliding: false })
     }
 
     pub fn scenario(&self) -> &Scenario {
@@ -93,7 +120,11 @@ impl Cluster {
     ///
     /// An instant's figures are of the interval that ends with it, so a change that is applied now does not show in the
     /// instant at now, but from then on.
+    ///
+    /// # Panics
+    /// After [`Self::glide`].
     pub fn step(&mut self, to: EventTime, into: &mut Vec<Event>) {
+        assert!(!self.gliding, "a cluster that glides reports no samples");
         while self.now() < to {
             let instant = self.now();
             let seconds = if self.reported == 0 { 0.0 } else { self.scenario.sample_interval_seconds };
@@ -106,6 +137,46 @@ impl Cluster {
         for workload in &mut self.workloads {
             workload.settle(now);
         }
+    }
+
+    /// Goes on up to `to`, which must be an instant, without samples: in steps of up to a minute, cut where something changes.
+    /// Adds what each workload did to its place in `into`, in the order of the scenario.
+    ///
+    /// Instruments do not fail here: faults that only silence them, or reset a counter, show no effect.
+    ///
+    /// # Panics
+    /// Where `into` has not a place for each workload, or after [`Self::step`]: a cluster either reports or glides.
+    pub fn glide(&mut self, to: EventTime, into: &mut [Glide]) {
+        assert_eq!(into.len(), self.workloads.len(), "one place for each workload");
+        assert!(self.gliding || self.reported == 0, "a cluster that reported samples cannot glide");
+        self.gliding = true;
+        let bucket = (self.scenario.noise.throughput_seconds.clamp(0.001, GLIDE_STEP_SECONDS) * 1e6) as i64;
+        let end = self.instant_at_or_after(to);
+        let interval = self.scenario.sample_interval_micros();
+        for (workload, into) in self.workloads.iter_mut().zip(into) {
+            let mut begin = self.start.plus_micros(self.reported as i64 * interval);
+            while begin < end {
+                let even = workload.even_until(&self.scenario, self.start, begin);
+                let next_bucket = EventTime::from_micros((begin.micros().div_euclid(bucket) + 1) * bucket);
+                let on_instant = |time: EventTime| {
+                    let behind = (time.micros() - self.start.micros()).max(0);
+                    self.start.plus_micros((behind + interval - 1) / interval * interval)
+                };
+                let cut = even.into_iter().chain([next_bucket]).map(on_instant);
+                let stop = cut.filter(|time| *time > begin).fold(end, EventTime::min);
+                let seconds = stop.seconds_since(begin);
+                workload.glide(&self.scenario, &mut self.solver, self.start, begin, seconds, into);
+                begin = stop;
+            }
+            workload.settle(end);
+        }
+        self.reported = ((end.micros() - self.start.micros()) / interval) as u64;
+    }
+
+    /// Puts a layout in force now, without a restart and whatever it is: for what could be at best, not for what a cluster does.
+    pub fn replace(&mut self, workload: &str, layout: &eadt_schemas::v1::Layout) -> Result<Managed, ClusterError> {
+        let now = self.now();
+        Ok(self.find(workload)?.substitute(layout, now))
     }
 
     /// The next time after now at which an object changes by itself or a rollout runs out of time, on an instant.

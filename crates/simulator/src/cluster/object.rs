@@ -62,6 +62,13 @@ impl Simulated {
         Ok(self.managed.clone())
     }
 
+    /// Puts a layout in force from now on, without a restart.
+    pub fn substitute(&mut self, layout: &Layout, now: EventTime) -> Managed {
+        self.replace(layout, None, false, now, true);
+        self.settle(now);
+        self.managed.clone()
+    }
+
     /// Puts a layout in force from now on; gives its generation.
     fn replace(&mut self, layout: &Layout, decision: Option<&str>, restarts: bool, now: EventTime, gets_ready: bool) -> u64 {
         let down_seconds = if restarts { self.restart_seconds } else { 0.0 };

@@ -3,7 +3,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
 use proptest::prelude::*;
 
-use super::{Cluster, Event, Fault, Scenario, WorkloadScenario};
+use super::{Cluster, Event, Fault, Glide, Scenario, WorkloadScenario};
 use crate::gpu::{Noise, WorkloadProfile};
 
 const LLM: &str = "eadt/llm-training";
@@ -274,5 +274,62 @@ proptest! {
         expected.append(&mut run(&mut whole, now));
         prop_assert!(bytes(&pieces) == bytes(&expected));
         prop_assert_eq!(whole.managed(), cut.managed());
+    }
+}
+
+/// Passing over time without samples, and what samples report, are two ways through the same days: restarts, a power cap,
+/// changes of phase and lost work included.
+#[test]
+fn gliding_and_sampling_come_to_the_same() {
+    let quiet = || Scenario { noise: Noise { gain_ratio: 0.0, ..Noise::default() }, ..Scenario::default() };
+    let (mut sampled, mut glided) = (Cluster::new(quiet(), start()).unwrap(), Cluster::new(quiet(), start()).unwrap());
+    let mut events = Vec::new();
+    let mut sums = [Glide::default(); 2];
+    // Changes at 20 and 40 minutes and after two hours; the first phases end after 60 and 75 minutes.
+    for (until, id, replicas, percentage, watts) in [
+        (1210.0, "a", 9, 50, None),
+        (2410.0, "b", 9, 50, Some(250.0)),
+        (7210.0, "c", 3, 100, Some(300.0)),
+        (12_000.0, "", 0, 0, None),
+    ] {
+        sampled.step(at(until), &mut events);
+        glided.glide(at(until), &mut sums);
+        assert_eq!(sampled.now(), glided.now());
+        if !id.is_empty() {
+            let mut change = change(&glided, id, replicas, percentage);
+            change.restarts = watts.is_none() || replicas == 3;
+            change.layout.power_limit_watts = watts;
+            sampled.apply(&change).unwrap();
+            glided.apply(&change).unwrap();
+        }
+    }
+    for (workload, gpus, sum) in [(LLM, 3, sums[0]), ("eadt/vision-pretraining", 2, sums[1])] {
+        let metered: f64 =
+            (0..gpus).map(|gpu| telemetry(&events, workload, gpu).last().unwrap().energy_joules_total.unwrap()).sum();
+        // The temperature moves within a minute, and with it a little power.
+        assert!(
+            (sum.energy_joules / metered - 1.0).abs() < 2e-3,
+            "{workload}: {} J glided, {metered} J sampled",
+            sum.energy_joules
+        );
+        let done = progress(&events, workload).last().unwrap().samples_total.unwrap();
+        assert!((sum.samples / done - 1.0).abs() < 2e-3, "{workload}: {} samples glided, {done} sampled", sum.samples);
+        assert!((sum.seconds - 12_000.0).abs() < 1e-6);
+    }
+    assert_eq!(sampled.managed(), glided.managed());
+}
+
+#[test]
+fn how_a_glide_is_cut_changes_nothing_but_the_temperature() {
+    let (mut whole, mut cut) =
+        (Cluster::new(Scenario::default(), start()).unwrap(), Cluster::new(Scenario::default(), start()).unwrap());
+    let (mut once, mut often) = ([Glide::default(); 2], [Glide::default(); 2]);
+    whole.glide(at(7200.0), &mut once);
+    for end in (0..7200).step_by(45) {
+        cut.glide(at(f64::from(end) + 45.0), &mut often);
+    }
+    for (once, often) in once.iter().zip(&often) {
+        assert!((once.energy_joules / often.energy_joules - 1.0).abs() < 2e-3);
+        assert!((once.samples / often.samples - 1.0).abs() < 2e-3);
     }
 }
