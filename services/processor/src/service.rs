@@ -154,7 +154,7 @@ impl<'a> Session<'a> {
     fn run(mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
         while !self.service.shutdown.is_cancelled() {
-            match self.member.poll(BATCH, POLL, &mut polled) {
+            match self.member.poll(BATCH, self.patience(), &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
@@ -301,17 +301,26 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// How long an output waits for company.
+    fn linger(&self) -> Duration {
+        let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
+        let state_bytes: usize = speakers.map(|owned| owned.state_bytes).sum();
+        let cheap = state_bytes < LARGE_STATE || self.earned() >= state_bytes;
+        if cheap { Duration::from_millis(self.service.settings.linger_milliseconds) } else { MAX_LINGER }
+    }
+
+    /// How long the next record may be waited for: no output waits for it longer than it lingers.
+    fn patience(&self) -> Duration {
+        self.waiting.output.map_or(POLL, |since| self.linger().saturating_sub(since.elapsed()).min(POLL))
+    }
+
     fn due(&self) -> Option<Scope> {
         let settings = &self.service.settings;
         let since = |at: Option<Instant>, limit: Duration| at.is_some_and(|at| at.elapsed() >= limit);
         if since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds)) {
             return Some(Scope::Everything);
         }
-        let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
-        let state_bytes: usize = speakers.map(|owned| owned.state_bytes).sum();
-        let cheap = state_bytes < LARGE_STATE || self.earned() >= state_bytes;
-        let linger = if cheap { Duration::from_millis(settings.linger_milliseconds) } else { MAX_LINGER };
-        let said = since(self.waiting.output, linger)
+        let said = since(self.waiting.output, self.linger())
             || self.waiting.dead_letters >= MAX_DEAD_LETTERS
             || since(self.waiting.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
         said.then_some(Scope::Speakers)

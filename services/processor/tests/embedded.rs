@@ -451,18 +451,20 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
 
 #[test]
 fn state_that_cannot_be_read_stops_with_words() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut rig = Rig::open(dir.path());
-    rig.send(0.0, Topic::ProcessorState, "team/one#0", "{\"what\":1}");
-    let service = Service {
-        settings: settings(),
-        bus: rig.bus(),
-        clock: HeartbeatClock::default(),
-        shutdown: Shutdown::new(),
-        metrics: Metrics::default(),
-        ready: Health::default().part("processor"),
-    };
-    let error = run(&service).unwrap_err();
-    let text = std::error::Error::source(&error).unwrap().to_string();
-    assert!(text.contains("team/one#0") && text.contains("newer release"), "{text}");
+    for (value, words) in [(&b"{\"what\":1}"[..], "missing field `workload`"), (&[9, 1], "a newer release, start that one")] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut rig = Rig::open(dir.path());
+        rig.send(0.0, Topic::ProcessorState, "team/one#0", Bytes::from_static(value));
+        let service = Service {
+            settings: settings(),
+            bus: rig.bus(),
+            clock: HeartbeatClock::default(),
+            shutdown: Shutdown::new(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("processor"),
+        };
+        let error = run(&service).unwrap_err();
+        let text = std::error::Error::source(&error).unwrap().to_string();
+        assert!(text.contains("team/one#0") && text.contains(words) && text.contains("to give it up"), "{text}");
+    }
 }

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Origin};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Cuts, spread, stretch_of};
 
 /// What of a sample the next step needs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Sample {
     pub time: EventTime,
     pub energy: Option<f64>,
@@ -33,7 +33,7 @@ impl Sample {
 }
 
 /// How the energy of one step was found, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Kind {
     #[serde(rename = "c")]
     Counter,
@@ -44,13 +44,14 @@ pub enum Kind {
 }
 
 /// Attributed power between two samples, straight from `from` to `to` watts.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Flow {
     pub kind: Kind,
-    from: f64,
-    to: f64,
-    start: EventTime,
-    duration: i64,
+    pub from: f64,
+    pub to: f64,
+    /// When it was `from`; it was `to` the duration later, in microseconds.
+    pub start: EventTime,
+    pub duration: i64,
 }
 
 impl Flow {
@@ -100,7 +101,7 @@ impl Flow {
 }
 
 /// A sample and the step that led to it, not summed yet: a run or a span may still begin or end within it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Pending {
     #[serde(rename = "f")]
     pub from: EventTime,
@@ -111,7 +112,7 @@ pub struct Pending {
     #[serde(rename = "o")]
     pub origin: Origin,
     /// What the sample at `to` says; `None`: it counts nowhere.
-    #[serde(rename = "g", skip_serializing_if = "Option::is_none", default)]
+    #[serde(rename = "g", default)]
     pub gauges: Option<Gauges>,
 }
 
@@ -124,7 +125,7 @@ impl Pending {
 
 /// The newest sample with the energy counter, while samples without it follow: the next one with it may replace what their
 /// power says.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Lost {
     #[serde(rename = "s")]
     pub sample: Sample,
@@ -132,7 +133,7 @@ pub struct Lost {
     #[serde(rename = "j")]
     pub summed: f64,
     /// The source was silent for too long since.
-    #[serde(rename = "i", skip_serializing_if = "std::ops::Not::not", default)]
+    #[serde(rename = "i", default)]
     pub idle: bool,
 }
 
@@ -165,7 +166,7 @@ pub fn gauges(event: &GpuTelemetry) -> Gauges {
 }
 
 /// One source's part of one stretch.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GpuSums {
     /// Attributed energy, in joules.
@@ -190,15 +191,11 @@ pub struct GpuSums {
     pub sums: [f64; GAUGES],
     #[serde(rename = "n")]
     pub counts: [u32; GAUGES],
-    #[serde(rename = "h", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "h")]
     pub hottest: Option<f64>,
     /// Joules that samples of this stretch told of, and that belong to no known or to closed time.
-    #[serde(rename = "u", skip_serializing_if = "is_zero")]
+    #[serde(rename = "u")]
     pub unassigned: f64,
-}
-
-fn is_zero(value: &f64) -> bool {
-    *value == 0.0
 }
 
 impl GpuSums {

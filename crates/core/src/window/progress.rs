@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::{Cuts, spread};
 
@@ -40,29 +40,29 @@ pub struct Gaps {
 }
 
 /// A value and when it was said.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Known {
     #[serde(rename = "t")]
-    time: EventTime,
+    pub time: EventTime,
     #[serde(rename = "v")]
-    value: f64,
+    pub value: f64,
 }
 
 /// What a source said last of one counter. Events that do not name the counter leave it alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    #[serde(rename = "c", skip_serializing_if = "Option::is_none")]
-    total: Option<Known>,
-    #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
-    rate: Option<Known>,
+    #[serde(rename = "c")]
+    pub total: Option<Known>,
+    #[serde(rename = "r")]
+    pub rate: Option<Known>,
     /// What rates have added to the total since, and up to when.
-    #[serde(rename = "a", skip_serializing_if = "Option::is_none")]
-    added: Option<Known>,
+    #[serde(rename = "a")]
+    pub added: Option<Known>,
     /// The total is not waited for: the source fell silent after it, or went on without it for too long. Nobody knows when the
     /// difference to the next one is made.
-    #[serde(rename = "i", skip_serializing_if = "std::ops::Not::not")]
-    idle: bool,
+    #[serde(rename = "i")]
+    pub idle: bool,
 }
 
 impl Memory {
@@ -155,7 +155,7 @@ impl Gain {
 }
 
 /// One source's part of one stretch.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RankSums {
     /// New amounts, by counter.
@@ -185,12 +185,8 @@ pub struct RankSums {
     #[serde(rename = "d")]
     pub fell: bool,
     /// New amounts that events of this stretch told of, and that belong to no known or to closed time.
-    #[serde(rename = "u", skip_serializing_if = "is_nothing")]
+    #[serde(rename = "u")]
     pub unassigned: [f64; COUNTERS],
-}
-
-fn is_nothing(amounts: &[f64; COUNTERS]) -> bool {
-    *amounts == [0.0; COUNTERS]
 }
 
 impl RankSums {

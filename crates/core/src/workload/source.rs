@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Origin, Phase, Scope, TrainingProgress};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use super::Place;
 use crate::settings::FoldSettings;
@@ -13,7 +13,7 @@ use crate::window::progress::{self, COUNTERS, Count, Memory, RankSums, Step, add
 use crate::window::{Cuts, stretch_of};
 
 /// Whether a workload waits for a source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Life {
     Live,
     /// Silent for longer than the grace, in log time.
@@ -25,7 +25,7 @@ pub enum Life {
 }
 
 /// When a source was heard.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Pulse {
     /// Time of its newest event.
     pub last: EventTime,
@@ -39,10 +39,10 @@ pub struct Pulse {
     /// Nobody expects it back: it ended, or the job was laid out anew while it was silent.
     pub gone: bool,
     /// Since when nobody expects it back, where it did not end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub gone_at: Option<EventTime>,
     /// Its newest silence that was one, from its last event to the first one after it or to when nobody expected it any more.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub silence: Option<(EventTime, EventTime)>,
 }
 
@@ -125,7 +125,7 @@ impl Pulse {
 }
 
 /// A device seen by a collector.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct GpuSource {
     pub device: Box<str>,
     pub collector: Box<str>,
@@ -137,7 +137,7 @@ pub struct GpuSource {
     /// Steps that are not in `stretches` yet, in order.
     #[serde(default)]
     pub pending: VecDeque<Pending>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub lost: Option<Lost>,
     /// Joules that no open stretch can take, for the next window that closes.
     pub unassigned: f64,
@@ -263,7 +263,7 @@ impl GpuSource {
 }
 
 /// A rank seen by a collector.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RankSource {
     pub rank: u32,
     pub collector: Box<str>,

@@ -1,14 +1,16 @@
 //! What a commit writes of a partition's state, and how it is read again.
 //!
-//! JSON, so that a state of an older release can be read by a newer one; doubles are written with as many digits as they
-//! need, so that what is read is what was written. A workload's sources are written in blocks, because thousands of them in
-//! one record would exceed the log's message limit.
+//! A record's first byte names its form, so that a state of an older release can be read by a newer one: `{` is the first form,
+//! JSON, as heads still are; 2 is the present one, [`wire`]. What is read is what was written, to the last bit. A workload's
+//! sources are written in blocks, because thousands of them in one record would exceed the log's message limit.
+
+mod wire;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::partition::{Partition, PartitionHead};
+use crate::partition::Partition;
 use crate::settings::FoldSettings;
 use crate::workload::source::{GpuSource, RankSource};
 use crate::workload::{Head, WorkloadState};
@@ -29,23 +31,15 @@ pub struct StateRecord {
 /// State that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    #[error("state record {key:?} cannot be read: {source}; was it written by a newer release?")]
-    Unreadable { key: String, source: serde_json::Error },
+    #[error("state record {key:?} cannot be read: {detail}")]
+    Unreadable { key: String, detail: String },
+    #[error("state record {key:?} has form {form}, and this release knows forms 1 and {known}: it was written by a newer release, start that one", known = wire::FORM)]
+    Newer { key: String, form: u8 },
     #[error("state of workload {workload:?} is incomplete: {found} of {expected} blocks; the state topic has lost records")]
     Incomplete { workload: String, found: usize, expected: usize },
 }
 
-#[derive(Serialize)]
-struct BlockOut<'a> {
-    workload: &'a str,
-    block: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    head: Option<&'a Head>,
-    blocks: u32,
-    gpus: &'a [GpuSource],
-    ranks: &'a [RankSource],
-}
-
+/// The first form, and what every form is read into.
 #[derive(Deserialize)]
 struct BlockIn {
     workload: String,
@@ -64,6 +58,40 @@ fn key(workload: &str, block: u32) -> String {
 
 fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
+    serde_json::from_slice(value).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
+}
+
+impl BlockIn {
+    fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
+        let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
+        let wire = match value.split_first() {
+            Some((&wire::FORM, rest)) => wire::Block::read(rest).map_err(unreadable)?,
+            Some((b'{', _)) => return from_json(key, value),
+            Some((form, _)) => return Err(StateError::Newer { key: key.to_owned(), form: *form }),
+            None => return Err(unreadable("it is empty".to_owned())),
+        };
+        Ok(Self {
+            workload: wire.workload.to_owned(),
+            block: wire.number,
+            head: wire.head.map(|head| from_json(key, head)).transpose()?,
+            blocks: wire.of,
+            gpus: wire
+                .gpus
+                .iter()
+                .map(wire::Gpu::read)
+                .collect::<Result<_, _>>()
+                .map_err(|error| unreadable(error.to_string()))?,
+            ranks: wire
+                .ranks
+                .iter()
+                .map(wire::Rank::read)
+                .collect::<Result<_, _>>()
+                .map_err(|error| unreadable(error.to_string()))?,
+        })
+    }
 }
 
 impl Partition {
@@ -87,15 +115,16 @@ impl Partition {
                 let from = block as usize * BLOCK;
                 let slice =
                     |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
-                let value = json(&BlockOut {
+                let head = (block == 0).then(|| json(&state.head));
+                let value = wire::Block {
                     workload: &state.head.name,
-                    block,
-                    head: (block == 0).then_some(&state.head),
-                    blocks: state.blocks,
-                    gpus: &state.gpus[slice(state.gpus.len(), 0)],
-                    ranks: &state.ranks[slice(state.ranks.len(), state.gpus.len())],
-                });
-                records.push(StateRecord { key: key(&state.head.name, block), value: Some(value) });
+                    number: block,
+                    of: state.blocks,
+                    head: head.as_deref(),
+                    gpus: state.gpus[slice(state.gpus.len(), 0)].iter().map(wire::Gpu::of).collect(),
+                    ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::Rank::of).collect(),
+                };
+                records.push(StateRecord { key: key(&state.head.name, block), value: Some(value.write()) });
             }
             records.extend((state.blocks..before).map(|block| StateRecord { key: key(&state.head.name, block), value: None }));
         }
@@ -115,12 +144,11 @@ impl Partition {
         let mut workloads: BTreeMap<String, Vec<BlockIn>> = BTreeMap::new();
         for (key, value) in newest {
             let Some(value) = value else { continue };
-            let unreadable = |source| StateError::Unreadable { key: key.clone(), source };
             if key == PARTITION_KEY {
-                partition.head = serde_json::from_slice::<PartitionHead>(value.as_ref()).map_err(unreadable)?;
+                partition.head = from_json(&key, value.as_ref())?;
                 continue;
             }
-            let block: BlockIn = serde_json::from_slice(value.as_ref()).map_err(unreadable)?;
+            let block = BlockIn::read(&key, value.as_ref())?;
             workloads.entry(block.workload.clone()).or_default().push(block);
         }
         for (workload, mut blocks) in workloads {

@@ -1,0 +1,497 @@
+//! The second form of a state record: compact, because state is what most bytes of a step are.
+//!
+//! A byte that names the form, then the block in postcard's encoding. Times are microseconds, most of them as the difference to
+//! one nearby; what nearly always has one value is left out where it has it. The head changes often and is one a workload, so
+//! it stays JSON. These types are the form: a field is never added, removed or moved, a new form gets a byte of its own.
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Meter, Origin, Scope};
+use serde::{Deserialize, Serialize};
+
+use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
+use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
+use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
+
+/// First byte of this form; the first form is a JSON object.
+pub const FORM: u8 = 2;
+
+/// Some of a workload's sources, and its head in the first block.
+#[derive(Serialize, Deserialize)]
+pub struct Block<'a> {
+    pub workload: &'a str,
+    pub number: u32,
+    /// Blocks of the workload.
+    pub of: u32,
+    /// JSON.
+    #[serde(borrow)]
+    pub head: Option<&'a [u8]>,
+    pub gpus: Vec<Gpu<'a>>,
+    pub ranks: Vec<Rank<'a>>,
+}
+
+impl<'a> Block<'a> {
+    pub fn write(&self) -> Vec<u8> {
+        let mut begun = Vec::with_capacity(64 + self.head.map_or(0, <[u8]>::len) + 512 * (self.gpus.len() + self.ranks.len()));
+        begun.push(FORM);
+        postcard::to_extend(self, begun).expect("a vector takes everything")
+    }
+
+    /// From what follows the first byte.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        match postcard::take_from_bytes(bytes) {
+            Ok((block, [])) => Ok(block),
+            Ok((_, rest)) => Err(format!("{} bytes are left over", rest.len())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// A value that this release does not know.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is no {1} that this release knows")]
+pub struct Unknown(u8, &'static str);
+
+/// Numbers of the variants: fixed for good, whatever order the types have.
+macro_rules! codes {
+    ($to:ident, $from:ident, $type:ident { $($variant:ident = $code:literal),* }) => {
+        fn $to(value: $type) -> u8 {
+            match value { $($type::$variant => $code),* }
+        }
+
+        fn $from(code: u8) -> Result<$type, Unknown> {
+            match code { $($code => Ok($type::$variant),)* _ => Err(Unknown(code, stringify!($type))) }
+        }
+    };
+}
+
+codes!(meter_code, meter_of, Meter { Gpu = 0, Module = 1, Node = 2, Wall = 3 });
+codes!(origin_code, origin_of, Origin { Measured = 0, Imported = 1, Simulated = 2 });
+codes!(scope_code, scope_of, Scope { Global = 0, Rank = 1 });
+codes!(kind_code, kind_of, Kind { Counter = 0, Instant = 1, Average = 2 });
+codes!(life_code, life_of, Life { Live = 0, Idle = 1, Lagging = 2, Ended = 3 });
+
+fn since(time: EventTime, base: EventTime) -> i64 {
+    time.micros() - base.micros()
+}
+
+fn unless(value: f64, usual: f64) -> Option<f64> {
+    (value.to_bits() != usual.to_bits()).then_some(value)
+}
+
+#[derive(Serialize, Deserialize)]
+struct WirePulse {
+    last: i64,
+    capped: i64,
+    clock: i64,
+    lagging_since: Option<i64>,
+    life: u8,
+    gone: bool,
+    gone_at: Option<i64>,
+    silence: Option<(i64, i64)>,
+}
+
+impl WirePulse {
+    fn of(pulse: &Pulse) -> Self {
+        let base = pulse.last;
+        Self {
+            last: base.micros(),
+            capped: since(pulse.capped, base),
+            clock: pulse.clock,
+            lagging_since: pulse.lagging_since,
+            life: life_code(pulse.life),
+            gone: pulse.gone,
+            gone_at: pulse.gone_at.map(|time| since(time, base)),
+            silence: pulse.silence.map(|(from, to)| (since(from, base), since(to, base))),
+        }
+    }
+
+    fn read(&self) -> Result<Pulse, Unknown> {
+        let last = EventTime::from_micros(self.last);
+        let time = |micros: i64| last.plus_micros(micros);
+        Ok(Pulse {
+            last,
+            capped: time(self.capped),
+            clock: self.clock,
+            lagging_since: self.lagging_since,
+            life: life_of(self.life)?,
+            gone: self.gone,
+            gone_at: self.gone_at.map(time),
+            silence: self.silence.map(|(from, to)| (time(from), time(to))),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireSample {
+    time: i64,
+    energy: Option<f64>,
+    power: Option<f64>,
+    average: Option<f64>,
+    share: Option<f64>,
+    tenure: Option<u64>,
+}
+
+impl WireSample {
+    fn of(sample: &Sample, base: EventTime) -> Self {
+        Self {
+            time: since(sample.time, base),
+            energy: sample.energy,
+            power: sample.power,
+            average: sample.average,
+            share: unless(sample.share, 1.0),
+            tenure: sample.tenure,
+        }
+    }
+
+    fn read(&self, base: EventTime) -> Sample {
+        Sample {
+            time: base.plus_micros(self.time),
+            energy: self.energy,
+            power: self.power,
+            average: self.average,
+            share: self.share.unwrap_or(1.0),
+            tenure: self.tenure,
+        }
+    }
+}
+
+/// The part of a stretch between a source's first and last event, against a time nearby; `None`: both times are 0.
+type Extent = Option<(i64, i64)>;
+
+fn extent(from: EventTime, to: EventTime, base: EventTime) -> Extent {
+    let zero = EventTime::default();
+    ((from, to) != (zero, zero)).then(|| (since(from, base), since(to, base)))
+}
+
+fn extent_of(extent: Extent, base: EventTime) -> (EventTime, EventTime) {
+    extent.map_or_else(Default::default, |(from, to)| (base.plus_micros(from), base.plus_micros(to)))
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireGpuSums {
+    joules: f64,
+    covered: [i64; 3],
+    extent: Extent,
+    largest: i64,
+    events: u64,
+    origin: u8,
+    /// Bit `i`: gauge `i` is in `gauges`.
+    mask: u8,
+    gauges: Vec<(f64, u32)>,
+    hottest: Option<f64>,
+    unassigned: Option<f64>,
+}
+
+impl WireGpuSums {
+    fn of(sums: &GpuSums, base: EventTime) -> Self {
+        let used = |i: &usize| sums.counts[*i] > 0 || sums.sums[*i].to_bits() != 0;
+        Self {
+            joules: sums.joules,
+            covered: sums.covered,
+            extent: extent(sums.from, sums.to, base),
+            largest: sums.largest,
+            events: sums.events,
+            origin: origin_code(sums.origin),
+            mask: (0..GAUGES).filter(used).fold(0, |mask, i| mask | 1 << i),
+            gauges: (0..GAUGES).filter(used).map(|i| (sums.sums[i], sums.counts[i])).collect(),
+            hottest: sums.hottest,
+            unassigned: unless(sums.unassigned, 0.0),
+        }
+    }
+
+    fn read(&self, base: EventTime) -> Result<GpuSums, Unknown> {
+        let (from, to) = extent_of(self.extent, base);
+        let mut read = GpuSums {
+            joules: self.joules,
+            covered: self.covered,
+            from,
+            to,
+            largest: self.largest,
+            events: self.events,
+            origin: origin_of(self.origin)?,
+            hottest: self.hottest,
+            unassigned: self.unassigned.unwrap_or(0.0),
+            ..GpuSums::default()
+        };
+        for (i, (sum, count)) in (0..GAUGES).filter(|i| self.mask & 1 << i != 0).zip(&self.gauges) {
+            (read.sums[i], read.counts[i]) = (*sum, *count);
+        }
+        Ok(read)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireFlow {
+    kind: u8,
+    from: f64,
+    /// `None`: as `from`.
+    to: Option<f64>,
+    /// Against the step's begin.
+    start: i64,
+    /// Against the step's length.
+    duration: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WirePending {
+    /// Against the end of the step before it.
+    from: i64,
+    /// Against `from`.
+    to: i64,
+    flow: Option<WireFlow>,
+    origin: u8,
+    /// Which gauges, and their values.
+    gauges: Option<(u8, Vec<f64>)>,
+}
+
+impl WirePending {
+    fn of(step: &Pending, before: EventTime) -> Self {
+        let length = since(step.to, step.from);
+        Self {
+            from: since(step.from, before),
+            to: length,
+            flow: step.flow.map(|flow| WireFlow {
+                kind: kind_code(flow.kind),
+                from: flow.from,
+                to: unless(flow.to, flow.from),
+                start: since(flow.start, step.from),
+                duration: flow.duration.saturating_sub(length),
+            }),
+            origin: origin_code(step.origin),
+            gauges: step.gauges.map(|gauges| {
+                let mask = (0..GAUGES).filter(|i| gauges[*i].is_some()).fold(0, |mask, i| mask | 1 << i);
+                (mask, gauges.into_iter().flatten().collect())
+            }),
+        }
+    }
+
+    fn read(&self, before: EventTime) -> Result<Pending, Unknown> {
+        let from = before.plus_micros(self.from);
+        let flow = |flow: &WireFlow| {
+            Ok(Flow {
+                kind: kind_of(flow.kind)?,
+                from: flow.from,
+                to: flow.to.unwrap_or(flow.from),
+                start: from.plus_micros(flow.start),
+                duration: flow.duration.saturating_add(self.to),
+            })
+        };
+        let gauges = self.gauges.as_ref().map(|(mask, values)| {
+            let mut gauges = [None; GAUGES];
+            (0..GAUGES).filter(|i| mask & 1 << i != 0).zip(values).for_each(|(i, value)| gauges[i] = Some(*value));
+            gauges
+        });
+        Ok(Pending {
+            from,
+            to: from.plus_micros(self.to),
+            flow: self.flow.as_ref().map(flow).transpose()?,
+            origin: origin_of(self.origin)?,
+            gauges,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireLost {
+    sample: WireSample,
+    summed: f64,
+    idle: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Gpu<'a> {
+    device: &'a str,
+    collector: &'a str,
+    meter: u8,
+    pulse: WirePulse,
+    sample: WireSample,
+    stretches: Vec<WireGpuSums>,
+    pending: Vec<WirePending>,
+    lost: Option<WireLost>,
+    unassigned: Option<f64>,
+    primary: bool,
+}
+
+impl<'a> Gpu<'a> {
+    pub fn of(gpu: &'a GpuSource) -> Self {
+        let base = gpu.pulse.last;
+        let ends = std::iter::once(base).chain(gpu.pending.iter().map(|step| step.to));
+        Self {
+            device: &gpu.device,
+            collector: &gpu.collector,
+            meter: meter_code(gpu.meter),
+            pulse: WirePulse::of(&gpu.pulse),
+            sample: WireSample::of(&gpu.sample, base),
+            stretches: gpu.stretches.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
+            pending: gpu.pending.iter().zip(ends).map(|(step, before)| WirePending::of(step, before)).collect(),
+            lost: gpu.lost.map(|lost| WireLost {
+                sample: WireSample::of(&lost.sample, base),
+                summed: lost.summed,
+                idle: lost.idle,
+            }),
+            unassigned: unless(gpu.unassigned, 0.0),
+            primary: gpu.primary,
+        }
+    }
+
+    pub fn read(&self) -> Result<GpuSource, Unknown> {
+        let pulse = self.pulse.read()?;
+        let base = pulse.last;
+        let mut pending: VecDeque<Pending> = VecDeque::with_capacity(self.pending.len());
+        for step in &self.pending {
+            let before = pending.back().map_or(base, |step| step.to);
+            pending.push_back(step.read(before)?);
+        }
+        Ok(GpuSource {
+            device: self.device.into(),
+            collector: self.collector.into(),
+            meter: meter_of(self.meter)?,
+            pulse,
+            sample: self.sample.read(base),
+            stretches: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            pending,
+            lost: self.lost.as_ref().map(|lost| Lost { sample: lost.sample.read(base), summed: lost.summed, idle: lost.idle }),
+            unassigned: self.unassigned.unwrap_or(0.0),
+            primary: self.primary,
+        })
+    }
+}
+
+/// Time and value.
+type WireKnown = Option<(i64, f64)>;
+
+#[derive(Serialize, Deserialize)]
+struct WireMemory {
+    total: WireKnown,
+    rate: WireKnown,
+    added: WireKnown,
+    idle: bool,
+}
+
+impl WireMemory {
+    fn of(memory: &Memory, base: EventTime) -> Self {
+        let known = |known: Option<Known>| known.map(|known| (since(known.time, base), known.value));
+        Self { total: known(memory.total), rate: known(memory.rate), added: known(memory.added), idle: memory.idle }
+    }
+
+    fn read(&self, base: EventTime) -> Memory {
+        let known = |known: WireKnown| known.map(|(time, value)| Known { time: base.plus_micros(time), value });
+        Memory { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct WireRankSums {
+    amounts: [f64; COUNTERS],
+    redone: Option<[f64; COUNTERS]>,
+    covered: [i64; COUNTERS],
+    extent: Extent,
+    largest: i64,
+    events: u64,
+    origin: u8,
+    loss: f64,
+    losses: u32,
+    fell: bool,
+    unassigned: Option<[f64; COUNTERS]>,
+}
+
+fn unless_nothing(amounts: [f64; COUNTERS]) -> Option<[f64; COUNTERS]> {
+    amounts.iter().any(|amount| amount.to_bits() != 0).then_some(amounts)
+}
+
+impl WireRankSums {
+    fn of(sums: &RankSums, base: EventTime) -> Self {
+        Self {
+            amounts: sums.amounts,
+            redone: unless_nothing(sums.redone),
+            covered: sums.covered,
+            extent: extent(sums.from, sums.to, base),
+            largest: sums.largest,
+            events: sums.events,
+            origin: origin_code(sums.origin),
+            loss: sums.loss,
+            losses: sums.losses,
+            fell: sums.fell,
+            unassigned: unless_nothing(sums.unassigned),
+        }
+    }
+
+    fn read(&self, base: EventTime) -> Result<RankSums, Unknown> {
+        let (from, to) = extent_of(self.extent, base);
+        Ok(RankSums {
+            amounts: self.amounts,
+            redone: self.redone.unwrap_or_default(),
+            covered: self.covered,
+            from,
+            to,
+            largest: self.largest,
+            events: self.events,
+            origin: origin_of(self.origin)?,
+            loss: self.loss,
+            losses: self.losses,
+            fell: self.fell,
+            unassigned: self.unassigned.unwrap_or_default(),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Rank<'a> {
+    number: u32,
+    collector: &'a str,
+    scope: u8,
+    pulse: WirePulse,
+    counters: [WireMemory; COUNTERS],
+    stepped: i64,
+    done: [f64; COUNTERS],
+    stretches: Vec<WireRankSums>,
+    unassigned: Option<[f64; COUNTERS]>,
+    #[serde(borrow)]
+    span: Option<&'a str>,
+    names_spans: bool,
+    remaining_seconds: Option<f64>,
+    checkpoint: Option<i64>,
+}
+
+impl<'a> Rank<'a> {
+    pub fn of(rank: &'a RankSource) -> Self {
+        let base = rank.pulse.last;
+        Self {
+            number: rank.rank,
+            collector: &rank.collector,
+            scope: scope_code(rank.scope),
+            pulse: WirePulse::of(&rank.pulse),
+            counters: std::array::from_fn(|i| WireMemory::of(&rank.counters[i], base)),
+            stepped: since(rank.stepped, base),
+            done: rank.done,
+            stretches: rank.stretches.iter().map(|sums| WireRankSums::of(sums, base)).collect(),
+            unassigned: unless_nothing(rank.unassigned),
+            span: rank.span.as_deref(),
+            names_spans: rank.names_spans,
+            remaining_seconds: rank.remaining_seconds,
+            checkpoint: rank.checkpoint.map(|time| since(time, base)),
+        }
+    }
+
+    pub fn read(&self) -> Result<RankSource, Unknown> {
+        let pulse = self.pulse.read()?;
+        let base = pulse.last;
+        Ok(RankSource {
+            rank: self.number,
+            collector: self.collector.into(),
+            scope: scope_of(self.scope)?,
+            pulse,
+            counters: std::array::from_fn(|i| self.counters[i].read(base)),
+            stepped: base.plus_micros(self.stepped),
+            done: self.done,
+            stretches: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            unassigned: self.unassigned.unwrap_or_default(),
+            span: self.span.map(Into::into),
+            names_spans: self.names_spans,
+            remaining_seconds: self.remaining_seconds,
+            checkpoint: self.checkpoint.map(|time| base.plus_micros(time)),
+        })
+    }
+}

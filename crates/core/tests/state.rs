@@ -1,0 +1,151 @@
+//! State of every version that was ever written can be read, and goes on as if nothing had happened.
+//!
+//! `tests/state/vN.jsonl` holds what release N's format made of [`before`]; `EADT_WRITE_STATE_SAMPLE=1 cargo test -p eadt-core
+//! --test state` writes the file of the present format where it is missing, and never changes one that is there.
+
+mod support;
+
+use std::path::PathBuf;
+
+use eadt_core::{FoldSettings, Partition, StateError};
+use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
+use support::{Bench, at, gpu, last, layout, phase, power, rank};
+
+/// The format that is written now.
+const PRESENT: u32 = 2;
+
+/// Everything that state can hold: counters that come and go, gauges, shares, tenures, silences, rates, spans, runs, layouts.
+fn before() -> Bench {
+    let mut bench = Bench::new(FoldSettings { join_grace: 0, ..FoldSettings::default() });
+    bench.put(layout(0.0, 1)).put(phase(1.0, 0.0, Phase::Started));
+    for second in (2..=200).step_by(2) {
+        let now = f64::from(second);
+        let gauges = GpuTelemetry {
+            utilization_ratio: Some(0.5 + now / 1000.0),
+            sm_clock_mhz: Some(1400.0 - now),
+            temperature_celsius: Some(40.0 + now / 7.0),
+            power_watts: Some(300.1),
+            origin: Origin::Simulated,
+            ..gpu("a", now, now * 301.7)
+        };
+        bench.put(gauges);
+        bench.put(GpuTelemetry {
+            share: Some(0.25),
+            tenure: Some(1 + u64::from(second > 100)),
+            ..power("shared", now, 120.0 + now)
+        });
+        // Its counter has been away since second 150.
+        let lost = GpuTelemetry { energy_joules_total: (second < 150).then_some(now * 10.0), ..power("lost", now, 10.5) };
+        bench.put(lost);
+        bench.put(GpuTelemetry { meter: Meter::Wall, power_average_watts: Some(900.0), ..power("wall", now, 950.0) });
+        if second < 60 {
+            bench.put(gpu("silent", now + 0.5, now));
+        }
+        if second == 90 {
+            bench.put(last(gpu("ended", now, now)));
+        }
+        let span = (second >= 100).then(|| format!("epoch-{}", second / 50));
+        bench.put(TrainingProgress {
+            span,
+            loss: Some(2.0 / now),
+            remaining_seconds: Some(1000.0 - now),
+            checkpoint_time: (second > 150).then(|| at(150.0)),
+            tokens_total: (second % 20 == 0).then_some(now * 512.0),
+            ..rank(0, now + 0.25, if second < 120 { now * 10.0 } else { (now - 60.0) * 10.0 })
+        });
+        bench.put(TrainingProgress {
+            scope: Scope::Rank,
+            samples_total: None,
+            samples_per_second: Some(10.0 + now / 100.0),
+            ..rank(7, now + 0.3, 0.0)
+        });
+    }
+    bench.put(power("GPU-alone", 200.5, 50.0));
+    bench
+}
+
+fn after(bench: &mut Bench) {
+    bench.put(layout(200.6, 2));
+    for second in (202..=330).step_by(4) {
+        let now = f64::from(second);
+        for device in ["a", "lost", "silent"] {
+            bench.put(gpu(device, now, now * 301.7));
+        }
+        bench.put(power("shared", now, 300.0)).put(power("GPU-alone", now, 50.0)).put(rank(0, now + 0.25, now * 10.0));
+        bench.put(TrainingProgress { scope: Scope::Rank, samples_per_second: Some(11.0), ..rank(7, now + 0.3, 7.0 * now) });
+    }
+    bench.finish();
+}
+
+fn file(version: u32) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/v{version}.jsonl"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("two digits")).collect()
+}
+
+/// Keys and values of a stored sample.
+fn stored(version: u32) -> Vec<(String, Option<Vec<u8>>)> {
+    let text = std::fs::read_to_string(file(version)).expect("a sample of each version");
+    let line = |line: &str| -> (String, Option<Vec<u8>>) {
+        let (key, value): (String, String) = serde_json::from_str(line).expect("key and value");
+        (key, Some(unhex(&value)))
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
+    let mut straight = before();
+    if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file(PRESENT).exists() {
+        let line = |(key, value): (String, Option<Vec<u8>>)| {
+            serde_json::to_string(&(key, hex(&value.expect("nothing is deleted")))).expect("texts") + "\n"
+        };
+        let records = straight.partition.take_changes().into_iter().map(|record| (record.key, record.value));
+        std::fs::write(file(PRESENT), records.map(line).collect::<String>()).expect("a writable folder");
+        straight = before();
+    }
+    let settings = straight.partition.settings().clone();
+    let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
+    after(&mut straight);
+    assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
+    for version in 1..=PRESENT {
+        let mut bench = Bench::new(settings.clone());
+        bench.partition = Partition::restore(settings.clone(), stored(version)).unwrap();
+        after(&mut bench);
+        let json = |windows: &[_]| serde_json::to_string(windows).unwrap();
+        assert_eq!(json(&bench.windows), json(&straight.windows[windows..]), "version {version}");
+        assert_eq!(bench.decisions, straight.decisions[decisions..], "version {version}");
+        assert_eq!(bench.refused, straight.refused, "version {version}");
+    }
+}
+
+#[test]
+fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
+    let (key, value) = stored(PRESENT).into_iter().find(|(key, _)| key == "team/job#0").unwrap();
+    let value = value.unwrap();
+    let restore = |value: &[u8]| Partition::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
+    restore(&value).unwrap();
+    let newer = restore(&[&[3], &value[1..]].concat()).unwrap_err();
+    assert!(matches!(newer, StateError::Newer { form: 3, .. }), "{newer}");
+    assert!(newer.to_string().contains("\"team/job#0\" has form 3"), "{newer}");
+    for length in 0..value.len() {
+        let error = restore(&value[..length]).unwrap_err();
+        assert!(matches!(error, StateError::Unreadable { .. }), "{length}: {error}");
+    }
+    let error = restore(&[&value[..], &[0]].concat()).unwrap_err();
+    assert!(error.to_string().contains("1 bytes are left over"), "{error}");
+    // Whatever else is wrong, it is said or taken, and nothing panics.
+    for i in 1..value.len() {
+        let mut damaged = value.clone();
+        damaged[i] ^= 1 << (i % 8);
+        if let Err(error) = restore(&damaged) {
+            assert!(matches!(error, StateError::Unreadable { .. } | StateError::Incomplete { .. }), "byte {i}: {error}");
+        }
+    }
+}
