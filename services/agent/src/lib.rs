@@ -1,1 +1,32 @@
-//! The node agent: applies device intents on its own node and always puts the settings back.
+//! The node agent: holds power caps, clocks and MPS defaults on its own node, and always puts them back.
+//!
+//! In: `device-intents.v1` for its node (or a file), this machine's GPUs, its MPS control daemons. Out: their settings,
+//! and `device-states.v1`: what is held, what was refused and why, what others changed, what the devices allow. It is
+//! the only privileged part of the pipeline, and the only one that can change a GPU.
+//!
+//! It never changes a setting before the original value is on disk; never goes outside what the device allows; never
+//! holds anything without a live intent (everything is put back when its time to live is over, at SIGTERM, and at the
+//! start after a crash); never touches again what somebody else changed; never lets one stuck device hold up another;
+//! never decides what is wished for.
+//!
+//! Each device has a thread, which runs one step over and over: look ([`eadt_nvml::set`]), [`decide`] (pure), write the
+//! [`ledger`], act, report.
+
+pub mod agent;
+pub mod clock;
+pub mod decide;
+pub mod gpu;
+pub mod intents;
+pub mod ledger;
+mod log;
+pub mod metrics;
+pub mod mps;
+mod outcome;
+mod publish;
+pub mod settings;
+mod unit;
+pub mod wish;
+
+pub use agent::{AgentError, Environment, Summary, restore, run};
+pub use log::Log;
+pub use settings::{RawSettings, Settings, SettingsError};

@@ -1,0 +1,487 @@
+//! Everything together: a thread a device, one for intents, one for what is said, and a watch over them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use eadt_nvml::set::SettableDriver;
+use eadt_nvml::{Lost, NvmlDriver};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{DeviceReport, DeviceState, SettingOutcome};
+use eadt_service::{Health, Metrics, Shutdown};
+
+use crate::clock::{Clock, SystemClock};
+use crate::gpu::GpuHolder;
+use crate::intents::{Inbox, Source, follow_file, follow_log};
+use crate::ledger::{Ledger, LedgerError};
+use crate::log::Log;
+use crate::metrics::{AgentMetrics, DeviceLabel};
+use crate::mps::{Daemon, DaemonReport, MpsHolder, together};
+use crate::publish::Outbox;
+use crate::settings::Settings;
+use crate::unit::{Orders, Slot};
+
+/// How long loading the library and counting the GPUs may take.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// The node's state is said again after this time even where nothing changed.
+const SAY_AGAIN: Duration = Duration::from_mins(1);
+/// How long the last words wait for the log.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the agent works with.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    /// `None`: nothing is said, and intents come from a file.
+    pub log: Option<Log>,
+    /// `None`: NVML of this machine.
+    pub driver: Option<Arc<dyn SettableDriver>>,
+    pub metrics: Metrics,
+    pub health: Health,
+    /// Cancelled: everything is put back.
+    pub shutdown: Shutdown,
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Environment {
+    /// With this machine's clock and GPUs.
+    pub fn new(log: Option<Log>, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
+        Self { log, driver: None, metrics, health, shutdown, clock: Arc::new(SystemClock) }
+    }
+}
+
+/// Why the agent ended before it was told to, or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    #[error("{0}")]
+    Gpus(String),
+    #[error("there is nothing to follow: give Kafka's brokers, or a file with intents")]
+    NothingToFollow,
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// How the agent ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Devices whose original settings could not be put back; they stay recorded, and the next start tries again.
+    pub left: Vec<String>,
+}
+
+/// One of the threads that hold settings.
+struct Unit<R> {
+    slot: Arc<Slot<R>>,
+}
+
+/// Runs until shutdown. Then everything is put back, or named in the summary.
+pub async fn run(settings: Settings, environment: Environment) -> Result<Summary, AgentError> {
+    let ready = environment.health.part("agent");
+    let metrics = AgentMetrics::new(&environment.metrics);
+    let ledger = Ledger::open(&settings.state_dir)?;
+    let (driver, count) = open(&settings, environment.driver.clone()).await?;
+    if let Some(missing) = settings.gpus.iter().flatten().find(|index| **index >= count) {
+        return Err(AgentError::Gpus(format!("agent.gpus names GPU {missing}, but there are {count}: indices begin at 0")));
+    }
+    let orders = Arc::new(Orders::new(environment.clock.clone()));
+    let workers =
+        Workers { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
+    let indices = (0..count).filter(|index| settings.gpus.as_ref().is_none_or(|gpus| gpus.contains(index)));
+    let gpus: Vec<_> = indices.map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
+    let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
+
+    let outbox = Arc::new(Outbox::new(&settings.prefix, metrics.clone()));
+    let said = Arc::new(AtomicBool::new(environment.log.is_none()));
+    if let Some(log) = environment.log.clone() {
+        let (outbox, said, client) = (outbox.clone(), said.clone(), format!("eadt-agent-{}", settings.node));
+        std::thread::Builder::new().name("publisher".to_owned()).spawn(move || {
+            outbox.run(&log, &client);
+            said.store(true, Ordering::Release);
+        })?;
+    }
+    let caught_up = Arc::new(AtomicBool::new(false));
+    let stop = environment.shutdown.clone();
+    let inbox = Inbox::new(settings.node.clone(), orders.clone(), environment.clock.clone(), metrics.clone());
+    follow(&settings, environment.log.clone(), inbox, &outbox, &stop, &caught_up)?;
+    tracing::info!(node = settings.node, gpus = gpus.len(), mps_daemons = daemons.len(), "agent runs");
+
+    let mut watch = Watch::new(&settings, &environment, &metrics, &orders, &ledger);
+    while !stop.is_cancelled() {
+        if let Some(state) = watch.look(&gpus, &daemons) {
+            outbox.state(state);
+        }
+        ready.set(caught_up.load(Ordering::Acquire) && watch.all_seen);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+    ready.set(false);
+    orders.stop();
+    let deadline = Instant::now() + settings.stop;
+    let ended = |gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]| {
+        gpus.iter().all(|unit| unit.slot.look().ended) && daemons.iter().all(|unit| unit.slot.look().ended)
+    };
+    while !ended(&gpus, &daemons) && Instant::now() < deadline {
+        watch.look(&gpus, &daemons);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    outbox.state(DeviceState { stopped: true, live_until: None, ..watch.state(&gpus, &daemons) });
+    outbox.close(LAST_WORDS);
+    let deadline = Instant::now() + LAST_WORDS + Duration::from_secs(1);
+    while !said.load(Ordering::Acquire) && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let left = left(&ledger)?;
+    if left.is_empty() {
+        tracing::info!("agent ended; everything is as it was");
+    } else {
+        tracing::error!(devices = left.join(","), "agent ended; these devices are not put back, the next start tries again");
+    }
+    Ok(Summary { left })
+}
+
+/// Puts back what a dead agent left behind, and ends. Nothing is asked and nothing is said.
+pub async fn restore(settings: Settings, mut environment: Environment) -> Result<Summary, AgentError> {
+    environment.log = None;
+    let metrics = AgentMetrics::new(&environment.metrics);
+    let ledger = Ledger::open(&settings.state_dir)?;
+    if left(&ledger)?.is_empty() {
+        return Ok(Summary::default());
+    }
+    let (driver, count) = open(&settings, environment.driver.clone()).await?;
+    let orders = Arc::new(Orders::new(environment.clock.clone()));
+    orders.stop();
+    let workers = Workers { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
+    let gpus: Vec<_> = (0..count).map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
+    let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
+    let deadline = Instant::now() + settings.stop;
+    let ended = || gpus.iter().all(|unit| unit.slot.look().ended) && daemons.iter().all(|unit| unit.slot.look().ended);
+    while !ended() && !environment.shutdown.is_cancelled() && Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(Summary { left: left(&ledger)? })
+}
+
+/// Devices whose originals are on disk.
+fn left(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
+    let records = ledger.all()?.into_iter();
+    Ok(records.map(|record| record.map_or_else(|error| error.to_string(), |record| record.unit)).collect())
+}
+
+/// The driver and the number of its GPUs; bounded, because with a broken driver these calls may never return.
+async fn open(settings: &Settings, given: Option<Arc<dyn SettableDriver>>) -> Result<(Arc<dyn SettableDriver>, u32), AgentError> {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let path = settings.library_path.clone();
+    std::thread::Builder::new().name("nvml-open".to_owned()).spawn(move || {
+        let opened = match given {
+            Some(driver) => Ok(driver),
+            None => NvmlDriver::load(path.as_deref()).map(|nvml| {
+                tracing::info!(version = nvml.version(), "NVML loaded");
+                Arc::new(nvml) as Arc<dyn SettableDriver>
+            }),
+        };
+        let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
+        // Nobody listens any more when it took too long, which was said then.
+        drop(tell.send(counted));
+    })?;
+    let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
+        Ok(Ok(counted)) => counted.map_err(|lost| AgentError::Gpus(lost.to_string()))?,
+        Ok(Err(_)) => {
+            let detail = "loading NVML panicked; set agent.library_path to the driver's own library";
+            return Err(AgentError::Gpus(detail.to_owned()));
+        }
+        Err(_) => {
+            let detail = format!("NVML did not answer within {OPEN_TIMEOUT:?}; check the driver with nvidia-smi");
+            return Err(AgentError::Gpus(detail));
+        }
+    };
+    if count == 0 {
+        return Err(AgentError::Gpus(
+            "no GPU found; check with nvidia-smi, and run the agent on nodes with GPUs only".to_owned(),
+        ));
+    }
+    Ok((driver, count))
+}
+
+/// Starts the thread that follows intents.
+fn follow(
+    settings: &Settings,
+    log: Option<Log>,
+    mut inbox: Inbox,
+    outbox: &Arc<Outbox>,
+    stop: &Shutdown,
+    caught_up: &Arc<AtomicBool>,
+) -> Result<(), AgentError> {
+    let (outbox, stop, caught_up) = (outbox.clone(), stop.clone(), caught_up.clone());
+    let (prefix, every) = (settings.prefix.clone(), settings.check);
+    let source = match (settings.source.clone(), log) {
+        (Source::File(path), _) => Follow::File(path),
+        (Source::Log, Some(log)) => Follow::Log(log),
+        (Source::Log, None) => return Err(AgentError::NothingToFollow),
+    };
+    std::thread::Builder::new().name("intents".to_owned()).spawn(move || {
+        let seen = || caught_up.store(true, Ordering::Release);
+        while !stop.is_cancelled() {
+            let followed = catch_unwind(AssertUnwindSafe(|| match &source {
+                Follow::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
+                Follow::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
+            }));
+            if followed.is_err() {
+                tracing::error!("following intents panicked; it is tried again, and nothing is held past its time to live");
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+    })?;
+    Ok(())
+}
+
+enum Follow {
+    File(PathBuf),
+    Log(Log),
+}
+
+/// What the threads of devices need.
+struct Workers {
+    settings: Settings,
+    orders: Arc<Orders>,
+    ledger: Ledger,
+    metrics: AgentMetrics,
+}
+
+impl Workers {
+    fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<Unit<DeviceReport>, AgentError> {
+        let slot = Arc::new(Slot::new(format!("index-{index}")));
+        let (mine, orders, ledger, metrics, settings) =
+            (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), self.settings.clone());
+        std::thread::Builder::new().name(format!("gpu-{index}")).spawn(move || {
+            let run = || hold_gpu(index, &*driver, &mine, &orders, &ledger, &metrics, &settings);
+            supervised(&mine, &orders, settings.retry, run);
+        })?;
+        Ok(Unit { slot })
+    }
+
+    fn mps(&self, daemon: &Daemon) -> Result<Unit<DaemonReport>, AgentError> {
+        let slot = Arc::new(Slot::new(daemon.unit()));
+        let (mine, orders, ledger, metrics, daemon, check) =
+            (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), daemon.clone(), self.settings.check);
+        let retry = self.settings.retry;
+        std::thread::Builder::new().name("mps".to_owned()).spawn(move || {
+            let run = || {
+                let mut holder = MpsHolder::new(&ledger, &metrics, &daemon);
+                loop {
+                    let now = orders.now();
+                    mine.begin();
+                    let report = holder.step(now.wish.mps_default_thread_percentage.as_ref());
+                    mine.end();
+                    mine.report(report);
+                    if now.stopping {
+                        return;
+                    }
+                    orders.wait(&now, check);
+                }
+            };
+            supervised(&mine, &orders, retry, run);
+        })?;
+        Ok(Unit { slot })
+    }
+}
+
+/// Runs a thread's body; a panic costs the time until it is tried again, not the device.
+fn supervised<R: Clone>(slot: &Slot<R>, orders: &Orders, retry: Duration, run: impl Fn()) {
+    while catch_unwind(AssertUnwindSafe(&run)).is_err() {
+        slot.end();
+        slot.lost("holding its settings panicked; this is a defect".to_owned());
+        let now = orders.now();
+        tracing::error!(device = slot.look().name, "holding the settings of a device panicked; it is tried again");
+        if now.stopping {
+            break;
+        }
+        orders.wait(&now, retry);
+    }
+    slot.ended();
+}
+
+fn hold_gpu(
+    index: u32,
+    driver: &dyn SettableDriver,
+    slot: &Slot<DeviceReport>,
+    orders: &Orders,
+    ledger: &Ledger,
+    metrics: &AgentMetrics,
+    settings: &Settings,
+) {
+    loop {
+        slot.begin();
+        let mut lost = None;
+        let before = orders.now();
+        let opened = driver.with_settable_gpu(index, &mut |gpu| {
+            let identity = gpu.identity().clone();
+            if slot.rename(&identity.uuid) != identity.uuid {
+                let old = DeviceLabel { device: format!("index-{index}") };
+                metrics.device_up.remove(&old);
+                metrics.device_stuck.remove(&old);
+                let persistent = gpu.persistent();
+                tracing::info!(gpu = index, device = identity.uuid, model = identity.model, persistent, "GPU opened");
+            }
+            let mut holder = GpuHolder::new(ledger, metrics, settings.allowed, &identity);
+            loop {
+                let now = orders.now();
+                slot.begin();
+                let stepped = holder.step(gpu, now.wish.of_device(&identity.uuid));
+                if slot.end() {
+                    tracing::warn!(device = identity.uuid, "the GPU answers again");
+                }
+                match stepped {
+                    Ok(report) => slot.report(report),
+                    Err(Lost(reason)) => {
+                        lost = Some(reason);
+                        return;
+                    }
+                }
+                if now.stopping {
+                    return;
+                }
+                orders.wait(&now, settings.check);
+            }
+        });
+        slot.end();
+        match opened.err().map(|Lost(reason)| reason).or(lost) {
+            None => return,
+            Some(reason) => {
+                tracing::error!(gpu = index, reason, "GPU lost; the others go on, and it is tried again");
+                slot.lost(reason);
+            }
+        }
+        if before.stopping {
+            return;
+        }
+        orders.wait(&orders.now(), settings.retry);
+    }
+}
+
+/// Looks at the threads from outside.
+struct Watch<'a> {
+    settings: &'a Settings,
+    environment: &'a Environment,
+    metrics: &'a AgentMetrics,
+    orders: &'a Orders,
+    ledger: &'a Ledger,
+    said: Option<(DeviceState, Instant)>,
+    was_live: bool,
+    /// Every device was seen, or is known not to answer.
+    all_seen: bool,
+    counted: Option<Instant>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(
+        settings: &'a Settings,
+        environment: &'a Environment,
+        metrics: &'a AgentMetrics,
+        orders: &'a Orders,
+        ledger: &'a Ledger,
+    ) -> Self {
+        Self { settings, environment, metrics, orders, ledger, said: None, was_live: false, all_seen: false, counted: None }
+    }
+
+    fn watch<R: Clone>(&self, units: &[Unit<R>], timeout: Duration) -> bool {
+        let mut all = true;
+        for Unit { slot } in units {
+            let stuck_now = slot.watch(timeout);
+            let look = slot.look();
+            if stuck_now {
+                tracing::error!(
+                    device = look.name,
+                    timeout_seconds = timeout.as_secs_f64(),
+                    "the device does not answer; the others go on"
+                );
+            }
+            all &= look.report.is_some() || look.trouble.is_some();
+            let label = DeviceLabel { device: look.name };
+            let stuck = look.trouble.as_deref() == Some("the device does not answer");
+            self.metrics.device_stuck.get_or_create(&label).set(i64::from(stuck));
+            self.metrics.device_up.get_or_create(&label).set(i64::from(look.report.is_some() && look.trouble.is_none()));
+        }
+        all
+    }
+
+    /// Looks at everything; a state that is to be said.
+    fn look(&mut self, gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]) -> Option<DeviceState> {
+        let timeout = self.settings.call_timeout;
+        // A daemon's commands have their own bound; several make one step.
+        let patient = self.settings.daemons.first().map_or(timeout, |daemon| daemon.timeout * 5);
+        let seen = [self.watch(gpus, timeout), self.watch(daemons, patient)];
+        self.all_seen = seen == [true; 2];
+        let live = self.orders.live().is_some();
+        self.metrics.intent_live.set(i64::from(live));
+        if self.was_live && !live {
+            tracing::warn!("no intent is live; everything is put back");
+        }
+        self.was_live = live;
+        if self.counted.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {
+            self.counted = Some(Instant::now());
+            self.metrics.records.set(self.ledger.all().map_or(-1, |records| records.len() as i64));
+        }
+        if !self.all_seen {
+            return None;
+        }
+        let state = self.state(gpus, daemons);
+        let timeless = |state: &DeviceState| DeviceState { time: EventTime::default(), ..state.clone() };
+        let again = |(said, at): &(DeviceState, Instant)| at.elapsed() >= SAY_AGAIN || timeless(said) != timeless(&state);
+        if self.said.as_ref().is_none_or(again) {
+            self.said = Some((state.clone(), Instant::now()));
+            return Some(state);
+        }
+        None
+    }
+
+    fn state(&self, gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]) -> DeviceState {
+        let live = self.orders.live();
+        let devices = gpus.iter().filter_map(|Unit { slot }| {
+            let look = slot.look();
+            let mut report = look.report?;
+            if let Some(trouble) = look.trouble {
+                (report.power_limit_outcome, report.sm_clock_outcome) = (SettingOutcome::Failed, SettingOutcome::Failed);
+                (report.power_limit_reason, report.sm_clock_reason) = (trouble.clone(), trouble);
+            }
+            Some(report)
+        });
+        let reports: Vec<DaemonReport> = daemons
+            .iter()
+            .filter_map(|Unit { slot }| {
+                let look = slot.look();
+                let mut report = look.report?;
+                if let Some(trouble) = look.trouble {
+                    (report.outcome, report.reason) = (SettingOutcome::Failed, trouble);
+                }
+                Some(report)
+            })
+            .collect();
+        let mut mps = together(&reports);
+        let asked = live.as_ref().and_then(|live| live.wish.mps_default_thread_percentage.clone());
+        if self.settings.daemons.is_empty() && asked.is_some() {
+            let reason = "the MPS default may not be changed on this node (agent.mps.enabled)".to_owned();
+            mps = DaemonReport { outcome: SettingOutcome::Refused, reason, millipercent: None };
+        }
+        DeviceState {
+            time: self.environment.clock.now(),
+            node: self.settings.node.clone(),
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            stopped: false,
+            intent_time: live.as_ref().map(|live| live.intent_time),
+            decision_id: live.as_ref().map(|live| live.decision_id.clone()),
+            live_until: live.as_ref().map(|live| live.until),
+            devices: devices.collect(),
+            mps_default_outcome: mps.outcome,
+            mps_default_reason: mps.reason,
+            mps_default_thread_percentage: mps
+                .millipercent
+                .map(|m| m.div_ceil(1000))
+                .filter(|percent| (1..=100).contains(percent)),
+        }
+    }
+}

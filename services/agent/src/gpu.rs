@@ -1,0 +1,243 @@
+//! One open GPU: its power cap and the bound of its SM clock, held as wished.
+
+use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, SetError, SettableGpu};
+use eadt_nvml::{Identity, Lost};
+use eadt_schemas::v1::{DeviceReport, SettingOutcome};
+
+use crate::decide::Seen;
+use crate::ledger::{ClockOriginal, Ledger, Record};
+use crate::metrics::AgentMetrics;
+use crate::outcome::{Knob, Remembered, Standing, turn};
+use crate::wish::{Asked, DeviceWish};
+
+/// Devices round power caps to whole watts.
+const POWER_TOLERANCE_MILLIWATTS: u32 = 999;
+/// Clocks step by 15 MHz or less, and a clock may pass its bound by a step for a moment.
+const CLOCK_MARGIN_MHZ: u32 = 30;
+/// Looks in a row that must find the clock above its bound.
+const ESCAPES: u32 = 3;
+
+/// Which of a node's settings its operator lets change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowed {
+    pub power: bool,
+    pub clocks: bool,
+}
+
+/// Holds the settings of one GPU.
+#[derive(Debug)]
+pub(crate) struct GpuHolder<'a> {
+    ledger: &'a Ledger,
+    metrics: &'a AgentMetrics,
+    allowed: Allowed,
+    /// `Err`: what was changed is not known, so nothing is touched.
+    record: Result<Record, String>,
+    power: Remembered,
+    clock: Remembered,
+    escapes: u32,
+}
+
+impl<'a> GpuHolder<'a> {
+    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: Allowed, identity: &Identity) -> Self {
+        let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
+        let (power, clock) = (Remembered::default(), Remembered::default());
+        Self { ledger, metrics, allowed, record, power, clock, escapes: 0 }
+    }
+
+    /// Looks, and does what is to be done.
+    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceWish) -> Result<DeviceReport, Lost> {
+        let limits = gpu.limits().clone();
+        let identity = gpu.identity().clone();
+        let mut report = DeviceReport {
+            device: identity.uuid,
+            gpu_index: Some(identity.index),
+            gpu_model: identity.model,
+            decision_id: wish.decision_id.clone(),
+            power_limit_watts_min: limits.power.map(|range| watts(range.min_milliwatts)),
+            power_limit_watts_max: limits.power.map(|range| watts(range.max_milliwatts)),
+            default_power_limit_watts: limits.power.and_then(|range| range.default_milliwatts).map(watts),
+            sm_clock_mhz_min: limits.clock.as_ref().and_then(|range| range.supported_mhz.first()).map(|mhz| f64::from(*mhz)),
+            sm_clock_mhz_max: limits.clock.as_ref().and_then(|range| range.supported_mhz.last()).map(|mhz| f64::from(*mhz)),
+            ..DeviceReport::default()
+        };
+        let mut record = match &self.record {
+            Ok(record) => record.clone(),
+            Err(reason) => {
+                (report.power_limit_outcome, report.sm_clock_outcome) = (SettingOutcome::Failed, SettingOutcome::Failed);
+                (report.power_limit_reason, report.sm_clock_reason) = (reason.clone(), reason.clone());
+                return Ok(report);
+            }
+        };
+
+        let (asked, refused) = split(self.power_milliwatts(&wish.power_limit_watts, gpu));
+        let mut entry = record.power_limit_milliwatts.take();
+        let result = {
+            let mut save = |entry: &Option<_>| {
+                record.power_limit_milliwatts.clone_from(entry);
+                self.ledger.store(&record).map_err(|error| error.to_string())
+            };
+            let knob = &mut PowerKnob { gpu: &mut *gpu, seen: 0 };
+            turn(asked, &mut entry, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
+        };
+        report.original_power_limit_watts = entry.as_ref().map(|entry| watts(entry.original));
+        record.power_limit_milliwatts = entry;
+        // What is on disk is known even where the GPU was lost on the way.
+        self.record = Ok(record.clone());
+        let standing = result?;
+        self.metrics.count(&report.device, "power_limit", &standing);
+        report.power_limit_watts = standing.value.map(watts);
+        (report.power_limit_outcome, report.power_limit_reason) = told(standing, refused);
+
+        let (asked, refused) = split(self.clock_mhz(&wish.sm_clock_mhz, gpu));
+        let mut entry = record.sm_clock_mhz.take();
+        let result = {
+            let mut save = |entry: &Option<_>| {
+                record.sm_clock_mhz.clone_from(entry);
+                self.ledger.store(&record).map_err(|error| error.to_string())
+            };
+            let bound = entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
+            let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, seen: None };
+            turn(asked, &mut entry, &mut self.clock, 0, knob, &mut save)
+        };
+        report.sm_clock_mhz = entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
+        record.sm_clock_mhz = entry;
+        self.record = Ok(record);
+        let standing = result?;
+        self.metrics.count(&report.device, "sm_clock", &standing);
+        if standing.outcome != SettingOutcome::Held {
+            report.sm_clock_mhz = None;
+        }
+        (report.sm_clock_outcome, report.sm_clock_reason) = told(standing, refused);
+        Ok(report)
+    }
+
+    fn power_milliwatts(&self, asked: &Asked, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+        let asked = asked.as_ref()?;
+        Some(asked.clone().and_then(|asked| {
+            if !self.allowed.power {
+                return Err("power caps are switched off on this node (agent.power_limits)".to_owned());
+            }
+            let Some(range) = gpu.limits().power else { return Err("this GPU takes no power cap".to_owned()) };
+            let milliwatts = (asked * 1000.0).floor();
+            if !(f64::from(range.min_milliwatts)..=f64::from(range.max_milliwatts)).contains(&milliwatts) {
+                let (min, max) = (watts(range.min_milliwatts), watts(range.max_milliwatts));
+                return Err(format!("{asked} W is not between {min} and {max} W, which this GPU takes"));
+            }
+            Ok(milliwatts as u32)
+        }))
+    }
+
+    fn clock_mhz(&self, asked: &Asked, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+        let asked = asked.as_ref()?;
+        Some(asked.clone().and_then(|asked| {
+            if !self.allowed.clocks {
+                return Err("clocks are switched off on this node (agent.clocks)".to_owned());
+            }
+            let Some(range) = &gpu.limits().clock else { return Err("this GPU's clocks cannot be bounded".to_owned()) };
+            let (min, max) = (range.supported_mhz[0], range.supported_mhz[range.supported_mhz.len() - 1]);
+            if !(f64::from(min)..=f64::from(max)).contains(&asked) {
+                return Err(format!("{asked} MHz is not between {min} and {max} MHz, which this GPU takes"));
+            }
+            // The greatest that does not pass what was asked.
+            Ok(range.supported_mhz.iter().copied().filter(|mhz| f64::from(*mhz) <= asked).max().unwrap_or(min))
+        }))
+    }
+}
+
+fn watts(milliwatts: u32) -> f64 {
+    f64::from(milliwatts) / 1000.0
+}
+
+/// The value to hold, and why another one is not.
+pub(crate) fn split(asked: Option<Result<u32, String>>) -> (Option<u32>, Option<String>) {
+    match asked {
+        None => (None, None),
+        Some(Ok(value)) => (Some(value), None),
+        Some(Err(reason)) => (None, Some(reason)),
+    }
+}
+
+/// A refusal goes before what became of the value before it, a failure before both.
+pub(crate) fn told(standing: Standing, refused: Option<String>) -> (SettingOutcome, String) {
+    match refused {
+        Some(reason) if standing.outcome != SettingOutcome::Failed => (SettingOutcome::Refused, reason),
+        _ => (standing.outcome, standing.reason),
+    }
+}
+
+struct PowerKnob<'g> {
+    gpu: &'g mut dyn SettableGpu,
+    seen: u32,
+}
+
+impl Knob<u32> for PowerKnob<'_> {
+    fn see(&mut self) -> Result<Seen, SetError> {
+        self.seen = self.gpu.power_limit_milliwatts()?;
+        Ok(Seen::Value(self.seen))
+    }
+
+    fn original(&self) -> u32 {
+        self.seen
+    }
+
+    fn set(&mut self, milliwatts: u32) -> Result<(), SetError> {
+        self.gpu.set_power_limit_milliwatts(milliwatts)
+    }
+
+    fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
+        self.gpu.set_power_limit_milliwatts(*original)
+    }
+
+    fn words(&self, milliwatts: u32) -> String {
+        format!("{} W", watts(milliwatts))
+    }
+}
+
+struct ClockKnob<'g> {
+    gpu: &'g mut dyn SettableGpu,
+    /// The highest of our bounds.
+    bound: Option<u32>,
+    escapes: &'g mut u32,
+    seen: Option<ApplicationClocks>,
+}
+
+impl Knob<ClockOriginal> for ClockKnob<'_> {
+    fn see(&mut self) -> Result<Seen, SetError> {
+        if self.gpu.limits().clock.is_none() {
+            return Err(SetError::Unsupported { call: "bounding clocks" });
+        }
+        match self.gpu.clock()? {
+            ClockReading::Application(clocks) => {
+                self.seen = Some(clocks);
+                Ok(Seen::Value(clocks.graphics_mhz))
+            }
+            ClockReading::Locked { sm_clock_mhz } => {
+                let above = self.bound.zip(sm_clock_mhz).is_some_and(|(bound, now)| now > bound + CLOCK_MARGIN_MHZ);
+                *self.escapes = if above { *self.escapes + 1 } else { 0 };
+                Ok(Seen::Hidden { escaped: *self.escapes >= ESCAPES })
+            }
+        }
+    }
+
+    fn original(&self) -> ClockOriginal {
+        match (self.gpu.limits().clock.as_ref().map(|range| range.mechanism), self.seen) {
+            (Some(ClockMechanism::Application), Some(ApplicationClocks { memory_mhz, graphics_mhz })) => {
+                ClockOriginal::Application { memory_mhz, graphics_mhz }
+            }
+            _ => ClockOriginal::Unlocked,
+        }
+    }
+
+    fn set(&mut self, mhz: u32) -> Result<(), SetError> {
+        *self.escapes = 0;
+        self.gpu.bound_clock(mhz)
+    }
+
+    fn put_back(&mut self, original: &ClockOriginal) -> Result<(), SetError> {
+        self.gpu.restore_clock(original.clocks())
+    }
+
+    fn words(&self, mhz: u32) -> String {
+        format!("{mhz} MHz")
+    }
+}

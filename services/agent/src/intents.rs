@@ -1,0 +1,308 @@
+//! Where intents come from: the node's partition of `device-intents.v1`, or a file.
+//!
+//! An intent is accepted where it is for this node, readable, not older than the last one, not from the future, and
+//! still live. Every other one is counted by the reason, and on the log it goes to the dead letters, too.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, partition_for_key};
+use eadt_schemas::v1::{DeadLetterReason, DeviceIntent};
+use eadt_schemas::{EventTime, EventType, Refusal, Topic, decode, envelope};
+use eadt_service::Shutdown;
+
+use crate::clock::{self, Clock};
+use crate::log::Log;
+use crate::metrics::AgentMetrics;
+use crate::publish::Outbox;
+use crate::unit::{Live, Orders};
+use crate::wish::Wish;
+
+/// Further ahead of its stamp than this, an intent is not believed.
+const MAX_FUTURE_SECONDS: f64 = 60.0;
+const POLL: Duration = Duration::from_millis(50);
+const RETRY_MIN: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Why an intent is not followed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotFollowed {
+    #[error("{0}")]
+    Invalid(Refusal),
+    #[error("it is for node {0:?}")]
+    OtherNode(String),
+    #[error("it is older than the one before it")]
+    Stale,
+    #[error("its time is more than a minute ahead of the log's")]
+    Future,
+    #[error("its time to live was over when it came")]
+    Expired,
+}
+
+impl NotFollowed {
+    /// As in metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::OtherNode(_) => "other_node",
+            Self::Stale => "stale",
+            Self::Future => "future",
+            Self::Expired => "expired",
+        }
+    }
+}
+
+/// Accepts an intent, or says why not, and until when it is live. `stamp` is when the log took it.
+pub fn accept(
+    intent: &DeviceIntent,
+    node: &str,
+    newest: Option<EventTime>,
+    stamp: EventTime,
+    now: EventTime,
+) -> Result<EventTime, NotFollowed> {
+    if intent.node != node {
+        return Err(NotFollowed::OtherNode(intent.node.clone()));
+    }
+    if intent.time.seconds_since(stamp) > MAX_FUTURE_SECONDS {
+        return Err(NotFollowed::Future);
+    }
+    if newest.is_some_and(|newest| intent.time < newest) {
+        return Err(NotFollowed::Stale);
+    }
+    let until = EventTime::from_micros(intent.time.micros().saturating_add((intent.time_to_live_seconds * 1e6) as i64));
+    if until <= now { Err(NotFollowed::Expired) } else { Ok(until) }
+}
+
+/// Takes intents and has them followed.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    pub node: String,
+    pub orders: Arc<Orders>,
+    pub clock: Arc<dyn Clock>,
+    pub metrics: AgentMetrics,
+    newest: Option<EventTime>,
+}
+
+impl Inbox {
+    pub fn new(node: String, orders: Arc<Orders>, clock: Arc<dyn Clock>, metrics: AgentMetrics) -> Self {
+        Self { node, orders, clock, metrics, newest: None }
+    }
+
+    fn take(&mut self, intent: &DeviceIntent, stamp: EventTime) -> Result<(), NotFollowed> {
+        let now = self.clock.now();
+        let accepted = accept(intent, &self.node, self.newest, stamp, now);
+        if matches!(accepted, Ok(_) | Err(NotFollowed::Expired)) {
+            self.newest = Some(intent.time);
+        }
+        if accepted == Err(NotFollowed::Expired) {
+            // It replaces the one before it all the same: that is no longer wished for.
+            self.orders.set(None);
+        }
+        let until = accepted?;
+        let wish = Arc::new(Wish::of(intent));
+        let named: Vec<&str> = wish.named().collect();
+        tracing::info!(
+            decision = intent.decision_id,
+            devices = named.join(","),
+            time_to_live_seconds = intent.time_to_live_seconds,
+            "an intent is followed"
+        );
+        self.metrics.intent("followed");
+        self.orders.set(Some(Live {
+            wish,
+            intent_time: intent.time,
+            decision_id: intent.decision_id.clone(),
+            until,
+            until_instant: Instant::now() + Duration::from_secs_f64(intent.time_to_live_seconds),
+        }));
+        Ok(())
+    }
+
+    fn refuse(&self, why: &NotFollowed) {
+        tracing::warn!(%why, "an intent is not followed");
+        self.metrics.intent(why.kind());
+    }
+
+    fn clear(&mut self) {
+        if self.orders.live().is_some() {
+            tracing::info!("the node's intent was withdrawn; everything is put back");
+            self.metrics.intent("withdrawn");
+        }
+        self.orders.set(None);
+    }
+}
+
+/// Follows the log until `stop`. `seen` is called once the log was read to its end.
+pub(crate) fn follow_log(log: &Log, prefix: &str, inbox: &mut Inbox, outbox: &Outbox, stop: &Shutdown, seen: &dyn Fn()) {
+    let mut pause = RETRY_MIN;
+    while !stop.is_cancelled() {
+        let began = Instant::now();
+        // Whatever the log says, the agent goes on: without live intents it holds nothing, and it is there when they come.
+        match log.bus().and_then(|bus| follow_session(&*bus, prefix, inbox, outbox, stop, seen)) {
+            Ok(()) => break,
+            Err(error) => {
+                if began.elapsed() > RETRY_MAX {
+                    pause = RETRY_MIN;
+                }
+                inbox.metrics.log_reachable.set(0);
+                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "intents cannot be read; what is live stays so until its time is over");
+                let until = Instant::now() + pause;
+                while !stop.is_cancelled() && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+        }
+    }
+}
+
+fn follow_session(
+    bus: &dyn Bus,
+    prefix: &str,
+    inbox: &mut Inbox,
+    outbox: &Outbox,
+    stop: &Shutdown,
+    seen: &dyn Fn(),
+) -> Result<(), BusError> {
+    let topic: Arc<str> = format!("{prefix}{}", Topic::DeviceIntents).into();
+    let spec = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(|| {
+        let what = format!("reading topic {topic}");
+        BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
+    })?;
+    let at = TopicPartition::new(topic, partition_for_key(inbox.node.as_bytes(), spec.partitions));
+    let mut reader = bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
+    let (mut polled, mut latest, mut caught_up) = (Vec::new(), None, false);
+    while !stop.is_cancelled() {
+        reader.poll(1000, POLL, &mut polled)?;
+        inbox.metrics.log_reachable.set(1);
+        for item in polled.drain(..) {
+            match item {
+                // Other nodes share the partition.
+                Polled::Record(record) if record.key.as_deref() == Some(inbox.node.as_bytes()) => latest = Some(record),
+                Polled::End { .. } => caught_up = true,
+                _ => {}
+            }
+        }
+        // The last record of the node is all there is; older ones are not even tried.
+        if caught_up {
+            if let Some(record) = latest.take() {
+                take_record(&record, inbox, outbox);
+            }
+            seen();
+        }
+    }
+    Ok(())
+}
+
+fn take_record(record: &Record, inbox: &mut Inbox, outbox: &Outbox) {
+    let Some(value) = &record.value else { return inbox.clear() };
+    let kind = record.header(envelope::header::TYPE);
+    let decoded = match kind {
+        Some(kind) if kind != EventType::DeviceIntent.name() => Err(Refusal {
+            reason: DeadLetterReason::UnexpectedType,
+            field: None,
+            detail: format!("{kind} is not {}", EventType::DeviceIntent.name()),
+        }),
+        _ => decode::<DeviceIntent>(value),
+    };
+    let taken = decoded.map_err(NotFollowed::Invalid).and_then(|intent| inbox.take(&intent, record.stamp));
+    if let Err(why) = taken {
+        inbox.refuse(&why);
+        if let NotFollowed::Invalid(refusal) = &why {
+            // What it was meant to say is unknown; what was wished for before it is no longer wished for.
+            inbox.orders.set(None);
+            outbox.dead_letter(record, refusal);
+        }
+    }
+}
+
+/// Follows a file: one `DeviceIntent`, in which `time` (the file's own), `node` and `decision_id` may be left out. Without
+/// the file nothing is asked; to prolong an intent, touch it.
+pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut Inbox, stop: &Shutdown, seen: &dyn Fn()) {
+    let mut last: Option<(SystemTime, Vec<u8>)> = None;
+    while !stop.is_cancelled() {
+        match read_file(path) {
+            Ok(now) if last.as_ref() == Some(&now) => {}
+            Ok(now) => {
+                if let Err(why) = parse(&now.1, now.0, &inbox.node).map_err(NotFollowed::Invalid).and_then(|intent| {
+                    let stamp = clock::of(now.0);
+                    inbox.take(&intent, stamp)
+                }) {
+                    inbox.refuse(&why);
+                    if matches!(why, NotFollowed::Invalid(_)) {
+                        inbox.orders.set(None);
+                    }
+                }
+                last = Some(now);
+            }
+            Err(error) => {
+                if last.take().is_some() {
+                    if error.kind() != std::io::ErrorKind::NotFound {
+                        tracing::warn!(%error, path = %path.display(), "the intents file cannot be read");
+                    }
+                    inbox.clear();
+                    // Whoever writes a new file may write an older time.
+                    inbox.newest = None;
+                }
+            }
+        }
+        seen();
+        let until = Instant::now() + every;
+        while !stop.is_cancelled() && Instant::now() < until {
+            std::thread::sleep(every.min(Duration::from_millis(20)));
+        }
+    }
+}
+
+fn read_file(path: &Path) -> std::io::Result<(SystemTime, Vec<u8>)> {
+    let modified = std::fs::metadata(path)?.modified()?;
+    Ok((modified, std::fs::read(path)?))
+}
+
+fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, Refusal> {
+    let malformed = |detail: String| Refusal { reason: DeadLetterReason::Malformed, field: None, detail };
+    let mut value: serde_json::Value = serde_json::from_slice(text).map_err(|error| malformed(error.to_string()))?;
+    let object = value.as_object_mut().ok_or_else(|| malformed("not a JSON object".to_owned()))?;
+    for (field, otherwise) in
+        [("time", clock::of(modified).to_string()), ("node", node.to_owned()), ("decision_id", "file".to_owned())]
+    {
+        object.entry(field).or_insert_with(|| otherwise.into());
+    }
+    decode(value.to_string().as_bytes())
+}
+
+/// Where intents come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Log,
+    File(PathBuf),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_for_this_node_newest_and_live_is_followed() {
+        let at = |seconds: f64| EventTime::from_seconds(1_000_000.0 + seconds);
+        let intent = |time| DeviceIntent { time, node: "n".into(), time_to_live_seconds: 60.0, ..DeviceIntent::default() };
+        let try_it = |time, newest, stamp, now| accept(&intent(time), "n", newest, stamp, now);
+        assert_eq!(try_it(at(0.0), None, at(1.0), at(2.0)), Ok(at(60.0)));
+        assert_eq!(try_it(at(0.0), Some(at(0.0)), at(1.0), at(2.0)), Ok(at(60.0)), "the same one, read again");
+        assert_eq!(try_it(at(0.0), Some(at(1.0)), at(1.0), at(2.0)), Err(NotFollowed::Stale));
+        assert_eq!(try_it(at(0.0), None, at(1.0), at(60.0)), Err(NotFollowed::Expired));
+        assert_eq!(try_it(at(62.0), None, at(1.0), at(2.0)), Err(NotFollowed::Future));
+        assert_eq!(accept(&intent(at(0.0)), "m", None, at(0.0), at(0.0)), Err(NotFollowed::OtherNode("n".into())));
+    }
+
+    #[test]
+    fn a_file_may_leave_out_what_is_known() {
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        let intent = parse(br#"{"power_limit_watts": 300, "time_to_live_seconds": 60}"#, modified, "n").unwrap();
+        assert_eq!((intent.node.as_str(), intent.time, intent.power_limit_watts), ("n", clock::of(modified), Some(300.0)));
+        for text in ["", "[]", "{}", r#"{"power_limit_watts": -1, "time_to_live_seconds": 60}"#] {
+            assert!(parse(text.as_bytes(), modified, "n").is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What was changed and what it was before, on disk: written before a setting is changed, removed when it is back.
+//!
+//! One JSON file a device, replaced as a whole (written aside, synced, renamed, the folder synced), so that a crash or
+//! a power cut at any point leaves the old text or the new one. One process at a time has the folder.
+
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use eadt_nvml::set::ApplicationClocks;
+use serde::{Deserialize, Serialize};
+
+use crate::decide::Original;
+
+/// A setting that was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry<O = u32> {
+    /// What is put back.
+    pub original: O,
+    /// Every value that may be in force because of the agent; the last one is the one wished for.
+    pub ours: Vec<u32>,
+}
+
+/// What the bound of the SM clock was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockOriginal {
+    /// Clocks that were locked cannot be told from ones that were not; unlocked is what is put back.
+    Unlocked,
+    Application {
+        memory_mhz: u32,
+        graphics_mhz: u32,
+    },
+}
+
+impl ClockOriginal {
+    /// For [`eadt_nvml::set::SettableGpu::restore_clock`].
+    pub fn clocks(self) -> Option<ApplicationClocks> {
+        match self {
+            Self::Unlocked => None,
+            Self::Application { memory_mhz, graphics_mhz } => Some(ApplicationClocks { memory_mhz, graphics_mhz }),
+        }
+    }
+}
+
+impl Original for ClockOriginal {
+    fn value(&self) -> Option<u32> {
+        self.clocks().map(|clocks| clocks.graphics_mhz)
+    }
+}
+
+/// Everything that was changed on one device.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Record {
+    /// Version of this form.
+    pub version: u32,
+    /// The GPU's UUID, or `mps:` and the pipe folder of an MPS daemon.
+    pub unit: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_milliwatts: Option<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz: Option<Entry<ClockOriginal>>,
+    /// In thousandths of a percent, so that what the daemon said is put back exactly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps_default_millipercent: Option<Entry>,
+}
+
+impl Record {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.power_limit_milliwatts.is_none() && self.sm_clock_mhz.is_none() && self.mps_default_millipercent.is_none()
+    }
+}
+
+/// The ledger cannot be used, or not for this device.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    #[error("another agent has the state folder: stop it first, folder={folder:?}")]
+    Taken { folder: PathBuf },
+    #[error("cannot {what}: {source}, path={path:?}")]
+    Disk { what: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "a record of original settings cannot be read: {detail}; put the device back by hand and remove the file, path={path:?}"
+    )]
+    Unreadable { path: PathBuf, detail: String },
+}
+
+const VERSION: u32 = 1;
+const EXTENSION: &str = "json";
+
+/// The folder. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    folder: Arc<Path>,
+    // Held as long as any clone lives; the kernel lets go of it when the process dies.
+    _lock: Option<Arc<File>>,
+}
+
+fn disk(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
+    let path = path.to_owned();
+    move |source| LedgerError::Disk { what, path, source }
+}
+
+impl Ledger {
+    /// Takes the folder, which is made where it is missing.
+    pub fn open(folder: &Path) -> Result<Self, LedgerError> {
+        std::fs::create_dir_all(folder).map_err(disk("make the state folder", folder))?;
+        let path = folder.join("lock");
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(disk("open the lock of the state folder", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { folder: folder.into(), _lock: Some(Arc::new(file)) }),
+            Err(TryLockError::WouldBlock) => Err(LedgerError::Taken { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(disk("lock the state folder", &path)(source)),
+        }
+    }
+
+    /// For looking only.
+    pub fn look(folder: &Path) -> Self {
+        Self { folder: folder.into(), _lock: None }
+    }
+
+    fn path(&self, unit: &str) -> PathBuf {
+        let mut name = String::new();
+        for byte in unit.bytes() {
+            if byte.is_ascii_alphanumeric() || byte == b'-' {
+                name.push(char::from(byte));
+            } else {
+                write!(name, "%{byte:02X}").expect("writing to a String");
+            }
+        }
+        self.folder.join(format!("{name}.{EXTENSION}"))
+    }
+
+    /// What was changed on a device; empty where nothing was.
+    pub fn load(&self, unit: &str) -> Result<Record, LedgerError> {
+        let path = self.path(unit);
+        match std::fs::read(&path) {
+            Ok(text) => read(&path, &text),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Ok(Record { version: VERSION, unit: unit.to_owned(), ..Record::default() })
+            }
+            Err(error) => Err(disk("read a record of original settings", &path)(error)),
+        }
+    }
+
+    /// Returns once it would survive a power cut. An empty record is removed.
+    pub fn store(&self, record: &Record) -> Result<(), LedgerError> {
+        let path = self.path(&record.unit);
+        if record.is_empty() {
+            match std::fs::remove_file(&path) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => return Err(disk("remove a record of original settings", &path)(error)),
+            }
+        } else {
+            let next = path.with_extension("next");
+            let text = serde_json::to_vec_pretty(record).expect("a record is plain JSON");
+            let write = || {
+                let mut file = File::create(&next)?;
+                file.write_all(&text)?;
+                file.sync_all()?;
+                std::fs::rename(&next, &path)
+            };
+            write().map_err(disk("write a record of original settings", &path))?;
+        }
+        File::open(&*self.folder).and_then(|folder| folder.sync_all()).map_err(disk("sync the state folder", &self.folder))
+    }
+
+    /// Everything that is recorded, readable or not.
+    pub fn all(&self) -> Result<Vec<Result<Record, LedgerError>>, LedgerError> {
+        let list = match std::fs::read_dir(&*self.folder) {
+            Ok(list) => list,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(disk("list the state folder", &self.folder)(error)),
+        };
+        let mut records = Vec::new();
+        for entry in list {
+            let path = entry.map_err(disk("list the state folder", &self.folder))?.path();
+            if path.extension().is_some_and(|extension| extension == EXTENSION) {
+                let text = std::fs::read(&path).map_err(disk("read a record of original settings", &path));
+                records.push(text.and_then(|text| read(&path, &text)));
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn read(path: &Path, text: &[u8]) -> Result<Record, LedgerError> {
+    let unreadable = |detail: String| LedgerError::Unreadable { path: path.to_owned(), detail };
+    let record: Record = serde_json::from_slice(text).map_err(|error| unreadable(error.to_string()))?;
+    if record.version != VERSION {
+        return Err(unreadable(format!("it has form {}, and this agent knows form {VERSION}", record.version)));
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(unit: &str) -> Record {
+        Record {
+            version: VERSION,
+            unit: unit.into(),
+            power_limit_milliwatts: Some(Entry { original: 700_000, ours: vec![300_000] }),
+            sm_clock_mhz: Some(Entry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
+            mps_default_millipercent: None,
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded_and_what_is_empty_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(&folder.path().join("state")).unwrap();
+        let (gpu, mps) = (record("GPU-a"), record("mps:/run/mps pipe"));
+        ledger.store(&gpu).unwrap();
+        ledger.store(&mps).unwrap();
+        assert_eq!((ledger.load("GPU-a").unwrap(), ledger.load("mps:/run/mps pipe").unwrap()), (gpu.clone(), mps));
+        assert_eq!(Ledger::look(&folder.path().join("state")).all().unwrap().len(), 2);
+        ledger.store(&Record { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu }).unwrap();
+        assert!(ledger.load("GPU-a").unwrap().is_empty());
+        assert_eq!(ledger.all().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn one_agent_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = Ledger::open(folder.path()).unwrap();
+        let error = Ledger::open(folder.path()).unwrap_err().to_string();
+        assert!(error.starts_with("another agent has the state folder: stop it first"), "{error}");
+        drop(first);
+        Ledger::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_never_taken_for_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        for text in ["", "{\"version\":1,", "{\"version\":2}", "[]"] {
+            std::fs::write(folder.path().join("GPU-a.json"), text).unwrap();
+            let error = ledger.load("GPU-a").unwrap_err().to_string();
+            assert!(error.contains("put the device back by hand") && error.contains("GPU-a.json"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_disk_that_fails_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        let ledger = Ledger::open(&state).unwrap();
+        std::fs::remove_dir_all(&state).unwrap();
+        let error = ledger.store(&record("GPU-a")).unwrap_err().to_string();
+        assert!(error.starts_with("cannot write a record of original settings"), "{error}");
+    }
+}

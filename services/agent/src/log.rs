@@ -1,0 +1,38 @@
+//! The log, which may be away when the agent starts: originals are put back without it.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use eadt_bus::{Bus, BusError};
+
+type Connect = dyn Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync;
+
+/// Connects when first asked, and again where that failed. Clones share the connection.
+#[derive(Clone)]
+pub struct Log {
+    connect: Arc<Connect>,
+    bus: Arc<Mutex<Option<Arc<dyn Bus>>>>,
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Log")
+    }
+}
+
+impl Log {
+    pub fn new(connect: impl Fn() -> Result<Arc<dyn Bus>, BusError> + Send + Sync + 'static) -> Self {
+        Self { connect: Arc::new(connect), bus: Arc::default() }
+    }
+
+    /// Blocks while it connects.
+    pub fn bus(&self) -> Result<Arc<dyn Bus>, BusError> {
+        let mut bus = self.bus.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bus) = &*bus {
+            return Ok(bus.clone());
+        }
+        let connected = (self.connect)()?;
+        *bus = Some(connected.clone());
+        Ok(connected)
+    }
+}

@@ -1,0 +1,169 @@
+//! The node agent's program: arguments, settings, signals.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use eadt_agent::ledger::Ledger;
+use eadt_agent::{Environment, Log, RawSettings, Summary, settings};
+use eadt_bus::Bus;
+use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_nvml::NvmlDriver;
+use eadt_nvml::set::SettableDriver;
+use eadt_service::supervise::on_signals;
+use eadt_service::{Health, Metrics, Shutdown, http, logs};
+use serde_json::json;
+
+/// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
+#[derive(Debug, Parser)]
+#[command(name = "eadt-agent", version)]
+struct Cli {
+    /// Settings file (TOML). Later wins: defaults, this file, `EADT_…` variables, flags.
+    #[arg(long, global = true, env = "EADT_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Kafka bootstrap servers, host:port separated by commas.
+    #[arg(long, global = true, value_name = "BROKERS")]
+    kafka: Option<String>,
+    /// Node whose intents are followed; default: the host's name.
+    #[arg(long, global = true, value_name = "NAME")]
+    node: Option<String>,
+    /// Follow the intent in this file instead of the log's.
+    #[arg(long, global = true, value_name = "FILE")]
+    intents: Option<PathBuf>,
+    /// Folder of the original settings.
+    #[arg(long, global = true, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Follow intents until stopped, then put everything back (the default).
+    Run,
+    /// Put back what an agent that died left behind, and end.
+    Restore,
+    /// Show each GPU, what it allows, and what is to be put back; changes nothing.
+    Show,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match start(&cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let overrides: Vec<(&str, String)> = [
+        ("bus.brokers", cli.kafka.clone()),
+        ("agent.node", cli.node.clone()),
+        ("agent.intents_file", path(&cli.intents)),
+        ("agent.state_dir", path(&cli.state_dir)),
+    ]
+    .into_iter()
+    .filter_map(|(key, value)| Some((key, value?)))
+    .collect();
+    let mut variables: settings::Variables = std::env::vars().collect();
+    // The file's own name is no setting.
+    variables.remove("EADT_CONFIG");
+    let raw = settings::load(cli.config.as_deref(), &variables, &overrides)?;
+    logs::start(raw.log.format, &raw.log.filter, None)?;
+    // The devices have threads of their own.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
+    match cli.command.as_ref().unwrap_or(&Command::Run) {
+        Command::Run => runtime.block_on(run(&raw)),
+        Command::Restore => runtime.block_on(restore(&raw)),
+        Command::Show => show(&raw),
+    }
+}
+
+/// The log of the settings; `None`: intents come from a file and nothing is said.
+fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
+    if raw.bus.brokers.is_empty() {
+        anyhow::ensure!(
+            raw.agent.intents_file.is_some(),
+            "nothing to follow: give --kafka BROKERS (or set KAFKA_BROKERS), or --intents FILE"
+        );
+        return Ok(None);
+    }
+    let options = KafkaOptions {
+        brokers: raw.bus.brokers.clone(),
+        properties: raw.bus.properties.clone(),
+        client_id: "eadt-agent".to_owned(),
+    };
+    Ok(Some(Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>))))
+}
+
+async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
+    let settings = raw.validate(&settings::host_name())?;
+    let log = log(raw)?;
+    let shutdown = Shutdown::new();
+    let signals = tokio::spawn(on_signals(shutdown.clone()));
+    let (metrics, health) = (Metrics::default(), Health::default());
+    let routes = http::routes(metrics.clone(), health.clone());
+    // Ends with the process: it tells of the agent while everything is put back, too.
+    let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
+    tracing::info!(address = %bound, "metrics and health");
+    let server = tokio::spawn(server);
+    let summary = eadt_agent::run(settings, Environment::new(log, metrics, health, shutdown)).await;
+    signals.abort();
+    server.abort();
+    Ok(say_left(&summary?))
+}
+
+async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
+    let settings = raw.validate(&settings::host_name())?;
+    let environment = Environment::new(None, Metrics::default(), Health::default(), Shutdown::new());
+    Ok(say_left(&eadt_agent::restore(settings, environment).await?))
+}
+
+fn say_left(summary: &Summary) -> ExitCode {
+    for unit in &summary.left {
+        eprintln!("error: not put back, it is tried again at the next start: {unit}");
+    }
+    if summary.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {
+    raw.validate(&settings::host_name())?;
+    let mut out = std::io::stdout().lock();
+    let driver = NvmlDriver::load(raw.agent.library_path.as_deref())?;
+    let mut written = Ok(());
+    for index in 0..SettableDriver::count(&driver)? {
+        let shown = driver.with_settable_gpu(index, &mut |gpu| {
+            let identity = gpu.identity().clone();
+            let limits = gpu.limits().clone();
+            let watts = |milliwatts: u32| f64::from(milliwatts) / 1000.0;
+            let line = json!({
+                "device": identity.uuid, "gpu_index": identity.index, "gpu_model": identity.model, "persistence_mode": gpu.persistent(),
+                "power_limit_watts": gpu.power_limit_milliwatts().ok().map(watts),
+                "power_limit_watts_min": limits.power.map(|range| watts(range.min_milliwatts)),
+                "power_limit_watts_max": limits.power.map(|range| watts(range.max_milliwatts)),
+                "clocks": limits.clock.as_ref().map(|range| format!("{:?}", range.mechanism).to_lowercase()),
+                "sm_clock_mhz_min": limits.clock.as_ref().and_then(|range| range.supported_mhz.first().copied()),
+                "sm_clock_mhz_max": limits.clock.as_ref().and_then(|range| range.supported_mhz.last().copied()),
+            });
+            written = writeln!(out, "{line}");
+        });
+        if let Err(error) = shown {
+            writeln!(out, "{}", json!({"gpu_index": index, "error": error.to_string()}))?;
+        }
+    }
+    written?;
+    for record in Ledger::look(&raw.agent.state_dir).all()? {
+        match record {
+            Ok(record) => writeln!(out, "{}", json!({"to_be_put_back": record}))?,
+            Err(error) => writeln!(out, "{}", json!({"error": error.to_string()}))?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,253 @@
+//! The default thread percentage of an MPS control daemon, through NVIDIA's control program.
+//!
+//! The default is the daemon's, for all GPUs and users that it serves. It holds for MPS servers that start later: a
+//! server that runs keeps what it has, and so do its clients.
+
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use eadt_nvml::set::SetError;
+use eadt_schemas::v1::SettingOutcome;
+
+use crate::decide::Seen;
+use crate::gpu::{split, told};
+use crate::ledger::{Ledger, Record};
+use crate::metrics::AgentMetrics;
+use crate::outcome::{Knob, Remembered, turn};
+
+/// The daemon says 33.333… for a third.
+const TOLERANCE_MILLIPERCENT: u32 = 50;
+/// Longest answer that is read.
+const ANSWER_BYTES: u64 = 64 << 10;
+
+/// A control daemon, reached through its pipe folder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Daemon {
+    /// NVIDIA's `nvidia-cuda-mps-control`.
+    pub program: PathBuf,
+    pub pipe_directory: PathBuf,
+    /// How long one command may take.
+    pub timeout: Duration,
+}
+
+impl Daemon {
+    /// Its name in the ledger.
+    pub fn unit(&self) -> String {
+        format!("mps:{}", self.pipe_directory.display())
+    }
+
+    /// Whether the daemon's folder is there; without it no program is started.
+    pub fn present(&self) -> bool {
+        self.pipe_directory.join("control").exists()
+    }
+
+    fn control(&self, command: &str) -> Result<String, String> {
+        let program = self.program.display();
+        let mut child = Command::new(&self.program)
+            .env("CUDA_MPS_PIPE_DIRECTORY", &self.pipe_directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {program}: {error}; set agent.mps.control_program"))?;
+        let deadline = Instant::now() + self.timeout;
+        let (mut input, output, complaint) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        // One answer; the receiver is gone only when the time is over.
+        let (tell, told) = sync_channel(1);
+        let command_line = format!("{command}\n");
+        let talk = move || {
+            let mut text = [String::new(), String::new()];
+            let wrote = input.take().map_or(Ok(()), |mut input| input.write_all(command_line.as_bytes()));
+            let read = |from: Option<&mut dyn Read>, into: &mut String| {
+                from.map_or(Ok(0), |from| from.take(ANSWER_BYTES).read_to_string(into))
+            };
+            let (mut output, mut complaint) = (output, complaint);
+            let result = wrote
+                .and_then(|()| read(output.as_mut().map(|from| from as &mut dyn Read), &mut text[0]))
+                .and_then(|_| read(complaint.as_mut().map(|from| from as &mut dyn Read), &mut text[1]));
+            drop(tell.send(result.map(|_| text)));
+        };
+        let spawned = std::thread::Builder::new().name("mps-control".to_owned()).spawn(talk);
+        let answer = match spawned {
+            Ok(_) => told.recv_timeout(self.timeout),
+            Err(error) => {
+                drop(child.kill());
+                drop(child.wait());
+                return Err(format!("cannot start a thread: {error}"));
+            }
+        };
+        let ended = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(2)),
+                Ok(None) | Err(_) => break None,
+            }
+        };
+        let Some(status) = ended else {
+            drop(child.kill());
+            drop(child.wait());
+            return Err(format!("{program} did not answer within {:?}, command={command:?}", self.timeout));
+        };
+        match answer {
+            Ok(Ok([output, _])) if status.success() => Ok(output),
+            Ok(Ok([output, complaint])) => {
+                let said = format!("{} {}", output.trim(), complaint.trim());
+                Err(format!("{program} failed: {}, command={command:?}", said.trim()))
+            }
+            Ok(Err(error)) => Err(format!("cannot talk to {program}: {error}")),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                Err(format!("{program} did not finish its answer, command={command:?}"))
+            }
+        }
+    }
+
+    /// The default in thousandths of a percent.
+    pub fn default_millipercent(&self) -> Result<u32, String> {
+        let answer = self.control("get_default_active_thread_percentage")?;
+        let value = answer.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
+        let value = value.filter(|percent| (0.0..=100.0).contains(percent));
+        value
+            .map(|percent| (percent * 1000.0).round() as u32)
+            .ok_or_else(|| format!("{} said {:?} where a percentage was expected", self.program.display(), answer.trim()))
+    }
+
+    fn set_default(&self, millipercent: u32) -> Result<(), String> {
+        let percent = f64::from(millipercent) / 1000.0;
+        self.control(&format!("set_default_active_thread_percentage {percent}")).map(drop)
+    }
+}
+
+/// Where a daemon's default stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DaemonReport {
+    pub outcome: SettingOutcome,
+    pub reason: String,
+    pub millipercent: Option<u32>,
+}
+
+/// Holds the default of one daemon.
+#[derive(Debug)]
+pub(crate) struct MpsHolder<'a> {
+    ledger: &'a Ledger,
+    metrics: &'a AgentMetrics,
+    daemon: &'a Daemon,
+    record: Result<Record, String>,
+    remembered: Remembered,
+}
+
+impl<'a> MpsHolder<'a> {
+    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, daemon: &'a Daemon) -> Self {
+        let record = ledger.load(&daemon.unit()).map_err(|error| error.to_string());
+        Self { ledger, metrics, daemon, record, remembered: Remembered::default() }
+    }
+
+    pub fn step(&mut self, asked: Option<&Result<u32, String>>) -> DaemonReport {
+        let mut record = match &self.record {
+            Ok(record) => record.clone(),
+            Err(reason) => {
+                return DaemonReport { outcome: SettingOutcome::Failed, reason: reason.clone(), millipercent: None };
+            }
+        };
+        let (asked, refused) = split(asked.map(|asked| asked.clone().map(|percent| percent * 1000)));
+        if !self.daemon.present() {
+            return self.absent(asked.is_some(), refused);
+        }
+        let mut entry = record.mps_default_millipercent.take();
+        let result = {
+            let mut save = |entry: &Option<_>| {
+                record.mps_default_millipercent.clone_from(entry);
+                self.ledger.store(&record).map_err(|error| error.to_string())
+            };
+            let knob = &mut MpsKnob { daemon: self.daemon, seen: 0 };
+            turn(asked, &mut entry, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
+        };
+        record.mps_default_millipercent = entry;
+        self.record = Ok(record);
+        let standing = match result {
+            Ok(standing) => standing,
+            Err(lost) => {
+                return DaemonReport { outcome: SettingOutcome::Failed, reason: lost.to_string(), millipercent: None };
+            }
+        };
+        self.metrics.count(&self.daemon.unit(), "mps_default", &standing);
+        let millipercent = standing.value;
+        let (outcome, reason) = told(standing, refused);
+        DaemonReport { outcome, reason, millipercent }
+    }
+
+    /// A daemon that ended has forgotten its default, ours included.
+    fn absent(&mut self, asked: bool, refused: Option<String>) -> DaemonReport {
+        let outcome = match (&refused, asked) {
+            (Some(_), _) => SettingOutcome::Refused,
+            (None, true) => SettingOutcome::Failed,
+            (None, false) => SettingOutcome::Untouched,
+        };
+        let folder = self.daemon.pipe_directory.display();
+        let reason = refused.or_else(|| asked.then(|| format!("no MPS control daemon runs, pipe_directory={folder}")));
+        if let Ok(record) = &mut self.record
+            && record.mps_default_millipercent.take().is_some()
+            && let Err(error) = self.ledger.store(record)
+        {
+            tracing::warn!(%error, "a record stays behind");
+        }
+        self.remembered = Remembered::default();
+        DaemonReport { outcome, reason: reason.unwrap_or_default(), millipercent: None }
+    }
+}
+
+struct MpsKnob<'d> {
+    daemon: &'d Daemon,
+    seen: u32,
+}
+
+fn failed(call: &'static str) -> impl Fn(String) -> SetError {
+    move |detail| SetError::Failed { call, detail }
+}
+
+impl Knob<u32> for MpsKnob<'_> {
+    fn see(&mut self) -> Result<Seen, SetError> {
+        self.seen = self.daemon.default_millipercent().map_err(failed("reading the MPS default"))?;
+        Ok(Seen::Value(self.seen))
+    }
+
+    fn original(&self) -> u32 {
+        self.seen
+    }
+
+    fn set(&mut self, millipercent: u32) -> Result<(), SetError> {
+        self.daemon.set_default(millipercent).map_err(failed("setting the MPS default"))
+    }
+
+    fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
+        self.set(*original)
+    }
+
+    fn words(&self, millipercent: u32) -> String {
+        format!("{} %", f64::from(millipercent) / 1000.0)
+    }
+}
+
+/// All daemons of a node as one: the worst outcome, and the default where all have the same.
+pub(crate) fn together(reports: &[DaemonReport]) -> DaemonReport {
+    let rank = |outcome: SettingOutcome| match outcome {
+        SettingOutcome::Failed => 5,
+        SettingOutcome::ChangedByOthers => 4,
+        SettingOutcome::Refused => 3,
+        SettingOutcome::Held => 2,
+        SettingOutcome::Restored => 1,
+        SettingOutcome::Untouched => 0,
+    };
+    let mut all = reports.iter().max_by_key(|report| rank(report.outcome)).cloned().unwrap_or_default();
+    if reports.iter().any(|report| report.millipercent != all.millipercent) {
+        all.millipercent = None;
+    }
+    all
+}
+
+/// Pipe folder of a daemon that nobody moved.
+pub fn default_pipe_directory() -> &'static Path {
+    Path::new("/tmp/nvidia-mps")
+}

@@ -1,0 +1,188 @@
+//! Turning one setting: look, decide, record, act, look again.
+
+use eadt_nvml::Lost;
+use eadt_nvml::set::SetError;
+use eadt_schemas::v1::SettingOutcome;
+
+use crate::decide::{Memory, Original, Seen, Step, Verdict, decide};
+use crate::ledger::Entry;
+
+/// One setting of one device.
+pub(crate) trait Knob<O> {
+    fn see(&mut self) -> Result<Seen, SetError>;
+    /// What is to be put back one day, as last seen.
+    fn original(&self) -> O;
+    fn set(&mut self, value: u32) -> Result<(), SetError>;
+    fn put_back(&mut self, original: &O) -> Result<(), SetError>;
+    /// A value in words.
+    fn words(&self, value: u32) -> String;
+}
+
+/// What was done to a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Done {
+    Set,
+    PutBack,
+    GaveUp,
+}
+
+/// Where a setting stands.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Standing {
+    pub outcome: SettingOutcome,
+    pub reason: String,
+    pub done: Option<Done>,
+    /// The value in force, where it can be seen.
+    pub value: Option<u32>,
+}
+
+/// What is remembered of a setting between two looks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Remembered {
+    pub memory: Memory,
+    reason: String,
+}
+
+/// Returns once the entry is safe on disk.
+pub(crate) type Save<'a, O> = dyn FnMut(&Option<Entry<O>>) -> Result<(), String> + 'a;
+
+/// Values count as equal within `tolerance`.
+pub(crate) fn turn<O: Original + Clone>(
+    asked: Option<u32>,
+    entry: &mut Option<Entry<O>>,
+    remembered: &mut Remembered,
+    tolerance: u32,
+    knob: &mut dyn Knob<O>,
+    save: &mut Save<'_, O>,
+) -> Result<Standing, Lost> {
+    let failed = |reason: String| Ok(Standing { outcome: SettingOutcome::Failed, reason, ..Standing::default() });
+    let seen = match knob.see() {
+        Ok(seen) => seen,
+        Err(SetError::Lost(lost)) => return Err(lost),
+        Err(error) if asked.is_some() || entry.is_some() => return failed(error.to_string()),
+        Err(_) => return Ok(Standing::default()),
+    };
+    let value = |seen| if let Seen::Value(value) = seen { Some(value) } else { None };
+    let Verdict { step, outcome } = decide(asked, entry.as_ref(), seen, remembered.memory, tolerance);
+    let mut standing = Standing { outcome, reason: String::new(), done: None, value: value(seen) };
+    match step {
+        Step::Nothing => {
+            if outcome == SettingOutcome::Held {
+                remembered.memory.confirmed = true;
+            }
+            if outcome == SettingOutcome::ChangedByOthers {
+                standing.reason.clone_from(&remembered.reason);
+            }
+        }
+        Step::Forget => {
+            if let Err(reason) = save(&None) {
+                return failed(reason);
+            }
+            *entry = None;
+            remembered.memory = Memory { restored: true, ..Memory::default() };
+        }
+        Step::GiveUp => {
+            let ours = entry.as_ref().and_then(|entry| entry.ours.last().copied());
+            if let Err(reason) = save(&None) {
+                return failed(reason);
+            }
+            *entry = None;
+            remembered.memory = Memory { taken_away: Some(asked.or(ours).unwrap_or_default()), ..Memory::default() };
+            let ours = ours.map_or_else(|| "it".to_owned(), |ours| knob.words(ours));
+            remembered.reason = match value(seen) {
+                Some(value) => {
+                    let value = knob.words(value);
+                    format!(
+                        "somebody else set {value} after the agent had set {ours}; left as it is until another value is asked for"
+                    )
+                }
+                None => format!("somebody else lifted the bound of {ours}; left as it is until another value is asked for"),
+            };
+            standing.reason.clone_from(&remembered.reason);
+            standing.done = Some(Done::GaveUp);
+        }
+        Step::PutBack => {
+            let original = entry.as_ref().expect("there is something to put back").original.clone();
+            match knob.put_back(&original) {
+                Ok(()) => {}
+                Err(SetError::Lost(lost)) => return Err(lost),
+                Err(error) => return failed(format!("the original cannot be put back: {error}; it is tried again")),
+            }
+            standing.value = match look_again(knob)? {
+                Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
+                    let (now, original) = (knob.words(now), knob.words(original.value().unwrap_or_default()));
+                    return failed(format!(
+                        "the original of {original} was put back, and the device says {now}; it is tried again"
+                    ));
+                }
+                now => now,
+            };
+            if let Err(reason) = save(&None) {
+                return failed(reason);
+            }
+            *entry = None;
+            remembered.memory = Memory { restored: true, ..Memory::default() };
+            standing.done = Some(Done::PutBack);
+        }
+        Step::Set(wanted) => {
+            let fresh = entry.is_none();
+            let mut next = entry.clone().unwrap_or_else(|| Entry { original: knob.original(), ours: Vec::new() });
+            next.ours.retain(|ours| *ours != wanted);
+            next.ours.push(wanted);
+            let recorded = Some(next);
+            if let Err(reason) = save(&recorded) {
+                return failed(format!("{reason}; nothing is changed without a record of the original"));
+            }
+            *entry = recorded;
+            match knob.set(wanted) {
+                Ok(()) => {}
+                Err(SetError::Lost(lost)) => return Err(lost),
+                Err(error) => {
+                    let unsupported = matches!(error, SetError::Unsupported { .. });
+                    if fresh {
+                        // Nothing was changed. A record that stays behind would be found to be the original and forgotten.
+                        *entry = None;
+                        if let Err(reason) = save(&None) {
+                            tracing::warn!(reason, "a record stays behind");
+                        }
+                    }
+                    let outcome = if unsupported { SettingOutcome::Refused } else { SettingOutcome::Failed };
+                    return Ok(Standing { outcome, reason: error.to_string(), done: None, value: value(seen) });
+                }
+            }
+            let recorded = entry.as_mut().expect("just put there");
+            let now = look_again(knob)?;
+            let kept = now.filter(|now| now.abs_diff(wanted) > tolerance);
+            if let Some(kept) = kept {
+                // Some devices round. What they make of our value is ours, too.
+                if Some(kept) != recorded.original.value() && !recorded.ours.contains(&kept) {
+                    recorded.ours.insert(0, kept);
+                    if let Err(reason) = save(entry) {
+                        return failed(reason);
+                    }
+                }
+                let (wanted, kept) = (knob.words(wanted), knob.words(kept));
+                return failed(format!("the device took {wanted} and says {kept}"));
+            }
+            if recorded.ours.len() > 1 {
+                recorded.ours = vec![wanted];
+                if let Err(reason) = save(entry) {
+                    return failed(reason);
+                }
+            }
+            remembered.memory = Memory { confirmed: true, ..Memory::default() };
+            standing.done = Some(Done::Set);
+            standing.value = now;
+        }
+    }
+    Ok(standing)
+}
+
+/// The value in force, where it can be seen.
+fn look_again<O>(knob: &mut dyn Knob<O>) -> Result<Option<u32>, Lost> {
+    match knob.see() {
+        Ok(Seen::Value(value)) => Ok(Some(value)),
+        Err(SetError::Lost(lost)) => Err(lost),
+        Ok(Seen::Hidden { .. }) | Err(_) => Ok(None),
+    }
+}

@@ -1,0 +1,184 @@
+//! What the agent says: its node's state, the newest only, and dead letters, bounded. By one thread; the log may be away.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use eadt_bus::{Outgoing, Producer, Record};
+use eadt_schemas::v1::{DeviceState, dead_letter_header};
+use eadt_schemas::{Envelope, EventType, Refusal, Topic};
+
+use crate::log::Log;
+use crate::metrics::AgentMetrics;
+
+/// Dead letters that wait; intents are few.
+const MAX_LETTERS: usize = 64;
+const AWAY: Duration = Duration::from_millis(500);
+const FLUSH: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    state: Option<DeviceState>,
+    letters: VecDeque<Outgoing>,
+    closed: Option<Instant>,
+}
+
+/// What waits for the log.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    prefix: String,
+    metrics: AgentMetrics,
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+fn headers(envelope: &Envelope) -> Vec<(Arc<str>, Bytes)> {
+    envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec()
+}
+
+impl Outbox {
+    pub fn new(prefix: &str, metrics: AgentMetrics) -> Self {
+        Self { prefix: prefix.to_owned(), metrics, waiting: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replaces a state that is still waiting.
+    pub fn state(&self, state: DeviceState) {
+        self.lock().state = Some(state);
+        self.changed.notify_all();
+    }
+
+    /// After this nothing comes; what waits is given so long.
+    pub fn close(&self, drain: Duration) {
+        self.lock().closed = Some(Instant::now() + drain);
+        self.changed.notify_all();
+    }
+
+    pub fn dead_letter(&self, record: &Record, refusal: &Refusal) {
+        let envelope = Envelope {
+            id: format!("{}/{}", record.at, record.offset),
+            source: "/agent".into(),
+            kind: EventType::DeadLetter,
+            time: record.stamp,
+            subject: record.at.topic.to_string(),
+        };
+        let mut headers = headers(&envelope);
+        let mut add = |name: &str, value: Bytes| headers.push((name.into(), value));
+        add(dead_letter_header::REASON, refusal.reason.name().into());
+        add(dead_letter_header::DETAIL, refusal.detail.clone().into());
+        if let Some(field) = refusal.field {
+            add(dead_letter_header::FIELD, field.into());
+        }
+        add(dead_letter_header::ORIGIN_TOPIC, record.at.topic.to_string().into());
+        add(dead_letter_header::ORIGIN_PARTITION, record.at.partition.to_string().into());
+        add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
+        add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
+        if let Some(key) = &record.key {
+            add(dead_letter_header::ORIGIN_KEY, Bytes::copy_from_slice(key));
+        }
+        add(dead_letter_header::REFUSED_BY, "agent".into());
+        let outgoing = Outgoing {
+            topic: format!("{}{}", self.prefix, Topic::DeadLetters).into(),
+            partition: None,
+            key: Some(Bytes::copy_from_slice(record.at.topic.as_bytes())),
+            value: record.value.as_deref().map(Bytes::copy_from_slice),
+            headers,
+        };
+        let mut waiting = self.lock();
+        if waiting.letters.len() >= MAX_LETTERS {
+            waiting.letters.pop_front();
+            self.metrics.unsaid("dead_letter");
+        }
+        waiting.letters.push_back(outgoing);
+        drop(waiting);
+        self.changed.notify_all();
+    }
+
+    /// Publishes until closed and empty, or until the time to drain is over.
+    pub fn run(&self, log: &Log, client: &str) {
+        let mut producer: Option<Box<dyn Producer>> = None;
+        loop {
+            let (state, letters, closed) = {
+                let waiting = self.lock();
+                let idle = |w: &mut Waiting| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
+                let mut waiting = self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner);
+                (waiting.state.take(), std::mem::take(&mut waiting.letters), waiting.closed)
+            };
+            if state.is_none() && letters.is_empty() {
+                return;
+            }
+            let mut unsent = letters.clone();
+            unsent.extend(state.as_ref().map(|state| self.event(state)));
+            if self.send(log, client, &mut producer, &mut unsent) {
+                continue;
+            }
+            if closed.is_some_and(|until| Instant::now() >= until) {
+                self.metrics.unsaid("state");
+                tracing::warn!("the log does not take the agent's last words");
+                return;
+            }
+            producer = None;
+            let mut waiting = self.lock();
+            // A newer state has the older one's place.
+            if waiting.state.is_none() {
+                waiting.state = state;
+            }
+            for letter in letters.into_iter().rev() {
+                waiting.letters.push_front(letter);
+            }
+            drop(self.changed.wait_timeout(waiting, AWAY).unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn event(&self, state: &DeviceState) -> Outgoing {
+        let envelope = Envelope {
+            id: format!("{}/{}", state.node, state.time.micros()),
+            source: "/agent".into(),
+            kind: EventType::DeviceState,
+            time: state.time,
+            subject: state.node.clone(),
+        };
+        Outgoing {
+            topic: format!("{}{}", self.prefix, Topic::DeviceStates).into(),
+            partition: None,
+            key: Some(Bytes::copy_from_slice(state.node.as_bytes())),
+            value: Some(serde_json::to_vec(state).expect("events are plain JSON").into()),
+            headers: headers(&envelope),
+        }
+    }
+
+    /// True once the log has them all.
+    fn send(&self, log: &Log, client: &str, producer: &mut Option<Box<dyn Producer>>, unsent: &mut VecDeque<Outgoing>) -> bool {
+        let mut try_it = || {
+            if producer.is_none() {
+                *producer = Some(log.bus()?.producer(client)?);
+            }
+            let producer = producer.as_mut().expect("just made");
+            let before = producer.counts();
+            let count = unsent.len() as u64;
+            for outgoing in unsent.drain(..) {
+                producer.send(outgoing)?;
+            }
+            let flushed = producer.flush(FLUSH)?;
+            Ok::<_, eadt_bus::BusError>(flushed && producer.counts().acknowledged - before.acknowledged == count)
+        };
+        match try_it() {
+            Ok(true) => {
+                self.metrics.states_sent.inc();
+                true
+            }
+            Ok(false) => {
+                tracing::warn!("the log did not acknowledge what the agent says; it is said again");
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the log does not take what the agent says; it is said again");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! What an operator writes ([`RawSettings`]) and what the agent runs on ([`Settings`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use config::{Config, Environment, File, FileFormat};
+use eadt_service::logs::LogFormat;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::gpu::Allowed;
+use crate::intents::Source;
+use crate::mps::{Daemon, default_pipe_directory};
+
+/// Settings as written in a file.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawSettings {
+    /// Where the log is.
+    pub bus: RawBus,
+    /// Names of the topics.
+    pub topics: RawTopics,
+    /// Log lines on standard error.
+    pub log: RawLog,
+    /// The operational endpoints.
+    pub http: RawHttp,
+    /// What the agent does.
+    pub agent: RawAgent,
+}
+
+/// Where the log is.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawBus {
+    /// Kafka bootstrap servers, `host:port` separated by commas. The variable `KAFKA_BROKERS` sets it, too.
+    pub brokers: String,
+    /// Further librdkafka properties, for example `security.protocol`.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Names of the topics.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawTopics {
+    /// Put before every topic name.
+    pub prefix: String,
+}
+
+impl Default for RawTopics {
+    fn default() -> Self {
+        Self { prefix: "eadt.".to_owned() }
+    }
+}
+
+/// Log lines on standard error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawLog {
+    /// `text` or `json`.
+    #[schemars(with = "String")]
+    pub format: LogFormat,
+    /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,eadt_bus=debug`.
+    pub filter: String,
+}
+
+impl Default for RawLog {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, filter: "info".to_owned() }
+    }
+}
+
+/// The operational endpoints.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawHttp {
+    /// Address of `/metrics`, `/healthz` and `/readyz`; port 0 takes a free one.
+    pub address: String,
+}
+
+impl Default for RawHttp {
+    fn default() -> Self {
+        Self { address: "127.0.0.1:9465".to_owned() }
+    }
+}
+
+/// What the agent does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawAgent {
+    /// Node whose intents it follows: in Kubernetes the node's name. Unset: the host's name.
+    pub node: Option<String>,
+    /// Folder of the original settings; it must outlive the process and the container.
+    pub state_dir: PathBuf,
+    /// A file that holds one intent, instead of the log: where there is no Kafka, or a batch system's prologue says what
+    /// to set. Without the file nothing is asked.
+    pub intents_file: Option<PathBuf>,
+    /// Whether power caps may be set on this node.
+    pub power_limits: bool,
+    /// Whether SM clocks may be bounded on this node. Locked clocks cannot be read: where another tool locks them, switch
+    /// this off, for the agent would put them back as unlocked.
+    pub clocks: bool,
+    /// GPUs that it may change, by NVML index. Unset: all.
+    pub gpus: Option<Vec<u32>>,
+    /// Path or name of the NVML library. Unset: the system's.
+    pub library_path: Option<PathBuf>,
+    /// Seconds between two looks at each device. 0.05 to 60.
+    pub check_seconds: f64,
+    /// A device that does not answer for this long is reported as stuck, in seconds. 0.1 to 60.
+    pub call_timeout_seconds: f64,
+    /// Seconds until a lost device is tried again. 0.1 to 3600.
+    pub retry_seconds: f64,
+    /// How long a stop waits until everything is put back, in seconds; below the time that the process is given. 0.1 to 600.
+    pub stop_seconds: f64,
+    /// MPS control daemons.
+    pub mps: RawMps,
+}
+
+impl Default for RawAgent {
+    fn default() -> Self {
+        Self {
+            node: None,
+            state_dir: PathBuf::from("/var/lib/eadt-agent"),
+            intents_file: None,
+            power_limits: true,
+            clocks: true,
+            gpus: None,
+            library_path: None,
+            check_seconds: 1.0,
+            call_timeout_seconds: 5.0,
+            retry_seconds: 10.0,
+            stop_seconds: 20.0,
+            mps: RawMps::default(),
+        }
+    }
+}
+
+/// MPS control daemons.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawMps {
+    /// Whether their default thread percentage may be changed on this node, where every tenant's policy allows it.
+    pub enabled: bool,
+    /// Pipe folders of the daemons, one each; NVIDIA's device plugin has `/run/nvidia/mps/RESOURCE/pipe`.
+    pub pipe_directories: Vec<PathBuf>,
+    /// NVIDIA's control program.
+    pub control_program: PathBuf,
+    /// How long one command to a daemon may take, in seconds. 0.1 to 60.
+    pub timeout_seconds: f64,
+}
+
+impl Default for RawMps {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            pipe_directories: vec![default_pipe_directory().to_owned()],
+            control_program: PathBuf::from("nvidia-cuda-mps-control"),
+            timeout_seconds: 5.0,
+        }
+    }
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    #[error("cannot read settings file={path:?}: {source}")]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("settings: {0}")]
+    Unusable(String),
+    #[error("setting {key}: {detail}")]
+    Invalid { key: &'static str, detail: String },
+}
+
+/// Checked settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    pub(crate) node: String,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) source: Source,
+    pub(crate) prefix: String,
+    pub(crate) allowed: Allowed,
+    pub(crate) gpus: Option<BTreeSet<u32>>,
+    pub(crate) library_path: Option<PathBuf>,
+    pub(crate) check: Duration,
+    pub(crate) call_timeout: Duration,
+    pub(crate) retry: Duration,
+    pub(crate) stop: Duration,
+    /// Empty where defaults may not be changed.
+    pub(crate) daemons: Vec<Daemon>,
+}
+
+/// The process environment, passed in so that tests need not change their own.
+pub type Variables = std::collections::HashMap<String, String>;
+
+/// Reads settings: defaults, then `file`, then `EADT_…` variables (`EADT_AGENT__NODE=node-1`), then `overrides`.
+pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
+    let unusable = |error: config::ConfigError| SettingsError::Unusable(error.to_string());
+    let mut builder = Config::builder();
+    if let Some(path) = file {
+        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+        builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+    }
+    if let Some(brokers) = variables.get("KAFKA_BROKERS") {
+        builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
+    }
+    // Tests of this project read EADT_TEST_… variables; they are no settings.
+    let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_");
+    let own = variables.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
+    let environment = Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true);
+    builder = builder.add_source(environment.source(Some(own)));
+    for (key, value) in overrides {
+        builder = builder.set_override(*key, value.clone()).map_err(unusable)?;
+    }
+    builder.build().and_then(Config::try_deserialize).map_err(unusable)
+}
+
+fn seconds(key: &'static str, value: f64, low: f64, high: f64) -> Result<Duration, SettingsError> {
+    if (low..=high).contains(&value) {
+        return Ok(Duration::from_secs_f64(value));
+    }
+    Err(SettingsError::Invalid { key, detail: format!("{value} is not between {low} and {high}") })
+}
+
+impl RawSettings {
+    /// Checks every value. `host` is used where no node is given.
+    pub fn validate(&self, host: &str) -> Result<Settings, SettingsError> {
+        let Self { agent, topics, .. } = self;
+        let node = agent.node.clone().unwrap_or_else(|| host.to_owned());
+        if node.is_empty() || node.len() > 253 || node.chars().any(char::is_control) {
+            let detail = format!("{node:?} is not a name of 1 to 253 bytes without control characters");
+            return Err(SettingsError::Invalid { key: "agent.node", detail });
+        }
+        if topics.prefix.len() > 100 || !topics.prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
+            let detail = format!("{:?} may hold letters, digits, '.', '_' and '-' only, at most 100", topics.prefix);
+            return Err(SettingsError::Invalid { key: "topics.prefix", detail });
+        }
+        let timeout = seconds("agent.mps.timeout_seconds", agent.mps.timeout_seconds, 0.1, 60.0)?;
+        let daemon = |pipe_directory: &PathBuf| Daemon {
+            program: agent.mps.control_program.clone(),
+            pipe_directory: pipe_directory.clone(),
+            timeout,
+        };
+        if agent.mps.enabled && agent.mps.pipe_directories.is_empty() {
+            let detail = "is empty: name the daemons' folders, or set agent.mps.enabled to false".to_owned();
+            return Err(SettingsError::Invalid { key: "agent.mps.pipe_directories", detail });
+        }
+        Ok(Settings {
+            node,
+            state_dir: agent.state_dir.clone(),
+            source: agent.intents_file.clone().map_or(Source::Log, Source::File),
+            prefix: topics.prefix.clone(),
+            allowed: Allowed { power: agent.power_limits, clocks: agent.clocks },
+            gpus: agent.gpus.clone().map(|gpus| gpus.into_iter().collect()),
+            library_path: agent.library_path.clone(),
+            check: seconds("agent.check_seconds", agent.check_seconds, 0.05, 60.0)?,
+            call_timeout: seconds("agent.call_timeout_seconds", agent.call_timeout_seconds, 0.1, 60.0)?,
+            retry: seconds("agent.retry_seconds", agent.retry_seconds, 0.1, 3600.0)?,
+            stop: seconds("agent.stop_seconds", agent.stop_seconds, 0.1, 600.0)?,
+            daemons: if agent.mps.enabled { agent.mps.pipe_directories.iter().map(daemon).collect() } else { Vec::new() },
+        })
+    }
+
+    /// Address of the operational endpoints.
+    pub fn address(&self) -> Result<SocketAddr, SettingsError> {
+        self.http.address.parse().map_err(|_| SettingsError::Invalid {
+            key: "http.address",
+            detail: format!("{:?} is not an address with a port, such as 127.0.0.1:9465", self.http.address),
+        })
+    }
+}
+
+/// This host's name as the kernel has it; `localhost` where that cannot be read.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("agent.toml");
+        std::fs::write(&path, text).unwrap();
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let raw = load(Some(&path), &variables, &[])?;
+        raw.address()?;
+        raw.validate("host")
+    }
+
+    #[test]
+    fn a_file_then_variables() {
+        let settings = read("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
+        assert_eq!((settings.node.as_str(), settings.allowed), ("b", Allowed { power: true, clocks: false }));
+        assert_eq!((read("", &[]).unwrap().node.as_str(), read("", &[]).unwrap().daemons.len()), ("host", 0));
+    }
+
+    #[test]
+    fn each_refusal_names_its_key() {
+        for (text, says) in [
+            ("[agent]\nchek_seconds = 1", "chek_seconds"),
+            ("[collector]\nx = 1", "collector"),
+            ("[agent]\ncheck_seconds = 0", "agent.check_seconds"),
+            ("[agent]\nnode = \"\"", "agent.node"),
+            ("[topics]\nprefix = \"a/b\"", "topics.prefix"),
+            ("[http]\naddress = \"here\"", "http.address"),
+            ("[agent.mps]\nenabled = true\npipe_directories = []", "agent.mps.pipe_directories"),
+            ("[agent", "settings"),
+        ] {
+            let error = read(text, &[]).unwrap_err().to_string();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+
+    fn leaves(value: &serde_json::Value, path: &str, into: &mut Vec<(String, String)>) {
+        match value {
+            serde_json::Value::Object(fields) if !fields.is_empty() => {
+                for (name, value) in fields {
+                    leaves(value, &if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, into);
+                }
+            }
+            serde_json::Value::Null => into.push((path.to_owned(), "unset".to_owned())),
+            other => into.push((path.to_owned(), format!("`{other}`"))),
+        }
+    }
+
+    /// The page tells every setting with its default.
+    #[test]
+    fn the_page_names_every_setting() {
+        let page = include_str!("../../../docs/agent.md");
+        let mut all = Vec::new();
+        leaves(&serde_json::to_value(RawSettings::default()).unwrap(), "", &mut all);
+        assert!(all.len() > 15);
+        for (key, default) in all {
+            let row = format!("| `{key}` | {default} |");
+            assert!(page.contains(&row), "docs/agent.md lacks the row {row}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! What the threads of devices share with the rest of the agent: the wish in force, and how each of them fares.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use eadt_schemas::EventTime;
+
+use crate::clock::Clock;
+use crate::wish::Wish;
+
+/// An accepted intent.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub wish: Arc<Wish>,
+    pub intent_time: EventTime,
+    pub decision_id: String,
+    /// By the clock on the wall, which the sender shares more or less.
+    pub until: EventTime,
+    /// By a clock that nobody sets.
+    pub until_instant: Instant,
+}
+
+#[derive(Debug, Default)]
+struct Order {
+    live: Option<Live>,
+    /// Grows with every change, so that waiting threads see it.
+    version: u64,
+    stopping: bool,
+}
+
+/// What all threads follow.
+#[derive(Debug)]
+pub(crate) struct Orders {
+    order: Mutex<Order>,
+    changed: Condvar,
+    clock: Arc<dyn Clock>,
+}
+
+/// What a thread is to do now.
+#[derive(Debug, Clone)]
+pub(crate) struct Now {
+    pub wish: Arc<Wish>,
+    /// Nothing is wished for any more, and this is the last step.
+    pub stopping: bool,
+    version: u64,
+}
+
+impl Orders {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { order: Mutex::default(), changed: Condvar::new(), clock }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Order> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Order)) {
+        let mut order = self.lock();
+        change(&mut order);
+        order.version += 1;
+        drop(order);
+        self.changed.notify_all();
+    }
+
+    /// Replaces the wish; `None`: nothing is asked.
+    pub fn set(&self, live: Option<Live>) {
+        self.change(|order| order.live = live);
+    }
+
+    pub fn stop(&self) {
+        self.change(|order| order.stopping = true);
+    }
+
+    fn still_live(&self, live: &Live) -> bool {
+        self.clock.now() < live.until && Instant::now() < live.until_instant
+    }
+
+    /// The intent in force; the dead man's switch: past its time there is none.
+    pub fn live(&self) -> Option<Live> {
+        let live = self.lock().live.clone();
+        live.filter(|live| self.still_live(live))
+    }
+
+    pub fn now(&self) -> Now {
+        let order = self.lock();
+        let live = order.live.as_ref().filter(|live| !order.stopping && self.still_live(live));
+        Now { wish: live.map(|live| live.wish.clone()).unwrap_or_default(), stopping: order.stopping, version: order.version }
+    }
+
+    /// Waits until there is something else to do than `now`, at most so long.
+    pub fn wait(&self, now: &Now, longest: Duration) {
+        let order = self.lock();
+        let left = order.live.as_ref().map_or(longest, |live| live.until_instant.saturating_duration_since(Instant::now()));
+        // Past its time a wish is over without anybody saying so.
+        let wait = if left.is_zero() { longest } else { longest.min(left) };
+        let waited = self.changed.wait_timeout_while(order, wait, |order| order.version == now.version);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// How one thread fares, seen from outside while it may hang in a call.
+#[derive(Debug)]
+pub(crate) struct Slot<R> {
+    state: Mutex<State<R>>,
+}
+
+#[derive(Debug)]
+struct State<R> {
+    name: String,
+    busy: Option<Instant>,
+    stuck: bool,
+    /// Why the device is not to be had now.
+    lost: Option<String>,
+    report: Option<R>,
+    ended: bool,
+}
+
+/// A look at a slot.
+#[derive(Debug, Clone)]
+pub(crate) struct Look<R> {
+    pub name: String,
+    pub report: Option<R>,
+    /// Why nothing newer is known.
+    pub trouble: Option<String>,
+    pub ended: bool,
+}
+
+impl<R: Clone> Slot<R> {
+    pub fn new(name: String) -> Self {
+        let state = State { name, busy: None, stuck: false, lost: None, report: None, ended: false };
+        Self { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn rename(&self, name: &str) -> String {
+        std::mem::replace(&mut self.lock().name, name.to_owned())
+    }
+
+    pub fn begin(&self) {
+        self.lock().busy = Some(Instant::now());
+    }
+
+    /// True where the call had been reported as stuck.
+    pub fn end(&self) -> bool {
+        let mut state = self.lock();
+        state.busy = None;
+        std::mem::take(&mut state.stuck)
+    }
+
+    pub fn report(&self, report: R) {
+        let mut state = self.lock();
+        state.report = Some(report);
+        state.lost = None;
+    }
+
+    pub fn lost(&self, reason: String) {
+        self.lock().lost = Some(reason);
+    }
+
+    pub fn ended(&self) {
+        self.lock().ended = true;
+    }
+
+    /// Looks whether a call hangs; true the first time that it is seen to.
+    pub fn watch(&self, timeout: Duration) -> bool {
+        let mut state = self.lock();
+        let hangs = state.busy.is_some_and(|since| since.elapsed() >= timeout);
+        hangs && !std::mem::replace(&mut state.stuck, true)
+    }
+
+    pub fn look(&self) -> Look<R> {
+        let state = self.lock();
+        let stuck = state.stuck.then(|| "the device does not answer".to_owned());
+        Look {
+            name: state.name.clone(),
+            report: state.report.clone(),
+            trouble: stuck.or_else(|| state.lost.clone()),
+            ended: state.ended,
+        }
+    }
+}
