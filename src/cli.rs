@@ -39,8 +39,8 @@ pub enum Command {
     },
     /// Compute windows, decide, validate.
     Processor,
-    /// Apply decisions; until a Kubernetes backend is configured, to the simulated cluster, which runs inside.
-    Actuator(Simulation),
+    /// Apply decisions: to Kubernetes, or to a simulated cluster that runs inside.
+    Actuator(Actuator),
     /// Write every topic to Parquet.
     Archiver,
     /// Learn models from the archive and publish those that tell unseen data better.
@@ -48,12 +48,17 @@ pub enum Command {
     /// Work on an archive.
     #[command(subcommand)]
     Archive(Archive),
+    /// Ask an archive or a data set in SQL.
+    Sql(Sql),
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(Dataset),
     /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
     #[command(subcommand)]
     Policy(Policy),
+    /// How to share a GPU: predict and choose partitions of its SMs.
+    #[command(subcommand)]
+    Partition(crate::commands::partition::Partition),
     /// Create or check the topics.
     #[command(subcommand)]
     Topics(Topics),
@@ -74,6 +79,15 @@ pub enum Command {
     Metrics,
     /// Print a completion script.
     Completions { shell: clap_complete::Shell },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Actuator {
+    /// Change the workloads of this context's cluster; without a name, of the current context, or of the cluster it runs in.
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
+    pub kubernetes: Option<String>,
+    #[command(flatten)]
+    pub simulation: Simulation,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -99,6 +113,10 @@ pub struct Up {
     /// Where GPU telemetry comes from.
     #[arg(long, value_enum, default_value_t = Gpus::Simulated)]
     pub gpus: Gpus,
+    /// Change the workloads of this context's cluster (without a name: of the current context), with simulated GPUs under them
+    /// whose power follows what really runs there; `--speed` is 1 then.
+    #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
+    pub kubernetes: Option<String>,
     /// Controller that decides [default: matrix].
     #[arg(long)]
     pub controller: Option<String>,
@@ -146,6 +164,34 @@ pub struct Optimizer {
     pub json: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct Sql {
+    /// Data folder, archive or data set.
+    pub path: PathBuf,
+    /// The query; `show tables` says what there is.
+    #[arg(required_unless_present = "file")]
+    pub query: Option<String>,
+    /// Read the query from a file.
+    #[arg(long, value_name = "FILE", conflicts_with = "query")]
+    pub file: Option<PathBuf>,
+    /// Form of the answer.
+    #[arg(long, value_enum, default_value_t = SqlFormat::Text, conflicts_with = "json")]
+    pub format: SqlFormat,
+    /// As `--format json`.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SqlFormat {
+    /// A table with borders.
+    Text,
+    /// An array of objects.
+    Json,
+    /// Comma-separated, with a header.
+    Csv,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Dataset {
     /// Join windows, decisions and what came of them into Parquet tables with a datasheet.
@@ -180,6 +226,15 @@ pub enum Topics {
         /// Print the list as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Print the topics as they should be; asks no log.
+    Desired {
+        /// Print them as JSON.
+        #[arg(long, conflicts_with = "strimzi")]
+        json: bool,
+        /// Print them as KafkaTopic objects for Strimzi's topic operator, of this Kafka cluster.
+        #[arg(long, value_name = "CLUSTER")]
+        strimzi: Option<String>,
     },
 }
 

@@ -109,7 +109,12 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
+        Command::Sql(args) => commands::sql::run(&args),
         Command::Dataset(command) => commands::dataset::run(&command),
+        Command::Topics(cli::Topics::Desired { json, strimzi }) => {
+            commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
+        }
+        Command::Partition(command) => commands::partition::run(&command),
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),

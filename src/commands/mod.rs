@@ -4,12 +4,14 @@ pub mod archive;
 pub mod dataset;
 pub mod import;
 pub mod metrics;
+pub mod partition;
 pub mod optimizer;
 pub mod policy;
 pub mod publish;
 pub mod record;
 pub mod replay;
 pub mod report;
+pub mod sql;
 pub mod tail;
 pub mod topics;
 

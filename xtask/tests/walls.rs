@@ -140,6 +140,7 @@ fn one_crate_knows_each_outside_thing() {
         ("redb", "eadt-bus"),
         ("nvml-wrapper", "eadt-nvml"),
         ("arrow", "eadt-lake"),
+        ("datafusion", "eadt-sql"),
         ("parquet", "eadt-lake"),
     ] {
         let users = workspace.users(package);
@@ -158,7 +159,10 @@ fn only_the_node_agent_can_change_a_gpu() {
     let workspace = workspace();
     let users = workspace.users_with_feature("eadt-nvml", "set");
     // Its own tests, too.
-    assert!(users.is_subset(&BTreeSet::from(["eadt-agent", "eadt-nvml"])), "{users:?} turn on the feature that changes settings of GPUs");
+    assert!(
+        users.is_subset(&BTreeSet::from(["eadt-agent", "eadt-nvml"])),
+        "{users:?} turn on the feature that changes settings of GPUs"
+    );
     assert!(workspace.users("eadt-nvml").contains("eadt-collector"), "the wall is checked against what is really there");
 }
 
@@ -214,7 +218,9 @@ fn clippys_bans_hold_in_the_pure_crates_too() {
     };
     let list = |table: &toml::Table, key: &str| table[key].as_array().unwrap().clone();
     let everywhere = load("clippy.toml");
-    for pure in ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "crates/partition", "schemas"] {
+    for pure in
+        ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "crates/partition", "schemas"]
+    {
         // Clippy reads the nearest file only.
         let own = load(&format!("{pure}/clippy.toml"));
         for key in ["disallowed-methods", "doc-valid-idents"] {

@@ -23,7 +23,9 @@ use eadt_lake::{Archive, LakeError};
 /// A query that has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum SqlError {
-    #[error("{place} holds neither an archive nor a data set: name a data folder, an archive or the output of `eadt dataset build`")]
+    #[error(
+        "{place} holds neither an archive nor a data set: name a data folder, an archive or the output of `eadt dataset build`"
+    )]
     Nothing { place: String },
     #[error(transparent)]
     Lake(#[from] LakeError),
@@ -92,7 +94,8 @@ async fn register(context: &SessionContext, place: &Path) -> Result<Vec<String>,
             options = options.with_table_partition_cols(vec![("date".to_owned(), DataType::Utf8)]);
         }
         // Files of older versions lack newer columns: the schemas of all are merged.
-        let config = ListingTableConfig::new(url).with_listing_options(options).infer_schema(&context.state()).await.map_err(failed)?;
+        let config =
+            ListingTableConfig::new(url).with_listing_options(options).infer_schema(&context.state()).await.map_err(failed)?;
         let table = ListingTable::try_new(config).map_err(failed)?;
         context.register_table(name.as_str(), Arc::new(table)).map_err(failed)?;
     }
