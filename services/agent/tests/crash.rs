@@ -1,0 +1,181 @@
+//! The program itself, killed at any point: after the next start everything is as it was.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use eadt_nvml::fake::{FakeLibrary, FakeSettings};
+use support::FakeMps;
+
+struct Setup {
+    fake: FakeLibrary,
+    mps: FakeMps,
+    folder: tempfile::TempDir,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let setup = Self { fake: FakeLibrary::new(""), mps: FakeMps::new("100.0"), folder: tempfile::tempdir().unwrap() };
+        let text = format!(
+            "[log]\nfilter = \"warn\"\n[http]\naddress = \"127.0.0.1:0\"\n[agent]\nnode = \"n\"\nstate_dir = '{}'\n\
+             intents_file = '{}'\nlibrary_path = '{}'\ncheck_seconds = 0.05\n[agent.mps]\nenabled = true\n\
+             pipe_directories = ['{}']\ncontrol_program = '{}'\n",
+            setup.path("state").display(),
+            setup.path("wish.json").display(),
+            setup.fake.library().display(),
+            setup.mps.pipe_directory().display(),
+            setup.mps.program().display(),
+        );
+        std::fs::write(setup.path("agent.toml"), text).unwrap();
+        setup
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn agent(&self, command: &str) -> Command {
+        let mut agent = Command::new(env!("CARGO_BIN_EXE_eadt-agent"));
+        agent.args(["--config".as_ref(), self.path("agent.toml").as_os_str(), command.as_ref()]);
+        agent.env_remove("KAFKA_BROKERS").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        agent
+    }
+
+    fn wish(&self, watts: u32, mhz: u32, percent: u32) {
+        let tenants = "[{\"workload\": \"n/a\", \"allows_default_change\": true}]";
+        let text = format!(
+            "{{\"devices\": [{{\"power_limit_watts\": {watts}, \"sm_clock_mhz\": {mhz}}}], \"time_to_live_seconds\": 600, \
+             \"mps_default_thread_percentage\": {percent}, \"mps_tenants\": {tenants}}}"
+        );
+        std::fs::write(self.path("next.json"), text).unwrap();
+        std::fs::rename(self.path("next.json"), self.path("wish.json")).unwrap();
+    }
+
+    fn as_before(&self) -> bool {
+        (0..4).all(|gpu| self.fake.settings(gpu) == before(gpu)) && self.mps.default().parse() == Ok(100.0)
+    }
+
+    fn records(&self) -> usize {
+        std::fs::read_dir(self.path("state")).unwrap().filter(|file| is_record(&file.as_ref().unwrap().path())).count()
+    }
+}
+
+fn is_record(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "json")
+}
+
+/// What each GPU is set to by its owner: not all are at their defaults.
+fn before(gpu: u32) -> FakeSettings {
+    FakeSettings { power_milliwatts: 700_000 - 12_345 * gpu, ..FakeSettings::default() }
+}
+
+fn kill(agent: &mut Child) {
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+}
+
+fn wait(agent: &mut Child, longest: Duration) -> Option<std::process::ExitStatus> {
+    let deadline = Instant::now() + longest;
+    loop {
+        if let Some(status) = agent.try_wait().unwrap() {
+            return Some(status);
+        }
+        if Instant::now() >= deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn killed_at_any_point_a_hundred_times_everything_is_as_it_was() {
+    let setup = Setup::new();
+    (0..4).for_each(|gpu| setup.fake.change(gpu, before(gpu)));
+    let (mut killed_at_calls, mut with_records) = (0, 0);
+    for round in 0..100_u64 {
+        setup.wish(300 + (round % 5) as u32 * 10, 1410, 50);
+        // Half of the rounds die at a given call of a setting, before or after it is done; the others after some time.
+        let at_call = round % 2 == 0;
+        setup.fake.set(&if at_call { format!("9 kill_at {}\n", 1 + (round / 2) % 16) } else { String::new() });
+        let mut agent = setup.agent("run").spawn().unwrap();
+        if at_call {
+            killed_at_calls += usize::from(wait(&mut agent, Duration::from_secs(20)).is_some());
+        } else {
+            // Any time from the start until everything is held.
+            std::thread::sleep(Duration::from_micros(1_000 + round * round * 37 % 150_000));
+        }
+        if agent.try_wait().unwrap().is_none() {
+            kill(&mut agent);
+        }
+        setup.fake.set("");
+        with_records += usize::from(setup.path("state").exists() && setup.records() > 0);
+        if round % 4 < 3 {
+            let output = setup.agent("restore").output().unwrap();
+            assert!(output.status.success(), "round {round}: {}", String::from_utf8_lossy(&output.stderr));
+        } else {
+            // The service itself, with nothing to follow.
+            std::fs::remove_file(setup.path("wish.json")).unwrap();
+            let mut agent = setup.agent("run").spawn().unwrap();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while !(setup.as_before() && setup.path("state").exists() && setup.records() == 0) {
+                assert!(Instant::now() < deadline, "round {round}: not put back by a start");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            kill(&mut agent);
+        }
+        assert!(
+            setup.as_before(),
+            "round {round}: {:?}, MPS {}",
+            (0..4).map(|gpu| setup.fake.settings(gpu)).collect::<Vec<_>>(),
+            setup.mps.default()
+        );
+        assert_eq!(setup.records(), 0, "round {round}");
+    }
+    assert!(killed_at_calls >= 45, "{killed_at_calls} rounds died at a call of a setting");
+    assert!(with_records >= 45, "{with_records} rounds left something to put back");
+}
+
+#[test]
+fn sigterm_puts_back_and_ends_well() {
+    let setup = Setup::new();
+    setup.wish(300, 1410, 50);
+    let mut agent = setup.agent("run").spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let held = FakeSettings { power_milliwatts: 300_000, lock_mhz: 1410, ..FakeSettings::default() };
+    while !((0..4).all(|gpu| setup.fake.settings(gpu) == held) && setup.mps.default() == "50") {
+        assert!(Instant::now() < deadline && agent.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let shown = setup.agent("show").output().unwrap();
+    let text = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.status.success() && text.lines().count() == 9, "four GPUs and five records: {text}");
+    let second = setup.agent("restore").output().unwrap();
+    let complaint = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(!second.status.success() && complaint.contains("another agent has the state folder: stop it first"), "{complaint}");
+    let pid = rustix::process::Pid::from_child(&agent);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let status = wait(&mut agent, Duration::from_secs(30)).expect("it ends");
+    assert!(status.success(), "{status:?}");
+    assert!((0..4).all(|gpu| setup.fake.settings(gpu) == FakeSettings::default()));
+    assert_eq!((setup.mps.default().as_str(), setup.records()), ("100", 0));
+}
+
+#[test]
+fn mistakes_say_what_to_do() {
+    let setup = Setup::new();
+    let run = |variable: &str, value: &str| {
+        let output = setup.agent("run").env(variable, value).output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = run("EADT_AGENT__LIBRARY_PATH", "/nowhere/libnvidia-ml.so");
+    assert!(said.contains("install the NVIDIA driver"), "{said}");
+    let said = run("EADT_AGENT__CHEK_SECONDS", "1");
+    assert!(said.contains("chek_seconds"), "{said}");
+    let mut bare = Command::new(env!("CARGO_BIN_EXE_eadt-agent"));
+    let output = bare.env_remove("KAFKA_BROKERS").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("nothing to follow: give --kafka BROKERS"), "{said}");
+}

@@ -1,0 +1,187 @@
+//! What the tests of this crate share: an agent on the fake library, and a fake MPS control program.
+#![allow(dead_code)] // Not every suite needs all of it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary, run};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partition_for_key, topics};
+use eadt_nvml::fake::FakeLibrary;
+use eadt_schemas::v1::{DeviceIntent, DeviceState};
+use eadt_schemas::{EventTime, Topic, decode};
+use eadt_service::{Health, Metrics, Shutdown};
+
+pub const NODE: &str = "node-1";
+const PARTITIONS: i32 = 2;
+
+/// A log in a folder, with all topics.
+pub fn log(folder: &Path) -> Arc<dyn Bus> {
+    let bus = EmbeddedLog::open(folder, EmbeddedOptions::default()).unwrap();
+    for spec in topics::desired("eadt.", PARTITIONS, 1) {
+        bus.create_topic(&spec).unwrap();
+    }
+    Arc::new(bus)
+}
+
+/// An intent of now.
+pub fn intent(time_to_live_seconds: f64) -> DeviceIntent {
+    use eadt_agent::clock::{Clock, SystemClock};
+    DeviceIntent {
+        time: SystemClock.now(),
+        node: NODE.into(),
+        decision_id: "d-1".into(),
+        time_to_live_seconds,
+        devices: Some(Vec::new()),
+        ..DeviceIntent::default()
+    }
+}
+
+/// Appends any value for any node.
+pub fn publish_raw(bus: &dyn Bus, node: &str, value: Option<Vec<u8>>) {
+    let mut producer = bus.producer("test").unwrap();
+    let key = Some(node.as_bytes().to_vec().into());
+    let topic = format!("eadt.{}", Topic::DeviceIntents).into();
+    producer.send(Outgoing { topic, partition: None, key, value: value.map(Into::into), headers: Vec::new() }).unwrap();
+    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+}
+
+pub fn publish(bus: &dyn Bus, intent: &DeviceIntent) {
+    publish_raw(bus, &intent.node, Some(serde_json::to_vec(intent).unwrap()));
+}
+
+/// Everything in the partition of `key`.
+pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::Record> {
+    let topic: Arc<str> = format!("eadt.{topic}").into();
+    let at = TopicPartition::new(topic, partition_for_key(key.as_bytes(), PARTITIONS));
+    let mut reader = bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let (mut polled, mut records) = (Vec::new(), Vec::new());
+    loop {
+        reader.poll(1000, Duration::from_secs(5), &mut polled).unwrap();
+        for item in polled.drain(..) {
+            match item {
+                Polled::Record(record) => records.push(record),
+                Polled::End { .. } => return records,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What the agent said, oldest first.
+pub fn states(bus: &dyn Bus) -> Vec<DeviceState> {
+    let records = read(bus, Topic::DeviceStates, NODE).into_iter();
+    records.map(|record| decode(record.value.as_deref().unwrap()).unwrap()).collect()
+}
+
+/// Settings of an agent that looks often.
+pub fn settings(fake: &FakeLibrary, state_dir: &Path) -> RawSettings {
+    let mut raw = RawSettings::default();
+    raw.agent.node = Some(NODE.into());
+    state_dir.clone_into(&mut raw.agent.state_dir);
+    raw.agent.library_path = Some(fake.library());
+    raw.agent.check_seconds = 0.05;
+    raw.agent.call_timeout_seconds = 0.5;
+    raw.agent.retry_seconds = 0.1;
+    raw.agent.stop_seconds = 2.0;
+    raw
+}
+
+/// An agent that runs in this process.
+pub struct Running {
+    pub metrics: Metrics,
+    pub health: Health,
+    shutdown: Shutdown,
+    task: tokio::task::JoinHandle<Result<Summary, AgentError>>,
+}
+
+/// Starts an agent on this log, or on none.
+pub fn start(raw: &RawSettings, bus: Option<Arc<dyn Bus>>) -> Running {
+    let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
+    let log = bus.map(|bus| Log::new(move || Ok(bus.clone())));
+    let environment = Environment::new(log, metrics.clone(), health.clone(), shutdown.clone());
+    let settings = raw.validate("host").unwrap();
+    Running { metrics, health, shutdown, task: tokio::spawn(run(settings, environment)) }
+}
+
+impl Running {
+    pub async fn stop(self) -> Result<Summary, AgentError> {
+        self.shutdown.cancel();
+        self.task.await.expect("no panic")
+    }
+
+    /// Waits for its own end.
+    pub async fn ended(self) -> Result<Summary, AgentError> {
+        self.task.await.expect("no panic")
+    }
+
+    /// The value of one line of the metrics.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        self.metrics.text().lines().find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
+    }
+
+    pub async fn until(&self, what: &str, condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !condition() {
+            assert!(Instant::now() < deadline, "not within 30 s: {what}\n{}", self.metrics.text());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A control program as NVIDIA's, whose daemons keep their default in a file of their pipe folder.
+pub struct FakeMps {
+    pub folder: tempfile::TempDir,
+}
+
+impl FakeMps {
+    pub fn new(default: &str) -> Self {
+        let fake = Self { folder: tempfile::tempdir().unwrap() };
+        std::fs::create_dir(fake.pipe_directory()).unwrap();
+        std::fs::write(fake.pipe_directory().join("control"), "").unwrap();
+        fake.change(default);
+        let script = "#!/bin/sh\n\
+            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/hang\" ] && sleep 60\n\
+            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/default\" ] || { echo 'Cannot find MPS control daemon process'; exit 1; }\n\
+            read -r command value\n\
+            case $command in\n\
+            get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            set_default_active_thread_percentage) echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            *) echo \"unknown command $command\"; exit 1;;\n\
+            esac\n";
+        std::fs::write(fake.program(), script).unwrap();
+        std::fs::set_permissions(fake.program(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        fake
+    }
+
+    pub fn pipe_directory(&self) -> PathBuf {
+        self.folder.path().join("pipe")
+    }
+
+    pub fn program(&self) -> PathBuf {
+        self.folder.path().join("nvidia-cuda-mps-control")
+    }
+
+    pub fn default(&self) -> String {
+        std::fs::read_to_string(self.pipe_directory().join("default")).unwrap().trim().to_owned()
+    }
+
+    /// As somebody else would.
+    pub fn change(&self, default: &str) {
+        std::fs::write(self.pipe_directory().join("default"), format!("{default}\n")).unwrap();
+    }
+
+    pub fn allow(&self, raw: &mut RawSettings) {
+        raw.agent.mps.enabled = true;
+        raw.agent.mps.pipe_directories = vec![self.pipe_directory()];
+        raw.agent.mps.control_program = self.program();
+        raw.agent.mps.timeout_seconds = 5.0;
+    }
+}
+
+/// Earlier by so many seconds.
+pub fn earlier(time: EventTime, seconds: f64) -> EventTime {
+    EventTime::from_micros(time.micros() - (seconds * 1e6) as i64)
+}
