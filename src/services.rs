@@ -4,16 +4,19 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use eadt_actuator::Service as Actuator;
+use eadt_actuator::metrics::ActuatorMetrics;
 use eadt_archiver::{Clock, Service as Archiver};
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
+use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, Service as Processor};
+use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{OnFailure, on_signals};
 use eadt_service::{Health, Metrics, Shutdown, Supervisor, http};
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
-use crate::cli::Simulation;
+use crate::cli;
 use crate::settings::Settings;
 use crate::up;
 
@@ -22,7 +25,7 @@ use crate::up;
 pub enum Single {
     Collector,
     Processor,
-    Actuator(Simulation),
+    Actuator(cli::Actuator),
     Archiver,
     Optimizer,
 }
@@ -43,7 +46,12 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         Single::Processor => {
             spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
-        Single::Actuator(flags) => {
+        Single::Actuator(cli::Actuator { kubernetes: Some(context), .. }) => {
+            let clock: eadt_kubernetes::Clock = Arc::new(up::wall_clock);
+            let cluster = connect(&settings, &context, Origin::Measured, clock).await?;
+            spawn_leading(&mut tasks, &settings, &bus, &cluster, &shutdown, &metrics, &health);
+        }
+        Single::Actuator(cli::Actuator { simulation: flags, .. }) => {
             up::simulate(&mut settings, &flags)?;
             let clock = SimClock::new(settings.simulator.start);
             let cluster = up::spawn_simulator(&mut tasks, &settings, clock, &bus, &shutdown, &metrics, &health)?;
@@ -85,6 +93,88 @@ pub fn spawn_collector(
     let environment = Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
     tasks.spawn("collector", OnFailure::Fatal, async move { eadt_collector::run(collector, environment).await.map(drop) });
     Ok(())
+}
+
+/// The cluster of a context; empty: the settings' own, the current one, or the one that this process runs in.
+pub async fn connect(
+    settings: &Settings,
+    context: &str,
+    origin: Origin,
+    clock: eadt_kubernetes::Clock,
+) -> anyhow::Result<KubernetesCluster> {
+    settings.kubernetes.check().map_err(anyhow::Error::msg)?;
+    let context = Some(context).filter(|context| !context.is_empty()).or(settings.kubernetes.context.as_deref());
+    let client = eadt_kubernetes::client(context).await?;
+    Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
+}
+
+/// The actuator on Kubernetes: stands by until it leads, and again once it no longer does.
+pub fn spawn_leading(
+    tasks: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    cluster: &KubernetesCluster,
+    shutdown: &Shutdown,
+    metrics: &Metrics,
+    health: &Health,
+) {
+    let (settings, bus, cluster, shutdown) = (settings.actuator.clone(), bus.clone(), cluster.clone(), shutdown.clone());
+    let own = Arc::new(ActuatorMetrics::new(metrics));
+    let (metrics, ready) = (metrics.clone(), health.part("actuator"));
+    // Who stands by is ready to: it is not its turn yet.
+    ready.set(true);
+    tasks.spawn("actuator", OnFailure::Fatal, async move {
+        let given_up = Shutdown::new();
+        let election = cluster.run(given_up.cancelled());
+        let acting = async {
+            let mut leading = cluster.leading();
+            loop {
+                tokio::select! {
+                    () = shutdown.cancelled() => return Ok(()),
+                    () = until(&mut leading, true) => {}
+                }
+                let stop = shutdown.child_token();
+                let service = Actuator {
+                    settings: settings.clone(),
+                    bus: bus.clone(),
+                    cluster: Arc::new(cluster.clone()),
+                    shutdown: stop.clone(),
+                    metrics: metrics.clone(),
+                    ready: ready.clone(),
+                };
+                let own = own.clone();
+                let mut run = tokio::task::spawn_blocking(move || eadt_actuator::run_with(&service, &own));
+                tokio::select! {
+                    ended = &mut run => {
+                        ended??;
+                        if shutdown.is_cancelled() {
+                            return Ok(());
+                        }
+                    }
+                    () = until(&mut leading, false) => {
+                        tracing::warn!("another actuator may lead: standing by");
+                        stop.cancel();
+                        run.await??;
+                    }
+                }
+            }
+        };
+        tokio::pin!(election, acting);
+        tokio::select! {
+            result = &mut acting => {
+                given_up.cancel();
+                election.await;
+                result
+            }
+            () = &mut election => Err(anyhow::anyhow!("the connection to Kubernetes ended by itself")),
+        }
+    });
+}
+
+/// Waits until this process leads, or no longer does.
+async fn until(leading: &mut tokio::sync::watch::Receiver<bool>, leads: bool) {
+    // The sender lives as long as the cluster, of which this task holds a clone.
+    drop(leading.wait_for(|now| *now == leads).await.map(drop));
 }
 
 pub fn spawn_actuator(

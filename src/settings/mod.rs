@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use reference::markdown as reference_markdown;
+pub use unknown::resolve;
 
 /// Variables start with this; `__` separates levels: `EADT_PROCESSOR__WINDOW_SECONDS=30`.
 pub const ENV_PREFIX: &str = "EADT";
@@ -34,6 +35,8 @@ pub struct Settings {
     pub processor: eadt_processor::Settings,
     /// Applying decisions.
     pub actuator: eadt_actuator::Settings,
+    /// Kubernetes, where decisions are applied to it.
+    pub kubernetes: eadt_kubernetes::Settings,
     /// Parquet.
     pub archiver: eadt_archiver::Settings,
     /// Learning models from the archive.

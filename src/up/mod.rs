@@ -19,9 +19,10 @@ use eadt_core::controller::ControllerName;
 use eadt_processor::{HeartbeatClock, Limit};
 use eadt_report::Form;
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Origin;
 use eadt_service::supervise::OnFailure;
 use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor, http};
-use eadt_simulator_service::{Driver, SimClock, SimulatedCluster};
+use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
 use crate::services;
@@ -29,16 +30,14 @@ use crate::settings::Settings;
 
 /// A controller by its name on the command line.
 pub fn parse_controller(name: &str) -> anyhow::Result<ControllerName> {
-    serde_json::from_value(serde_json::Value::String(name.to_owned()))
-        .map_err(|_| anyhow::anyhow!("unknown controller={name}; known: matrix, matrix-literal"))
+    Ok(name.parse()?)
 }
 
 /// Takes the flags of the simulation into its settings.
 pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<()> {
     let simulator = &mut settings.simulator;
     if let Some(path) = &flags.scenario {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
-        simulator.scenario = toml::from_str(&text).with_context(|| format!("scenario {} is not valid", path.display()))?;
+        simulator.scenario = crate::scenario::load(path)?;
     }
     simulator.adopt = flags.seed.is_none() && flags.scenario.is_none();
     if let Some(seed) = flags.seed {
@@ -65,6 +64,16 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let simulated = args.gpus == Gpus::Simulated;
     if let Some(name) = &args.controller {
         settings.processor.controller = parse_controller(name)?;
+    }
+    if args.kubernetes.is_some() {
+        if !simulated {
+            bail!(
+                "--kubernetes runs simulated GPUs under the cluster's workloads; for real ones run eadt collector and eadt actuator --kubernetes"
+            );
+        }
+        // The cluster is real, and so is its time.
+        settings.simulator.start = wall_clock();
+        settings.simulator.speed = Speed::Times(1.0);
     }
     let clock = SimClock::new(settings.simulator.start);
     let (source, maintenance_clock) = (clock.source(), clock.source());
@@ -100,7 +109,17 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     tracing::info!(address = %bound, "metrics and health");
     keepers.spawn("http", OnFailure::Report, server);
 
-    if simulated {
+    if let Some(context) = &args.kubernetes {
+        let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
+        services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
+        let follower = eadt_simulator_service::Follower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
+        let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
+        sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
+            let ended = follower.run(&*bus, &stop, &metrics, &ready);
+            stop.cancel();
+            ended
+        });
+    } else if simulated {
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {

@@ -2,8 +2,14 @@
 
 mod actuator;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use actuator::{Rig, energy_policy, environment, layout, training};
-use eadt_schemas::v1::{Action, Outcome};
+use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_kubernetes::KubernetesCluster;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Decision, Outcome};
 use serde_json::json;
 
 /// A job that is enforced, and its actuator.
@@ -138,4 +144,145 @@ fn a_pause_holds_at_the_next_step() {
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
     rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+}
+
+#[test]
+fn an_autoscaler_on_the_same_object_is_not_fought_either() {
+    let rig = enforced("autoscaler");
+    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.kubectl(&["scale", "statefulset", "llm-training", "--replicas=7"]);
+    rig.eventually("what it made is not understood", || {
+        (rig.condition("llm", "Ready") == "False WorkloadNotUnderstood").then_some(())
+    });
+    let present = rig.eventually("it is only observed", || {
+        rig.published().filter(|workload| workload.mode == eadt_schemas::v1::UpdateMode::Observe)
+    });
+    let mut decision = rig.decision("d-2", Action::Decrease, layout(6, 30, 2));
+    decision.from = present.layout;
+    rig.decide(&decision);
+    rig.outcome("d-2", Outcome::Refused);
+    assert_eq!(rig.set("llm-training")["spec"]["replicas"], 7);
+}
+
+#[test]
+fn decisions_that_are_stale_expired_or_for_another_layout_change_nothing() {
+    let rig = enforced("stale");
+    let first = rig.decision("d-1", Action::Decrease, layout(6, 40, 2));
+    let mut expired = rig.decision("d-2", Action::Decrease, layout(6, 40, 2));
+    expired.expires = expired.time.plus_seconds(-1.0);
+    rig.decide(&expired);
+    assert!(rig.outcome("d-2", Outcome::Refused).reason.contains("expired"));
+    rig.decide(&first);
+    rig.outcome("d-1", Outcome::Ready);
+    rig.ready_with(&layout(6, 40, 2));
+    let generation = rig.set("llm-training")["metadata"]["generation"].clone();
+    // Seen again, made for the generation before, and older than the last one.
+    rig.decide(&first);
+    let mut stale = rig.decision("d-3", Action::Decrease, layout(6, 30, 2));
+    stale.generation = stale.generation.map(|generation| generation - 1);
+    rig.decide(&stale);
+    assert!(rig.outcome("d-3", Outcome::Refused).reason.contains("generation"));
+    let mut older = rig.decision("d-4", Action::Decrease, layout(6, 30, 2));
+    older.time = first.time.plus_seconds(-1.0);
+    rig.decide(&older);
+    assert!(rig.outcome("d-4", Outcome::Refused).reason.contains("not newer"));
+    assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::Ready]);
+}
+
+/// A cluster whose actuator dies right after a change was written.
+#[derive(Debug)]
+struct Deadly {
+    inner: KubernetesCluster,
+    deaths: AtomicUsize,
+}
+
+impl Cluster for Deadly {
+    fn now(&self) -> EventTime {
+        self.inner.now()
+    }
+    fn revision(&self) -> u64 {
+        self.inner.revision()
+    }
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+        self.inner.workloads()
+    }
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+        self.inner.apply(change)?;
+        self.deaths.fetch_add(1, Ordering::SeqCst);
+        Err(ClusterError::new(ClusterRemedy::Stopped, "killed"))
+    }
+    fn roll_back(&self, back: &RollBack) -> Result<Managed, ClusterError> {
+        self.inner.roll_back(back)
+    }
+    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
+        self.inner.recommend(decision)
+    }
+}
+
+#[test]
+fn an_actuator_that_dies_between_patch_and_commit_makes_no_second_generation() {
+    let mut rig = Rig::new("deadly");
+    let mut set = training();
+    // What is fenced is the object: without pods a round takes no time.
+    set["spec"]["replicas"] = json!(0);
+    rig.apply(&set);
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(60.0);
+    let rounds: u32 = std::env::var("EADT_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(25);
+    let mut deaths = 0;
+    for round in 0..rounds {
+        let present = rig.eventually("it is ready", || rig.published().filter(|workload| workload.ready_time.is_some()));
+        let before = rig.set("llm-training")["metadata"]["generation"].as_u64().unwrap();
+        rig.stop_acting();
+        let id = format!("d-{round}");
+        let percentage = if round % 2 == 0 { 40 } else { 45 };
+        rig.decide(&rig.decision(
+            &id,
+            Action::Decrease,
+            eadt_schemas::v1::Layout { mps_thread_percentage: Some(percentage), ..present.layout },
+        ));
+        let deadly = Arc::new(Deadly { inner: rig.cluster(), deaths: AtomicUsize::new(0) });
+        rig.act_with(deadly.clone(), 60.0);
+        rig.eventually("it died", || (deadly.deaths.load(Ordering::SeqCst) > 0).then_some(()));
+        rig.stop_acting();
+        deaths += deadly.deaths.load(Ordering::SeqCst);
+        assert_eq!(rig.outcomes(&id), [], "nothing was committed");
+        // Every second time the next one knows nothing but what stands on the object.
+        if round % 2 == 0 {
+            rig.start_over();
+        }
+        rig.act(60.0);
+        rig.outcome(&id, Outcome::Ready);
+        assert_eq!(rig.outcomes(&id), [Outcome::Applied, Outcome::Ready]);
+        assert_eq!(rig.set("llm-training")["metadata"]["generation"].as_u64().unwrap(), before + 1, "round {round}");
+    }
+    println!("{deaths} deaths between patch and commit, no redundant generation");
+    assert_eq!(deaths, rounds as usize);
+}
+
+#[test]
+fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
+    let mut rig = enforced("two");
+    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.ready_with(&layout(6, 40, 2));
+    let old = rig.cluster();
+    let stale = Change {
+        workload: rig.workload(),
+        decision_id: "late".into(),
+        decision_time: (rig.clock)(),
+        generation: rig.published().unwrap().generation,
+        layout: layout(6, 30, 2),
+        restarts: true,
+        ready_within_seconds: 60.0,
+    };
+    // It renews no more and gives nothing back, as if it was stopped by a signal.
+    rig.freeze();
+    let began = std::time::Instant::now();
+    rig.start(60.0);
+    println!("taken over after {:.1} s", began.elapsed().as_secs_f64());
+    rig.change("d-2", Action::Increase, layout(6, 45, 2), Outcome::Ready);
+    let refused = std::thread::spawn(move || old.apply(&stale)).join().unwrap();
+    assert!(refused.is_err(), "{refused:?}");
+    assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "45");
 }

@@ -16,7 +16,7 @@ use crate::state::Entry;
 /// Ids of one recommendation that are remembered: what was looked at may have been decided anew since.
 const MAX_IDS: usize = 100;
 /// A status is not written more often than this, whatever changed, in seconds.
-const LEAST_SECONDS: f64 = 2.0;
+pub const LEAST_SECONDS: f64 = 2.0;
 
 /// What is known of a policy beside its rule.
 #[derive(Debug, Clone, Default)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_cluster::Managed;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Origin, UpdateMode};
+use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 
 use crate::kinds::Kind;
 use crate::managed::{Hardware, Since, managed};
@@ -73,6 +73,8 @@ pub struct State {
     rules_known: bool,
     /// Objects that must be looked at: something may be due.
     dirty: BTreeSet<Key>,
+    /// Policies of which something else is to be said now.
+    touched: BTreeSet<RuleKey>,
     /// Targets of policies that have not been read yet.
     unread: BTreeSet<Key>,
     /// Targets that are not there.
@@ -110,6 +112,7 @@ impl State {
             self.forget_child(&entry.seen, key);
         }
         self.dirty.remove(key);
+        self.touch(key);
         if self.targets.contains_key(key) {
             self.missing.insert(key.clone());
         }
@@ -283,11 +286,24 @@ impl State {
         let labelled = seen.labels.contains_key(OBSERVE);
         let known = |entry: &Entry| (!entry.orphaned || labelled).then(|| entry.managed.clone());
         let entry = Entry { seen, terms, paused, orphaned, managed, since };
+        if before.as_ref().map(Entry::told) != Some(entry.told()) {
+            self.touch(key);
+        }
         self.revision += u64::from(before.as_ref().and_then(known) != known(&entry));
         if entry.wants_looking_after() {
             self.dirty.insert(key.clone());
         }
         self.entries.insert(key.clone(), entry);
+    }
+
+    fn touch(&mut self, key: &Key) {
+        let names = self.targets.get(key).cloned().unwrap_or_default();
+        self.touched.extend(names);
+    }
+
+    /// Policies of which something else is to be said, and forgets them.
+    pub fn take_touched(&mut self) -> BTreeSet<RuleKey> {
+        std::mem::take(&mut self.touched)
     }
 
     fn forget_child(&mut self, seen: &Seen, key: &Key) {
@@ -378,6 +394,12 @@ impl Entry {
                 let back = applied.rolled_back.as_ref().is_some_and(|back| back.generation == generation);
                 rolling && applied.rolled_back.is_none() || back && !self.seen.progress.complete()
             })
+    }
+
+    /// What a policy's status says of it, figures apart.
+    fn told(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32) {
+        let seen = &self.seen;
+        (seen.layout.clone(), self.terms.mode, self.paused, self.in_motion(), seen.problems.first(), seen.progress.ready)
     }
 
     fn wants_looking_after(&self) -> bool {

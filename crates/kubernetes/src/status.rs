@@ -294,6 +294,7 @@ pub async fn write(shared: Arc<Shared>) {
             continue;
         }
         let mut names = std::mem::take(&mut shared.statuses().changed);
+        names.extend(shared.with_state_quietly(crate::state::State::take_touched));
         // Freshness ends without news, and a new leader says what it sees.
         if next_round <= Instant::now() || term != shared.leadership.term() {
             next_round = Instant::now() + ROUND;
@@ -324,6 +325,9 @@ async fn write_one(shared: &Shared, name: &RuleKey) -> Result<(), String> {
     let Some(status) = status else { return Ok(()) };
     let since = known.written.map_or(f64::INFINITY, |written| written.elapsed().as_secs_f64());
     if !report::worth_writing(&known.status, &status, since, settings) {
+        if since < report::LEAST_SECONDS {
+            shared.statuses().changed.insert(name.clone());
+        }
         return Ok(());
     }
     let api: Api<EnergyPolicy> = Api::namespaced(shared.server.client.clone(), &name.0);

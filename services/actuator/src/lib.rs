@@ -20,5 +20,5 @@ mod settings;
 pub mod watch;
 
 pub use eadt_cluster::Cluster;
-pub use service::{Error, Service, run};
+pub use service::{Error, Service, run, run_with};
 pub use settings::Settings;

@@ -52,12 +52,16 @@ pub struct Service {
 
 /// Runs until `shutdown`; blocks, so give it a thread.
 pub fn run(service: &Service) -> Result<(), Error> {
+    run_with(service, &ActuatorMetrics::new(&service.metrics))
+}
+
+/// The same with metrics that are registered already: for one that runs whenever it leads.
+pub fn run_with(service: &Service, metrics: &ActuatorMetrics) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
-    let metrics = ActuatorMetrics::new(&service.metrics);
     let mut pause = service.settings.retry_min_seconds;
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
-        match Session::open(service, &metrics).and_then(|mut session| session.run()) {
+        match Session::open(service, metrics).and_then(|mut session| session.run()) {
             Ok(()) => break,
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {

@@ -50,6 +50,8 @@ pub enum Error {
     State { topic: Arc<str>, detail: String },
     #[error("the state of the simulation has {bytes} bytes, more than the {MAX_VALUE_BYTES} of a record: simulate fewer GPUs")]
     StateTooLarge { bytes: usize },
+    #[error("jobs on a real cluster cannot be simulated at speed max: name a number, 1 is real time")]
+    NoSpeed,
 }
 
 /// How a simulation ended.

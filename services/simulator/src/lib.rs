@@ -10,6 +10,7 @@
 
 mod clock;
 mod driver;
+mod follow;
 pub mod gate;
 mod handle;
 pub mod metrics;
@@ -19,5 +20,6 @@ mod settings;
 pub use clock::SimClock;
 pub use driver::{Driver, Ended, Error};
 pub use eadt_simulator::{Fault, Scenario, ScenarioError, WorkloadScenario};
+pub use follow::Follower;
 pub use handle::SimulatedCluster;
 pub use settings::{Settings, Speed};

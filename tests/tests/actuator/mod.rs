@@ -1,5 +1,10 @@
 //! An actuator on a real API server, and the job that it changes.
 
+// Each test binary uses its own part of these.
+#![allow(dead_code)]
+
+pub mod account;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -8,9 +13,10 @@ use std::time::{Duration, Instant};
 use eadt_actuator::Service;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
+use eadt_cluster::Cluster;
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy;
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, Workload};
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Outcome, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
 use eadt_tests::Kubernetes;
@@ -45,18 +51,28 @@ pub fn kubernetes() -> &'static Kubernetes {
 pub struct Rig {
     pub runtime: Runtime,
     pub client: Client,
+    /// The actuator's own.
+    account: Client,
     pub namespace: String,
     pub log: EmbeddedLog,
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
-    running: Option<Running>,
+    connection: Option<Connection>,
+    acting: Option<Acting>,
+    connections: u32,
     _data: tempfile::TempDir,
 }
 
-struct Running {
+/// Kubernetes as one actuator process sees it.
+struct Connection {
+    cluster: KubernetesCluster,
     stop: Shutdown,
-    cluster_stop: Shutdown,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// What reads decisions and acts.
+struct Acting {
+    stop: Shutdown,
     thread: JoinHandle<()>,
-    cluster: tokio::task::JoinHandle<()>,
 }
 
 pub fn now() -> EventTime {
@@ -74,13 +90,17 @@ impl Rig {
         let desired = topics::desired(PREFIX, 2, 1);
         let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::Repartition::Refuse);
         topics::apply(&log, &plan).unwrap();
+        let namespace = kubernetes.namespace(prefix).unwrap();
         Self {
-            namespace: kubernetes.namespace(prefix).unwrap(),
+            account: account::account(kubernetes, &runtime, &namespace),
+            namespace,
             runtime,
             client,
             log,
             clock: Arc::new(now),
-            running: None,
+            connection: None,
+            acting: None,
+            connections: 0,
             _data: data,
         }
     }
@@ -94,25 +114,39 @@ impl Rig {
         }
     }
 
-    /// Starts the actuator; its rollouts have so long.
+    /// Starts the actuator, waits until it leads; its rollouts have so long.
     pub fn start(&mut self, rollout_seconds: f64) {
-        let client = self.client.clone();
-        self.start_with(client, rollout_seconds);
+        self.connect();
+        self.act(rollout_seconds);
     }
 
-    pub fn start_with(&mut self, client: Client, rollout_seconds: f64) {
-        let settings = self.settings("a");
-        let clock = self.clock.clone();
-        let cluster =
-            self.runtime.block_on(async { KubernetesCluster::new(client, settings, eadt_schemas::v1::Origin::Simulated, clock) });
-        let (stop, cluster_stop) = (Shutdown::new(), Shutdown::new());
-        let running = cluster.clone();
-        let until = cluster_stop.clone();
+    fn connect(&mut self) {
+        self.connections += 1;
+        let settings = self.settings(&format!("actuator-{}", self.connections));
+        let (client, clock) = (self.account.clone(), self.clock.clone());
+        let cluster = self.runtime.block_on(async { KubernetesCluster::new(client, settings, Origin::Simulated, clock) });
+        let stop = Shutdown::new();
+        let (running, until) = (cluster.clone(), stop.clone());
         let task = self.runtime.spawn(async move { running.run(until.cancelled()).await });
         let mut leading = cluster.leading();
         self.runtime.block_on(async {
             tokio::time::timeout(WITHIN, leading.wait_for(|leads| *leads)).await.expect("it leads").unwrap();
         });
+        self.connection = Some(Connection { cluster, stop, task });
+    }
+
+    pub fn cluster(&self) -> KubernetesCluster {
+        self.connection.as_ref().expect("it is connected").cluster.clone()
+    }
+
+    /// Acts on decisions with the present connection.
+    pub fn act(&mut self, rollout_seconds: f64) {
+        let cluster = Arc::new(self.cluster());
+        self.act_with(cluster, rollout_seconds);
+    }
+
+    pub fn act_with(&mut self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) {
+        let stop = Shutdown::new();
         let service = Service {
             settings: eadt_actuator::Settings {
                 prefix: PREFIX.into(),
@@ -121,30 +155,47 @@ impl Rig {
                 ..eadt_actuator::Settings::default()
             },
             bus: Arc::new(self.log.clone()),
-            cluster: Arc::new(cluster),
+            cluster,
             shutdown: stop.clone(),
             metrics: Metrics::default(),
             ready: Health::default().part("actuator"),
         };
         let thread = std::thread::spawn(move || eadt_actuator::run(&service).unwrap());
-        self.running = Some(Running { stop, cluster_stop, thread, cluster: task });
+        self.acting = Some(Acting { stop, thread });
+    }
+
+    pub fn stop_acting(&mut self) {
+        if let Some(acting) = self.acting.take() {
+            acting.stop.cancel();
+            acting.thread.join().unwrap();
+        }
+    }
+
+    /// Another process: it knows only what the API server says.
+    pub fn start_over(&mut self) {
+        self.disconnect();
+        self.connect();
+    }
+
+    fn disconnect(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            connection.stop.cancel();
+            self.runtime.block_on(connection.task).unwrap();
+        }
     }
 
     /// Ends the actuator in good order.
     pub fn stop(&mut self) {
-        let Some(running) = self.running.take() else { return };
-        running.stop.cancel();
-        running.thread.join().unwrap();
-        running.cluster_stop.cancel();
-        self.runtime.block_on(running.cluster).unwrap();
+        self.stop_acting();
+        self.disconnect();
     }
 
-    /// Ends it like a kill does: nothing is given back, nothing is finished.
-    pub fn abort(&mut self) {
-        let Some(running) = self.running.take() else { return };
-        running.cluster.abort();
-        running.stop.cancel();
-        running.thread.join().unwrap();
+    /// Stops it where it is: the Lease is neither renewed nor given back.
+    pub fn freeze(&mut self) {
+        self.stop_acting();
+        if let Some(connection) = self.connection.take() {
+            connection.task.abort();
+        }
     }
 
     pub fn apply(&self, object: &Value) {

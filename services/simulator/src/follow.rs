@@ -1,0 +1,92 @@
+//! Simulated GPUs under the workloads of a real cluster: what they draw follows what that cluster really runs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::{Bus, BusError, Producer, Remedy};
+use eadt_cluster::Cluster as Elsewhere;
+use eadt_schemas::Topic;
+use eadt_service::http::Ready;
+use eadt_service::{Metrics, Shutdown};
+use eadt_simulator::{Cluster, Scenario};
+
+use crate::driver::Error;
+use crate::metrics::SimulatorMetrics;
+use crate::{Settings, SimClock, Speed, records};
+
+const TICK: Duration = Duration::from_millis(50);
+/// What is in flight at the end has so long.
+const FLUSH: Duration = Duration::from_secs(10);
+
+/// The part that runs. It keeps no state: started again, its jobs begin anew.
+#[derive(Debug)]
+pub struct Follower {
+    settings: Settings,
+    clock: SimClock,
+    cluster: Arc<dyn Elsewhere>,
+}
+
+impl Follower {
+    /// `clock` shows its time; `cluster` says what runs. The scenario's workloads are taken by their names for what is known of
+    /// jobs; only those run that the cluster has.
+    pub fn new(settings: Settings, clock: SimClock, cluster: Arc<dyn Elsewhere>) -> Result<Self, Error> {
+        settings.check().map_err(Error::Settings)?;
+        Ok(Self { settings, clock, cluster })
+    }
+
+    /// Runs until `shutdown`, or until its duration is over; blocks, so give it a thread.
+    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &Metrics, ready: &Ready) -> Result<(), Error> {
+        let Speed::Times(speed) = self.settings.speed else { return Err(Error::NoSpeed) };
+        let metrics = SimulatorMetrics::new(metrics);
+        let [telemetry, progress] = [Topic::GpuTelemetry, Topic::TrainingProgress]
+            .map(|topic| -> Arc<str> { format!("{}{topic}", self.settings.prefix).into() });
+        let mut producer = bus.producer("simulator")?;
+        let jobs = self.settings.scenario.workloads.clone();
+        let template = |name: &str| jobs.iter().find(|job| job.name == name).cloned().unwrap_or_default();
+        let scenario = Scenario { workloads: Vec::new(), faults: Vec::new(), ..self.settings.scenario.clone() };
+        let mut plant = Cluster::new(scenario, self.settings.aligned_start())?;
+        let (start, began) = (plant.now(), Instant::now());
+        let mut revision = None;
+        let mut events = Vec::new();
+        while !shutdown.is_cancelled() {
+            let elapsed = began.elapsed().as_secs_f64() * speed;
+            if self.settings.duration_seconds.is_some_and(|duration| elapsed >= duration) {
+                tracing::info!(seconds = elapsed, "the simulation's duration is over");
+                break;
+            }
+            let now = start.plus_seconds(elapsed);
+            if revision != Some(self.cluster.revision()) {
+                let seen = self.cluster.revision();
+                match self.cluster.workloads() {
+                    Ok(workloads) => {
+                        plant.follow(&workloads, template);
+                        revision = Some(seen);
+                        ready.set(true);
+                    }
+                    Err(error) => tracing::debug!(%error, "the cluster cannot be looked at"),
+                }
+            }
+            plant.step(now, &mut events);
+            self.clock.set(now);
+            for event in events.drain(..) {
+                send(&mut *producer, || records::event(&telemetry, &progress, &event), shutdown)?;
+                metrics.events.inc();
+            }
+            metrics.simulated_seconds.set(elapsed);
+            std::thread::sleep(TICK);
+        }
+        producer.flush(FLUSH)?;
+        Ok(())
+    }
+}
+
+/// Hands a record over; waits while the buffer is full.
+fn send(producer: &mut dyn Producer, record: impl Fn() -> eadt_bus::Outgoing, shutdown: &Shutdown) -> Result<(), BusError> {
+    while !shutdown.is_cancelled() {
+        match producer.send(record()) {
+            Err(error) if error.remedy == Remedy::Retry => std::thread::sleep(TICK),
+            result => return result,
+        }
+    }
+    Ok(())
+}
