@@ -1,5 +1,5 @@
 //! The choice by fitted curves: time and power are fitted over all settings, resampled residuals bound the slowdown, and
-//! only what stays within the limit at that bound, and in the measured medians, too, may be chosen.
+//! only what stays within the limit at that bound may be chosen. A bound is never better than the measured medians.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
@@ -353,11 +353,16 @@ fn bound(measured: &[Point], time: &Curve, power: &Curve, options: Robust) -> Bo
         }
     }
     let at = |mut values: Vec<f64>, ratio: f64| quantile(&mut values, ratio).unwrap_or(f64::NAN);
-    Bounded {
-        slowdown_upper: slowdowns.into_iter().map(|values| at(values, options.confidence)).collect(),
-        saving_lower: savings.into_iter().map(|values| at(values, 1.0 - options.confidence)).collect(),
-        points,
-    }
+    // Few runs may all lie on one side of a curve; a bound that its own measurements break would be none.
+    let upper = slowdowns
+        .into_iter()
+        .zip(measured)
+        .map(|(values, seen)| at(values, options.confidence).max(seen.seconds / measured[0].seconds - 1.0));
+    let lower = savings
+        .into_iter()
+        .zip(measured)
+        .map(|(values, seen)| at(values, 1.0 - options.confidence).min(1.0 - seen.joules / measured[0].joules));
+    Bounded { slowdown_upper: upper.collect(), saving_lower: lower.collect(), points }
 }
 
 fn choices(measured: &[Point], bounded: &Bounded, limits: &Limits, knob: Knob) -> Choices {
@@ -381,9 +386,8 @@ fn choices(measured: &[Point], bounded: &Bounded, limits: &Limits, knob: Knob) -
     };
     let keeps = |index: usize| {
         let limit = limits.max_slowdown_ratio + EPSILON;
-        let seen = measured[index].seconds / measured[0].seconds - 1.0;
         // NaN keeps nothing.
-        allowed(limits, points[index].setting, reference.setting) && bounded.slowdown_upper[index] <= limit && seen <= limit
+        allowed(limits, points[index].setting, reference.setting) && bounded.slowdown_upper[index] <= limit
     };
     let all: Vec<usize> = (0..points.len()).collect();
     let kept: Vec<usize> = all.iter().copied().filter(|&index| index == 0 || keeps(index)).collect();

@@ -1,0 +1,294 @@
+//! Raw profiling series into operating points.
+//!
+//! One file is one run at one setting. Its busy part goes from the first to the last row in which the GPU worked (`GRACT`, else
+//! utilisation, above 0; without either the whole file); time and energy (trapezoid) are those of the busy part, so that
+//! waiting before and after does not count. Runs of a setting are put together by
+//! [`eadt_models::choose::combine`]: cold run and outliers dropped, the rest by the median.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use eadt_models::choose::{DroppedRun, Run, combine};
+use eadt_models::energy::{Rule, Sample, Series};
+use eadt_recordings::{Format, Input, Options, import};
+use eadt_schemas::v1::GpuTelemetry;
+use eadt_schemas::{EventTime, Topic};
+use serde::Serialize;
+
+use crate::TableError;
+use crate::points::Key;
+
+/// How file names say what was run: literal text with `{column}` between, for example
+/// `{gpu_model}-{workload}-{sm_clock_mhz}-{run}`, without the ending. `{run}`, the knob and `{batch_size}` are numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Field(String),
+}
+
+/// Columns of a pattern that hold numbers, so that text before them may hold the separator, too.
+const NUMBERS: [&str; 4] = ["run", "sm_clock_mhz", "power_limit_watts", "batch_size"];
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPattern {
+    #[error("pattern {text:?} has an unclosed brace; say for example {{workload}}-{{sm_clock_mhz}}-{{run}}")]
+    Brace { text: String },
+    #[error("pattern {text:?} names {field} twice, or names nothing between braces")]
+    Field { text: String, field: String },
+    #[error("pattern {text:?} has neither {{sm_clock_mhz}} nor {{power_limit_watts}}: the setting must be in the name")]
+    NoKnob { text: String },
+}
+
+impl Pattern {
+    pub fn new(text: &str) -> Result<Self, InvalidPattern> {
+        let brace = || InvalidPattern::Brace { text: text.to_owned() };
+        let mut parts: Vec<Part> = Vec::new();
+        let mut rest = text;
+        while let Some((literal, after)) = rest.split_once('{') {
+            if !literal.is_empty() {
+                parts.push(Part::Literal(literal.to_owned()));
+            }
+            let (field, after) = after.split_once('}').ok_or_else(brace)?;
+            let twice = parts.iter().any(|part| matches!(part, Part::Field(other) if other == field));
+            if field.is_empty() || twice {
+                return Err(InvalidPattern::Field { text: text.to_owned(), field: field.to_owned() });
+            }
+            parts.push(Part::Field(field.to_owned()));
+            rest = after;
+        }
+        if rest.contains('}') {
+            return Err(brace());
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Literal(rest.to_owned()));
+        }
+        let pattern = Self { parts };
+        if pattern.knob().is_none() {
+            return Err(InvalidPattern::NoKnob { text: text.to_owned() });
+        }
+        Ok(pattern)
+    }
+
+    /// `sm_clock_mhz` or `power_limit_watts`.
+    pub fn knob(&self) -> Option<&str> {
+        let fields = self.parts.iter().filter_map(|part| if let Part::Field(field) = part { Some(field.as_str()) } else { None });
+        fields.into_iter().find(|field| ["sm_clock_mhz", "power_limit_watts"].contains(field))
+    }
+
+    /// The columns of a name; `None` where it does not fit.
+    pub fn read(&self, name: &str) -> Option<Key> {
+        let mut found = Key::new();
+        fits(&self.parts, name, &mut found).then_some(found)
+    }
+}
+
+fn fits(parts: &[Part], text: &str, found: &mut Key) -> bool {
+    match parts.split_first() {
+        None => text.is_empty(),
+        Some((Part::Literal(literal), rest)) => text.strip_prefix(literal.as_str()).is_some_and(|text| fits(rest, text, found)),
+        Some((Part::Field(field), rest)) => {
+            let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+            for end in ends {
+                let value = &text[..end];
+                if NUMBERS.contains(&field.as_str()) && value.parse::<f64>().is_err() {
+                    continue;
+                }
+                if fits(rest, &text[end..], found) {
+                    found.insert(field.clone(), value.to_owned());
+                    return true;
+                }
+            }
+            false
+        }
+    }
+}
+
+/// One run, read from its file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Profile {
+    pub file: String,
+    pub columns: Key,
+    pub rows: usize,
+    /// Rows in which the GPU worked.
+    pub active_rows: usize,
+    pub duration_seconds: f64,
+    pub energy_joules: f64,
+    /// Mean over the rows in which the GPU worked, as the authors of such data give it.
+    pub active_power_watts: f64,
+    /// Hardware counter over integral, of the whole file; `None` without a counter.
+    pub counter_ratio: Option<f64>,
+    /// Start, where the file has times of its own.
+    pub start: Option<EventTime>,
+}
+
+/// Reads one run. `options` say what the columns are (CSV) or how far apart the rows are (dcgmi).
+pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options: &Options) -> Result<Profile, TableError> {
+    let imported = import(format, vec![Input::new(file, reader)], options).map_err(|error| TableError {
+        file: error.file,
+        line: error.line,
+        column: error.column,
+        problem: error.problem,
+        remedy: error.remedy,
+    })?;
+    let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
+    let mut samples: Vec<(EventTime, f64, Option<f64>)> = Vec::new();
+    let (mut counters, mut rows) = ((None, None), 0);
+    for event in imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry)) {
+        let Some(data) = &event.data else { continue };
+        let sample: GpuTelemetry = eadt_schemas::decode(data.get().as_bytes())
+            .map_err(|error| bad(format!("row {rows}: {error}"), "correct the row"))?;
+        rows += 1;
+        if let Some(joules) = sample.energy_joules_total {
+            counters = (counters.0.or(Some(joules)), Some(joules));
+        }
+        let Some(watts) = sample.power_watts else { continue };
+        samples.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
+    }
+    let (Some(first), true) = (samples.first().map(|sample| sample.0), samples.len() >= 2) else {
+        let remedy = "name the column of the power with --map power_watts=COLUMN[:UNIT]";
+        return Err(bad(format!("{} power reading(s) in {rows} row(s)", samples.len()), remedy));
+    };
+    let known = samples.iter().any(|sample| sample.2.is_some());
+    let active = |sample: &(EventTime, f64, Option<f64>)| !known || sample.2.is_some_and(|ratio| ratio > 0.0);
+    let (Some(begin), Some(end)) = (samples.iter().position(active), samples.iter().rposition(active)) else {
+        return Err(bad("the GPU did no work in it".to_owned(), "take the file out, or name it in no pattern"));
+    };
+    if begin == end {
+        return Err(bad("the GPU worked in a single row of it".to_owned(), "record more often, or more work"));
+    }
+    let points = samples.iter().map(|(time, watts, _)| Sample { seconds: time.seconds_since(first), watts: *watts });
+    let series = Series::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
+    // A row stands for the time up to the next one: the last active row's, too.
+    let at = |index: usize| samples[index.min(samples.len() - 1)].0.seconds_since(first);
+    let (from, to) = (at(begin), at(end + 1));
+    let energy = series.energy_between(from, to, Rule::Trapezoid, None);
+    let whole = series.energy(Rule::Trapezoid).map(|energy| energy.joules);
+    let counter = counters.0.zip(counters.1).map(|(first, last)| last - first).filter(|joules| *joules > 0.0);
+    let counter_ratio = counter.zip(whole).map(|(counter, whole)| counter / whole);
+    if let Some(ratio) = counter_ratio.filter(|ratio| !(0.5..=2.0).contains(ratio)) {
+        let problem = format!("the energy counter rises by {ratio:.3} times the integral of the power");
+        return Err(bad(problem, "check the units of both, and the interval between rows"));
+    }
+    let busy: Vec<f64> = samples[begin..=end].iter().filter(|sample| active(sample)).map(|sample| sample.1).collect();
+    Ok(Profile {
+        file: file.to_owned(),
+        columns,
+        rows,
+        active_rows: busy.len(),
+        duration_seconds: to - from,
+        energy_joules: energy.joules,
+        active_power_watts: busy.iter().sum::<f64>() / busy.len() as f64,
+        counter_ratio,
+        start: (format != Format::Dcgmi && options.interval.is_none()).then_some(first),
+    })
+}
+
+/// An operating point.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OperatingPoint {
+    pub columns: Key,
+    pub duration_seconds: f64,
+    pub energy_joules: f64,
+    pub active_power_watts: f64,
+    pub runs: usize,
+    pub runs_dropped: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_spread_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub energy_spread_ratio: Option<f64>,
+}
+
+/// A run that was left out of its operating point.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Left {
+    pub file: String,
+    pub why: DroppedRun,
+}
+
+/// Operating points, and which runs were left out of them.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Points {
+    pub points: Vec<OperatingPoint>,
+    pub dropped: Vec<Left>,
+}
+
+/// Puts runs of the same columns, `run` apart, together. Of each group (setting apart, too), the run that started first is its
+/// cold one, where files have times.
+pub fn points(mut profiles: Vec<Profile>, knob: &str) -> Points {
+    profiles.sort_by(|a, b| a.columns.cmp(&b.columns).then(a.file.cmp(&b.file)));
+    let without = |key: &Key, fields: &[&str]| -> Key {
+        key.iter().filter(|(column, _)| !fields.contains(&column.as_str())).map(|(c, v)| (c.clone(), v.clone())).collect()
+    };
+    let mut first: BTreeMap<Key, EventTime> = BTreeMap::new();
+    for profile in &profiles {
+        if let Some(start) = profile.start {
+            let earliest = first.entry(without(&profile.columns, &["run", knob])).or_insert(start);
+            *earliest = (*earliest).min(start);
+        }
+    }
+    let mut settings: BTreeMap<Key, Vec<Profile>> = BTreeMap::new();
+    for profile in profiles {
+        settings.entry(without(&profile.columns, &["run"])).or_default().push(profile);
+    }
+    let mut found = Points::default();
+    for (columns, runs) in settings {
+        let earliest = first.get(&without(&columns, &[knob]));
+        let as_run = |profile: &Profile| Run {
+            duration_seconds: profile.duration_seconds,
+            energy_joules: profile.energy_joules,
+            cold: profile.start.is_some() && profile.start.as_ref() == earliest,
+        };
+        let Some(combined) = combine(&runs.iter().map(as_run).collect::<Vec<_>>()) else { continue };
+        found.dropped.extend(combined.dropped.iter().map(|(index, why)| Left { file: runs[*index].file.clone(), why: *why }));
+        let kept = combined.kept.len();
+        found.points.push(OperatingPoint {
+            columns,
+            duration_seconds: combined.duration_seconds,
+            energy_joules: combined.energy_joules,
+            active_power_watts: combined.kept.iter().map(|index| runs[*index].active_power_watts).sum::<f64>() / kept as f64,
+            runs: kept,
+            runs_dropped: combined.dropped.len(),
+            duration_spread_ratio: combined.duration_spread_ratio,
+            energy_spread_ratio: combined.energy_spread_ratio,
+        });
+    }
+    found
+}
+
+/// Operating points as a table that `eadt tune` reads.
+pub fn to_csv(points: &[OperatingPoint]) -> Result<String, csv::Error> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    let Some(first) = points.first() else { return Ok(String::new()) };
+    let columns: Vec<&String> = first.columns.keys().collect();
+    let figures = [
+        "duration_seconds",
+        "energy_joules",
+        "active_power_watts",
+        "runs",
+        "runs_dropped",
+        "duration_spread_ratio",
+        "energy_spread_ratio",
+    ];
+    table.write_record(columns.iter().map(|column| column.as_str()).chain(figures))?;
+    for point in points {
+        let optional = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+        let figures = [
+            point.duration_seconds.to_string(),
+            point.energy_joules.to_string(),
+            point.active_power_watts.to_string(),
+            point.runs.to_string(),
+            point.runs_dropped.to_string(),
+            optional(point.duration_spread_ratio),
+            optional(point.energy_spread_ratio),
+        ];
+        let own = columns.iter().map(|column| point.columns.get(*column).cloned().unwrap_or_default());
+        table.write_record(own.chain(figures))?;
+    }
+    let bytes = table.into_inner().map_err(csv::IntoInnerError::into_error)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

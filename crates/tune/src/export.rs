@@ -1,0 +1,180 @@
+//! Settings for production, made from a result.
+
+use std::fmt::Write;
+
+use eadt_models::choose::Knob;
+use serde::Serialize;
+
+use crate::{Group, Tuning, points};
+
+/// What a result is made into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `EnergyPolicy` objects, one a group (YAML).
+    EnergyPolicy,
+    /// A table for whoever sets the devices of a node (TOML).
+    NodeAgent,
+    /// The chosen settings alone.
+    Json,
+}
+
+/// The workload that policies are for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    pub namespace: String,
+    pub api_version: String,
+    pub kind: String,
+    /// `None`: each group's `workload`.
+    pub name: Option<String>,
+}
+
+/// A result that no policy can be made from.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    #[error("group {group} has no workload to name the target after: group by workload, or name it with --target-name")]
+    NoTarget { group: String },
+    #[error("groups {first} and {second} are for the same target {name}: export one of them with --only COLUMN=VALUE")]
+    SameTarget { first: String, second: String, name: String },
+    #[error("nothing to export: the result has no feasible group")]
+    Nothing,
+}
+
+#[derive(Debug, Serialize)]
+struct Exported<'a> {
+    by: &'a points::Key,
+    knob: &'a str,
+    setting: f64,
+    reference: f64,
+    feasible: bool,
+    expected_saving_ratio: f64,
+    expected_slowdown_ratio: f64,
+    max_slowdown_ratio: f64,
+    reason: &'a str,
+    source: &'a str,
+}
+
+/// Groups that have no feasible setting are left out of policies and tables, and say so in a comment.
+pub fn export(tuning: &Tuning, form: Form, target: &Target) -> Result<String, ExportError> {
+    if form != Form::Json && !tuning.groups.iter().any(|group| group.choices.feasible) {
+        return Err(ExportError::Nothing);
+    }
+    match form {
+        Form::EnergyPolicy => policies(tuning, target),
+        Form::NodeAgent => Ok(node_agent(tuning)),
+        Form::Json => {
+            let settings: Vec<Exported<'_>> = tuning.groups.iter().map(|group| setting(tuning, group)).collect();
+            Ok(serde_json::to_string_pretty(&settings).unwrap_or_default() + "\n")
+        }
+    }
+}
+
+fn setting<'a>(tuning: &'a Tuning, group: &'a Group) -> Exported<'a> {
+    let chosen = &group.choices.constrained;
+    Exported {
+        by: &group.by,
+        knob: tuning.knob.name(),
+        setting: chosen.setting,
+        reference: group.choices.reference.setting,
+        feasible: group.choices.feasible,
+        expected_saving_ratio: chosen.saving_ratio,
+        expected_slowdown_ratio: chosen.slowdown_ratio,
+        max_slowdown_ratio: group.max_slowdown_ratio,
+        reason: &group.choices.reason,
+        source: &tuning.source.file,
+    }
+}
+
+/// Quoted for YAML and TOML: JSON's strings are strings in both.
+fn quoted(text: &str) -> String {
+    serde_json::to_string(text).unwrap_or_default()
+}
+
+/// A comment must stay on its line.
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
+    let mut out = String::new();
+    let mut seen: Vec<(String, String)> = Vec::new();
+    for group in &tuning.groups {
+        let name = points::name(&group.by);
+        if !group.choices.feasible {
+            push(&mut out, format_args!("# left out: {}: {}\n", one_line(&name), one_line(&group.choices.reason)));
+            continue;
+        }
+        let target_name = target.name.as_ref().or_else(|| group.by.get("workload"));
+        let target_name = target_name.ok_or_else(|| ExportError::NoTarget { group: name.clone() })?;
+        // A workload may carry its namespace.
+        let (namespace, target_name) = target_name.split_once('/').unwrap_or((&target.namespace, target_name));
+        let (namespace, object) = (dns_label(namespace), dns_label(target_name));
+        let full = format!("{namespace}/{object}");
+        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == full) {
+            return Err(ExportError::SameTarget { first: first.clone(), second: name, name: full });
+        }
+        seen.push((full, name.clone()));
+        let (controller, bound, knob) = match tuning.knob {
+            Knob::SmClockMhz => ("frequency", "smClockMegahertz", "Clocks"),
+            Knob::PowerLimitWatts => ("power-cap", "powerLimitWatts", "PowerLimit"),
+        };
+        let chosen = &group.choices.constrained;
+        push(
+            &mut out,
+            format_args!(
+                "# {}\n# {}\n# from {}, method {}\napiVersion: eadt.dev/v1alpha1\nkind: EnergyPolicy\nmetadata:\n  name: {}\n  \
+                 namespace: {}\nspec:\n  targetRef:\n    apiVersion: {}\n    kind: {}\n    name: {}\n  updateMode: Recommend\n  \
+                 controller:\n    name: {controller}\n  objective:\n    maxSlowdownPercent: {}\n  knobs: [{knob}]\n  bounds:\n    \
+                 {bound}:\n      min: {}\n      max: {}\n---\n",
+                one_line(&name),
+                one_line(&group.choices.reason),
+                one_line(&tuning.source.file),
+                tuning.source.method,
+                quoted(&object),
+                quoted(&namespace),
+                quoted(&target.api_version),
+                quoted(&target.kind),
+                quoted(&object),
+                rounded(100.0 * group.max_slowdown_ratio),
+                chosen.setting,
+                chosen.setting
+            ),
+        );
+    }
+    Ok(out.strip_suffix("---\n").unwrap_or(&out).to_owned())
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
+}
+
+/// Lower case, digits and `-`, as names of Kubernetes objects are.
+fn dns_label(text: &str) -> String {
+    let label: String = text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    label.trim_matches('-').chars().take(63).collect()
+}
+
+fn node_agent(tuning: &Tuning) -> String {
+    let mut out = format!("# Settings by group, from {}, method {}.\n", one_line(&tuning.source.file), tuning.source.method);
+    for group in &tuning.groups {
+        if !group.choices.feasible {
+            push(
+                &mut out,
+                format_args!("# left out: {}: {}\n", one_line(&points::name(&group.by)), one_line(&group.choices.reason)),
+            );
+            continue;
+        }
+        push(&mut out, format_args!("\n# {}\n[[settings]]\n", one_line(&group.choices.reason)));
+        push(&mut out, format_args!("{} = {}\n", tuning.knob.name(), group.choices.constrained.setting));
+        push(&mut out, format_args!("[settings.match]\n"));
+        for (column, value) in &group.by {
+            push(&mut out, format_args!("{} = {}\n", quoted(column), quoted(value)));
+        }
+    }
+    out
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    // Writing into a string cannot fail.
+    let written = out.write_fmt(text);
+    debug_assert!(written.is_ok());
+}

@@ -1,0 +1,244 @@
+//! Tables of operating points: a setting, what it took in time, and in energy.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use eadt_models::choose::{Knob, Measurement};
+use eadt_recordings::units::{Cell, Dimension, cell};
+
+use crate::error::quote;
+use crate::map::{Column, Header};
+use crate::{Request, TableError};
+
+/// Values of the columns that a group has in common.
+pub type Key = BTreeMap<String, String>;
+
+/// One group of a table.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct PointGroup {
+    pub measurements: Vec<Measurement>,
+    pub runs: Vec<Option<String>>,
+}
+
+/// The lowest power that any GPU draws in a run, in watts: less is another unit.
+const WATTS_MIN: f64 = 2.0;
+/// SM clocks of any GPU, in MHz.
+const CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 50.0..=5000.0;
+/// Energy and mean power × time may differ by this part: one is often of the device, the other of its busy time.
+const AGREE_RATIO: f64 = 0.5;
+
+/// The fields that `--map` may name.
+pub const FIELDS: [&str; 6] =
+    ["sm_clock_mhz", "power_limit_watts", "duration_seconds", "energy_joules", "mean_power_watts", "run"];
+
+#[derive(Debug)]
+struct Plan {
+    keys: Vec<(String, usize)>,
+    setting: Column,
+    duration: Column,
+    energy: Option<Column>,
+    power: Option<Column>,
+    run: Option<usize>,
+}
+
+/// Reads the groups of a table. `by` are columns, or fields named by a map.
+pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap<Key, PointGroup>, TableError> {
+    let mut table = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(reader);
+    let unreadable = |error: &csv::Error| TableError::new(file, format!("cannot be read: {error}"), "give a CSV file in UTF-8");
+    let header = Header::new(file, table.headers().map_err(|error| unreadable(&error))?)?;
+    let plan = plan(file, &header, request)?;
+    let mut groups: BTreeMap<Key, PointGroup> = BTreeMap::new();
+    let mut record = csv::StringRecord::new();
+    let mut seen: BTreeMap<(Key, u64, Option<String>), u64> = BTreeMap::new();
+    while table.read_record(&mut record).map_err(|error| unreadable(&error))? {
+        let line = record.position().map_or(0, csv::Position::line);
+        let row = RowReader { file, line, record: &record, header: &header };
+        if record.len() != header.names.len() {
+            let problem = format!("the row has {} cell(s), its header {}", record.len(), header.names.len());
+            return Err(row.wrong(None, problem, "restore the row or take it out"));
+        }
+        let key = row.key(&plan)?;
+        let measurement = row.measurement(&plan, request)?;
+        let run = plan.run.map(|index| record[index].to_owned()).filter(|run| !run.is_empty());
+        if let Some(first) = seen.insert((key.clone(), measurement.setting.to_bits(), run.clone()), line) {
+            let (knob, setting) = (request.knob.name(), measurement.setting);
+            let twice = run.as_ref().map_or(String::new(), |run| format!(" in run {run}"));
+            let problem = format!("{knob} {setting} of {} stands there twice{twice} (first in line {first})", name(&key));
+            let remedy = "say which column tells runs apart (--map run=COLUMN), or group by what differs (--by …)";
+            return Err(row.wrong(Some(&plan.setting.name), problem, remedy));
+        }
+        let group = groups.entry(key).or_default();
+        group.measurements.push(measurement);
+        group.runs.push(run);
+    }
+    if groups.is_empty() {
+        return Err(TableError::new(
+            file,
+            "there is no row below the header",
+            "measure some settings first, or name another file",
+        ));
+    }
+    Ok(groups)
+}
+
+/// A group's name, for people.
+pub fn name(key: &Key) -> String {
+    if key.is_empty() {
+        return "all rows".to_owned();
+    }
+    key.iter().map(|(column, value)| format!("{column}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, TableError> {
+    let maps = &request.maps;
+    for map in maps {
+        let grouped = request.by.contains(&map.field);
+        if !grouped && !FIELDS.contains(&map.field.as_str()) && !crate::epochs::FIELDS.contains(&map.field.as_str()) {
+            let remedy = format!("known are {}, and the names given to --by", FIELDS.join(", "));
+            return Err(TableError::new(file, format!("--map names the unknown field {:?}", map.field), remedy));
+        }
+    }
+    let needed = |field: &str, dimension| {
+        let remedy = format!("say which column it is: --map {field}=COLUMN[:UNIT]");
+        header.field(maps, field, dimension)?.ok_or_else(|| header.missing(field, &remedy))
+    };
+    let setting_dimension = match request.knob {
+        Knob::SmClockMhz => Dimension::Clock,
+        Knob::PowerLimitWatts => Dimension::Power,
+    };
+    let mut keys = Vec::new();
+    for by in &request.by {
+        let column = maps.iter().rfind(|map| map.field == *by).map_or(by.as_str(), |map| map.columns.as_str());
+        keys.push((by.clone(), header.named(column, "--by takes columns of the table, separated by commas")?));
+    }
+    let energy = header.field(maps, "energy_joules", Dimension::Energy)?;
+    let power = header.field(maps, "mean_power_watts", Dimension::Power)?;
+    if energy.is_none() && power.is_none() {
+        let problem = format!("neither energy_joules nor mean_power_watts is there (there are: {})", header.names.join(", "));
+        return Err(TableError::new(file, problem, "say which column holds one: --map energy_joules=COLUMN[:UNIT]"));
+    }
+    // A field that the user mapped is meant; one that only happens to be there must not overrule it.
+    let mapped = |field: &str| maps.iter().any(|map| map.field == field);
+    let power = power.filter(|_| energy.is_none() || mapped("mean_power_watts") || !mapped("energy_joules"));
+    let energy = energy.filter(|_| power.is_none() || mapped("energy_joules") || !mapped("mean_power_watts"));
+    let run = match maps.iter().rfind(|map| map.field == "run") {
+        Some(map) => Some(header.named(&map.columns, "name it as --map run=COLUMN")?),
+        None => header.names.iter().position(|head| head == "run"),
+    };
+    Ok(Plan {
+        keys,
+        setting: needed(request.knob.name(), setting_dimension)?,
+        duration: needed("duration_seconds", Dimension::Duration)?,
+        energy,
+        power,
+        run,
+    })
+}
+
+struct RowReader<'a> {
+    file: &'a str,
+    line: u64,
+    record: &'a csv::StringRecord,
+    header: &'a Header<'a>,
+}
+
+impl RowReader<'_> {
+    fn wrong(&self, column: Option<&str>, problem: impl Into<String>, remedy: impl Into<String>) -> TableError {
+        let error = TableError::new(self.file, problem, remedy).line(self.line);
+        match column {
+            Some(column) => error.column(column),
+            None => error,
+        }
+    }
+
+    fn key(&self, plan: &Plan) -> Result<Key, TableError> {
+        plan.keys.iter().map(|(name, index)| self.text(*index).map(|value| (name.clone(), value.to_owned()))).collect()
+    }
+
+    fn text(&self, index: usize) -> Result<&str, TableError> {
+        let value = &self.record[index];
+        if value.is_empty() {
+            let remedy = "fill it in, take the row out, or do not group by it";
+            return Err(self.wrong(Some(&self.header.names[index]), "the cell is empty, but rows are grouped by it", remedy));
+        }
+        Ok(value)
+    }
+
+    /// The sum of a column's cells in the field's own unit, above 0.
+    fn number(&self, column: &Column) -> Result<f64, TableError> {
+        let mut sum = 0.0;
+        for &index in &column.indices {
+            let head = &self.header.names[index];
+            let value = match cell(&self.record[index]) {
+                Cell::Number(value) => value,
+                Cell::Absent => {
+                    return Err(self.wrong(Some(head), "there is no value", "measure it again, or take the row out"));
+                }
+                Cell::Other => {
+                    let problem = format!("{} is not a number", quote(&self.record[index]));
+                    return Err(self.wrong(Some(head), problem, "correct the cell, or name another column with --map"));
+                }
+            };
+            if value <= 0.0 {
+                return Err(self.wrong(Some(head), format!("{value} is not above 0"), "correct the cell, or take the row out"));
+            }
+            sum += column.unit.map_or(value, |unit| unit.to_ours(value));
+        }
+        Ok(sum)
+    }
+
+    fn measurement(&self, plan: &Plan, request: &Request) -> Result<Measurement, TableError> {
+        let setting = self.number(&plan.setting)?;
+        self.possible_setting(&plan.setting, setting, request)?;
+        let duration_seconds = self.number(&plan.duration)?;
+        let energy = plan.energy.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
+        let power = plan.power.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
+        let (column, joules) = match (energy, power) {
+            (Some((column, joules)), None) => (column, joules),
+            (None, Some((column, watts))) => (column, watts * duration_seconds),
+            (Some((column, joules)), Some((power, watts))) => {
+                if (watts * duration_seconds / joules - 1.0).abs() > AGREE_RATIO {
+                    let problem = format!(
+                        "{joules} J and {watts} W over {duration_seconds} s do not agree ({} J)",
+                        watts * duration_seconds
+                    );
+                    let remedy = format!(
+                        "check the units of {:?} and {:?}, or use one of them: --map energy_joules=… or --map mean_power_watts=…",
+                        column.name, power.name
+                    );
+                    return Err(self.wrong(Some(&column.name), problem, remedy));
+                }
+                (column, joules)
+            }
+            (None, None) => return Err(self.wrong(None, "neither energy nor power is there", "name a column with --map")),
+        };
+        let watts = joules / duration_seconds;
+        if watts > request.max_power_watts {
+            let problem = format!("{watts:.0} W on average, but no GPU draws more than {:.0} W", request.max_power_watts);
+            let remedy = format!(
+                "is it in mW or mJ? say so: --map FIELD={}:mW (mJ for energy); for several GPUs together raise --max-power-watts",
+                column.name
+            );
+            return Err(self.wrong(Some(&column.name), problem, remedy));
+        }
+        if watts < WATTS_MIN {
+            let problem = format!("{watts:.4} W on average, but a GPU draws more than {WATTS_MIN} W");
+            let remedy = format!("is it in kW or kJ, or the time in ms? say so: --map FIELD={}:kW", column.name);
+            return Err(self.wrong(Some(&column.name), problem, remedy));
+        }
+        Ok(Measurement { setting, duration_seconds, energy_joules: joules, row: self.line })
+    }
+
+    fn possible_setting(&self, column: &Column, setting: f64, request: &Request) -> Result<(), TableError> {
+        let (possible, units) = match request.knob {
+            Knob::SmClockMhz => (CLOCKS_MHZ.contains(&setting), "GHz, kHz or Hz"),
+            Knob::PowerLimitWatts => ((10.0..=request.max_power_watts).contains(&setting), "mW or kW"),
+        };
+        if possible {
+            return Ok(());
+        }
+        let (knob, unit) = (request.knob.name(), request.knob.unit());
+        let problem = format!("{setting} {unit} cannot be a {knob}");
+        Err(self.wrong(Some(&column.name), problem, format!("is it in {units}? say so: --map {knob}={}:UNIT", column.name)))
+    }
+}

@@ -1,0 +1,245 @@
+use std::fmt::{self, Write};
+
+use super::{CLAIMS, cap_curve, limits, percent, rows, source};
+use crate::{Group, Tuning, points};
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Tuning report</title>
+<style>
+:root { color-scheme: light dark; --line: #8884; --ink: #06c; --mark: #c60; --good: #083; }
+@media (prefers-color-scheme: dark) { :root { --ink: #6bf; --mark: #fa5; --good: #5d8; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 64rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2.5rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--line); text-align: left; }
+.n { text-align: right; } .source { opacity: .75; font-size: 13px; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+.axis, .limit { stroke: var(--line); } .limit { stroke: var(--mark); stroke-dasharray: 4 3; }
+.front { fill: none; stroke: var(--ink); stroke-width: 1.5; }
+.point { fill: var(--line); } .pareto { fill: var(--ink); } .chosen { fill: none; stroke: var(--good); stroke-width: 2.5; }
+.least { fill: none; stroke: var(--mark); stroke-width: 2; }
+</style>
+</head>
+<body>
+<h1>Tuning report</h1>
+"#;
+
+pub(super) fn render(tuning: &Tuning) -> String {
+    let mut out = String::from(HEAD);
+    // Writing into a string cannot fail.
+    let written = write(tuning, &mut out);
+    debug_assert!(written.is_ok());
+    out
+}
+
+fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
+    let (unit, knob) = (tuning.knob.unit(), tuning.knob.name());
+    let source_of = &tuning.source;
+    let file = escape(&source_of.file);
+    writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
+    writeln!(out, "<h2>Unconstrained against constrained</h2>\n<div class=\"scroll\"><table>")?;
+    out.push_str("<thead><tr><th>group</th><th>limit</th>");
+    for head in ["least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"] {
+        write!(out, "<th class=\"n\">{head}</th>")?;
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for group in &tuning.groups {
+        let name = escape(&points::name(&group.by));
+        write!(out, "<tr><td>{name}</td><td>{}</td>", percent(group.max_slowdown_ratio))?;
+        for choice in [&group.choices.min_energy, &group.choices.constrained] {
+            let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
+            write!(
+                out,
+                "<td class=\"n\">{} {unit}</td><td class=\"n\">{saving}</td><td class=\"n\">{slowdown}</td>",
+                choice.setting
+            )?;
+        }
+        writeln!(out, "<td class=\"n\">{}</td></tr>", if group.choices.feasible { "yes" } else { "no" })?;
+    }
+    out.push_str("</tbody></table></div>\n");
+    if let Some([least, within]) = tuning.mean_savings() {
+        writeln!(
+            out,
+            "<p>Mean saving: {} unconstrained, {} within the limits. {}</p>",
+            percent(least),
+            percent(within),
+            escape(CLAIMS)
+        )?;
+    }
+    if !tuning.skipped.is_empty() {
+        out.push_str("<h2>Skipped</h2>\n<ul>\n");
+        for skipped in &tuning.skipped {
+            writeln!(out, "<li>{}: {}</li>", escape(&points::name(&skipped.by)), escape(&skipped.reason))?;
+        }
+        out.push_str("</ul>\n");
+    }
+    for found in &tuning.energy_to_accuracy {
+        writeln!(out, "<h2>{}: energy to {}</h2>\n<ul>", escape(&points::name(&found.by)), found.target)?;
+        for (what, best) in [("least energy", &found.result.min_energy), ("fastest", &found.result.min_duration)] {
+            let Some(best) = best else { continue };
+            writeln!(
+                out,
+                "<li>{what}: batch size {} at {} {unit}, {:.1} kJ in {:.0} s ({:.1} epochs, mean of {} run(s))</li>",
+                best.batch_size,
+                best.setting,
+                best.energy_joules / 1000.0,
+                best.duration_seconds,
+                best.epochs,
+                best.runs
+            )?;
+        }
+        for excluded in &found.result.excluded {
+            writeln!(out, "<li>batch size {} left out: {}</li>", excluded.batch_size, escape(&excluded.reason))?;
+        }
+        out.push_str("</ul>\n");
+    }
+    for group in &tuning.groups {
+        write_group(tuning, group, unit, out)?;
+    }
+    out.push_str("</body>\n</html>\n");
+    Ok(())
+}
+
+fn write_group(tuning: &Tuning, group: &Group, unit: &str, out: &mut String) -> fmt::Result {
+    let name = escape(&points::name(&group.by));
+    writeln!(out, "<h2>{name}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
+    write_plot(group, &name, unit, out)?;
+    out.push_str("<div class=\"scroll\"><table><thead><tr><th>choice</th>");
+    for head in ["setting", "time", "energy", "saving", "at least", "slowdown", "at most"] {
+        write!(out, "<th class=\"n\">{head}</th>")?;
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    let optional = |ratio: Option<f64>| ratio.map_or("–".to_owned(), percent);
+    for (what, choice) in rows(group) {
+        let cells = [
+            format!("{} {unit}", choice.setting),
+            format!("{:.3} s", choice.duration_seconds),
+            format!("{:.1} J", choice.energy_joules),
+            percent(choice.saving_ratio),
+            optional(choice.saving_lower_ratio),
+            percent(choice.slowdown_ratio),
+            optional(choice.slowdown_upper_ratio),
+        ];
+        write!(out, "<tr><td>{what}</td>")?;
+        for cell in cells {
+            write!(out, "<td class=\"n\">{cell}</td>")?;
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>\n");
+    if let Some(curve) = cap_curve(group) {
+        writeln!(out, "<p>{}</p>", escape(&curve))?;
+    }
+    writeln!(out, "<p class=\"source\">Source: {}</p>", escape(&source(tuning, group)))
+}
+
+const WIDTH: f64 = 900.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 20.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 40.0;
+
+/// Slowdown to the right, energy against the reference upwards; measured points, the Pareto set, and the choices.
+fn write_plot(group: &Group, name: &str, unit: &str, out: &mut String) -> fmt::Result {
+    let Some(&[_, seconds, joules]) = group.points.first() else { return Ok(()) };
+    let measured: Vec<(f64, f64, f64)> =
+        group.points.iter().map(|[setting, s, j]| (s / seconds - 1.0, j / joules, *setting)).collect();
+    let of = |choice: &eadt_models::choose::Choice| (choice.slowdown_ratio, 1.0 - choice.saving_ratio);
+    let all: Vec<(f64, f64)> = measured
+        .iter()
+        .map(|(x, y, _)| (*x, *y))
+        .chain(group.choices.pareto.iter().map(of))
+        .chain([of(&group.choices.constrained), (group.max_slowdown_ratio, 1.0)])
+        .collect();
+    let range = |values: &mut dyn Iterator<Item = f64>| {
+        let (low, high) = values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
+        let margin = 0.04 * (high - low).max(1e-3);
+        (low - margin, high + margin)
+    };
+    let (left, right) = range(&mut all.iter().map(|point| point.0));
+    let (low, high) = range(&mut all.iter().map(|point| point.1));
+    let x = |value: f64| LEFT + (WIDTH - LEFT - RIGHT) * (value - left) / (right - left);
+    let y = |value: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - (value - low) / (high - low));
+    let label = format!("Energy against time of {name}");
+    writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{label}\">")?;
+    let floor = HEIGHT - BOTTOM;
+    writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{WIDTH}\" y2=\"{floor}\"/>")?;
+    writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{TOP}\" x2=\"{LEFT}\" y2=\"{floor}\"/>")?;
+    for step in 0..=4 {
+        let part = f64::from(step) / 4.0;
+        let (time, energy) = (left + part * (right - left), low + part * (high - low));
+        writeln!(out, "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(time), floor + 16.0, percent(time))?;
+        writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, y(energy) + 4.0, percent(energy))?;
+    }
+    writeln!(
+        out,
+        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">slowdown against {} {unit}; upwards: energy, 100 % is its energy</text>",
+        f64::midpoint(LEFT, WIDTH),
+        HEIGHT - 6.0,
+        group.choices.reference.setting
+    )?;
+    let limit = x(group.max_slowdown_ratio);
+    writeln!(
+        out,
+        "<line class=\"limit\" x1=\"{limit:.1}\" y1=\"{TOP}\" x2=\"{limit:.1}\" y2=\"{floor}\"><title>limit</title></line>"
+    )?;
+    for (time, energy, setting) in &measured {
+        writeln!(
+            out,
+            "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>measured: {setting} {unit}</title></circle>",
+            x(*time),
+            y(*energy)
+        )?;
+    }
+    let front: Vec<String> =
+        group.choices.pareto.iter().map(of).map(|(time, energy)| format!("{:.1},{:.1}", x(time), y(energy))).collect();
+    writeln!(out, "<polyline class=\"front\" points=\"{}\"/>", front.join(" "))?;
+    for choice in &group.choices.pareto {
+        let (time, energy) = of(choice);
+        let setting = choice.setting;
+        let at = format!("cx=\"{:.1}\" cy=\"{:.1}\"", x(time), y(energy));
+        writeln!(out, "<circle class=\"pareto\" {at} r=\"2.5\"><title>Pareto set: {setting} {unit}</title></circle>")?;
+    }
+    let least = &group.choices.min_energy;
+    for (class, choice, what) in [("least", least, "least energy"), ("chosen", &group.choices.constrained, "within the limits")] {
+        let (time, energy) = of(choice);
+        let (cx, cy, setting) = (x(time), y(energy), choice.setting);
+        writeln!(
+            out,
+            "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"8\"><title>{what}: {setting} {unit}</title></circle>"
+        )?;
+        let anchor = if cx > 0.8 * WIDTH { "end" } else { "start" };
+        let shift = if anchor == "end" { -12.0 } else { 12.0 };
+        let above = if class == "chosen" { -8.0 } else { 16.0 };
+        writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{what}: {setting} {unit}</text>",
+            cx + shift,
+            (cy + above).clamp(TOP + 10.0, floor - 4.0)
+        )?;
+    }
+    out.push_str("</svg>\n");
+    Ok(())
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            _ => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,108 @@
+//! A [`Tuning`] for people.
+
+mod html;
+mod text;
+
+use crate::{Group, Tuning};
+
+/// Shown wherever a saving could be compared with the documents that this program comes from.
+const CLAIMS: &str = "The EADT and frequency-plan documents claim savings of 33–37 % and 20–40 %; these are their authors' claims, \
+                      unverified. The figures above come from your table alone.";
+
+impl Tuning {
+    /// Tables in plain text.
+    pub fn text(&self) -> String {
+        text::render(self)
+    }
+
+    /// One HTML file with plots; it loads nothing from elsewhere.
+    pub fn html(&self) -> String {
+        html::render(self)
+    }
+
+    /// Mean saving without and with the limits, over the groups; `None` where there is none.
+    pub fn mean_savings(&self) -> Option<[f64; 2]> {
+        let count = self.groups.len() as f64;
+        let mean = |of: fn(&Group) -> f64| self.groups.iter().map(of).sum::<f64>() / count;
+        (count > 0.0).then(|| [mean(|g| g.choices.min_energy.saving_ratio), mean(|g| g.choices.constrained.saving_ratio)])
+    }
+}
+
+fn percent(ratio: f64) -> String {
+    // No "-0.0 %".
+    let rounded = (1000.0 * ratio).round() / 10.0;
+    format!("{:.1} %", if rounded == 0.0 { 0.0 } else { rounded })
+}
+
+/// Rows of the choices of a group: name and choice.
+fn rows(group: &Group) -> [(&'static str, &eadt_models::choose::Choice); 6] {
+    let choices = &group.choices;
+    [
+        ("reference", &choices.reference),
+        ("least energy, unconstrained", &choices.min_energy),
+        ("within the limits", &choices.constrained),
+        ("EDP", &choices.min_edp),
+        ("ED²P", &choices.min_ed2p),
+        ("knee", &choices.knee),
+    ]
+}
+
+fn limits(group: &Group) -> String {
+    let floor = group.min_ratio.map_or(String::new(), |ratio| format!(", setting at least {} of the highest", percent(ratio)));
+    format!("slowdown at most {}{floor}", percent(group.max_slowdown_ratio))
+}
+
+/// Where the group's figures come from.
+fn source(tuning: &Tuning, group: &Group) -> String {
+    let rows = match (group.rows.iter().min(), group.rows.iter().max()) {
+        (Some(first), Some(last)) => format!("{} row(s) in lines {first} to {last}", group.rows.len()),
+        _ => "no rows".to_owned(),
+    };
+    let how = match &group.choices.fits {
+        None => "medians of the measured points".to_owned(),
+        Some(fits) => {
+            let dropped = match fits.dropped_rows.as_slice() {
+                [] => String::new(),
+                dropped => {
+                    let lines: Vec<String> = dropped.iter().map(u64::to_string).collect();
+                    format!("; left out as too far from the curve: line {}", lines.join(", "))
+                }
+            };
+            format!(
+                "fitted curves (time: R² {}, mean error {}; power: R² {}, mean error {}), bounds at {} from {} resamples, seed {}{dropped}",
+                fits.duration.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),
+                percent(fits.duration.mape_ratio),
+                fits.power.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),
+                percent(fits.power.mape_ratio),
+                percent(fits.confidence),
+                fits.resamples,
+                fits.seed
+            )
+        }
+    };
+    format!("{}: {rows}, {how}", tuning.source.file)
+}
+
+/// What throughput against power says, in a sentence.
+fn cap_curve(group: &Group) -> Option<String> {
+    use eadt_models::fit::Verdict;
+    let curve = group.cap_curve.as_ref()?;
+    if let Verdict::NoInformation(reason) = &curve.verdict {
+        return Some(format!("throughput against power carries no information: {reason}"));
+    }
+    let r = |r: Option<f64>| r.map_or("–".to_owned(), |r| format!("{r:.3}"));
+    let (plain, offset) = (&curve.power_law, &curve.offset_power_law);
+    let peak = match (offset.peak_watts, offset.peak_measured) {
+        (Some(watts), true) => format!("throughput per watt peaks at {watts:.0} W"),
+        (Some(watts), false) => format!("its peak at {watts:.0} W lies outside what was measured"),
+        (None, _) => "no peak".to_owned(),
+    };
+    Some(format!(
+        "throughput = a·P^{:.3} (R² {}), a·(P − {:.1} W)^{:.3} (R² {}): {peak}",
+        plain.b,
+        r(plain.r_squared),
+        offset.offset_watts,
+        offset.b,
+        r(offset.r_squared)
+    ))
+}

@@ -1,0 +1,84 @@
+use std::fmt::Write;
+
+use super::{CLAIMS, cap_curve, limits, percent, rows, source};
+use crate::{Tuning, points};
+
+pub(super) fn render(tuning: &Tuning) -> String {
+    let mut out = String::new();
+    // Writing into a string cannot fail.
+    let written = write(tuning, &mut out);
+    debug_assert!(written.is_ok());
+    out
+}
+
+fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
+    let unit = tuning.knob.unit();
+    for group in &tuning.groups {
+        writeln!(out, "{} ({})", points::name(&group.by), limits(group))?;
+        writeln!(out, "  {:<28} {:>12} {:>9} {:>9}", "", "setting", "saving", "slowdown")?;
+        for (name, choice) in rows(group) {
+            let setting = format!("{} {unit}", choice.setting);
+            let bound = match (choice.saving_lower_ratio, choice.slowdown_upper_ratio) {
+                (Some(saving), Some(slowdown)) if choice.setting != group.choices.reference.setting => {
+                    format!("   at least {}, at most {}", percent(saving), percent(slowdown))
+                }
+                _ => String::new(),
+            };
+            let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
+            writeln!(out, "  {name:<28} {setting:>12} {saving:>9} {slowdown:>9}{bound}")?;
+        }
+        let pareto: Vec<String> = group.choices.pareto.iter().map(|choice| choice.setting.to_string()).collect();
+        writeln!(out, "  Pareto set, fastest first: {} {unit}", pareto.join(", "))?;
+        writeln!(out, "  {}", group.choices.reason)?;
+        if let Some(curve) = cap_curve(group) {
+            writeln!(out, "  {curve}")?;
+        }
+        writeln!(out, "  from {}\n", source(tuning, group))?;
+    }
+    for found in &tuning.energy_to_accuracy {
+        writeln!(out, "{}: energy to {}", points::name(&found.by), found.target)?;
+        match &found.result.min_energy {
+            Some(best) => writeln!(
+                out,
+                "  batch size {} at {} {unit}: {:.1} kJ in {:.0} s ({:.1} epochs, {} run(s))",
+                best.batch_size,
+                best.setting,
+                best.energy_joules / 1000.0,
+                best.duration_seconds,
+                best.epochs,
+                best.runs
+            )?,
+            None => writeln!(out, "  no batch size is eligible")?,
+        }
+        if let Some(fast) = &found.result.min_duration {
+            writeln!(
+                out,
+                "  fastest: batch size {} at {} {unit}: {:.1} kJ in {:.0} s",
+                fast.batch_size,
+                fast.setting,
+                fast.energy_joules / 1000.0,
+                fast.duration_seconds
+            )?;
+        }
+        for excluded in &found.result.excluded {
+            writeln!(out, "  batch size {} left out: {}", excluded.batch_size, excluded.reason)?;
+        }
+        writeln!(out)?;
+    }
+    for skipped in &tuning.skipped {
+        writeln!(out, "skipped: {}: {}", points::name(&skipped.by), skipped.reason)?;
+    }
+    if let Some([least, within]) = tuning.mean_savings() {
+        let kept = tuning.groups.iter().filter(|group| !group.choices.feasible).count();
+        writeln!(
+            out,
+            "{} group(s): mean saving {} unconstrained, {} within the limits; {kept} infeasible, {} skipped",
+            tuning.groups.len(),
+            percent(least),
+            percent(within),
+            tuning.skipped.len()
+        )?;
+        writeln!(out, "{CLAIMS}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,222 @@
+//! Every group of a table, chosen for.
+
+use std::collections::BTreeMap;
+
+use eadt_models::choose::{
+    BatchPoint, Choices, EnergyToAccuracy, Knob, Limits, Method, Objective, Preset, choose, energy_to_accuracy,
+};
+use eadt_models::fit::{CapCurve, CapPoint};
+use serde::{Deserialize, Serialize};
+
+use crate::epochs::Runs;
+use crate::map::FieldMap;
+use crate::points::{Key, PointGroup};
+
+/// What is asked of a table.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub maps: Vec<FieldMap>,
+    /// Columns whose values make a group.
+    pub by: Vec<String>,
+    pub knob: Knob,
+    /// For groups that the preset does not name; `None`: these are skipped.
+    pub max_slowdown_ratio: Option<f64>,
+    pub min_ratio: Option<f64>,
+    pub preset: Option<Preset>,
+    pub objective: Objective,
+    pub method: Method,
+    /// Fewer settings are no group to choose for.
+    pub min_settings: usize,
+    /// Above it a mean power is taken for another unit.
+    pub max_power_watts: f64,
+}
+
+/// Where the figures come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    pub file: String,
+    pub rows: usize,
+    /// `measured` or `robust`.
+    pub method: String,
+}
+
+/// A group with its choices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    pub by: Key,
+    #[serde(flatten)]
+    pub choices: Choices,
+    pub max_slowdown_ratio: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_ratio: Option<f64>,
+    /// Lines of the table that the group rests on.
+    pub rows: Vec<u64>,
+    /// Throughput against power; for power limits only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap_curve: Option<CapCurve>,
+    /// Every measured setting with median time and energy, the highest first: for plots.
+    pub points: Vec<[f64; 3]>,
+}
+
+/// A group that no choice was made for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    pub by: Key,
+    pub reason: String,
+}
+
+/// Batch size and setting until a target is reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ToAccuracy {
+    pub by: Key,
+    pub target: f64,
+    #[serde(flatten)]
+    pub result: EnergyToAccuracy,
+}
+
+/// What a table says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    pub groups: Vec<Group>,
+    pub skipped: Vec<Skipped>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub energy_to_accuracy: Vec<ToAccuracy>,
+    pub knob: Knob,
+    pub objective: Objective,
+    pub source: Source,
+}
+
+/// Chooses for every group; one that cannot be chosen for is listed with its reason.
+pub fn tune(file: &str, groups: &BTreeMap<Key, PointGroup>, request: &Request) -> Tuning {
+    let method = match request.method {
+        Method::Measured => "measured",
+        Method::Robust(_) => "robust",
+    };
+    let rows = groups.values().map(|group| group.measurements.len()).sum();
+    let mut tuning = Tuning {
+        groups: Vec::new(),
+        skipped: Vec::new(),
+        energy_to_accuracy: Vec::new(),
+        knob: request.knob,
+        objective: request.objective,
+        source: Source { file: file.to_owned(), rows, method: method.to_owned() },
+    };
+    for (key, group) in groups {
+        match tune_group(key, group, request) {
+            Ok(group) => tuning.groups.push(group),
+            Err(reason) => tuning.skipped.push(Skipped { by: key.clone(), reason }),
+        }
+    }
+    tuning
+}
+
+fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group, String> {
+    let limits = limits(key, request)?;
+    let points = medians(group);
+    if points.len() < request.min_settings {
+        let unit = request.knob.unit();
+        let seen: Vec<String> = points.iter().map(|point| format!("{} {unit}", point[0])).collect();
+        return Err(format!(
+            "cannot tell: {} setting(s) only ({}), {} are needed; measure more of them",
+            points.len(),
+            seen.join(", "),
+            request.min_settings
+        ));
+    }
+    let choices = choose(request.knob, &group.measurements, &limits, request.method).map_err(|refusal| {
+        let remedy = match request.method {
+            Method::Robust(_) => ", or choose among the measured points with --method measured",
+            Method::Measured => "",
+        };
+        format!("cannot tell: {refusal}{remedy}")
+    })?;
+    let cap_curve = (request.knob == Knob::PowerLimitWatts).then(|| {
+        let point = |[_, seconds, joules]: &[f64; 3]| CapPoint { watts: joules / seconds, throughput: 1.0 / seconds };
+        CapCurve::fit(&points.iter().map(point).collect::<Vec<_>>()).ok()
+    });
+    Ok(Group {
+        by: key.clone(),
+        choices,
+        max_slowdown_ratio: limits.max_slowdown_ratio,
+        min_ratio: limits.min_setting_ratio,
+        rows: group.measurements.iter().map(|measurement| measurement.row).collect(),
+        cap_curve: cap_curve.flatten(),
+        points,
+    })
+}
+
+fn limits(key: &Key, request: &Request) -> Result<Limits, String> {
+    let named = match &request.preset {
+        Some(preset) => {
+            let workload = key.get("workload").ok_or("a preset goes by workload: add workload to --by")?;
+            preset.of(workload)
+        }
+        None => None,
+    };
+    let max = named.map(|limits| limits.max_slowdown).or(request.max_slowdown_ratio);
+    let ratio = named.map_or(request.min_ratio, |limits| limits.min_ratio);
+    let max_slowdown_ratio = max.ok_or("the preset does not name this workload: add it, or say --max-slowdown for the others")?;
+    Ok(Limits { max_slowdown_ratio, min_setting_ratio: ratio, objective: request.objective })
+}
+
+/// Setting, median seconds and median joules, the highest setting first.
+fn medians(group: &PointGroup) -> Vec<[f64; 3]> {
+    let mut sorted = group.measurements.clone();
+    sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting));
+    let middle = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
+    };
+    sorted
+        .chunk_by(|a, b| a.setting == b.setting)
+        .map(|runs| {
+            let seconds = middle(runs.iter().map(|run| run.duration_seconds).collect());
+            [runs[0].setting, seconds, middle(runs.iter().map(|run| run.energy_joules).collect())]
+        })
+        .collect()
+}
+
+impl Tuning {
+    /// Adds, for every group without its batch size, what training to a target costs. `targets`: for all groups, or for those
+    /// with this value in any column. Returns what could not be told.
+    pub fn add_energy_to_accuracy(
+        &mut self,
+        groups: &BTreeMap<Key, PointGroup>,
+        runs: &Runs,
+        targets: &[(Option<String>, f64)],
+    ) -> Vec<Skipped> {
+        let mut by_rest: BTreeMap<Key, Vec<BatchPoint>> = BTreeMap::new();
+        let mut untold = Vec::new();
+        for (key, group) in groups {
+            let mut rest = key.clone();
+            let batch = rest.remove("batch_size").and_then(|text| text.parse::<f64>().ok());
+            let Some(batch_size) = batch.filter(|size| *size >= 1.0 && size.fract() == 0.0) else {
+                untold.push(Skipped { by: key.clone(), reason: "its batch size is not a whole number".to_owned() });
+                continue;
+            };
+            by_rest.entry(rest).or_default().extend(medians(group).into_iter().map(|[setting, seconds, joules]| BatchPoint {
+                batch_size: batch_size as u64,
+                setting,
+                seconds_per_epoch: seconds,
+                joules_per_epoch: joules,
+            }));
+        }
+        for (by, points) in by_rest {
+            let own = targets.iter().rfind(|(of, _)| of.as_ref().is_some_and(|of| by.values().any(|value| value == of)));
+            let Some(&(_, target)) = own.or_else(|| targets.iter().rfind(|(of, _)| of.is_none())) else {
+                untold.push(Skipped { by, reason: "no --target is given for it".to_owned() });
+                continue;
+            };
+            let runs_to_target = runs.of(&by, target);
+            if runs_to_target.is_empty() {
+                let known: Vec<String> = runs.targets(&by).iter().map(f64::to_string).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                untold.push(Skipped { by, reason: format!("no run was trained to {target}; known targets: {known}") });
+                continue;
+            }
+            let result = energy_to_accuracy(&points, &runs_to_target);
+            self.energy_to_accuracy.push(ToAccuracy { by, target, result });
+        }
+        untold
+    }
+}

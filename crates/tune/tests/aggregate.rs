@@ -1,0 +1,132 @@
+//! Profiling series into operating points.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use eadt_recordings::{Format, Options};
+use eadt_tune::aggregate::{Pattern, points, read, to_csv};
+use eadt_tune::points::Key;
+
+fn folder(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {} is absent", folder.display());
+    None
+}
+
+#[test]
+fn names_say_what_was_run() {
+    let pattern = Pattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let read = |name: &str| pattern.read(name).map(|key| key.into_values().collect::<Vec<_>>().join("|"));
+    assert_eq!(read("GA100-bfs-1410-1").unwrap(), "GA100|1|1410|bfs");
+    assert_eq!(read("GA100-resnet-50-1410-1").unwrap(), "GA100|1|1410|resnet-50", "text may hold the separator before a number");
+    assert_eq!(read("GA100-bfs-1410"), None);
+    assert_eq!(read("notes"), None);
+    assert_eq!(pattern.knob(), Some("sm_clock_mhz"));
+    for (text, part) in [
+        ("{workload}-{run}", "neither {sm_clock_mhz}"),
+        ("{workload-{sm_clock_mhz}", "neither {sm_clock_mhz}"),
+        ("{sm_clock_mhz}-{sm_clock_mhz}", "twice"),
+        ("{sm_clock_mhz", "unclosed"),
+        ("sm_clock_mhz}", "unclosed"),
+    ] {
+        let message = Pattern::new(text).unwrap_err().to_string();
+        assert!(message.contains(part) || message.contains("brace"), "{text}: {message}");
+    }
+}
+
+/// A run with idle time around it: `seconds` of work at 300 W, a row every 100 ms.
+fn series(start: u32, seconds: u32) -> String {
+    let mut text = String::from("time,watts,util\n");
+    for row in 0..(seconds + 4) * 10 {
+        let busy = (20..(seconds + 2) * 10).contains(&row);
+        let (watts, util) = if busy { (300, 90) } else { (60, 0) };
+        text.push_str(&format!("{:.1},{watts},{util}\n", f64::from(1_000_000 + start) + f64::from(row) / 10.0));
+    }
+    text
+}
+
+fn options() -> Options {
+    let maps = ["time=time", "power_watts=watts", "utilization_ratio=util:%"];
+    Options {
+        maps: maps.iter().map(|map| map.parse().unwrap()).collect(),
+        time_format: Some("unix".parse().unwrap()),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn idle_time_cold_runs_and_outliers_do_not_count() {
+    let pattern = Pattern::new("{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let mut profiles = Vec::new();
+    for (name, start, seconds) in [
+        ("a-1410-1", 0, 30),
+        ("a-1410-2", 1000, 20),
+        ("a-1410-3", 2000, 20),
+        ("a-1200-1", 3000, 22),
+        ("a-1200-2", 4000, 22),
+        ("a-1200-3", 5000, 22),
+        ("a-1200-4", 6000, 40),
+    ] {
+        let columns = pattern.read(name).unwrap();
+        profiles.push(read(name, series(start, seconds).as_bytes(), columns, Format::Csv, &options()).unwrap());
+    }
+    assert_eq!((profiles[1].rows, profiles[1].active_rows), (240, 200));
+    assert!((profiles[1].duration_seconds - 20.0).abs() < 1e-6, "{:?}", profiles[1]);
+    assert_eq!(profiles[1].active_power_watts, 300.0);
+    let found = points(profiles, "sm_clock_mhz");
+    let settings: Vec<_> = found.points.iter().map(|p| (p.columns["sm_clock_mhz"].as_str(), p.runs, p.runs_dropped)).collect();
+    assert_eq!(settings, [("1200", 3, 1), ("1410", 2, 1)]);
+    assert!((found.points[1].duration_seconds - 20.0).abs() < 1e-6, "the cold run is not in it");
+    let dropped: Vec<_> = found.dropped.iter().map(|left| left.file.as_str()).collect();
+    assert_eq!(dropped, ["a-1200-4", "a-1410-1"]);
+    let table = to_csv(&found.points).unwrap();
+    assert!(table.starts_with("sm_clock_mhz,workload,duration_seconds,energy_joules,"), "{table}");
+    assert_eq!(table.lines().count(), 3);
+}
+
+#[test]
+fn files_that_say_nothing_are_errors() {
+    let refused = |text: &str| read("x.csv", text.as_bytes(), Key::new(), Format::Csv, &options()).unwrap_err().to_string();
+    assert!(
+        refused("time,watts,util\n1,60,0\n2,60,0\n3,60,0\n").contains("no work"),
+        "{}",
+        refused("time,watts,util\n1,60,0\n2,60,0\n")
+    );
+    assert!(refused("time,watts,util\n1,300000,90\n2,300000,90\n").contains("x.csv"));
+    assert!(refused("time,watts\n1,2\n").contains("util"));
+    assert!(refused("").contains("x.csv"));
+}
+
+#[test]
+fn dcgmi_logs_of_an_a100() {
+    let Some(folder) = folder("a100-dcgmi-raw") else { return };
+    let pattern = Pattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let options = Options { interval: Some(Duration::from_millis(20)), ..Options::default() };
+    let mut profiles = Vec::new();
+    for name in ["bfs-1410-1", "bfs-1005-0", "bfs-510-0", "lud-1410-0", "lud-1005-0", "lud-510-0"] {
+        let stem = format!("GA100-{name}");
+        let file = std::fs::File::open(folder.join(format!("{stem}.txt"))).unwrap();
+        profiles.push(read(&stem, file, pattern.read(&stem).unwrap(), Format::Dcgmi, &options).unwrap());
+    }
+    // Rows, active rows and mean active power that were computed independently.
+    assert_eq!((profiles[0].rows, profiles[0].active_rows), (592, 213));
+    assert!((profiles[0].active_power_watts - 140.3478).abs() < 5e-5, "{:?}", profiles[0]);
+    assert_eq!(profiles[3].active_rows, 401);
+    assert!((profiles[3].active_power_watts - 274.4126).abs() < 5e-5, "{:?}", profiles[3]);
+    for profile in &profiles {
+        let ratio = profile.counter_ratio.unwrap();
+        assert!((0.985..=1.035).contains(&ratio), "{}: {ratio}", profile.file);
+    }
+    let found = points(profiles, "sm_clock_mhz");
+    assert_eq!(found.points.len(), 6);
+    let of = |workload: &str, mhz: &str| {
+        found.points.iter().find(|p| p.columns["workload"] == workload && p.columns["sm_clock_mhz"] == mhz).unwrap().clone()
+    };
+    assert!(of("lud", "510").duration_seconds > 1.5 * of("lud", "1410").duration_seconds);
+    assert!(of("lud", "1005").energy_joules < of("lud", "1410").energy_joules);
+}

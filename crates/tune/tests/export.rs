@@ -1,0 +1,87 @@
+//! Settings made from results.
+
+use eadt_models::choose::{Knob, Method, Objective};
+use eadt_tune::export::{ExportError, Form, Target, export};
+use eadt_tune::{Request, Tuning, points, tune};
+
+const TABLE: &str = "\
+workload,sm_clock_mhz,duration_seconds,energy_joules
+Lab/BERT_Base,1410,100,30000
+Lab/BERT_Base,1200,104,26000
+Lab/BERT_Base,1000,115,25000
+vit,1410,50,15000
+vit,1200,56,12000
+vit,1000,60,11000
+";
+
+fn tuning(max: f64) -> Tuning {
+    let request = Request {
+        maps: Vec::new(),
+        by: vec!["workload".to_owned()],
+        knob: Knob::SmClockMhz,
+        max_slowdown_ratio: Some(max),
+        min_ratio: None,
+        preset: None,
+        objective: Objective::Energy,
+        method: Method::Measured,
+        min_settings: 3,
+        max_power_watts: 3000.0,
+    };
+    let groups = points::read("points.csv", TABLE.as_bytes(), &request).unwrap();
+    tune("points.csv", &groups, &request)
+}
+
+fn target(name: Option<&str>) -> Target {
+    Target {
+        namespace: "default".to_owned(),
+        api_version: "apps/v1".to_owned(),
+        kind: "StatefulSet".to_owned(),
+        name: name.map(str::to_owned),
+    }
+}
+
+#[test]
+fn a_policy_holds_the_chosen_setting_and_recommends_only() {
+    let text = export(&tuning(0.05), Form::EnergyPolicy, &target(None)).unwrap();
+    for line in [
+        "apiVersion: eadt.dev/v1alpha1",
+        "kind: EnergyPolicy",
+        "  name: \"bert-base\"",
+        "  namespace: \"lab\"",
+        "    kind: \"StatefulSet\"",
+        "  updateMode: Recommend",
+        "    name: frequency",
+        "    maxSlowdownPercent: 5",
+        "  knobs: [Clocks]",
+        "    smClockMegahertz:",
+        "      min: 1200",
+        "      max: 1200",
+        "# left out: workload=vit: infeasible",
+    ] {
+        assert!(text.lines().any(|own| own.starts_with(line)), "{line:?} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn the_node_agent_table_is_toml_and_json_is_json() {
+    let table: toml::Table = export(&tuning(0.2), Form::NodeAgent, &target(None)).unwrap().parse().unwrap();
+    let settings = table["settings"].as_array().unwrap();
+    assert_eq!(settings.len(), 2);
+    assert_eq!(settings[1]["sm_clock_mhz"].as_integer(), Some(1000));
+    assert_eq!(settings[1]["match"]["workload"].as_str(), Some("vit"));
+    let json: serde_json::Value = serde_json::from_str(&export(&tuning(0.05), Form::Json, &target(None)).unwrap()).unwrap();
+    assert_eq!(json[1]["setting"], 1410.0);
+    assert_eq!(json[1]["feasible"], false);
+}
+
+#[test]
+fn what_cannot_be_exported_says_why() {
+    let same = export(&tuning(0.2), Form::EnergyPolicy, &target(Some("one"))).unwrap_err();
+    assert!(matches!(same, ExportError::SameTarget { .. }), "{same}");
+    assert_eq!(export(&tuning(0.0), Form::NodeAgent, &target(None)), Err(ExportError::Nothing));
+    let mut nameless = tuning(0.2);
+    for group in &mut nameless.groups {
+        group.by.clear();
+    }
+    assert!(matches!(export(&nameless, Form::EnergyPolicy, &target(None)), Err(ExportError::NoTarget { .. })));
+}
