@@ -109,7 +109,9 @@ fn run() {
     for (name, rows) in [("rates.csv", &rates), ("power.csv", &power)] {
         let mut text = String::new();
         for (row, target) in rows {
-            row.iter().for_each(|value| write!(text, "{value},").unwrap());
+            for value in row {
+                write!(text, "{value},").unwrap();
+            }
             writeln!(text, "{target}").unwrap();
         }
         std::fs::write(folder.path().join(name), text).unwrap();

@@ -10,10 +10,12 @@ pub mod forest;
 
 mod choose;
 pub mod evaluate;
+pub mod gather;
 mod measurements;
 mod outlook;
 mod paper;
 mod profile;
+pub mod rebalance;
 mod slowdown;
 pub mod tables;
 

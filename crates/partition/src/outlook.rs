@@ -68,12 +68,12 @@ impl<'a> Together<'a> {
         self.idle_watts
     }
 
-    /// What each workload does alone at its share of a candidate.
+    /// What each workload is expected to do alone at its share of a candidate.
     pub fn alone(&self, candidate: &Candidate) -> Result<Vec<SoloPoint>, CannotTell> {
         let shares = self.tenants.iter().zip(&candidate.mps_thread_percentages);
         shares
             .map(|(tenant, percentage)| {
-                tenant.at(*percentage, candidate.sm_clock_mhz).ok_or_else(|| CannotTell::NotCovered {
+                tenant.expected_at(*percentage, candidate.sm_clock_mhz).ok_or_else(|| CannotTell::NotCovered {
                     workload: tenant.workload().to_owned(),
                     percentage: *percentage,
                     clock: candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" and {mhz} MHz")),
@@ -163,6 +163,13 @@ pub trait Predictor: std::fmt::Debug + Sync {
 }
 
 impl Outlook {
+    /// From the mean expectation of each candidate and, where there are several opinions, each of them; opinion `i` is the same
+    /// tree's in every candidate.
+    pub fn of(candidates: Vec<(Expected, Vec<Expected>)>) -> Self {
+        let prospects = candidates.into_iter().map(|(mean, opinions)| Prospect { mean, opinions });
+        Self { candidates: prospects.collect() }
+    }
+
     /// The expectations, in the order of the candidates.
     pub fn means(&self) -> impl Iterator<Item = &Expected> {
         self.candidates.iter().map(|prospect| &prospect.mean)

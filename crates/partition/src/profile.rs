@@ -115,6 +115,8 @@ pub enum ProfileError {
 struct Curve {
     sm_clock_mhz: Option<f64>,
     points: Vec<SoloPoint>,
+    /// The same with throughput and power that never fall where the share grows.
+    rising: Vec<SoloPoint>,
 }
 
 /// What a workload does alone on one GPU model, at several shares of the SMs.
@@ -166,7 +168,7 @@ impl SoloProfile {
         for point in points {
             match curves.last_mut() {
                 Some(curve) if curve.sm_clock_mhz == point.sm_clock_mhz => curve.points.push(point),
-                _ => curves.push(Curve { sm_clock_mhz: point.sm_clock_mhz, points: vec![point] }),
+                _ => curves.push(Curve { sm_clock_mhz: point.sm_clock_mhz, points: vec![point], rising: Vec::new() }),
             }
         }
         if curves.is_empty() {
@@ -184,6 +186,16 @@ impl SoloProfile {
             if curve.points.len() < 2 {
                 return Err(ProfileError::OneShare { workload });
             }
+        }
+        for curve in &mut curves {
+            let rates = rising(curve.points.iter().map(|point| point.samples_per_second));
+            let watts = rising(curve.points.iter().map(|point| point.power_watts));
+            let of = |((point, samples_per_second), power_watts): ((&SoloPoint, f64), f64)| SoloPoint {
+                samples_per_second,
+                power_watts,
+                ..*point
+            };
+            curve.rising = curve.points.iter().zip(rates).zip(watts).map(of).collect();
         }
         let elasticity = slope(&curves[0].points) / whole(&curves[0]).samples_per_second;
         Ok(Self { workload, gpu_model, curves, elasticity })
@@ -227,23 +239,14 @@ impl SoloProfile {
     /// What it does alone at a share: measured, or between the two neighbours. `None` below the smallest share measured, and at
     /// clocks that were not measured. `None` as clock is the highest measured.
     pub fn at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {
-        let points = &self.curve(sm_clock_mhz)?.points;
-        let above = points.iter().position(|point| point.mps_thread_percentage >= mps_thread_percentage)?;
-        let high = points[above];
-        if high.mps_thread_percentage == mps_thread_percentage {
-            return Some(high);
-        }
-        let low = points[above.checked_sub(1)?];
-        let part = f64::from(mps_thread_percentage - low.mps_thread_percentage)
-            / f64::from(high.mps_thread_percentage - low.mps_thread_percentage);
-        let between = |a: f64, b: f64| a + part * (b - a);
-        Some(SoloPoint {
-            mps_thread_percentage,
-            sm_clock_mhz: high.sm_clock_mhz,
-            samples_per_second: between(low.samples_per_second, high.samples_per_second),
-            power_watts: between(low.power_watts, high.power_watts),
-            counters: Counters::of(|metric| Some(between(low.counters.get(metric)?, high.counters.get(metric)?))),
-        })
+        between(&self.curve(sm_clock_mhz)?.points, mps_thread_percentage)
+    }
+
+    /// As [`Self::at`], what is to be expected: throughput and power never fall where the share grows, so neighbours of which the
+    /// larger share measured less are both taken for their mean (isotonic regression). Takes most of the instruments' noise away
+    /// where more SMs do not help.
+    pub fn expected_at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {
+        between(&self.curve(sm_clock_mhz)?.rising, mps_thread_percentage)
     }
 
     /// Whether every measurement has this metric.
@@ -257,6 +260,42 @@ impl SoloProfile {
             Some(_) => self.curves.iter().find(|curve| curve.sm_clock_mhz == sm_clock_mhz),
         }
     }
+}
+
+/// On the line between the two neighbours.
+fn between(points: &[SoloPoint], mps_thread_percentage: u32) -> Option<SoloPoint> {
+    let above = points.iter().position(|point| point.mps_thread_percentage >= mps_thread_percentage)?;
+    let high = points[above];
+    if high.mps_thread_percentage == mps_thread_percentage {
+        return Some(high);
+    }
+    let low = points[above.checked_sub(1)?];
+    let part = f64::from(mps_thread_percentage - low.mps_thread_percentage)
+        / f64::from(high.mps_thread_percentage - low.mps_thread_percentage);
+    let between = |a: f64, b: f64| a + part * (b - a);
+    Some(SoloPoint {
+        mps_thread_percentage,
+        sm_clock_mhz: high.sm_clock_mhz,
+        samples_per_second: between(low.samples_per_second, high.samples_per_second),
+        power_watts: between(low.power_watts, high.power_watts),
+        counters: Counters::of(|metric| Some(between(low.counters.get(metric)?, high.counters.get(metric)?))),
+    })
+}
+
+/// The nearest values, by squares, that never fall: pools of neighbours at their mean.
+fn rising(values: impl Iterator<Item = f64>) -> Vec<f64> {
+    let mut pools: Vec<(f64, usize)> = Vec::new();
+    for value in values {
+        pools.push((value, 1));
+        while let [.., (before, many), (after, few)] = pools[..]
+            && after < before
+        {
+            pools.truncate(pools.len() - 2);
+            let count = many + few;
+            pools.push(((before * many as f64 + after * few as f64) / count as f64, count));
+        }
+    }
+    pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
 }
 
 fn check(workload: &str, point: &SoloPoint) -> Result<(), ProfileError> {
@@ -292,4 +331,19 @@ fn slope(points: &[SoloPoint]) -> f64 {
     let mean_rate = points.iter().map(|point| point.samples_per_second).sum::<f64>() / n;
     let across: f64 = points.iter().map(|p| (share(p) - mean_share) * (p.samples_per_second - mean_rate)).sum();
     across / points.iter().map(|point| (share(point) - mean_share).powi(2)).sum::<f64>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn falls_are_pooled() {
+        let of = |values: &[f64]| rising(values.iter().copied());
+        assert_eq!(of(&[1.0, 2.0, 2.0, 5.0]), [1.0, 2.0, 2.0, 5.0]);
+        assert_eq!(of(&[1.0, 3.0, 2.0, 5.0]), [1.0, 2.5, 2.5, 5.0]);
+        // A pool may fall below the one before it.
+        assert_eq!(of(&[4.0, 5.0, 0.0, 6.0]), [3.0, 3.0, 3.0, 6.0]);
+        assert_eq!(of(&[]), [0.0; 0]);
+    }
 }

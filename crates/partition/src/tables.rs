@@ -155,11 +155,13 @@ pub fn write_solo(measurements: &Measurements) -> String {
     if clocked {
         write!(text, ",{CLOCK}").expect("writing to a String cannot fail");
     }
-    metrics.iter().for_each(|metric| write!(text, ",{}", metric.name()).expect("writing to a String cannot fail"));
+    for metric in &metrics {
+        write!(text, ",{}", metric.name()).expect("writing to a String cannot fail");
+    }
     let model = quoted(measurements.gpu_model());
     write!(text, "\nidle,{model},0,0,{}", measurements.idle_watts()).expect("writing to a String cannot fail");
     clock(&mut text, None);
-    metrics.iter().for_each(|_| text.push(','));
+    text.extend(metrics.iter().map(|_| ','));
     text.push('\n');
     for (profile, point) in points() {
         let SoloPoint { mps_thread_percentage, samples_per_second, power_watts, .. } = point;

@@ -21,11 +21,11 @@ fn the_papers_experiment_reaches_what_is_asked() {
     assert_eq!(trial.measured.runs().len(), 121 * 9);
     let settings = EvaluateSettings { training_ratios: vec![0.5], repeats: 3, ..EvaluateSettings::default() };
     let mut findings = Findings::default();
-    by_group(&trial, &settings, &mut findings).unwrap();
+    by_group("pairs", &trial, &settings, &mut findings).unwrap();
     by_unseen_workload("unseen workload", &trial, &settings, &mut findings).unwrap();
     println!("{}", findings.text());
     let of_oracle = |split, method| percent(findings.score(split, method).unwrap().of_oracle_ratio);
-    let half = "groups, 50 % training";
+    let half = "pairs, 50 % training";
     assert!(of_oracle(half, Method::Paper) >= 98.5);
     for split in [half, "unseen workload"] {
         let score = |method| findings.score(split, method).unwrap();
@@ -40,7 +40,7 @@ fn the_papers_experiment_reaches_what_is_asked() {
         assert!(score(Method::SlowdownMean).of_oracle_ratio > score(Method::Additive).of_oracle_ratio, "{split}");
         assert!(of_oracle(split, Method::Oracle) == 100.0 && score(Method::Equal).gain_mean_ratio == 0.0);
     }
-    let few = EvaluateSettings { forest: ForestSettings { trees: 30, ..ForestSettings::default() }, ..settings };
+    let few = EvaluateSettings { forest: ForestSettings { trees: 30, ..SlowdownModel::FOREST }, ..settings };
     workload_bars(&trial, &few, &mut findings).unwrap();
     let (mean, largest) = findings.workload_gains().unwrap();
     // Of the paper, measured: 35 % on average, 60.6 % for the best workload.
@@ -61,7 +61,7 @@ fn pairs_teach_triples() {
         let groups = lab.triples(PAPER_MEMORY_GIB).into_iter().step_by(9).collect();
         Plan { groups, partitions, clocks: vec![None] }
     });
-    let forest = ForestSettings { trees: 50, leaf_min: 3, ..ForestSettings::default() };
+    let forest = ForestSettings { trees: 50, ..SlowdownModel::FOREST };
     let model = SlowdownModel::train(&pairs.measured, &forest).unwrap();
     let mut findings = Findings::default();
     elsewhere("triples", &model, &triples, &ChoiceSettings::paper(), &mut findings).unwrap();
@@ -76,10 +76,10 @@ fn pairs_teach_triples() {
 fn the_same_seed_finds_the_same() {
     let trial = support::paper_pairs(1);
     let forest = ForestSettings { trees: 5, ..ForestSettings::default() };
-    let settings = EvaluateSettings { forest, training_ratios: vec![0.2], repeats: 2, seed: 5 };
+    let settings = EvaluateSettings { forest, training_ratios: vec![0.2], repeats: 2, seed: 5, ..EvaluateSettings::default() };
     let run = |settings: &EvaluateSettings| {
         let mut findings = Findings::default();
-        by_group(&trial, settings, &mut findings).unwrap();
+        by_group("pairs", &trial, settings, &mut findings).unwrap();
         findings
     };
     assert_eq!(run(&settings), run(&settings));
@@ -93,7 +93,8 @@ fn experiments_that_mean_nothing_are_refused() {
         let runs = whole.runs().iter().enumerate().filter(|(i, run)| keep(*i, run)).map(|(_, run)| run.clone()).collect();
         Measurements::new(whole.idle_watts(), whole.profiles().values().cloned().collect(), runs).unwrap()
     };
-    let error = |trial: &Trial, settings: &EvaluateSettings| by_group(trial, settings, &mut Findings::default()).unwrap_err();
+    let error =
+        |trial: &Trial, settings: &EvaluateSettings| by_group("pairs", trial, settings, &mut Findings::default()).unwrap_err();
     let settings = EvaluateSettings { repeats: 1, ..EvaluateSettings::default() };
     assert!(matches!(error(&Trial::of(cut(&|i, _| i < 27)), &settings), EvaluateError::Few { groups: 3 }));
     let unequal = cut(&|_, run| run.tenants[0].mps_thread_percentage != 50);

@@ -42,6 +42,7 @@ impl Trial {
 /// How the experiment is run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EvaluateSettings {
+    /// Of the slowdown model. The paper's model has single rows as leaves, as its authors had.
     pub forest: ForestSettings,
     /// Parts of the groups that are learned from; the others are tested.
     pub training_ratios: Vec<f64>,
@@ -49,11 +50,19 @@ pub struct EvaluateSettings {
     pub repeats: u32,
     /// Seed of the splits.
     pub seed: u64,
+    /// What is sought and within which limits; the methods add how they deal with doubt. Default: the paper's rule.
+    pub choice: ChoiceSettings,
 }
 
 impl Default for EvaluateSettings {
     fn default() -> Self {
-        Self { forest: ForestSettings::default(), training_ratios: vec![0.1, 0.2, 0.3, 0.4, 0.5], repeats: 10, seed: 0 }
+        Self {
+            forest: SlowdownModel::FOREST,
+            training_ratios: vec![0.1, 0.2, 0.3, 0.4, 0.5],
+            repeats: 10,
+            seed: 0,
+            choice: ChoiceSettings::paper(),
+        }
     }
 }
 
@@ -151,7 +160,7 @@ pub enum EvaluateError {
 }
 
 /// Splits by group at every training ratio.
-pub fn by_group(trial: &Trial, settings: &EvaluateSettings, findings: &mut Findings) -> Result<(), EvaluateError> {
+pub fn by_group(name: &str, trial: &Trial, settings: &EvaluateSettings, findings: &mut Findings) -> Result<(), EvaluateError> {
     let groups = groups(trial)?;
     if let Some(ratio) = settings.training_ratios.iter().find(|ratio| !(**ratio > 0.0 && **ratio < 1.0)) {
         return Err(EvaluateError::Ratio { ratio: *ratio });
@@ -163,7 +172,7 @@ pub fn by_group(trial: &Trial, settings: &EvaluateSettings, findings: &mut Findi
                 split::by_ratio(groups.len(), *ratio, &mut Pcg64Mcg::seed_from_u64(stream))
             })
             .collect();
-        let name = format!("groups, {:.0} % training", ratio * 100.0);
+        let name = format!("{name}, {:.0} % training", ratio * 100.0);
         test(&name, trial, &groups, &splits, settings, findings)?;
     }
     Ok(())
@@ -266,18 +275,20 @@ fn test(
     if groups.len() < 4 || splits.is_empty() {
         return Err(EvaluateError::Few { groups: groups.len() });
     }
-    let paper = ChoiceSettings::paper();
-    let quantile = careful(&paper);
-    let pairs_only = groups.iter().all(|group| group.together.tenants().len() == 2);
+    let mean = ChoiceSettings { risk_quantile: None, gain_min_ratio: 0.0, ..settings.choice };
+    let quantile = careful(&settings.choice);
+    // The paper's model knows pairs and the throughput sum only.
+    let pairs_only = settings.choice == ChoiceSettings::paper() && groups.iter().all(|group| group.together.tenants().len() == 2);
+    let single_rows = ForestSettings { leaf_min: 1, ..settings.forest };
     let tallies = splits.par_iter().map(|split| -> Result<Vec<(Method, Tally)>, EvaluateError> {
         let runs: Vec<usize> = split.training.iter().flat_map(|group| groups[*group].runs.iter().copied()).collect();
         let slowdown = SlowdownModel::train_on(&trial.measured, &runs, &settings.forest)?;
-        let of_paper = if pairs_only { Some(PaperModel::train_on(&trial.measured, &runs, &settings.forest)?) } else { None };
-        let mut judges = vec![(Method::Equal, Judge::Equal, &paper), (Method::Additive, Judge::Predictor(&Additive), &paper)];
-        judges.extend(of_paper.as_ref().map(|model| (Method::Paper, Judge::Paper(model), &paper)));
-        judges.push((Method::SlowdownMean, Judge::Predictor(&slowdown), &paper));
+        let of_paper = if pairs_only { Some(PaperModel::train_on(&trial.measured, &runs, &single_rows)?) } else { None };
+        let mut judges = vec![(Method::Equal, Judge::Equal, &mean), (Method::Additive, Judge::Predictor(&Additive), &mean)];
+        judges.extend(of_paper.as_ref().map(|model| (Method::Paper, Judge::Paper(model), &mean)));
+        judges.push((Method::SlowdownMean, Judge::Predictor(&slowdown), &mean));
         judges.push((Method::SlowdownQuantile, Judge::Predictor(&slowdown), &quantile));
-        judges.push((Method::Oracle, Judge::Oracle, &paper));
+        judges.push((Method::Oracle, Judge::Oracle, &mean));
         let tallies = judges.into_iter().map(|(method, judge, choice)| {
             let mut tally = Tally::default();
             split.testing.iter().for_each(|group| tally.add(trial, &groups[*group], &judge, choice));

@@ -19,7 +19,8 @@ pub struct Score {
     pub throughput_error_ratio: Option<f64>,
     /// The same of the power.
     pub power_error_ratio: Option<f64>,
-    /// What the choices are worth, as a part of the oracle's, on average.
+    /// What the choices are worth, as a part of the oracle's, on average. The oracle keeps the limits; a choice that does not may be
+    /// worth more.
     pub of_oracle_ratio: f64,
     /// Gain over equal shares, on average.
     pub gain_mean_ratio: f64,
@@ -96,6 +97,15 @@ pub(super) fn groups(trial: &Trial) -> Result<Vec<Group<'_>>, EvaluateError> {
     Ok(groups)
 }
 
+/// Whether a partition really keeps the limits of a choice.
+fn keeps_limits(own: &[f64], equal: &[f64], group: &Group<'_>, choice: &ChoiceSettings) -> bool {
+    let whole = group.truth.tenants().iter().map(|tenant| tenant.whole().samples_per_second);
+    own.iter().zip(equal).zip(whole).all(|((own, equal), whole)| {
+        choice.floor_ratio.is_none_or(|floor| *own >= floor * equal)
+            && choice.slowdown_max_ratio.is_none_or(|limit| *own >= (1.0 - limit) * whole)
+    })
+}
+
 /// Sums of what becomes a [`Score`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Tally {
@@ -117,7 +127,10 @@ impl Tally {
         let scale = Scale::new(choice.objective, &group.truth);
         let rates = |run: &CoRun| run.tenants.iter().map(|tenant| tenant.samples_per_second).collect::<Vec<_>>();
         let worth: Vec<f64> = runs.iter().map(|run| scale.worth(&rates(run), run.power_watts)).collect();
-        let oracle = (0..worth.len()).fold(0, |best, place| if worth[place] > worth[best] { place } else { best });
+        let allowed = |place: &usize| keeps_limits(&rates(runs[*place]), &rates(runs[0]), group, choice);
+        // Where nothing keeps the limits, equal shares stay.
+        let oracle = (0..worth.len()).filter(allowed).reduce(|best, place| if worth[place] > worth[best] { place } else { best });
+        let oracle = oracle.unwrap_or(0);
         let predicted: Option<Vec<(f64, f64)>>;
         let chosen = match judge {
             Judge::Equal => {

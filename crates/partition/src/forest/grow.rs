@@ -146,7 +146,7 @@ impl<'a> Grower<'a> {
                 let (left, right) = (count[lane], total - count[lane]);
                 // Variance that the cut takes away, times the number of rows; the sums are relative to the mean.
                 let gain = sum[lane] * sum[lane] * (total / (left * right));
-                let allowed = (left >= least) & (right >= least) & (low[lane] < high[lane]);
+                let allowed = left >= least && right >= least && low[lane] < high[lane];
                 score[lane] = if allowed { gain } else { REFUSED };
             }
             (self.low[chunk], self.high[chunk], self.cut[chunk], self.score[chunk]) = (low, high, cut, score);

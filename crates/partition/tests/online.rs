@@ -1,0 +1,235 @@
+//! On line: profiles from windows, and shares that are turned in an order that never oversubscribes the GPU.
+
+use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
+use eadt_partition::rebalance::{Brain, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
+use eadt_partition::{Additive, Counters, Metric, SoloPoint, SoloProfile};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Workload};
+use proptest::prelude::*;
+
+fn workload(name: &str, share: u32) -> Workload {
+    Workload {
+        workload: name.into(),
+        gpus: Some(1),
+        gpu_model: Some("board".into()),
+        generation: 1,
+        ready_time: Some(EventTime::from_seconds(0.0)),
+        layout: Layout { replicas: Some(1), mps_thread_percentage: Some(share), ..Layout::default() },
+        ..Workload::default()
+    }
+}
+
+fn window(workload: &Workload, rate: f64, watts: f64) -> EfficiencyWindow {
+    EfficiencyWindow {
+        workload: workload.workload.clone(),
+        energy_coverage_ratio: 1.0,
+        progress_coverage_ratio: 0.95,
+        samples_per_second: Some(rate),
+        mean_power_per_gpu_watts: Some(watts),
+        mean_sm_active_ratio: Some(0.5),
+        layout: Some(workload.layout.clone()),
+        gpus: 1,
+        ..EfficiencyWindow::default()
+    }
+}
+
+#[test]
+fn windows_alone_become_a_profile() {
+    let settings = GatherSettings::default();
+    let mut gathered = Gatherer::default();
+    let (half, whole) = (workload("a/b", 50), workload("a/b", 100));
+    for rate in [29.0, 31.0, 30.0] {
+        gathered.observe(&window(&half, rate, 120.0), &half, 1, &settings).unwrap();
+    }
+    assert!(gathered.profile("a/b", &settings).unwrap().unwrap_err().to_string().contains("was not measured at 100 %"));
+    for rate in [50.0, 52.0] {
+        gathered.observe(&window(&whole, rate, 200.0), &whole, 1, &settings).unwrap();
+    }
+    assert!(gathered.profile("a/b", &settings).unwrap().is_err(), "two windows are not enough");
+    gathered.observe(&window(&whole, 54.0, 200.0), &whole, 1, &settings).unwrap();
+    let profile = gathered.profile("a/b", &settings).unwrap().unwrap();
+    assert!((profile.at(50, None).unwrap().samples_per_second - 30.0).abs() < 1e-9);
+    assert!((profile.whole().samples_per_second - 52.0).abs() < 1e-9);
+    assert_eq!(profile.whole().counters.get(Metric::SmActiveRatio), Some(0.5));
+    assert_eq!(profile.whole().counters.get(Metric::DramActiveRatio), None);
+    // State survives being written.
+    let read: Gatherer = serde_json::from_str(&serde_json::to_string(&gathered).unwrap()).unwrap();
+    assert_eq!(read, gathered);
+    // On another board everything begins anew.
+    let moved = Workload { gpu_model: Some("other".into()), ..whole.clone() };
+    gathered.observe(&window(&moved, 90.0, 300.0), &moved, 1, &settings).unwrap();
+    assert!(gathered.profile("a/b", &settings).unwrap().is_err());
+    gathered.forget("a/b");
+    assert!(gathered.profile("a/b", &settings).is_none());
+}
+
+#[test]
+fn windows_that_say_nothing_about_a_workload_alone_are_passed_over() {
+    let settings = GatherSettings::default();
+    let own = workload("a/b", 50);
+    let mut gathered = Gatherer::default();
+    let mut passed = |change: &dyn Fn(&mut EfficiencyWindow), tenants| {
+        let mut window = window(&own, 30.0, 120.0);
+        change(&mut window);
+        gathered.observe(&window, &own, tenants, &settings)
+    };
+    assert_eq!(passed(&|_| (), 2), Err(Passed::Shared));
+    assert_eq!(passed(&|w| w.restarted = true, 1), Err(Passed::Unsteady));
+    assert_eq!(passed(&|w| w.gap = true, 1), Err(Passed::Unsteady));
+    assert_eq!(passed(&|w| w.progress_coverage_ratio = 0.8, 1), Err(Passed::Uncovered));
+    assert_eq!(passed(&|w| w.layout.as_mut().unwrap().power_limit_watts = Some(150.0), 1), Err(Passed::Capped));
+    assert_eq!(passed(&|w| w.layout.as_mut().unwrap().replicas = Some(2), 1), Err(Passed::SeveralProcesses));
+    assert_eq!(passed(&|w| w.layout = None, 1), Err(Passed::Incomplete));
+    assert_eq!(passed(&|w| w.samples_per_second = None, 1), Err(Passed::Incomplete));
+    assert_eq!(passed(&|w| w.mean_power_per_gpu_watts = Some(0.0), 1), Err(Passed::Incomplete));
+    assert_eq!(passed(&|w| w.gpus = 0, 1), Err(Passed::Incomplete));
+    assert_eq!(passed(&|_| (), 1), Ok(()));
+}
+
+fn profile(name: &str, exponent: f64) -> SoloProfile {
+    let points = (1..=10_u32).map(|tenth| SoloPoint {
+        mps_thread_percentage: tenth * 10,
+        sm_clock_mhz: None,
+        samples_per_second: 10.0 * (f64::from(tenth) / 10.0).powf(exponent),
+        power_watts: 60.0 + 10.0 * f64::from(tenth),
+        counters: Counters::default(),
+    });
+    SoloProfile::new(name.into(), "board".into(), points.collect()).unwrap()
+}
+
+const BRAIN: Brain<'static> = Brain { predictor: &Additive, model_version: None, idle_watts: 30.0 };
+
+struct Gpu {
+    workloads: Vec<Workload>,
+    profiles: Vec<SoloProfile>,
+    state: GpuState,
+}
+
+impl Gpu {
+    fn new(shares: &[u32], exponents: &[f64]) -> Self {
+        let name = |i: usize| format!("n/w{i}");
+        Self {
+            workloads: shares.iter().enumerate().map(|(i, share)| workload(&name(i), *share)).collect(),
+            profiles: exponents.iter().enumerate().map(|(i, exponent)| profile(&name(i), *exponent)).collect(),
+            state: GpuState::default(),
+        }
+    }
+
+    fn look(&mut self, minute: u32) -> Outcome {
+        let sharers: Vec<Sharer<'_>> = self
+            .workloads
+            .iter()
+            .zip(&self.profiles)
+            .map(|(workload, profile)| Sharer { workload, profile: Some(profile) })
+            .collect();
+        let time = EventTime::from_seconds(f64::from(minute) * 60.0);
+        rebalance(&mut self.state, time, &sharers, &BRAIN, &RebalanceSettings::default())
+    }
+
+    fn shares(&self) -> Vec<u32> {
+        self.workloads.iter().map(|workload| workload.layout.mps_thread_percentage.unwrap()).collect()
+    }
+
+    fn apply(&mut self, decision: &eadt_schemas::v1::Decision) {
+        let workload = self.workloads.iter_mut().find(|workload| workload.workload == decision.workload).unwrap();
+        assert_eq!((&decision.from, decision.generation), (&workload.layout, Some(workload.generation)));
+        workload.layout = decision.to.clone();
+        workload.generation += 1;
+    }
+}
+
+#[test]
+fn reductions_come_before_raises() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let first = gpu.look(1);
+    assert_eq!(first.decisions.len(), 1, "{first:?}");
+    let down = &first.decisions[0];
+    assert_eq!((down.workload.as_str(), down.action, down.controller.as_str()), ("n/w1", Action::Decrease, "sm-partition"));
+    assert!(down.restarts && down.expires > down.time && down.evidence["expected_gain_ratio"] > 0.01);
+    // Not applied yet: asked again, and still no raise.
+    assert_eq!(gpu.look(2).decisions[0].to, down.to);
+    let down = down.clone();
+    gpu.apply(&down);
+    gpu.workloads[1].ready_time = None;
+    assert_eq!(gpu.look(3).reason, "n/w1 rolls out");
+    gpu.workloads[1].ready_time = Some(EventTime::from_seconds(200.0));
+    let second = gpu.look(4);
+    assert_eq!((second.decisions.len(), second.decisions[0].action), (1, Action::Increase));
+    gpu.apply(&second.decisions[0]);
+    assert_eq!(gpu.shares(), [90, 10]);
+    assert_eq!(gpu.look(5).reason, "the partition is in force");
+    assert!(gpu.look(6).reason.starts_with("nothing is tried before"));
+    assert_eq!(gpu.look(70).reason, "the partition in force is the best");
+}
+
+#[test]
+fn what_must_not_be_turned_stays() {
+    let reason = |change: &dyn Fn(&mut Gpu)| {
+        let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+        change(&mut gpu);
+        let outcome = gpu.look(1);
+        assert!(outcome.decisions.is_empty(), "{outcome:?}");
+        outcome.reason
+    };
+    assert_eq!(reason(&|gpu| gpu.workloads[0].paused = true), "n/w0 is paused");
+    assert!(reason(&|gpu| gpu.workloads[0].gpus = Some(2)).contains("not exactly one GPU"));
+    assert!(reason(&|gpu| gpu.workloads[1].layout.mps_thread_percentage = None).contains("no MPS thread percentage"));
+    assert_eq!(reason(&|gpu| gpu.workloads.truncate(1)), "the GPU is not shared");
+    let other = |gpu: &mut Gpu| {
+        let points = gpu.profiles[1].points().copied().collect();
+        gpu.profiles[1] = SoloProfile::new("n/w1".into(), "other".into(), points).unwrap();
+    };
+    assert!(reason(&other).contains("both must be measured on the GPU that they share"));
+    // Bounds that leave nothing but what is.
+    let bounds = Bounds { mps_thread_percentage_min: Some(50), mps_thread_percentage_max: Some(50), ..Bounds::default() };
+    assert_eq!(reason(&|gpu| gpu.workloads[1].bounds = bounds.clone()), "the partition in force is the best");
+}
+
+#[test]
+fn a_partition_that_nobody_applies_is_given_up() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    assert_eq!(gpu.look(0).decisions.len(), 1);
+    assert_eq!(gpu.look(30).decisions.len(), 1);
+    assert!(gpu.look(31).reason.contains("given up"));
+    assert!(gpu.look(32).reason.starts_with("nothing is tried before"));
+    assert_eq!(gpu.look(92).decisions.len(), 1, "after the hold it is tried again");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Whatever is applied, late or never, and in whatever order: shares in force never sum to more than before or than 100 %; and
+    /// where everything is applied in the end, the partition is reached.
+    #[test]
+    fn shares_in_force_never_exceed_the_gpu(
+        start in prop::collection::vec(1_u32..5, 2..4),
+        exponents in prop::collection::vec(0.0..1.0_f64, 4),
+        applied in prop::collection::vec(any::<bool>(), 20),
+    ) {
+        let shares: Vec<u32> = start.iter().map(|tenth| tenth * 10).collect();
+        let mut gpu = Gpu::new(&shares, &exponents[..shares.len()]);
+        let most = shares.iter().sum::<u32>().max(100);
+        let mut pending = Vec::new();
+        for (minute, now) in applied.iter().enumerate() {
+            let outcome = gpu.look(minute as u32);
+            pending.extend(outcome.decisions);
+            if *now && !pending.is_empty() {
+                // The newest: an older one was made for another layout, or wants the same.
+                let decision = pending.pop().unwrap();
+                let fits = gpu.workloads.iter().any(|w| w.workload == decision.workload && Some(w.generation) == decision.generation);
+                if fits {
+                    gpu.apply(&decision);
+                }
+            }
+            prop_assert!(gpu.shares().iter().sum::<u32>() <= most, "{:?}", gpu.shares());
+        }
+        for minute in 100..120 {
+            for decision in gpu.look(minute).decisions {
+                gpu.apply(&decision);
+                prop_assert!(gpu.shares().iter().sum::<u32>() <= most, "{:?}", gpu.shares());
+            }
+        }
+        let outcome = gpu.look(1000);
+        prop_assert!(outcome.decisions.is_empty(), "{outcome:?}");
+    }
+}
