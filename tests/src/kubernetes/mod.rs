@@ -2,6 +2,7 @@
 //! GPUs whose kubelets kwok plays. What pods do is told by annotations: `tests/control-plane/stages.yaml`.
 
 pub mod audit;
+pub mod chart;
 mod flags;
 mod part;
 mod program;

@@ -1,0 +1,112 @@
+{{- define "eadt.name" -}}
+{{- if contains "eadt" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-eadt" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- define "eadt.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{- /* Labels of everything: (dict "root" $ "part" "processor"). */ -}}
+{{- define "eadt.labels" -}}
+{{ include "eadt.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/part-of: eadt
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "eadt.selector" -}}
+app.kubernetes.io/name: eadt
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{- define "eadt.podMetadata" -}}
+labels:
+  {{- include "eadt.labels" . | nindent 2 }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  # New settings are new pods.
+  checksum/settings: {{ include "eadt.settings" .root | sha256sum }}
+  {{- with .root.Values.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{- /* Nobody in particular, nothing writable, no capability. */ -}}
+{{- define "eadt.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "eadt.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- define "eadt.podCommon" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end }}
+
+{{- define "eadt.environment" -}}
+- {name: EADT_CONFIG_FILE, value: /etc/eadt/eadt.toml}
+- {name: EADT_HTTP__ADDRESS, value: "0.0.0.0:9464"}
+- {name: EADT_LOG__FORMAT, value: json}
+{{- end }}
+
+{{- define "eadt.environmentFrom" -}}
+{{- with .Values.kafka.secretName }}
+envFrom:
+  - secretRef: {name: {{ . }}}
+{{- end }}
+{{- end }}
+
+{{- define "eadt.probes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 2
+  failureThreshold: 30
+livenessProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 3
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 5
+  timeoutSeconds: 3
+{{- end }}
+
+{{- /* The settings file: what the chart has values for, and what is given on top. */ -}}
+{{- define "eadt.settings" -}}
+{{- $kubernetes := .Values.actuator.kubernetesSettings }}
+{{- if .Values.actuator.onlyNamespace }}
+{{- $kubernetes = merge (dict "only_namespace" .Values.actuator.onlyNamespace) $kubernetes }}
+{{- end }}
+{{- $chart := dict
+  "bus" (dict "brokers" .Values.kafka.brokers "properties" .Values.kafka.properties)
+  "topics" (dict "prefix" .Values.topics.prefix "partitions" (int .Values.topics.partitions) "replication" (int .Values.topics.replication))
+  "collector" (mergeOverwrite (dict "nvml" (dict "enabled" .Values.collector.nvml)) .Values.collector.settings)
+  "processor" (mergeOverwrite (dict "controller" .Values.processor.controller) .Values.processor.settings)
+  "actuator" .Values.actuator.settings
+  "archiver" (mergeOverwrite (dict "location" .Values.archiver.location) .Values.archiver.settings)
+}}
+{{- if $kubernetes }}{{ $_ := set $chart "kubernetes" $kubernetes }}{{ end }}
+{{- toToml (mergeOverwrite $chart .Values.settings) }}
+{{- end }}
+
+{{- define "eadt.settingsVolume" -}}
+- name: settings
+  configMap: {name: {{ include "eadt.name" . }}-settings}
+{{- end }}

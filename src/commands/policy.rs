@@ -1,0 +1,91 @@
+//! `eadt policy`: policies on Kubernetes, for people.
+
+use eadt_kubernetes::policy::access::Access;
+use eadt_kubernetes::policy::{words, yaml};
+use eadt_schemas::EventTime;
+use serde_json::json;
+
+use crate::cli::{ClusterOptions, Policy, PolicyPause};
+use crate::output::say;
+
+pub fn run(command: &Policy) -> anyhow::Result<()> {
+    if let Policy::Crd = command {
+        return crate::output::print(&yaml());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(ask(command))
+}
+
+async fn ask(command: &Policy) -> anyhow::Result<()> {
+    match command {
+        Policy::Crd => Ok(()),
+        Policy::List { all_namespaces, cluster, json } => {
+            let (access, namespace) = open(cluster).await?;
+            let wanted = (!all_namespaces).then_some(namespace.as_str());
+            let views = access.list(wanted).await?;
+            if *json {
+                let policies: Vec<_> = views.iter().map(words::value).collect();
+                say!("{}", json!({ "policies": policies }));
+            } else if views.is_empty() {
+                let place = wanted.map_or_else(|| "any namespace".to_owned(), |namespace| format!("namespace {namespace}"));
+                say!("there is no policy in {place}");
+            } else {
+                crate::output::print(&words::table(&views))?;
+            }
+            Ok(())
+        }
+        Policy::Explain { name, cluster, json } => {
+            let (access, namespace) = open(cluster).await?;
+            let view = access.get(&namespace, name).await?;
+            if *json {
+                say!("{}", words::value(&view));
+            } else {
+                crate::output::print(&words::explain(&view))?;
+            }
+            Ok(())
+        }
+        Policy::Pause(what) => pause(what, true).await,
+        Policy::Resume(what) => pause(what, false).await,
+        Policy::Approve { name, decision, cluster, json } => {
+            let (access, namespace) = open(cluster).await?;
+            let approved = access.approve(&namespace, name, decision.as_deref(), now()).await?;
+            if *json {
+                say!("{}", json!({"namespace": namespace, "name": name, "approved": approved}));
+            } else {
+                let (id, summary) = (&approved.decision_id, &approved.summary);
+                say!("approved {id}: {summary}; it is applied once, unless it expires or no longer fits");
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn pause(what: &PolicyPause, pause: bool) -> anyhow::Result<()> {
+    let (access, namespace) = open(&what.cluster).await?;
+    let (changed, whose) = match &what.name {
+        Some(name) => (access.pause(&namespace, name, pause).await?, format!("the workload of policy {namespace}/{name}")),
+        None => (access.pause_namespace(&namespace, pause).await?, format!("every workload of namespace {namespace}")),
+    };
+    if what.json {
+        say!("{}", json!({"namespace": namespace, "name": what.name, "paused": pause, "changed": changed}));
+        return Ok(());
+    }
+    match (changed, pause) {
+        (true, true) => say!("paused: {whose}; nothing is changed from the next step on"),
+        (true, false) => say!("resumed: {whose}"),
+        (false, true) => say!("paused already: {whose}"),
+        (false, false) => say!("not paused: {whose}"),
+    }
+    Ok(())
+}
+
+async fn open(cluster: &ClusterOptions) -> anyhow::Result<(Access, String)> {
+    let access = Access::open(cluster.context.as_deref()).await?;
+    let namespace = cluster.namespace.clone().unwrap_or_else(|| access.namespace().to_owned());
+    Ok((access, namespace))
+}
+
+fn now() -> EventTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    EventTime::from_seconds(since.as_secs_f64())
+}

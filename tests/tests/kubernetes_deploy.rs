@@ -1,0 +1,219 @@
+//! The chart, the plain manifests and the examples on the real API server, strictly.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::{chart, tools};
+use serde_json::Value;
+
+/// As the operators bring them, as far as the chart uses them.
+const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
+const EVERYTHING: [&str; 5] = [
+    "--set=agent.enabled=true",
+    "--set=serviceMonitor.enabled=true",
+    "--set=topics.strimzi.enabled=true",
+    "--set=kafka.secretName=kafka",
+    "--set=kafka.properties.security\\.protocol=SASL_SSL",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+fn text(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn helm(kubernetes: Option<&Kubernetes>, arguments: &[&str]) -> Output {
+    let mut command = Command::new(tools().unwrap().helm);
+    command.args(arguments).current_dir(root()).stdin(Stdio::null());
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        command.env(name, folder.path());
+    }
+    if let Some(kubernetes) = kubernetes {
+        command.env("KUBECONFIG", kubernetes.admin_kubeconfig());
+    }
+    command.output().unwrap()
+}
+
+fn objects(manifests: &str) -> Vec<Value> {
+    let documents = manifests.split("\n---").map(str::trim).filter(|text| !text.is_empty());
+    let objects = documents.map(|text| serde_saphyr::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}\n{text}")));
+    objects.filter(|object| object.is_object()).collect()
+}
+
+fn cluster() -> &'static Kubernetes {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    let kubernetes = Kubernetes::shared();
+    ONCE.call_once(|| {
+        kubernetes.apply("default", OTHERS).unwrap();
+        kubernetes.apply("default", &text("deploy/crds/energypolicies.yaml")).unwrap();
+        kubernetes.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).unwrap();
+        kubernetes.kubectl(&["create", "namespace", "eadt"]).unwrap();
+    });
+    kubernetes
+}
+
+#[test]
+fn the_plain_manifests_are_the_charts() {
+    let found = text("deploy/manifests/eadt.yaml");
+    assert!(
+        found == chart::manifests().unwrap(),
+        "deploy/manifests/eadt.yaml is out of date: cargo run -p eadt-tests --bin manifests"
+    );
+}
+
+#[test]
+fn everything_is_accepted_strictly() {
+    let kubernetes = cluster();
+    let dry = |path: &Path| {
+        let path = path.to_str().unwrap();
+        let what = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-n", "eadt", "-f", path];
+        kubernetes.kubectl(&what).unwrap_or_else(|error| panic!("{path}: {error:#}"))
+    };
+    let everything = chart::template(&EVERYTHING).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &everything).unwrap();
+    let accepted = dry(file.path());
+    assert_eq!(accepted.lines().count(), objects(&everything).len(), "{accepted}");
+    for kind in ["daemonset", "statefulset", "networkpolicy", "poddisruptionbudget", "servicemonitor", "kafkatopic", "job"] {
+        assert!(accepted.contains(kind), "no {kind} in\n{accepted}");
+    }
+    let one_namespace = chart::template(&["--set=actuator.onlyNamespace=eadt", "--set=archiver.storage.size="]).unwrap();
+    std::fs::write(file.path(), one_namespace).unwrap();
+    dry(file.path());
+    for example in ["deploy/examples/training.yaml", "deploy/examples/policy.yaml"] {
+        dry(&root().join(example));
+    }
+    let kustomized = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-k"];
+    let folder = root().join("deploy/manifests");
+    kubernetes.kubectl(&[&kustomized[..], &[folder.to_str().unwrap()]].concat()).unwrap();
+
+    std::fs::write(file.path(), everything.replace("serviceName:", "servceName:")).unwrap();
+    let told = format!(
+        "{:#}",
+        kubernetes.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-f", file.path().to_str().unwrap()]).unwrap_err()
+    );
+    assert!(told.contains("servceName"), "the check bites: {told}");
+}
+
+#[test]
+fn the_chart_is_clean_and_its_values_are_checked() {
+    let linted = helm(None, &["lint", "--strict", "deploy/helm/eadt"]);
+    assert!(linted.status.success(), "{}", String::from_utf8_lossy(&linted.stdout));
+    for (wrong, field) in [
+        ("kafka.brokers=nowhere", "brokers"),
+        ("processor.replicas=0", "replicas"),
+        ("processor.controller=magic", "controller"),
+        ("processr.replicas=1", "processr"),
+        ("agent.stateDirectory=here", "stateDirectory"),
+    ] {
+        let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
+        assert!(refused.contains(field), "{wrong}: {refused}");
+    }
+    let values: Value = serde_saphyr::from_str(&text("deploy/helm/eadt/values.yaml")).unwrap();
+    let schema: Value = serde_json::from_str(&text("deploy/helm/eadt/values.schema.json")).unwrap();
+    let mut undescribed = vec![];
+    describe("", &values, &schema, &mut undescribed);
+    assert!(undescribed.is_empty(), "values without a description: {undescribed:?}");
+}
+
+fn describe(at: &str, values: &Value, schema: &Value, undescribed: &mut Vec<String>) {
+    for (name, value) in values.as_object().into_iter().flatten() {
+        let at = format!("{at}.{name}");
+        let Some(field) = schema["properties"].get(name) else {
+            undescribed.push(at);
+            continue;
+        };
+        if field["description"].as_str().is_none_or(str::is_empty) {
+            undescribed.push(at.clone());
+        }
+        if field.get("properties").is_some() && name != "resources" {
+            describe(&at, value, field, undescribed);
+        }
+    }
+}
+
+#[test]
+fn every_pod_is_locked_down() {
+    let mut seen = 0;
+    for object in objects(&chart::template(&EVERYTHING).unwrap()) {
+        let kind = object["kind"].as_str().unwrap();
+        let name = object["metadata"]["name"].as_str().unwrap();
+        let spec = if kind == "Pod" { &object["spec"] } else { &object["spec"]["template"]["spec"] };
+        let Some(containers) = spec["containers"].as_array() else { continue };
+        let agent = name == "eadt-agent";
+        let pod = &spec["securityContext"];
+        assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
+        assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !agent, "{name}: only the agent is root");
+        let speaks = spec["automountServiceAccountToken"] == true;
+        assert_eq!(speaks, name == "eadt-actuator", "{name}: only the actuator speaks to the API server");
+        assert!(
+            kind != "StatefulSet" && kind != "DaemonSet" || spec["serviceAccountName"] == name,
+            "{name} has an account of its own"
+        );
+        for container in containers {
+            let security = &container["securityContext"];
+            assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
+            assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
+            assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
+            assert_eq!(security["capabilities"].get("add").is_some(), agent, "{name}");
+            assert!(security.get("privileged").is_none(), "{name}");
+            assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
+            assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
+            if ["StatefulSet", "DaemonSet", "Deployment"].contains(&kind) {
+                for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+                    assert!(container[probe]["httpGet"]["port"] == "metrics", "{name} has no {probe}");
+                }
+            }
+        }
+        let paths: Vec<_> =
+            spec["volumes"].as_array().into_iter().flatten().filter_map(|v| v["hostPath"]["path"].as_str()).collect();
+        assert_eq!(!paths.is_empty(), agent, "{name}: only the agent has a folder of the node: {paths:?}");
+        seen += 1;
+    }
+    assert_eq!(seen, 7, "five services, the topics, the test");
+}
+
+#[test]
+fn the_chart_is_installed_and_leaves_nothing_behind() {
+    let kubernetes = cluster();
+    let namespace = kubernetes.namespace("install").unwrap();
+    kubernetes
+        .apply(&namespace, "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: nvidia}\nhandler: nvidia\n")
+        .unwrap();
+    let run = |arguments: &[&str]| {
+        let output = helm(Some(kubernetes), &[arguments, &["-n", &namespace]].concat());
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {told}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    // There is nobody here who would give the archiver a volume.
+    let settings = ["--set=agent.enabled=true", "--set=archiver.storage.size=", "--set=archiver.location=s3://bucket/archive"];
+    let notes =
+        run(&[&["install", "eadt", "deploy/helm/eadt", "--skip-crds", "--wait", "--timeout=180s"], &settings[..]].concat());
+    assert!(notes.contains("changes nothing yet") && notes.contains("eadt policy explain"), "{notes}");
+    let ready = kubernetes.kubectl(&["get", "sts,ds", "-n", &namespace, "-o", "name"]).unwrap();
+    assert_eq!(ready.lines().count(), 5, "{ready}");
+    run(&[&["upgrade", "eadt", "deploy/helm/eadt", "--skip-crds", "--set=processor.replicas=3"], &settings[..]].concat());
+    run(&["uninstall", "eadt", "--wait", "--timeout=180s"]);
+    let left = kubernetes
+        .kubectl(&[
+            "get",
+            "sts,ds,svc,cm,sa,netpol,pdb,role,rolebinding",
+            "-n",
+            &namespace,
+            "-l",
+            "app.kubernetes.io/name=eadt",
+            "-o",
+            "name",
+        ])
+        .unwrap();
+    assert_eq!(left, "");
+    let roles = kubernetes
+        .kubectl(&["get", "clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/instance=eadt", "-o", "name"])
+        .unwrap();
+    assert!(!roles.contains(&namespace), "{roles}");
+}

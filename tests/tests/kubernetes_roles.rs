@@ -1,0 +1,82 @@
+//! The actuator asks for what its role grants, and its role grants nothing else.
+
+mod actuator;
+
+use std::collections::BTreeSet;
+
+use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
+use actuator::{Rig, energy_policy, kubernetes, layout, training};
+use eadt_kubernetes::kinds::KINDS;
+use eadt_schemas::v1::{Action, Outcome};
+use serde_json::{Value, json};
+
+/// Group, resource and verb.
+type Right = (String, String, String);
+
+fn granted(rules: &str) -> BTreeSet<Right> {
+    let rules: Value = serde_saphyr::from_str(rules).unwrap();
+    let words = |value: &Value| -> Vec<String> {
+        value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let mut rights = BTreeSet::new();
+    for rule in rules.as_array().unwrap() {
+        for (group, resource) in
+            words(&rule["apiGroups"]).iter().flat_map(|g| words(&rule["resources"]).into_iter().map(move |r| (g.clone(), r)))
+        {
+            rights.extend(words(&rule["verbs"]).into_iter().map(|verb| (group.clone(), resource.clone(), verb)));
+        }
+    }
+    rights
+}
+
+#[test]
+fn every_right_is_used_and_none_is_missing() {
+    let mut rig = Rig::new("roles");
+    let mut set = training();
+    set["spec"]["template"]["metadata"]["annotations"] =
+        json!({"test.eadt.dev/crash-when": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"});
+    rig.apply(&set);
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(5.0);
+    rig.ready_with(&layout(6, 50, 2));
+    // A change, one that is taken back with its broken pod, one of the world, and the way out.
+    rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
+    rig.ready_with(&layout(6, 45, 2));
+    rig.change("d-3", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    rig.eventually("the policy says so", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
+    rig.eventually("an Event is written", || {
+        (!rig.kubectl(&["get", "events.events.k8s.io", "-o", "name"]).is_empty()).then_some(())
+    });
+    rig.stop();
+
+    let account = format!("{}/{NAME}", rig.namespace);
+    let requests = kubernetes().requests().unwrap();
+    let own: Vec<_> = requests.into_iter().filter(|request| request.account == account).collect();
+    // Refused until the rights were in force, which the rig waits for.
+    let refused: Vec<_> = own.iter().filter(|request| request.code == 403 && request.resource != "energypolicies").collect();
+    assert!(refused.is_empty(), "not granted, but asked for: {refused:#?}");
+    let used: BTreeSet<Right> = own
+        .iter()
+        .filter(|request| request.code < 300 || request.code == 404)
+        .map(|request| (request.group.clone(), request.resource.clone(), request.verb.clone()))
+        .collect();
+
+    let all: BTreeSet<Right> = [RULES, CLUSTER_RULES, LEASE_RULES].into_iter().flat_map(granted).collect();
+    // The kinds are handled alike; only those of Kubernetes itself are there in a test cluster.
+    let kinds: BTreeSet<(String, String)> = KINDS.iter().map(|kind| (kind.group.to_owned(), kind.plural.to_owned())).collect();
+    let of_kind = |right: &Right| kinds.contains(&(right.0.clone(), right.1.clone()));
+    let verbs = |rights: &BTreeSet<Right>, kind: &(String, String)| -> BTreeSet<String> {
+        let own = rights.iter().filter(|right| (&right.0, &right.1) == (&kind.0, &kind.1));
+        own.map(|right| right.2.clone()).collect()
+    };
+    let stateful_set = ("apps".to_owned(), "statefulsets".to_owned());
+    for kind in &kinds {
+        assert_eq!(verbs(&all, kind), verbs(&used, &stateful_set), "{kind:?}: granted, and used for StatefulSets");
+    }
+    let others = |rights: &BTreeSet<Right>| -> BTreeSet<Right> {
+        // What the client asks on its own: versions, and which kinds there are.
+        rights.iter().filter(|right| !of_kind(right) && !right.1.starts_with('/')).cloned().collect()
+    };
+    assert_eq!(others(&all), others(&used), "granted, and used");
+}
