@@ -84,9 +84,9 @@ fn up_changes_what_runs_on_a_real_cluster_and_lets_go_of_it() {
     let env = changed["spec"]["template"]["spec"]["containers"][0]["env"].to_string();
     assert!(!env.contains("\"value\":\"50\"") || changed["spec"]["replicas"] != 6, "{env}");
     println!("changed after {:.1} s: {env}", began.elapsed().as_secs_f64());
-    println!("{}", kubernetes.kubectl(&["-n", &namespace, "get", "ep", "-o", "wide"]).unwrap());
+    println!("{}", kubernetes.kubectl(&["-n", &namespace, "get", "energypolicies", "-o", "wide"]).unwrap());
     println!("{}", kubernetes.kubectl(&["-n", &namespace, "get", "events"]).unwrap());
-    println!("{}", kubernetes.kubectl(&["-n", &namespace, "get", "ep", "llm", "-o", "yaml"]).unwrap());
+    println!("{}", kubernetes.kubectl(&["-n", &namespace, "get", "energypolicy", "llm", "-o", "yaml"]).unwrap());
 
     kubernetes.kubectl(&["-n", &namespace, "delete", "energypolicy", "llm"]).unwrap();
     let began = Instant::now();

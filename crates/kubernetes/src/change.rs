@@ -86,6 +86,10 @@ pub fn apply(
     if let Some(knob) = terms.knobs.forbid(&seen.layout, &change.layout) {
         return refuse(format!("the policy does not allow its knob {knob} to be turned"));
     }
+    let devices = |l: &Layout| (l.power_limit_watts, l.sm_clock_mhz);
+    if devices(&seen.layout) != devices(&change.layout) {
+        return refuse("power caps and clocks are not sent to the agents of the nodes yet: they can only be recommended");
+    }
     let Some(taken) = &seen.taken else {
         return Err(ClusterError::new(ClusterRemedy::Retry, "its fields have not been taken over yet"));
     };
@@ -442,4 +446,219 @@ fn set_variables(object: &mut Value, container: &Container, values: &Values) {
 
 fn text(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("marks have string keys and no failing serialiser")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::object::tests::{seen, training};
+    use crate::record::TAKEN_OVER;
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    fn terms() -> Terms {
+        let knobs = Knobs { mps_thread_percentage: true, replicas: true, ..Knobs::default() };
+        Terms { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..Terms::default() }
+    }
+
+    /// An object whose fields were taken over.
+    fn taken(mut object: Value) -> Value {
+        let record = take_over(&seen(&object), &terms(), &json!([]), at(0.0)).unwrap();
+        object["metadata"]["annotations"][TAKEN_OVER] = json!(text(&record));
+        object
+    }
+
+    fn layout(replicas: u32, percentage: u32, local: u32) -> Layout {
+        Layout {
+            replicas: Some(replicas),
+            mps_thread_percentage: Some(percentage),
+            world_size: Some(replicas),
+            local_world_size: Some(local),
+            ..Layout::default()
+        }
+    }
+
+    fn change(id: &str, generation: u64, layout: Layout) -> Change {
+        Change {
+            workload: "eadt/llm-training".into(),
+            decision_id: id.into(),
+            decision_time: at(60.0),
+            generation,
+            layout,
+            restarts: true,
+            ready_within_seconds: 600.0,
+        }
+    }
+
+    fn planned(object: &Value, change: &Change) -> Result<Write, ClusterError> {
+        match apply(&seen(object), &terms(), false, false, change, at(70.0), 1)? {
+            Planned::Write(write) => Ok(*write),
+            Planned::Nothing => panic!("nothing to write"),
+        }
+    }
+
+    /// What an API server makes of a write, its controller's progress included.
+    fn written(object: &Value, write: &Write) -> Value {
+        let before = seen(object);
+        let mut after = object.clone();
+        for container in &before.containers {
+            set_variables(&mut after, container, &write.values);
+        }
+        if let Some(Some(replicas)) = write.values.get(&Field::Replicas) {
+            set_replicas(&before, &mut after, replicas);
+        }
+        after["metadata"]["annotations"][APPLIED] = json!(text(&write.mark));
+        if after["spec"] != object["spec"] {
+            let generation = before.generation + 1;
+            after["metadata"]["generation"] = json!(generation);
+            after["status"]["observedGeneration"] = json!(generation);
+        }
+        for name in ["replicas", "readyReplicas", "updatedReplicas"] {
+            after["status"][name] = after["spec"]["replicas"].clone();
+        }
+        after
+    }
+
+    #[test]
+    fn a_change_writes_exactly_what_was_taken_over_in_one_fenced_piece() {
+        let object = taken(training(6, "50", "6", "2"));
+        let write = planned(&object, &change("d-1", 4, layout(9, 35, 3))).unwrap();
+        assert!(write.mark.together && write.suspend.is_none());
+        let applied = write.mark.applied.clone().unwrap();
+        assert_eq!((applied.generation, applied.before, applied.ready_time), (5, layout(6, 50, 2), None));
+        let configuration = configuration(&seen(&object), &write);
+        assert_eq!(configuration["metadata"]["resourceVersion"], "100");
+        assert_eq!(
+            configuration["spec"],
+            json!({"replicas": 9, "template": {"spec": {"containers": [{"name": "train", "env": [
+                {"name": MPS_PERCENTAGE, "value": "35"}, {"name": LOCAL_WORLD_SIZE, "value": "3"}, {"name": WORLD_SIZE, "value": "9"},
+            ]}]}}})
+        );
+        let rolled = planned(&object, &change("d-1", 4, layout(6, 40, 2))).unwrap();
+        assert!(!rolled.mark.together, "the same world may roll");
+    }
+
+    #[test]
+    fn a_change_is_written_once_and_only_for_its_generation_by_whoever_leads() {
+        let object = taken(training(6, "50", "6", "2"));
+        let first = change("d-1", 4, layout(6, 40, 2));
+        let after = written(&object, &planned(&object, &first).unwrap());
+        assert_eq!(apply(&seen(&after), &terms(), false, false, &first, at(80.0), 1), Ok(Planned::Nothing));
+        let remedy = |object: &Value, change: &Change, terms: &Terms, paused, term| {
+            apply(&seen(object), terms, paused, false, change, at(70.0), term).unwrap_err().remedy
+        };
+        let next = change("d-2", 5, layout(6, 30, 2));
+        assert_eq!(remedy(&after, &change("d-2", 4, layout(6, 30, 2)), &terms(), false, 1), ClusterRemedy::Conflict);
+        assert_eq!(remedy(&after, &next, &terms(), false, 0), ClusterRemedy::Conflict, "a leader of an earlier term");
+        assert_eq!(remedy(&after, &next, &terms(), true, 1), ClusterRemedy::Conflict, "paused meanwhile");
+        let recommend = Terms { mode: UpdateMode::Recommend, ..terms() };
+        assert_eq!(remedy(&after, &next, &recommend, false, 1), ClusterRemedy::Conflict);
+        assert!(apply(&seen(&after), &recommend, false, true, &next, at(70.0), 1).is_ok(), "approved");
+        let mut narrow = terms();
+        narrow.knobs.mps_thread_percentage = false;
+        assert_eq!(remedy(&after, &next, &narrow, false, 1), ClusterRemedy::Refused);
+        let fresh = training(6, "50", "6", "2");
+        assert_eq!(remedy(&fresh, &first, &terms(), false, 1), ClusterRemedy::Retry, "not taken over yet");
+        let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
+        let mut caps = terms();
+        caps.knobs.power_limit = true;
+        assert_eq!(remedy(&object, &change("d-3", 4, capped), &caps, false, 1), ClusterRemedy::Refused);
+    }
+
+    #[test]
+    fn what_cannot_be_rolled_out_is_refused_with_its_reason() {
+        let refused = |object: &Value, to: Layout| planned(&taken(object.clone()), &change("d", 4, to)).unwrap_err().detail;
+        let mut object = training(6, "50", "6", "2");
+        object["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        assert!(refused(&object, layout(6, 40, 2)).contains("OnDelete"));
+        object["kind"] = json!("Deployment");
+        assert!(refused(&object, layout(9, 35, 3)).contains("Recreate"));
+        let mut job = training(6, "50", "6", "2");
+        job["apiVersion"] = json!("batch/v1");
+        job["kind"] = json!("Job");
+        job["spec"]["parallelism"] = json!(6);
+        job["status"] = json!({"ready": 6});
+        assert!(planned(&taken(job.clone()), &change("d", 4, layout(6, 40, 2))).is_err());
+        assert_eq!(fields(&seen(&job), terms().knobs), [], "nothing of a Job can be turned, so nothing is taken over");
+    }
+
+    #[test]
+    fn a_job_of_an_operator_is_suspended_changed_and_resumed_as_one_generation() {
+        let pod = json!({"spec": {"containers": [
+            {"name": "pytorch", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}},
+             "env": [{"name": "A", "value": "b"}, {"name": MPS_PERCENTAGE, "value": "60"}]}
+        ]}});
+        let object = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1, "annotations": {}},
+            "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": pod}, "Worker": {"replicas": 3, "template": pod}}},
+            "status": {"replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 3}},
+                "conditions": [{"type": "Running", "status": "True"}]},
+        });
+        let object = taken(object);
+        let to = Layout { replicas: Some(8), mps_thread_percentage: Some(40), ..Layout::default() };
+        let write = planned(&object, &change("d", 1, to)).unwrap();
+        let patch = merge(&seen(&object), &object, &write);
+        assert_eq!(patch["spec"]["runPolicy"]["suspend"], true);
+        assert_eq!(patch["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 7);
+        let container = &patch["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["env"], json!([{"name": "A", "value": "b"}, {"name": MPS_PERCENTAGE, "value": "40"}]));
+        assert_eq!(container["image"], "i", "lists are written back whole");
+
+        let mut suspended = object.clone();
+        suspended["spec"] = patch["spec"].clone();
+        suspended["metadata"]["annotations"][APPLIED] = patch["metadata"]["annotations"][APPLIED].clone();
+        suspended["metadata"]["generation"] = json!(2);
+        assert_eq!(seen(&suspended).layout_generation(), 2);
+        let Planned::Write(resumed) = resume(&seen(&suspended), 1).unwrap() else { panic!("it is suspended") };
+        assert_eq!(resumed.suspend, Some(false));
+        suspended["metadata"]["annotations"][APPLIED] = json!(text(&resumed.mark));
+        suspended["metadata"]["generation"] = json!(3);
+        assert_eq!(seen(&suspended).layout_generation(), 2, "resuming is no change of its own");
+    }
+
+    proptest! {
+        /// Whatever is changed, rolled back and changed again: generations grow by one each time, and at the end everything is
+        /// as it was before the take-over.
+        #[test]
+        fn every_history_ends_as_it_began(steps in prop::collection::vec((1_u32..5, 1_u32..=100, any::<bool>()), 1..8)) {
+            let original = training(6, "50", "6", "2");
+            let mut object = taken(original.clone());
+            for (number, (per_gpu, percentage, fails)) in steps.into_iter().enumerate() {
+                let before = seen(&object);
+                let to = layout(3 * per_gpu, percentage, per_gpu);
+                let change = change(&format!("d-{number}"), before.layout_generation(), to.clone());
+                let write = planned(&object, &change).unwrap();
+                object = written(&object, &write);
+                prop_assert_eq!(&seen(&object).layout, &to);
+                prop_assert_eq!(seen(&object).layout_generation(), before.layout_generation() + 1);
+                prop_assert_eq!(seen(&object).mark.unwrap().applied.unwrap().generation, before.layout_generation() + 1);
+                if fails && to != before.layout {
+                    let back = RollBack {
+                        workload: change.workload,
+                        decision_id: change.decision_id,
+                        generation: before.layout_generation() + 1,
+                        reason: "not ready".into(),
+                    };
+                    let Planned::Write(write) = roll_back(&seen(&object), &back, "not ready", at(80.0), 1).unwrap() else {
+                        panic!("it was not taken back yet")
+                    };
+                    object = written(&object, &write);
+                    prop_assert_eq!(&seen(&object).layout, &before.layout);
+                    prop_assert_eq!(roll_back(&seen(&object), &back, "again", at(81.0), 1).unwrap(), Planned::Nothing);
+                } else if let Planned::Write(write) = ready(&seen(&object), at(80.0), 1).unwrap() {
+                    object = written(&object, &write);
+                }
+            }
+            if let Some(write) = restore(&seen(&object), &[], at(90.0), 1).unwrap() {
+                object = written(&object, &write);
+            }
+            prop_assert_eq!(&object["spec"], &original["spec"]);
+            prop_assert_eq!(restore(&seen(&object), &[], at(91.0), 1).unwrap(), None);
+        }
+    }
 }

@@ -219,6 +219,12 @@ impl State {
 
     /// What the policies of an object have against it, beside what each says of itself.
     pub fn problems(&self, rule: &Rule) -> Vec<Problem> {
+        let parent = rule.key().and_then(|key| self.entries.get(&key)?.seen.controlled_by.clone());
+        self.problems_below(rule, parent.as_deref())
+    }
+
+    /// `parent`: what manages the policy's target, as `Kind/name`.
+    fn problems_below(&self, rule: &Rule, parent: Option<&str>) -> Vec<Problem> {
         let mut problems = rule.resolved.as_ref().err().cloned().unwrap_or_default();
         let key = rule.key();
         // Only policies that have to do with each other: there may be thousands.
@@ -226,7 +232,6 @@ impl State {
         if let Some(key) = &key {
             related.extend(self.rules_for(key));
             related.extend(self.children.get(&family(key)).into_iter().flatten().flat_map(|child| self.rules_for(child)));
-            let parent = self.entries.get(key).and_then(|entry| entry.seen.controlled_by.as_deref());
             related
                 .extend(parent.and_then(|parent| parent_key(&key.namespace, parent)).iter().flat_map(|key| self.rules_for(key)));
         }
@@ -235,7 +240,8 @@ impl State {
             let kind = Kind::find(&target.api_version, &target.kind);
             let key = kind.map(|kind| Key { kind: kind.kind, namespace: rule.namespace.clone(), name: target.name.clone() });
             let Some(key) = key.filter(|key| !self.missing.contains(key)) else { return Target::Missing };
-            let parent = self.entries.get(&key).and_then(|entry| entry.seen.controlled_by.as_deref());
+            let own = rule.key().as_ref() == Some(&key);
+            let parent = if own { parent } else { self.entries.get(&key).and_then(|entry| entry.seen.controlled_by.as_deref()) };
             let owner = parent.and_then(|parent| parent.split_once('/')).map(|(kind, name)| (kind.to_owned(), name.to_owned()));
             Target::Found { owners: owner.into_iter().collect() }
         };
@@ -253,7 +259,7 @@ impl State {
                 let related = seen.controlled_by.is_some() || self.children.contains_key(&family(&key));
                 let conflict = |problem: &Problem| problem.reason == Reason::OwnerConflict;
                 let mut terms = rule.terms(seen, now);
-                if related && self.problems(rule).iter().any(conflict) {
+                if related && self.problems_below(rule, seen.controlled_by.as_deref()).iter().any(conflict) {
                     terms.mode = UpdateMode::Observe;
                 }
                 Some((terms, paused, false))

@@ -98,7 +98,7 @@ impl Access {
     /// One policy.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<View, AccessError> {
         let policy = self.policy(namespace, name).await?;
-        self.view(policy).await
+        Box::pin(self.view(policy)).await
     }
 
     async fn policy(&self, namespace: &str, name: &str) -> Result<EnergyPolicy, AccessError> {
@@ -122,13 +122,13 @@ impl Access {
             Some(kind) => {
                 let api = self.objects(&namespace, &resource(kind));
                 let what = format!("reading {} {namespace}/{}", target.kind, target.name);
-                visible(call(&what, visible_only(api.get_metadata_opt(&target.name))).await?)
+                call(&what, look(api.get_metadata_opt(&target.name))).await?
             }
             None => Seen::Missing,
         };
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let what = format!("reading namespace {namespace}");
-        let around = visible(call(&what, visible_only(namespaces.get_metadata_opt(&namespace))).await?);
+        let around = call(&what, look(namespaces.get_metadata_opt(&namespace))).await?;
         let (own, around) = (object.annotations(), around.annotations());
         let known = own.is_some() && around.is_some();
         let (is_paused, _) = paused(&own.unwrap_or_default(), &around.unwrap_or_default());
@@ -146,7 +146,7 @@ impl Access {
 
     /// Pauses or resumes the workload of a policy. `false`: it was so already.
     pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<bool, AccessError> {
-        let view = self.get(namespace, name).await?;
+        let view = Box::pin(self.get(namespace, name)).await?;
         let target = &view.policy.spec.target_ref;
         let Some(kind) = Kind::find(&target.api_version, &target.kind) else {
             let known = Kind::names();
@@ -242,22 +242,14 @@ impl Seen {
     }
 }
 
-/// The outer `None`: forbidden. A kind that the cluster does not know has no objects.
-async fn visible_only<T>(
-    request: impl Future<Output = Result<Option<T>, kube::Error>>,
-) -> Result<Option<Option<T>>, kube::Error> {
+/// What there is to see; a kind that the cluster does not know has no objects.
+async fn look<T: ResourceExt>(request: impl Future<Output = Result<Option<T>, kube::Error>>) -> Result<Seen, kube::Error> {
     match request.await {
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(None),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Some(None)),
-        answer => answer.map(Some),
-    }
-}
-
-fn visible<T: ResourceExt>(answer: Option<Option<T>>) -> Seen {
-    match answer {
-        None => Seen::Hidden,
-        Some(None) => Seen::Missing,
-        Some(Some(object)) => Seen::Found(object.annotations().clone()),
+        Ok(Some(object)) => Ok(Seen::Found(object.annotations().clone())),
+        Ok(None) => Ok(Seen::Missing),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Seen::Hidden),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Seen::Missing),
+        Err(error) => Err(error),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::access::View;
 use super::spec::{EnergyPolicySpec, Knob, Mode};
-use super::status::{ConditionStatus, ConditionType, Current, EnergyPolicyStatus, Settings};
+use super::status::{ConditionStatus, ConditionType, Current, Settings};
 
 /// Columns of [`table`].
 const HEAD: [&str; 8] = ["NAMESPACE", "NAME", "TARGET", "MODE", "STATE", "J/SAMPLE", "RECOMMENDATION", "SAVING"];
@@ -241,7 +241,7 @@ pub fn value(view: &View) -> Value {
         "paused": view.paused,
         "target_found": view.target_found,
         "spec": view.policy.spec,
-        "status": view.policy.status.clone().unwrap_or_else(EnergyPolicyStatus::default),
+        "status": view.policy.status.clone().unwrap_or_default(),
     })
 }
 
