@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use eadt_schemas::v1::ShareMethod;
 use eadt_service::Shutdown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -70,7 +71,8 @@ fn grouped(assignments: &[Assignment]) -> HashMap<String, Arc<[Tenant]>> {
             let open = list.iter().filter(|a| a.share.is_none()).count();
             let tenants = list.iter().map(|a| {
                 let equal = (list.len() > 1).then(|| (1.0 - given).max(0.0) / open as f64);
-                Tenant { workload: a.workload.clone(), share: a.share.or(equal) }
+                let method = if a.share.is_some() { Some(ShareMethod::Assigned) } else { equal.map(|_| ShareMethod::Equal) };
+                Tenant { workload: a.workload.clone(), share: a.share.or(equal), method }
             });
             (device.to_owned(), tenants.collect())
         })

@@ -14,6 +14,7 @@ pub mod assignments;
 pub mod buffer;
 pub mod clock;
 pub mod dcgm;
+pub mod kubelet;
 pub mod metrics;
 pub mod nvml;
 pub mod outlet;
@@ -23,6 +24,7 @@ pub mod prometheus_text;
 pub mod publish;
 mod scrape;
 pub mod settings;
+pub mod shares;
 pub mod source;
 pub mod tenancy;
 
@@ -35,6 +37,8 @@ use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor};
 use assignments::Assignments;
 use buffer::{Buffer, Limits};
 use clock::{Clock, SystemClock};
+use kubelet::PodGpus;
+use kubelet::owners::{ByName, Owners};
 use metrics::CollectorMetrics;
 use nvml::{Driver, NvmlSource};
 use outlet::Outlet;
@@ -56,13 +60,15 @@ pub struct Environment {
     pub clock: Arc<dyn Clock>,
     /// Sampled instead of NVML's GPUs where `nvml.enabled` is set: a simulated machine, or a test's.
     pub driver: Option<Arc<dyn Driver>>,
+    /// Finds the workloads of pods; `None`: by their names.
+    pub owners: Option<Arc<dyn Owners>>,
 }
 
 impl Environment {
     /// With the machine's clock and its own GPUs.
     pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         let topic_prefix = topic_prefix.to_owned();
-        Self { bus, topic_prefix, metrics, health, shutdown, clock: Arc::new(SystemClock), driver: None }
+        Self { bus, topic_prefix, metrics, health, shutdown, clock: Arc::new(SystemClock), driver: None, owners: None }
     }
 }
 
@@ -89,7 +95,8 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
     let shutdown = environment.shutdown.child_token();
 
-    let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments).map_err(CollectorError::Start)?;
+    let pods = PodGpus::default();
+    let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments, &pods).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
             opened = source.open() => opened.map_err(CollectorError::Start)?,
@@ -107,6 +114,15 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         let follow = assignments.follow(path, metrics.clone(), shutdown.clone());
         tasks.spawn("assignments", OnFailure::Fatal, async move {
             follow.await;
+            Ok::<_, SourceError>(())
+        });
+    }
+    if let Some(kubelet) = settings.kubelet.clone() {
+        let owners = environment.owners.clone().unwrap_or_else(|| Arc::new(ByName(settings.kubelet_pods)));
+        let follower = kubelet::Follower::new(kubelet, owners, pods.clone(), metrics.clone());
+        let stop = shutdown.clone();
+        tasks.spawn("kubelet", OnFailure::Fatal, async move {
+            follower.run(stop).await;
             Ok::<_, SourceError>(())
         });
     }
@@ -163,6 +179,7 @@ fn sources(
     outlet: &Outlet,
     metrics: &CollectorMetrics,
     assignments: &Assignments,
+    pods: &PodGpus,
 ) -> Result<Vec<Box<dyn Source>>, SourceError> {
     let clock = &environment.clock;
     let named = |kind: &str| format!("{kind}/{}", settings.name);
@@ -173,6 +190,7 @@ fn sources(
             metrics: metrics.clone(),
             clock: clock.clone(),
             assignments: assignments.clone(),
+            pods: pods.clone(),
             collector: named("nvml"),
             node: settings.node.clone(),
         };

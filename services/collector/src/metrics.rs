@@ -70,6 +70,9 @@ pub struct CollectorMetrics {
     pub buffer_bytes: Gauge,
     pub log_reachable: Gauge,
     pub assignments_failed: Gauge,
+    pub kubelet_up: Gauge,
+    pub kubelet_failures: Counter,
+    pub kubelet_unmatched: Gauge,
     pub device_up: Family<DeviceLabel, Gauge>,
     pub device_stuck: Family<DeviceLabel, Gauge>,
     pub samples_missed: Family<DeviceLabel, Counter>,
@@ -100,6 +103,9 @@ impl CollectorMetrics {
             buffer_bytes: Gauge::default(),
             log_reachable: Gauge::default(),
             assignments_failed: Gauge::default(),
+            kubelet_up: Gauge::default(),
+            kubelet_failures: Counter::default(),
+            kubelet_unmatched: Gauge::default(),
             device_up: Family::default(),
             device_stuck: Family::default(),
             samples_missed: Family::default(),
@@ -121,6 +127,13 @@ impl CollectorMetrics {
         registry.register_with_unit("buffer", "Size of the events waiting for the log", Unit::Bytes, all.buffer_bytes.clone());
         registry.register("log_reachable", "1 while the log takes events, 0 while it refuses them", all.log_reachable.clone());
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
+        registry.register("kubelet_up", "1 while the kubelet says which pods hold GPUs", all.kubelet_up.clone());
+        registry.register("kubelet_failures", "Questions that the kubelet did not answer", all.kubelet_failures.clone());
+        registry.register(
+            "kubelet_unmatched",
+            "Devices of pods that are matched with no GPU: MIG instances, claims, names that are no UUID",
+            all.kubelet_unmatched.clone(),
+        );
         registry.register("device_up", "1 while the GPU is open and answers", all.device_up.clone());
         registry.register("device_stuck", "1 while a call to the GPU has not returned in time", all.device_stuck.clone());
         registry.register("samples_missed", "Samples due that the GPU gave no reading for", all.samples_missed.clone());

@@ -32,6 +32,8 @@ pub struct RawSettings {
     pub progress: RawProgress,
     /// Training jobs' own Prometheus endpoints to scrape.
     pub jobs: Vec<RawJob>,
+    /// Which pods hold this machine's GPUs, from the kubelet.
+    pub kubelet: RawKubelet,
     /// Which workload a GPU works for. Goes before what an exporter's labels say.
     pub assignments: Vec<Assignment>,
     /// A JSON file with an array of assignments, read again within a second of every change, so that a batch
@@ -96,6 +98,38 @@ impl Default for RawNvml {
             counter_check_seconds: 5.0,
             counter_tolerance_ratio: 0.2,
             retry_seconds: 10.0,
+        }
+    }
+}
+
+/// The kubelet's pod-resources socket: which pods hold this machine's GPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawKubelet {
+    /// Ask the kubelet. Default false.
+    pub enabled: bool,
+    /// Path of the socket; with `MicroK8s` it is below `/var/snap/microk8s/common/var/lib/kubelet`.
+    /// Default `/var/lib/kubelet/pod-resources/kubelet.sock`.
+    pub socket: PathBuf,
+    /// Seconds between two questions. Default 1. Range: 0.05 to 300.
+    pub interval_seconds: f64,
+    /// Longest wait for an answer, in seconds. Default 5. Range: 0.05 to 300.
+    pub timeout_seconds: f64,
+    /// Beginnings of the names of resources that are GPUs. Default `nvidia.com/`.
+    pub resources: Vec<String>,
+    /// How a pod becomes a workload where nobody asks the API server. Default `owner`.
+    pub pods: PodRule,
+}
+
+impl Default for RawKubelet {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            socket: PathBuf::from("/var/lib/kubelet/pod-resources/kubelet.sock"),
+            interval_seconds: 1.0,
+            timeout_seconds: 5.0,
+            resources: vec!["nvidia.com/".to_owned()],
+            pods: PodRule::Owner,
         }
     }
 }
@@ -220,6 +254,8 @@ pub struct Settings {
     pub(crate) dcgm: Vec<Dcgm>,
     pub(crate) progress: Option<Progress>,
     pub(crate) jobs: Vec<Job>,
+    pub(crate) kubelet: Option<crate::kubelet::Settings>,
+    pub(crate) kubelet_pods: PodRule,
     pub(crate) assignments: Vec<Assignment>,
     pub(crate) assignments_file: Option<PathBuf>,
 }
@@ -307,6 +343,8 @@ impl RawSettings {
             let target = target(&field, &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
             jobs.push(Job { target, workload: raw.workload, rank: raw.rank, per_rank: raw.per_rank, metrics: raw.metrics });
         }
+        let kubelet_pods = self.kubelet.pods;
+        let kubelet = if self.kubelet.enabled { Some(self.kubelet.validate()?) } else { None };
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
         if nvml.is_none() && dcgm.is_empty() && progress.is_none() && jobs.is_empty() {
             return Err(refuse("nvml.enabled", "no source is enabled: enable nvml or progress, or add dcgm or jobs"));
@@ -319,6 +357,8 @@ impl RawSettings {
             dcgm,
             progress,
             jobs,
+            kubelet,
+            kubelet_pods,
             assignments: self.assignments,
             assignments_file: self.assignments_file,
         })
@@ -338,6 +378,20 @@ impl RawNvml {
             counter_check_seconds: number("nvml.counter_check_seconds", self.counter_check_seconds, 0.0, 600.0)?,
             counter_tolerance_ratio: number("nvml.counter_tolerance_ratio", self.counter_tolerance_ratio, 0.01, 1.0)?,
             retry: seconds("nvml.retry_seconds", self.retry_seconds, 0.1, 3600.0)?,
+        })
+    }
+}
+
+impl RawKubelet {
+    fn validate(self) -> Result<crate::kubelet::Settings, SettingsError> {
+        if self.resources.iter().any(String::is_empty) || self.resources.is_empty() {
+            return Err(refuse("kubelet.resources", "no resource is a GPU, or every one: name beginnings such as nvidia.com/"));
+        }
+        Ok(crate::kubelet::Settings {
+            socket: self.socket,
+            interval: seconds("kubelet.interval_seconds", self.interval_seconds, 0.05, 300.0)?,
+            timeout: seconds("kubelet.timeout_seconds", self.timeout_seconds, 0.05, 300.0)?,
+            resources: self.resources,
         })
     }
 }
@@ -437,6 +491,8 @@ mod tests {
             ("[[dcgm]]\nurl = \"https://x/metrics\"", "dcgm[0].url"),
             ("[[dcgm]]\nurl = \"no url\"", "dcgm[0].url"),
             ("[[jobs]]\nurl = \"http://x/\"\nworkload = \"x\"", "jobs[0].workload"),
+            ("[kubelet]\nenabled = true\nresources = []", "kubelet.resources"),
+            ("[kubelet]\nenabled = true\ninterval_seconds = 0", "kubelet.interval_seconds"),
             ("[progress]\nenabled = false", "nvml.enabled"),
             ("[[assignments]]\ndevice = \"0\"\nworkload = \"x\"", "assignments"),
         ] {

@@ -6,6 +6,9 @@
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
+use eadt_schemas::v1::ShareMethod;
+
+use crate::shares::unattributed;
 
 /// A workload on a device.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +17,8 @@ pub struct Tenant {
     pub workload: String,
     /// Part of the device's power attributed to it, 0 to 1; `None`: all of it.
     pub share: Option<f64>,
+    /// How the share was found; `None` where there is none.
+    pub method: Option<ShareMethod>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,9 +57,10 @@ impl Tenancy {
         self.newest = Some(reading.time);
         let mut events = Vec::with_capacity(tenants.len().max(1));
         let stays = std::mem::take(&mut self.stays);
+        let rest = unattributed(tenants);
         let stays_on = |stay: &Stay| match &stay.workload {
             Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
-            None => tenants.is_empty(),
+            None => tenants.is_empty() || rest > 0.0,
         };
         let (kept, left): (Vec<_>, Vec<_>) = stays.into_iter().partition(stays_on);
         for stay in left {
@@ -63,19 +69,21 @@ impl Tenancy {
                 workload,
                 tenure: Some(tenure),
                 share: last.share,
+                share_method: last.share_method,
                 tenants: last.tenants,
                 last: true,
                 ..reading.clone()
             };
             events.push(event);
         }
-        let mut add = |workload: Option<&str>, share: Option<f64>| {
+        let mut add = |workload: Option<&str>, share: Option<f64>, share_method: Option<ShareMethod>| {
             let known = kept.iter().find(|stay| stay.workload.as_deref() == workload);
             let tenure = known.map_or_else(|| reading.time.micros().unsigned_abs(), |stay| stay.tenure);
             let event = GpuTelemetry {
                 workload: workload.map(str::to_owned),
                 tenure: Some(tenure),
                 share,
+                share_method,
                 tenants: (tenants.len() > 1).then_some(tenants.len() as u32),
                 ..reading.clone()
             };
@@ -83,10 +91,14 @@ impl Tenancy {
             events.push(event);
         };
         if tenants.is_empty() {
-            add(None, None);
+            add(None, None, None);
         }
         for tenant in tenants {
-            add(Some(&tenant.workload), tenant.share);
+            add(Some(&tenant.workload), tenant.share, tenant.method.filter(|_| tenant.share.is_some()));
+        }
+        // What is attributed to nobody is said, so that the parts are the whole.
+        if rest > 0.0 {
+            add(None, Some(rest), tenants.iter().find_map(|tenant| tenant.method));
         }
         events
     }
@@ -114,7 +126,7 @@ mod tests {
 
     fn tenants(names: &[&str]) -> Vec<Tenant> {
         let share = (names.len() > 1).then(|| 1.0 / names.len() as f64);
-        names.iter().map(|name| Tenant { workload: (*name).into(), share }).collect()
+        names.iter().map(|name| Tenant { workload: (*name).into(), share, method: share.map(|_| ShareMethod::Equal) }).collect()
     }
 
     #[test]
@@ -143,6 +155,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nobodys_has_an_event_of_its_own() {
+        let share = |workload: &str, share| Tenant {
+            workload: workload.into(),
+            share: Some(share),
+            method: Some(ShareMethod::MpsPercentage),
+        };
+        let mut tenancy = Tenancy::default();
+        let events = tenancy.observe(&reading(1), &[share("n/a", 0.3), share("n/b", 0.3)]);
+        let seen: Vec<_> = events.iter().map(|e| (e.workload.as_deref(), e.share_method, e.tenants)).collect();
+        let method = Some(ShareMethod::MpsPercentage);
+        assert_eq!(seen, [(Some("n/a"), method, Some(2)), (Some("n/b"), method, Some(2)), (None, method, Some(2))]);
+        assert!((events.iter().filter_map(|e| e.share).sum::<f64>() - 1.0).abs() < 1e-9);
+        let whole = tenancy.observe(&reading(2), &[share("n/a", 0.5), share("n/b", 0.5)]);
+        assert_eq!(whole.iter().filter(|e| e.last && e.workload.is_none()).count(), 1, "nothing is nobody's any more");
+        assert_eq!(tenancy.end().len(), 2);
+    }
+
+    #[test]
     fn a_reading_that_is_not_newer_gives_nothing() {
         let mut tenancy = Tenancy::default();
         assert_eq!(tenancy.observe(&reading(5), &[]).len(), 1);
@@ -157,7 +187,7 @@ mod tests {
             let mut tenancy = Tenancy::default();
             let mut events = Vec::new();
             for (at, names) in moves.iter().enumerate() {
-                let list: Vec<_> = names.iter().map(|name| Tenant { workload: format!("n/{name}"), share: None }).collect();
+                let list: Vec<_> = names.iter().map(|name| Tenant { workload: format!("n/{name}"), share: None, method: None }).collect();
                 events.extend(tenancy.observe(&reading(at as i64 + 1), &list));
             }
             events.extend(tenancy.end());

@@ -12,6 +12,7 @@ use super::workload::{PodRule, of_labels};
 use crate::plausible;
 use crate::prometheus_text::{Sample, samples};
 use crate::tenancy::Tenant;
+use eadt_schemas::v1::ShareMethod;
 
 /// How labels are read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -304,6 +305,7 @@ fn tenants(pods: &BTreeMap<(String, String, String), f64>, instances: &BTreeMap<
         .map(|(workload, weight)| Tenant {
             workload: workload.to_owned(),
             share: (!alone).then(|| (weight / whole).clamp(0.0, 1.0)),
+            method: (!alone).then_some(if instances.is_empty() { ShareMethod::Equal } else { ShareMethod::MigSlices }),
         })
         .collect()
 }
@@ -427,7 +429,7 @@ mod tests {
         let shares: Vec<_> = only(&scraped).tenants.iter().map(|t| (t.workload.as_str(), t.share)).collect();
         assert_eq!(shares, [("eadt/llm-training", Some(2.0 / 3.0)), ("other/serve", Some(1.0 / 3.0))]);
         let alone = read(&(pod("eadt", "llm-training-0") + &pod("eadt", "llm-training-1")), &Rules::default());
-        assert_eq!(only(&alone).tenants, [Tenant { workload: "eadt/llm-training".into(), share: None }]);
+        assert_eq!(only(&alone).tenants, [Tenant { workload: "eadt/llm-training".into(), share: None, method: None }]);
         assert_eq!((scraped.skipped.duplicate, only(&scraped).event.power_watts), (0, Some(100.0)));
     }
 

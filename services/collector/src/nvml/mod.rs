@@ -16,6 +16,7 @@ pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Lost, NvmlDriver};
 
 use crate::assignments::Assignments;
 use crate::clock::Clock;
+use crate::kubelet::PodGpus;
 use crate::metrics::{CollectorMetrics, DeviceLabel};
 use crate::outlet::Outlet;
 use crate::settings::Nvml;
@@ -34,6 +35,8 @@ pub struct Context {
     pub metrics: CollectorMetrics,
     pub clock: Arc<dyn Clock>,
     pub assignments: Assignments,
+    /// What the kubelet says; assignments go before it.
+    pub pods: PodGpus,
     /// Name of this source in events.
     pub collector: String,
     pub node: String,

@@ -236,7 +236,8 @@ impl Sampler {
             self.context.metrics.readings_implausible.get_or_create(&label).inc();
         }
         self.judge_counter(&mut sample, progress);
-        let tenants = self.context.assignments.of(&identity.uuid, Some(identity.index));
+        let assigned = self.context.assignments.of(&identity.uuid, Some(identity.index));
+        let tenants = assigned.or_else(|| self.context.pods.of(&identity.uuid));
         let tenants: &[Tenant] = tenants.as_deref().unwrap_or_default();
         let mut state = self.lock();
         if state.stage >= Stage::Closed {

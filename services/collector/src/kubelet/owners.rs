@@ -1,0 +1,44 @@
+//! Which workload a pod is of. Whoever knows the API server says it by owner references; by name otherwise.
+
+use std::fmt;
+
+use super::holders::Pod;
+use crate::assignments::is_workload;
+use crate::dcgm::workload::{PodRule, owner};
+use crate::source::Boxed;
+
+/// What is known of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodFacts {
+    /// `namespace/name` of the outermost owner that scales.
+    pub workload: String,
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its containers with GPUs; `None`: not set, or not known.
+    pub mps_thread_percentage: Option<f64>,
+}
+
+/// Finds out about pods.
+pub trait Owners: Send + Sync + fmt::Debug {
+    /// Asked once a pod, and again later where it fails; the error says why, in words.
+    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>>;
+}
+
+/// Reads the owner off the pod's name, as Kubernetes forms it; needs no API server and no rights.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ByName(pub PodRule);
+
+impl Owners for ByName {
+    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+        let name = match self.0 {
+            PodRule::Owner => owner(&pod.name),
+            PodRule::Pod => &pod.name,
+            PodRule::Ignore => "",
+        };
+        let workload = format!("{}/{name}", pod.namespace);
+        let facts = if is_workload(&workload) {
+            Ok(PodFacts { workload, mps_thread_percentage: None })
+        } else {
+            Err("pods are not looked at, or the name is not one of Kubernetes".to_owned())
+        };
+        Box::pin(async move { facts })
+    }
+}
