@@ -1,0 +1,141 @@
+//! What `eadt partition` understands.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+#[derive(Debug, Subcommand)]
+pub enum Partition {
+    /// The experiment of the paper on SM allocation: how well throughput and power are predicted, and what the choices are worth.
+    Evaluate(Evaluate),
+    /// Choose the partition of a GPU for workloads that were measured alone.
+    Choose(Choose),
+    /// Learn from co-runs how workloads slow each other down.
+    Train(Train),
+    /// Write simulated measurements as tables: what `evaluate`, `train` and `choose` read.
+    Simulate(Simulate),
+}
+
+#[derive(Debug, Args)]
+pub struct Measured {
+    /// Table of workloads alone (CSV): `workload`, `gpu_model`, `mps_thread_percentage`, `samples_per_second`, `power_watts`, counters.
+    #[arg(long, value_name = "CSV")]
+    pub solo: PathBuf,
+    /// Power of the GPU while its processes wait, where the table has no row with 0 %.
+    #[arg(long, value_name = "WATTS")]
+    pub idle_watts: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Growth {
+    /// Trees of each forest.
+    #[arg(long, default_value_t = 100)]
+    pub trees: u32,
+    /// Least number of rows in a leaf.
+    #[arg(long, value_name = "ROWS", default_value_t = 3)]
+    pub leaf_min: u32,
+    /// Seed of everything that is drawn.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct Evaluate {
+    /// Table of workloads alone (CSV) [default: simulated measurements of the paper's 16 workloads on a V100].
+    #[arg(long, value_name = "CSV", requires = "co_runs")]
+    pub solo: Option<PathBuf>,
+    /// Table of co-runs (CSV).
+    #[arg(long, value_name = "CSV", requires = "solo")]
+    pub co_runs: Option<PathBuf>,
+    /// Power of the GPU while its processes wait, where the table has no row with 0 %.
+    #[arg(long, value_name = "WATTS", requires = "solo")]
+    pub idle_watts: Option<f64>,
+    /// Part of the groups to learn from, above 0 and below 1; may be repeated.
+    #[arg(long, value_name = "RATIO", default_values_t = [0.1, 0.2, 0.3, 0.4, 0.5])]
+    pub training: Vec<f64>,
+    /// Random splits for each of these parts.
+    #[arg(long, default_value_t = 10)]
+    pub repeats: u32,
+    /// The paper's experiment only, without what goes beyond it.
+    #[arg(long)]
+    pub paper_only: bool,
+    #[command(flatten)]
+    pub growth: Growth,
+    /// Write a page, too.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Choose {
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Workloads that share the GPU.
+    #[arg(long, value_name = "A,B,…", value_delimiter = ',', required = true)]
+    pub workloads: Vec<String>,
+    /// Model made by `eadt partition train` [default: what the workloads do alone, added].
+    #[arg(long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// What is to be as large as possible per watt.
+    #[arg(long, value_enum, default_value_t = Objective::Progress)]
+    pub objective: Objective,
+    /// Part of the model's trees that may expect less than what counts, or `mean`.
+    #[arg(long, value_name = "QUANTILE", default_value = "0.25")]
+    pub risk: String,
+    /// Each workload keeps at least this part of its progress at equal shares; 0: no floor.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.5)]
+    pub floor: f64,
+    /// No workload becomes slower than alone on the whole GPU by more than this part.
+    #[arg(long, value_name = "RATIO")]
+    pub max_slowdown: Option<f64>,
+    /// Equal shares stay unless another partition gains at least this part.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.01)]
+    pub min_gain: f64,
+    /// Shares are multiples of this percentage.
+    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    pub step: u32,
+    /// Choose a clock, too, among those at which every workload was measured.
+    #[arg(long)]
+    pub clocks: bool,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Objective {
+    /// Throughput of each as a part of its throughput alone, added.
+    Progress,
+    /// Throughputs added, whatever their units: the paper's; it starves whoever counts in large units.
+    Sum,
+}
+
+#[derive(Debug, Args)]
+pub struct Train {
+    #[command(flatten)]
+    pub measured: Measured,
+    /// Table of co-runs (CSV): `co_run`, `workload`, `mps_thread_percentage`, `samples_per_second`, `power_watts`.
+    #[arg(long, value_name = "CSV")]
+    pub co_runs: PathBuf,
+    /// Model to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    #[command(flatten)]
+    pub growth: Growth,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Simulate {
+    /// Folder for `solo.csv` and `co_runs.csv`.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// SM clocks to measure at, in MHz [default: the board's highest].
+    #[arg(long, value_name = "MHZ,…", value_delimiter = ',')]
+    pub clocks: Vec<f64>,
+    /// Seed of the instruments' noise.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+}

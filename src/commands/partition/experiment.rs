@@ -1,0 +1,70 @@
+//! The simulated experiment: the paper's, and what goes beyond it.
+
+use eadt_partition::evaluate::{EvaluateSettings, Findings, Trial, by_group, by_unseen_workload, elsewhere, workload_bars};
+use eadt_partition::{ChoiceSettings, SlowdownModel};
+use eadt_simulator::gpu::BoardModel;
+use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, SharedWorkload, paper_suite, stress_suite, tenths};
+
+/// Measurements with noise, and the same without.
+fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> anyhow::Result<Trial> {
+    let lab = |noise| Lab::new(BoardModel::V100, suite.to_vec(), noise);
+    let (seen, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
+    Ok(Trial { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
+}
+
+fn pairs(suite: &[SharedWorkload], seed: u64, partitions: Vec<Vec<u32>>, clocks: Vec<Option<f64>>) -> anyhow::Result<Trial> {
+    trial(suite, seed, |lab| Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: partitions.clone(), clocks: clocks.clone() })
+}
+
+/// `tell` is called before each part with what it does.
+pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<Findings> {
+    let mut findings = Findings::default();
+    let suite = paper_suite();
+    let trial_of_pairs = pairs(&suite, settings.seed, tenths(), vec![None])?;
+    tell("pairs at nine partitions");
+    by_group("pairs", &trial_of_pairs, settings, &mut findings)?;
+    tell("each workload unseen");
+    by_unseen_workload("pairs with an unseen workload", &trial_of_pairs, settings, &mut findings)?;
+    workload_bars(&trial_of_pairs, settings, &mut findings)?;
+    if paper_only {
+        return Ok(findings);
+    }
+    tell("random workloads, each unseen");
+    let stress = pairs(&stress_suite(16, settings.seed), settings.seed, tenths(), vec![None])?;
+    by_unseen_workload("stress: random workloads, unseen", &stress, settings, &mut findings)?;
+
+    let half = EvaluateSettings { training_ratios: vec![0.5], repeats: settings.repeats.min(2), ..settings.clone() };
+    tell("other objectives");
+    let progress = EvaluateSettings { choice: ChoiceSettings { floor_ratio: None, ..ChoiceSettings::default() }, ..half.clone() };
+    by_group("progress instead of the sum", &trial_of_pairs, &progress, &mut findings)?;
+    let floor = EvaluateSettings { choice: ChoiceSettings::default(), ..half.clone() };
+    by_group("progress, nobody below half", &trial_of_pairs, &floor, &mut findings)?;
+    tell("steps of 5 %");
+    let fives = (1..20).map(|part| vec![part * 5, 100 - part * 5]).collect();
+    by_group("steps of 5 %", &pairs(&suite, settings.seed, fives, vec![None])?, &half, &mut findings)?;
+    tell("partition and clock");
+    let clocks = [1380.0, 1155.0, 1005.0, 855.0, 705.0].map(Some).to_vec();
+    let clocked = pairs(&suite, settings.seed, tenths(), clocks)?;
+    by_group("partition and clock", &clocked, &half, &mut findings)?;
+    let held = EvaluateSettings { choice: ChoiceSettings::default(), ..half };
+    by_group("partition and clock, progress, nobody below half", &clocked, &held, &mut findings)?;
+
+    tell("triples");
+    let model = SlowdownModel::train(&trial_of_pairs.measured, &settings.forest)?;
+    let triples = trial(&suite, settings.seed, |lab| Plan {
+        groups: lab.triples(PAPER_MEMORY_GIB).into_iter().step_by(4).collect(),
+        partitions: thirds(),
+        clocks: vec![None],
+    })?;
+    elsewhere("triples by a model of pairs", &model, &triples, &ChoiceSettings::paper(), &mut findings)?;
+    Ok(findings)
+}
+
+/// Equal shares and every partition in tenths.
+fn thirds() -> Vec<Vec<u32>> {
+    let mut all = vec![vec![33, 33, 33]];
+    for a in (10..90).step_by(10) {
+        all.extend((10..100 - a).step_by(10).map(|b| vec![a, b, 100 - a - b]));
+    }
+    all
+}

@@ -1,0 +1,287 @@
+//! `eadt partition`: how to share a GPU.
+
+mod args;
+mod experiment;
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use eadt_partition::evaluate::{EvaluateSettings, Findings, Method, Trial, by_group, by_unseen_workload, workload_bars};
+use eadt_partition::forest::ForestSettings;
+use eadt_partition::tables::{Solo, read_co_runs, read_solo, write_co_runs, write_solo};
+use eadt_partition::{
+    Additive, ChoiceSettings, Measurements, Objective, Predictor, SlowdownModel, SoloProfile, Together, Verdict, choose,
+};
+use eadt_simulator::gpu::BoardModel;
+use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, paper_suite, tenths};
+use serde_json::json;
+
+pub use args::Partition;
+
+use crate::output::{print, say};
+
+const SIMULATED: &str = "Simulated: the paper's 16 workloads in the GPU model of a V100, measured with noise, choices held against the \
+                         model without noise.";
+
+pub fn run(command: &Partition) -> anyhow::Result<()> {
+    match command {
+        Partition::Evaluate(args) => evaluate(args),
+        Partition::Choose(args) => choose_for(args),
+        Partition::Train(args) => train(args),
+        Partition::Simulate(args) => simulate(args),
+    }
+}
+
+impl From<args::Growth> for ForestSettings {
+    fn from(growth: args::Growth) -> Self {
+        Self { trees: growth.trees, leaf_min: growth.leaf_min, seed: growth.seed, features_per_split: None }
+    }
+}
+
+fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
+    if args.repeats == 0 {
+        bail!("--repeats is 0: nothing would be tested");
+    }
+    let settings = EvaluateSettings {
+        forest: args.growth.into(),
+        training_ratios: args.training.clone(),
+        repeats: args.repeats,
+        seed: args.growth.seed,
+        ..EvaluateSettings::default()
+    };
+    let simulated = args.solo.is_none();
+    let findings = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
+        let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
+        let trial = Trial::of(measurements);
+        let mut findings = Findings::default();
+        by_group("groups", &trial, &settings, &mut findings)?;
+        by_unseen_workload("groups with an unseen workload", &trial, &settings, &mut findings)?;
+        workload_bars(&trial, &settings, &mut findings)?;
+        findings
+    } else {
+        experiment::run(&settings, args.paper_only, &|part| tracing::info!("{part}"))?
+    };
+    let note = if simulated { SIMULATED.to_owned() } else { "Choices are held against the measurements themselves.".to_owned() };
+    if let Some(path) = &args.html {
+        let page = findings.html("Sharing a GPU: predicted and chosen partitions", std::slice::from_ref(&note));
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        let gains = findings.workload_gains();
+        say!(
+            "{}",
+            json!({
+                "origin": if simulated { "simulated" } else { "measured" },
+                "lines": findings.lines,
+                "workloads": findings.workloads,
+                "workload_gain_mean_ratio": gains.map(|(mean, _)| mean),
+                "workload_gain_max_ratio": gains.map(|(_, largest)| largest),
+            })
+        );
+        return Ok(());
+    }
+    print(&format!("{note}\n{}", findings.text()))?;
+    if let Some(path) = &args.html {
+        say!("\npage: {}", path.display());
+    }
+    Ok(())
+}
+
+fn train(args: &args::Train) -> anyhow::Result<()> {
+    let measurements =
+        measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, Some(&args.co_runs))?;
+    let forest = ForestSettings::from(args.growth);
+    let model = SlowdownModel::train(&measurements, &forest)?;
+    let groups = measurements.groups().len();
+    let trial = Trial::of(measurements);
+    let settings = EvaluateSettings {
+        forest,
+        training_ratios: vec![0.8],
+        repeats: 5,
+        seed: args.growth.seed,
+        ..EvaluateSettings::default()
+    };
+    let mut findings = Findings::default();
+    let held_back = by_group("groups", &trial, &settings, &mut findings);
+    let text = serde_json::to_string(&model)?;
+    std::fs::write(&args.out, &text).with_context(|| format!("cannot write {}", args.out.display()))?;
+    let score = findings.lines.iter().find(|line| line.method == Method::SlowdownMean).map(|line| line.score);
+    if args.json {
+        say!(
+            "{}",
+            json!({"out": args.out, "gpu_model": model.gpu_model(), "groups": groups, "nodes": model.nodes(), "bytes": text.len(), "held_back": score})
+        );
+        return Ok(());
+    }
+    say!("{}: {}, {groups} groups, {} nodes, {} bytes", args.out.display(), model.gpu_model(), model.nodes(), text.len());
+    match (held_back, score) {
+        (Ok(()), Some(score)) => {
+            let percent = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
+            say!(
+                "on groups held back (a fifth, five times): throughput error {}, power error {}, choices worth {:.1} % of the best",
+                percent(score.throughput_error_ratio),
+                percent(score.power_error_ratio),
+                score.of_oracle_ratio * 100.0
+            );
+        }
+        (Err(error), _) => eprintln!("warning: how good the model is cannot be told: {error}"),
+        (Ok(()), None) => {}
+    }
+    Ok(())
+}
+
+fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
+    let solo = read(&args.measured.solo)?;
+    let idle_watts = idle(&solo, &args.measured.solo, args.measured.idle_watts)?;
+    let find = |name: &String| -> anyhow::Result<&SoloProfile> {
+        let known = || solo.profiles.iter().map(SoloProfile::workload).collect::<Vec<_>>().join(", ");
+        let found = solo.profiles.iter().find(|profile| profile.workload() == name);
+        found.with_context(|| {
+            format!("--workloads names {name}, which {} lacks; it has {}", args.measured.solo.display(), known())
+        })
+    };
+    let tenants = args.workloads.iter().map(find).collect::<anyhow::Result<Vec<_>>>()?;
+    let settings = ChoiceSettings {
+        objective: match args.objective {
+            args::Objective::Progress => Objective::Progress,
+            args::Objective::Sum => Objective::Sum,
+        },
+        risk_quantile: match args.risk.as_str() {
+            "mean" => None,
+            quantile => {
+                Some(quantile.parse().ok().with_context(|| format!("--risk is {quantile}, but must be a quantile or `mean`"))?)
+            }
+        },
+        floor_ratio: Some(args.floor),
+        slowdown_max_ratio: args.max_slowdown,
+        gain_min_ratio: args.min_gain,
+    };
+    settings.check().map_err(anyhow::Error::msg)?;
+    let model = args.model.as_deref().map(read_model).transpose()?;
+    let predictor: &dyn Predictor = model.as_ref().map_or(&Additive, |model| model);
+    let clocks = if args.clocks { common_clocks(&tenants)? } else { vec![None] };
+    let together = Together::new(tenants, idle_watts)?;
+    let candidates = together.candidates(args.step, &clocks)?;
+    let outlook = predictor.outlook(&together, &candidates)?;
+    let choice = choose(&together, &candidates, &outlook, &settings);
+    let by = if model.is_some() { "model" } else { "additive" };
+    let rows: Vec<_> = (0..together.tenants().len())
+        .map(|i| {
+            let whole = together.tenants()[i].whole().samples_per_second;
+            let (expected, equal) = (choice.expected.samples_per_second[i], choice.equal.samples_per_second[i]);
+            (together.tenants()[i].workload(), choice.candidate.mps_thread_percentages[i], expected, equal, whole)
+        })
+        .collect();
+    if args.json {
+        let workloads: Vec<_> = rows
+            .iter()
+            .map(|(workload, share, expected, equal, whole)| {
+                json!({"workload": workload, "mps_thread_percentage": share, "samples_per_second": expected,
+                    "equal_samples_per_second": equal, "progress_ratio": expected / whole})
+            })
+            .collect();
+        say!(
+            "{}",
+            json!({"gpu_model": together.gpu_model(), "predicted_by": by, "verdict": choice.verdict, "workloads": workloads,
+                "sm_clock_mhz": choice.candidate.sm_clock_mhz, "power_watts": choice.expected.power_watts,
+                "equal_power_watts": choice.equal.power_watts, "gain_ratio": choice.gain_ratio,
+                "sure_gain_ratio": choice.sure_gain_ratio, "feasible": choice.feasible, "candidates": candidates.len()})
+        );
+        return Ok(());
+    }
+    say!("{:<24}{:>8}{:>14}{:>14}{:>12}", "workload", "share", "samples/s", "at equal", "of alone");
+    for (workload, share, expected, equal, whole) in rows {
+        say!("{workload:<24}{:>8}{expected:>14.2}{equal:>14.2}{:>10.0} %", format!("{share} %"), expected / whole * 100.0);
+    }
+    let clock = choice.candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" at {mhz} MHz"));
+    say!("GPU: {:.0} W{clock}, {:.0} W at equal shares", choice.expected.power_watts, choice.equal.power_watts);
+    let sought = if settings.objective == Objective::Sum { "throughput sum per watt" } else { "progress per watt" };
+    match choice.verdict {
+        Verdict::Better if settings.risk_quantile.is_some() && model.is_some() => say!(
+            "{sought}: {:+.1} % against equal shares, {:+.1} % counted carefully; {} of {} partitions keep the limits",
+            choice.gain_ratio * 100.0,
+            choice.sure_gain_ratio * 100.0,
+            choice.feasible,
+            candidates.len()
+        ),
+        Verdict::Better => say!(
+            "{sought}: {:+.1} % against equal shares; {} of {} partitions keep the limits",
+            choice.gain_ratio * 100.0,
+            choice.feasible,
+            candidates.len()
+        ),
+        Verdict::EqualIsBest => {
+            say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0)
+        }
+        Verdict::Infeasible => say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share"),
+    }
+    if model.is_none() {
+        say!("predicted by adding what each does alone; `eadt partition train` learns from co-runs");
+    }
+    Ok(())
+}
+
+fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
+    let board = BoardModel::V100.board();
+    if let Some(clock) = args.clocks.iter().find(|clock| !(board.clock_min_mhz..=board.clock_max_mhz).contains(*clock)) {
+        bail!("--clocks has {clock} MHz, but a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
+    }
+    let lab = Lab::new(BoardModel::V100, paper_suite(), LabNoise::usual(args.seed));
+    let mut clocks: Vec<Option<f64>> = args.clocks.iter().copied().map(Some).collect();
+    if clocks.is_empty() {
+        clocks.push(None);
+    }
+    let measurements = lab.measure(&Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks })?;
+    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create the folder {}", args.out.display()))?;
+    for (name, text) in [("solo.csv", write_solo(&measurements)), ("co_runs.csv", write_co_runs(&measurements))] {
+        let path = args.out.join(name);
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        say!("{}", path.display());
+    }
+    say!(
+        "simulated: {} workloads alone, {} co-runs of {} pairs",
+        lab.workloads().len(),
+        measurements.runs().len(),
+        measurements.groups().len()
+    );
+    Ok(())
+}
+
+fn read(path: &Path) -> anyhow::Result<Solo> {
+    Ok(read_solo(&path.display().to_string(), &text_of(path)?)?)
+}
+
+fn text_of(path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn idle(solo: &Solo, path: &Path, given: Option<f64>) -> anyhow::Result<f64> {
+    given.or(solo.idle_watts).with_context(|| {
+        format!("{} has no row with 0 % for the GPU's idle power: add one, or give --idle-watts", path.display())
+    })
+}
+
+fn measurements(solo: &Solo, path: &Path, idle_watts: Option<f64>, co_runs: Option<&Path>) -> anyhow::Result<Measurements> {
+    let runs = match co_runs {
+        Some(path) => read_co_runs(&path.display().to_string(), &text_of(path)?)?,
+        None => Vec::new(),
+    };
+    let idle_watts = idle(solo, path, idle_watts)?;
+    Ok(Measurements::new(idle_watts, solo.profiles.clone(), runs)?)
+}
+
+fn read_model(path: &Path) -> anyhow::Result<SlowdownModel> {
+    serde_json::from_str(&text_of(path)?).with_context(|| {
+        format!("{} is no model that this program can use; make one with `eadt partition train`", path.display())
+    })
+}
+
+/// The clocks at which all workloads were measured, the highest first.
+fn common_clocks(tenants: &[&SoloProfile]) -> anyhow::Result<Vec<Option<f64>>> {
+    let common: Vec<Option<f64>> =
+        tenants[0].clocks().filter(|clock| tenants.iter().all(|tenant| tenant.clocks().any(|own| own == *clock))).collect();
+    if common.len() < 2 {
+        bail!("--clocks: the workloads were not measured at two or more clocks that all of them have");
+    }
+    Ok(common)
+}
