@@ -56,6 +56,10 @@ pub enum Command {
     /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
     #[command(subcommand)]
     Policy(Policy),
+    /// Run a job at each setting of a GPU and write the table that `eadt tune` reads.
+    Profile(crate::commands::profile::Profile),
+    /// Choose clocks, power caps and batch sizes from measurements.
+    Tune(crate::commands::tune::Tune),
     /// How to share a GPU: predict and choose partitions of its SMs.
     #[command(subcommand)]
     Partition(crate::commands::partition::Partition),

@@ -7,6 +7,7 @@ pub mod metrics;
 pub mod partition;
 pub mod optimizer;
 pub mod policy;
+pub mod profile;
 pub mod publish;
 pub mod record;
 pub mod replay;
@@ -14,6 +15,7 @@ pub mod report;
 pub mod sql;
 pub mod tail;
 pub mod topics;
+pub mod tune;
 
 use std::sync::Arc;
 

@@ -71,7 +71,7 @@ pub(super) fn reason(chosen: &Choice, feasible: bool, limits: &Limits, knob: Kno
         );
     }
     let saved = if chosen.saving_ratio == 0.0 {
-        "no setting that keeps the limits is better than the reference".to_owned()
+        "no setting that keeps the limits is shown to be better than the reference".to_owned()
     } else {
         format!(
             "{setting} {unit} saves {} of the energy at {} more time",

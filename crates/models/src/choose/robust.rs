@@ -392,7 +392,9 @@ fn choices(measured: &[Point], bounded: &Bounded, limits: &Limits, knob: Knob) -
     let all: Vec<usize> = (0..points.len()).collect();
     let kept: Vec<usize> = all.iter().copied().filter(|&index| index == 0 || keeps(index)).collect();
     let of = |objective, among: &[usize]| best(among, TIE_RATIO, |index| score(objective, index));
-    let constrained = choice(of(limits.objective, &kept));
+    // A setting that may cost energy is no choice, however likely the curves find it.
+    let saves: Vec<usize> = kept.iter().copied().filter(|&index| index == 0 || bounded.saving_lower[index] > 0.0).collect();
+    let constrained = choice(of(limits.objective, &saves));
     let front = pareto::front(points);
     Choices {
         reference: choice(0),

@@ -1,0 +1,277 @@
+//! A real GPU: settings through the node agent, which alone may change devices and puts them back; readings through NVML.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use eadt_models::energy::{Rule, Sample, Series};
+use eadt_nvml::{Driver, NvmlDriver};
+use eadt_recordings::parse_interval;
+use eadt_schemas::latest::GpuTelemetry;
+use eadt_tune::plan::Step;
+
+use super::{Measured, Profile, ProfileKnob, Rig};
+
+/// Ten readings a second: as often as the energy counter is refreshed.
+const READING: Duration = Duration::from_millis(100);
+/// The agent puts everything back this long after the last order, should this process be killed.
+const TIME_TO_LIVE: Duration = Duration::from_secs(60);
+/// The order is prolonged this often.
+const PROLONG: Duration = Duration::from_secs(15);
+/// A clock this far above its bound was not bounded.
+const CLOCK_TOLERANCE: f64 = 1.03;
+
+pub struct Device {
+    driver: Arc<NvmlDriver>,
+    gpu: u32,
+    uuid: String,
+    model: String,
+    knob: ProfileKnob,
+    settle: Duration,
+    command: Vec<String>,
+    order: Option<Order>,
+}
+
+/// The intents file while it holds an order; dropped, it is taken away, and the agent puts the device back.
+struct Order {
+    path: PathBuf,
+    text: Arc<Mutex<String>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Device {
+    pub fn new(args: &Profile) -> anyhow::Result<Self> {
+        if args.command.is_empty() {
+            bail!("no command to run: put it after --, or try a simulated job with --simulate A100:compute");
+        }
+        let settle = parse_interval(&args.settle).with_context(|| format!("--settle {:?}", args.settle))?;
+        let driver = NvmlDriver::load(args.library.as_deref()).context("cannot read GPUs: is NVIDIA's driver there?")?;
+        let mut seen = None;
+        driver
+            .with_gpu(args.gpu, &mut |gpu| seen = Some(gpu.identity().clone()))
+            .with_context(|| format!("cannot open GPU {}", args.gpu))?;
+        let identity = seen.with_context(|| format!("GPU {} does not answer", args.gpu))?;
+        let order = match (&args.intents_file, args.knob) {
+            (_, ProfileKnob::MpsThreadPercentage) => None,
+            (None, knob) => bail!(
+                "{} is set through the node agent: run it with `intents_file` in its settings and name that file with --intents-file",
+                knob.name()
+            ),
+            (Some(path), _) => Some(Order::new(path)?),
+        };
+        Ok(Self {
+            driver: Arc::new(driver),
+            gpu: args.gpu,
+            uuid: identity.uuid,
+            model: identity.model.unwrap_or_else(|| "unknown".to_owned()),
+            knob: args.knob,
+            settle,
+            command: args.command.clone(),
+            order,
+        })
+    }
+
+    fn read(&self) -> anyhow::Result<GpuTelemetry> {
+        let mut reading = GpuTelemetry::default();
+        self.driver.with_gpu(self.gpu, &mut |gpu| {
+            // What fails or is not supported stays absent, and absent is dealt with below.
+            let mut failed = Vec::new();
+            if let Err(error) = gpu.read(true, &mut reading, &mut failed) {
+                tracing::warn!(%error, "the GPU does not answer");
+            }
+        })?;
+        Ok(reading)
+    }
+
+    /// Orders the setting and waits until it is in force, as far as the device says.
+    fn set(&mut self, setting: f64) -> anyhow::Result<()> {
+        let Some(order) = &self.order else {
+            std::thread::sleep(self.settle);
+            return Ok(());
+        };
+        let key = self.knob.name();
+        let intent = serde_json::json!({
+            "time_to_live_seconds": TIME_TO_LIVE.as_secs(),
+            "decision_id": "profile",
+            "devices": [{ "device": self.uuid, key: setting }],
+        });
+        order.write(&intent.to_string())?;
+        let began = Instant::now();
+        std::thread::sleep(self.settle);
+        if self.knob == ProfileKnob::PowerLimitWatts {
+            loop {
+                let now = self.read()?.power_limit_watts;
+                if now.is_some_and(|watts| (watts - setting).abs() < 0.5) {
+                    break;
+                }
+                if began.elapsed() > self.settle + Duration::from_secs(30) {
+                    let now = now.map_or("unknown".to_owned(), |watts| format!("{watts} W"));
+                    bail!(
+                        "the cap is {now}, not {setting} W: does the node agent run, follow this file, and does the device take this cap?"
+                    );
+                }
+                std::thread::sleep(READING);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rig for Device {
+    fn gpu_model(&self) -> &str {
+        &self.model
+    }
+
+    fn origin(&self) -> &'static str {
+        "measured"
+    }
+
+    fn run(&mut self, step: Step) -> anyhow::Result<Measured> {
+        self.set(step.setting)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (driver, gpu, stopped) = (self.driver.clone(), self.gpu, stop.clone());
+        let began = Instant::now();
+        let sampler = std::thread::spawn(move || sample(&driver, gpu, began, &stopped));
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).stdin(Stdio::null()).env("EADT_PROFILE_SETTING", step.setting.to_string());
+        if self.knob == ProfileKnob::MpsThreadPercentage {
+            command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", step.setting.to_string());
+        }
+        let from = began.elapsed();
+        let status = command.status().with_context(|| format!("cannot run {:?}", self.command[0]));
+        let to = began.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        let readings = sampler.join().map_err(|_| anyhow::anyhow!("reading the GPU failed: the thread panicked"))??;
+        let status = status?;
+        if !status.success() {
+            bail!("the command failed with {status}: its figures are no measurement");
+        }
+        let measured = measure(&readings, from.as_secs_f64(), to.as_secs_f64())?;
+        if self.knob == ProfileKnob::SmClockMhz
+            && let Some(mhz) = measured.sm_clock_mhz.filter(|mhz| *mhz > CLOCK_TOLERANCE * step.setting)
+        {
+            bail!("the SM clock was {mhz:.0} MHz on average: it was not bounded; does the node agent run and follow this file?");
+        }
+        Ok(measured)
+    }
+}
+
+type Reading = (f64, GpuTelemetry);
+
+fn sample(driver: &NvmlDriver, gpu: u32, began: Instant, stop: &AtomicBool) -> anyhow::Result<Vec<Reading>> {
+    let mut readings: Vec<Reading> = Vec::new();
+    let mut lost = None;
+    driver.with_gpu(gpu, &mut |gpu| {
+        loop {
+            let ending = stop.load(Ordering::Relaxed);
+            let mut reading = GpuTelemetry::default();
+            if let Err(error) = gpu.read(false, &mut reading, &mut Vec::new()) {
+                lost = Some(error);
+                return;
+            }
+            readings.push((began.elapsed().as_secs_f64(), reading));
+            // One reading after the end, so that the whole run is between two.
+            if ending {
+                return;
+            }
+            std::thread::sleep(READING);
+        }
+    })?;
+    match lost {
+        Some(error) => Err(error).context("the GPU was lost during the run"),
+        None => Ok(readings),
+    }
+}
+
+fn measure(readings: &[Reading], from: f64, to: f64) -> anyhow::Result<Measured> {
+    let during = || readings.iter().filter(|(seconds, _)| (from..=to).contains(seconds));
+    let mean = |of: fn(&GpuTelemetry) -> Option<f64>| {
+        let values: Vec<f64> = during().filter_map(|(_, reading)| of(reading)).collect();
+        (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+    };
+    let samples =
+        readings.iter().filter_map(|(seconds, reading)| Some(Sample { seconds: *seconds, watts: reading.power_watts? }));
+    let series = Series::new(samples)?;
+    let integral = series.energy_between(from, to, Rule::Trapezoid, None);
+    // The counter is more exact than readings of the power, but is refreshed every 100 ms only: for runs that are longer.
+    let counters: Vec<(f64, f64)> =
+        readings.iter().filter_map(|(seconds, reading)| Some((*seconds, reading.energy_joules_total?))).collect();
+    let counted = match (counters.first(), counters.last()) {
+        (Some(first), Some(last)) if last.1 > first.1 && last.0 - first.0 > 20.0 * READING.as_secs_f64() => {
+            Some((last.1 - first.1) / (last.0 - first.0) * (to - from))
+        }
+        _ => None,
+    };
+    let energy_joules = match counted {
+        Some(joules) => joules,
+        None if integral.covered_ratio > 0.9 => integral.joules,
+        None => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU does not say"),
+    };
+    Ok(Measured {
+        duration_seconds: to - from,
+        energy_joules,
+        sm_clock_mhz: mean(|reading| reading.sm_clock_mhz),
+        temperature_celsius: mean(|reading| reading.temperature_celsius),
+    })
+}
+
+impl Order {
+    fn new(path: &Path) -> anyhow::Result<Self> {
+        if path.exists() {
+            bail!("{} is there already: somebody else's order holds the device; take it away first", path.display());
+        }
+        let (text, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
+        let (own, last, stopped) = (path.to_owned(), text.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                std::thread::park_timeout(PROLONG);
+                let text = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                if !stopped.load(Ordering::Relaxed)
+                    && !text.is_empty()
+                    && let Err(error) = replace(&own, &text)
+                {
+                    tracing::warn!(%error, "the order cannot be prolonged");
+                }
+            }
+        });
+        Ok(Self { path: path.to_owned(), text, stop, thread: Some(thread) })
+    }
+
+    fn write(&self, text: &str) -> anyhow::Result<()> {
+        let mut last = self.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        text.clone_into(&mut last);
+        replace(&self.path, text).with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// The agent sees the old order or the new one, never half of one.
+fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+    let next = path.with_extension("next");
+    std::fs::write(&next, text)?;
+    std::fs::rename(&next, path)
+}
+
+impl Drop for Order {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It cannot fail while it is being stopped; and if it did, the order below still goes.
+            thread.join().ok();
+        }
+        match std::fs::remove_file(&self.path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                eprintln!(
+                    "warning: {} cannot be taken away ({error}): do it, else the device is put back after {} s only",
+                    self.path.display(),
+                    TIME_TO_LIVE.as_secs()
+                );
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `eadt profile`: runs a job at each setting and writes what it took: the table that `eadt tune` reads.
+
+mod agent;
+mod simulated;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use eadt_service::Shutdown;
+use eadt_tune::plan::{Settings, Step, plan};
+
+use crate::output::say;
+use crate::target::Target;
+
+#[derive(Debug, Args)]
+pub struct Profile {
+    /// What is turned.
+    #[arg(long, value_enum)]
+    pub knob: ProfileKnob,
+    /// Settings to measure: a list `1410,1305,1200`, or `705:1410:15` from, to and step [default: simulated GPUs only: from half to all of what the board has].
+    #[arg(long, value_name = "SETTINGS")]
+    pub settings: Option<Settings>,
+    /// Runs of each setting; the cold run before them is thrown away.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub runs: u32,
+    /// Seed of the random order.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Name of the workload in the table.
+    #[arg(long, default_value = "job")]
+    pub workload: String,
+    /// A simulated GPU and job instead of a real one: `V100`, `A100`, `H100`, `H200`, with `compute`, `memory`, `host` or `mid`, for example `A100:compute`.
+    #[arg(long, value_name = "BOARD:JOB", conflicts_with_all = ["gpu", "intents_file", "command"])]
+    pub simulate: Option<String>,
+    /// Index of the GPU that the command uses, as NVML counts.
+    #[arg(long, value_name = "INDEX", default_value_t = 0)]
+    pub gpu: u32,
+    /// The file that this node's agent follows (`intents_file` in its settings): clocks and caps are set through it, and put back by it.
+    #[arg(long, value_name = "FILE")]
+    pub intents_file: Option<PathBuf>,
+    /// How long the agent may take to set a device, and how long the device rests before each run, for example `5s`.
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    pub settle: String,
+    /// Path of NVML [default: found by the system's loader].
+    #[arg(long, value_name = "FILE")]
+    pub library: Option<PathBuf>,
+    /// Table to write.
+    #[arg(long, value_name = "POINTS.csv")]
+    pub out: PathBuf,
+    /// The job: the same amount of work in every run.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProfileKnob {
+    /// Upper bound of the SM clock.
+    #[value(name = "sm_clock_mhz")]
+    SmClockMhz,
+    /// Power cap.
+    #[value(name = "power_limit_watts")]
+    PowerLimitWatts,
+    /// Share of the SMs by MPS (`CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of the command); alone on the GPU.
+    #[value(name = "mps_thread_percentage")]
+    MpsThreadPercentage,
+}
+
+impl ProfileKnob {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::SmClockMhz => "sm_clock_mhz",
+            Self::PowerLimitWatts => "power_limit_watts",
+            Self::MpsThreadPercentage => "mps_thread_percentage",
+        }
+    }
+}
+
+/// What one run took.
+struct Measured {
+    duration_seconds: f64,
+    energy_joules: f64,
+    /// Mean over the run; `None`: not known.
+    sm_clock_mhz: Option<f64>,
+    temperature_celsius: Option<f64>,
+}
+
+/// Something that runs the job at a setting. What it changes is put back when it is dropped.
+trait Rig {
+    fn gpu_model(&self) -> &str;
+    /// `measured` or `simulated`.
+    fn origin(&self) -> &'static str;
+    fn run(&mut self, step: Step) -> anyhow::Result<Measured>;
+}
+
+pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
+    let target = Target::create(&args.out, &[])?;
+    let (settings, mut rig): (Settings, Box<dyn Rig>) = match &args.simulate {
+        Some(text) => {
+            let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
+            (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
+        }
+        None => {
+            let settings =
+                args.settings.clone().context("--settings is needed: name the settings to measure, the highest among them")?;
+            (settings, Box::new(agent::Device::new(args)?))
+        }
+    };
+    check(&settings, args.knob)?;
+    let steps = plan(&settings, args.runs, args.seed);
+    let mut table = csv_head(args.knob);
+    for (done, step) in steps.iter().enumerate() {
+        if stop.is_cancelled() {
+            bail!("interrupted after {done} of {} run(s): nothing is written, and what was set is put back", steps.len());
+        }
+        let what = if step.run == 0 { "cold run, thrown away".to_owned() } else { format!("run {}", step.run) };
+        eprintln!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting);
+        let measured = rig.run(*step).with_context(|| format!("{} {}, {what}", args.knob.name(), step.setting))?;
+        if step.run > 0 {
+            push(&mut table, args, rig.as_ref(), *step, &measured);
+        }
+    }
+    let origin = rig.origin();
+    // Puts back what was set before anybody is told that it is done.
+    drop(rig);
+    let mut out = target.writer()?;
+    std::io::Write::write_all(&mut out, table.as_bytes()).with_context(|| format!("cannot write {}", args.out.display()))?;
+    target.finish(out)?;
+    say!("{} run(s) at {} setting(s) ({origin}) written to {}", steps.len() - 1, settings.0.len(), args.out.display());
+    if args.knob != ProfileKnob::MpsThreadPercentage {
+        say!("next: eadt tune {} --by workload,gpu_model --max-slowdown 0.05", shown(&args.out));
+    }
+    Ok(())
+}
+
+fn shown(path: &Path) -> String {
+    let text = path.display().to_string();
+    if text.contains(' ') { format!("'{text}'") } else { text }
+}
+
+fn check(settings: &Settings, knob: ProfileKnob) -> anyhow::Result<()> {
+    if let Some(setting) = settings.0.iter().find(|setting| knob == ProfileKnob::MpsThreadPercentage && **setting > 100.0) {
+        bail!("--settings: {setting} is no percentage; name values from 1 to 100");
+    }
+    if settings.0.len() < 2 {
+        bail!("--settings names one setting only; a choice needs several, at least five for the robust method");
+    }
+    Ok(())
+}
+
+fn csv_head(knob: ProfileKnob) -> String {
+    format!(
+        "workload,gpu_model,{},run,duration_seconds,energy_joules,mean_sm_clock_mhz,temperature_celsius,origin\n",
+        knob.name()
+    )
+}
+
+fn push(table: &mut String, args: &Profile, rig: &dyn Rig, step: Step, measured: &Measured) {
+    let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.1}"));
+    let row = [
+        quoted(&args.workload),
+        quoted(rig.gpu_model()),
+        step.setting.to_string(),
+        step.run.to_string(),
+        format!("{:.6}", measured.duration_seconds),
+        format!("{:.3}", measured.energy_joules),
+        optional(measured.sm_clock_mhz),
+        optional(measured.temperature_celsius),
+        rig.origin().to_owned(),
+    ];
+    table.push_str(&row.join(","));
+    table.push('\n');
+}
+
+/// As CSV has it.
+fn quoted(text: &str) -> String {
+    if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
+}

@@ -1,0 +1,177 @@
+//! `eadt tune aggregate`: raw profiling series into operating points.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use eadt_recordings::{Format, Options, parse_interval};
+use eadt_tune::TableError;
+use eadt_tune::aggregate::{Pattern, Points, Profile, points, read, to_csv};
+use serde::Serialize;
+
+use crate::output::{print, say};
+
+#[derive(Debug, Args)]
+pub struct Aggregate {
+    /// Files, or folders that are searched.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+    /// What file names say, without their ending: literal text and `{column}`s.
+    #[arg(long, default_value = "{gpu_model}-{workload}-{sm_clock_mhz}-{run}")]
+    pub pattern: String,
+    /// Format of the files.
+    #[arg(long, value_enum)]
+    pub format: SeriesFormat,
+    /// Time between rows of files without times, for example `20ms`.
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
+    /// Which column holds a field (format csv), for example `power_watts=Power:mW`; may be repeated.
+    #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
+    pub map: Vec<String>,
+    /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
+    #[arg(long, value_name = "FORMAT")]
+    pub time_format: Option<String>,
+    /// Table to write.
+    #[arg(long, value_name = "POINTS.csv")]
+    pub out: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SeriesFormat {
+    Dcgmi,
+    NvidiaSmi,
+    Csv,
+}
+
+/// What became of the files.
+#[derive(Debug, Serialize)]
+struct Summary {
+    files: usize,
+    /// Files that the pattern does not fit.
+    not_matching: Vec<String>,
+    /// Files that could not be read, and why.
+    bad: Vec<String>,
+    /// Runs that are in no operating point.
+    #[serde(flatten)]
+    result: Points,
+}
+
+pub fn run(args: &Aggregate) -> anyhow::Result<()> {
+    let pattern = Pattern::new(&args.pattern)?;
+    let knob = pattern.knob().context("the pattern has no knob")?.to_owned();
+    let format = match args.format {
+        SeriesFormat::Dcgmi => Format::Dcgmi,
+        SeriesFormat::NvidiaSmi => Format::NvidiaSmi,
+        SeriesFormat::Csv => Format::Csv,
+    };
+    let options = Options {
+        maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+        time_format: args.time_format.as_deref().map(str::parse).transpose()?,
+        interval: args.interval.as_deref().map(parse_interval).transpose()?,
+        ..Options::default()
+    };
+    let mut files = Vec::new();
+    for path in &args.paths {
+        find(path, &mut files)?;
+    }
+    files.sort();
+    files.dedup();
+    let mut not_matching = Vec::new();
+    let mut matching = Vec::new();
+    for file in &files {
+        match file.file_stem().and_then(|stem| pattern.read(&stem.to_string_lossy())) {
+            Some(columns) => matching.push((file, columns)),
+            None => not_matching.push(file.display().to_string()),
+        }
+    }
+    if matching.is_empty() {
+        let example = not_matching.first().map_or("there is no file".to_owned(), |name| format!("for example {name}"));
+        bail!("no file of {} fits --pattern {:?}: {example}", files.len(), args.pattern);
+    }
+    // Each thread takes every n-th file: the order of the results does not depend on how many there are.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(matching.len());
+    let one = |(file, columns): &(&PathBuf, eadt_tune::points::Key)| -> Result<Profile, TableError> {
+        let name = file.display().to_string();
+        let reader = std::fs::File::open(file).map_err(|error| TableError {
+            file: name.clone(),
+            line: None,
+            column: None,
+            problem: format!("cannot be read: {error}"),
+            remedy: "check its rights".to_owned(),
+        })?;
+        read(&name, std::io::BufReader::new(reader), columns.clone(), format, &options)
+    };
+    let results: Vec<Result<Profile, TableError>> = std::thread::scope(|scope| {
+        let (one, matching) = (&one, &matching);
+        let workers: Vec<_> = (0..threads)
+            .map(|first| scope.spawn(move || matching.iter().skip(first).step_by(threads).map(one).collect::<Vec<_>>()))
+            .collect();
+        let done = workers.into_iter().map(|worker| worker.join());
+        done.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
+    })
+    .map_err(|_| anyhow::anyhow!("reading the files failed: a worker panicked"))?;
+    let mut bad: Vec<String> = Vec::new();
+    let mut profiles = Vec::new();
+    for result in results {
+        match result {
+            Ok(profile) => profiles.push(profile),
+            Err(error) => bad.push(error.to_string()),
+        }
+    }
+    bad.sort();
+    let count = profiles.len();
+    let result = points(profiles, &knob);
+    if result.points.is_empty() {
+        bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
+    }
+    super::write(&args.out, &files, &to_csv(&result.points)?)?;
+    let summary = Summary { files: count, not_matching, bad, result };
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&summary)?);
+        return Ok(());
+    }
+    for error in &summary.bad {
+        eprintln!("warning: skipped: {error}");
+    }
+    for left in &summary.result.dropped {
+        eprintln!("warning: {}: run left out: {:?}", left.file, left.why);
+    }
+    if !summary.not_matching.is_empty() {
+        eprintln!(
+            "warning: {} file(s) do not fit the pattern, for example {}",
+            summary.not_matching.len(),
+            summary.not_matching[0]
+        );
+    }
+    print(&format!(
+        "{} operating point(s) from {} file(s) written to {}; {} bad file(s) skipped, {} run(s) left out\n",
+        summary.result.points.len(),
+        summary.files,
+        args.out.display(),
+        summary.bad.len(),
+        summary.result.dropped.len()
+    ))
+}
+
+/// Every plain file under a path.
+fn find(path: &Path, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    let cannot = || format!("cannot read {}", path.display());
+    if !path.is_dir() {
+        std::fs::metadata(path).with_context(cannot)?;
+        into.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).with_context(cannot)? {
+        let entry = entry.with_context(cannot)?;
+        let kind = entry.file_type().with_context(cannot)?;
+        // Links are not followed: a folder may hold itself.
+        if kind.is_dir() {
+            find(&entry.path(), into)?;
+        } else if kind.is_file() {
+            into.push(entry.path());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! `eadt tune export`: settings for production.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use eadt_tune::Tuning;
+use eadt_tune::export::{Form, Target, export};
+
+use super::{open, write};
+use crate::output::{print, say};
+
+#[derive(Debug, Args)]
+pub struct Export {
+    /// What `eadt tune … --json` printed.
+    #[arg(value_name = "RESULT.json")]
+    pub result: PathBuf,
+    /// What to make: `EnergyPolicy` objects (YAML), a table for a node agent (TOML), or the chosen settings alone (JSON).
+    #[arg(long = "as", value_enum, value_name = "FORM")]
+    pub form: FormName,
+    /// Only groups with this value in this column; may be repeated.
+    #[arg(long, value_name = "COLUMN=VALUE")]
+    pub only: Vec<String>,
+    /// Namespace of the policies, where the workload names none.
+    #[arg(long, default_value = "default")]
+    pub namespace: String,
+    #[arg(long, default_value = "apps/v1")]
+    pub target_api_version: String,
+    #[arg(long, default_value = "StatefulSet")]
+    pub target_kind: String,
+    /// Name of the workload [default: the group's `workload`].
+    #[arg(long)]
+    pub target_name: Option<String>,
+    /// Write to a file instead of standard output.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FormName {
+    EnergyPolicy,
+    NodeAgent,
+    Json,
+}
+
+pub fn run(args: &Export) -> anyhow::Result<()> {
+    let name = args.result.display();
+    let mut tuning: Tuning =
+        serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
+    for only in &args.only {
+        let (column, value) = only.split_once('=').with_context(|| format!("--only {only:?} is not COLUMN=VALUE"))?;
+        tuning.groups.retain(|group| group.by.get(column).is_some_and(|own| own == value));
+    }
+    if tuning.groups.is_empty() {
+        bail!("{name} has no such group");
+    }
+    let form = match args.form {
+        FormName::EnergyPolicy => Form::EnergyPolicy,
+        FormName::NodeAgent => Form::NodeAgent,
+        FormName::Json => Form::Json,
+    };
+    let target = Target {
+        namespace: args.namespace.clone(),
+        api_version: args.target_api_version.clone(),
+        kind: args.target_kind.clone(),
+        name: args.target_name.clone(),
+    };
+    let text = export(&tuning, form, &target)?;
+    match &args.out {
+        None => print(&text),
+        Some(file) => {
+            write(file, std::slice::from_ref(&args.result), &text)?;
+            say!("written to {}", file.display());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `eadt tune`: which clock, power cap or batch size, from a table of measurements.
+
+mod aggregate;
+mod export;
+mod validate;
+
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use eadt_models::choose::{Knob, Method, Objective, Robust};
+use eadt_tune::{FieldMap, Request, epochs, points, presets, tune};
+
+use crate::output::{print, say};
+use crate::target::Target;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Tune {
+    #[command(subcommand)]
+    pub command: Option<TuneCommand>,
+    #[command(flatten)]
+    pub choose: Choose,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TuneCommand {
+    /// Turn raw profiling series into a table of operating points.
+    Aggregate(aggregate::Aggregate),
+    /// Hold fresh measurements against what a result promised; exit 1 where a promise is broken or unproved.
+    Validate(validate::Validate),
+    /// Make settings for production from a result.
+    Export(export::Export),
+}
+
+/// What is read from a table of operating points.
+#[derive(Debug, Args)]
+pub struct Columns {
+    /// Which column holds a field, for example `duration_seconds=elapsed:ms`; may be repeated. Several columns are added with `+`.
+    #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
+    pub map: Vec<String>,
+    /// Columns whose values make a group.
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',')]
+    pub by: Vec<String>,
+    /// Above this mean power a row is taken for another unit; raise it where a row is several GPUs together.
+    #[arg(long, value_name = "WATTS", default_value_t = 3000.0)]
+    pub max_power_watts: f64,
+}
+
+#[derive(Debug, Args)]
+pub struct Choose {
+    /// Table of operating points (CSV): a knob, `duration_seconds` of a fixed amount of work, and `energy_joules` or `mean_power_watts`.
+    #[arg(value_name = "POINTS.csv", required = true)]
+    pub points: Option<PathBuf>,
+    #[command(flatten)]
+    pub columns: Columns,
+    /// What is turned [default: the one that the table has].
+    #[arg(long, value_enum)]
+    pub knob: Option<KnobName>,
+    /// Time over that at the highest setting, less 1: 0.05, or 5%.
+    #[arg(long, value_name = "RATIO", value_parser = ratio, required_unless_present = "preset")]
+    pub max_slowdown: Option<f64>,
+    /// Lowest setting over the highest: 0.85, or 85%.
+    #[arg(long, value_name = "RATIO", value_parser = ratio)]
+    pub min_ratio: Option<f64>,
+    /// Limits by workload (TOML), or `frequency-plan` for those of the frequency plan's five.
+    #[arg(long, value_name = "FILE")]
+    pub preset: Option<PathBuf>,
+    /// What is made least: `energy`, `edp`, `ed2p`, `weighted:W` (W of energy, 1 − W of time).
+    #[arg(long, value_name = "OBJECTIVE", default_value = "energy", value_parser = objective)]
+    pub objective: Objective,
+    /// `robust` fits curves and keeps the limit at a 90 % bound; `measured` takes the measured points as they are.
+    #[arg(long, value_enum, default_value_t = MethodName::Robust)]
+    pub method: MethodName,
+    /// One-sided confidence of the bounds.
+    #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.9")]
+    pub confidence: f64,
+    /// Seed of the resampling.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Groups with fewer settings are skipped.
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    pub min_settings: usize,
+    /// Training runs (CSV: `batch_size`, `target_metric`, `target_epoch`): also choose the batch size by energy to accuracy.
+    #[arg(long, value_name = "RUNS.csv", requires = "target")]
+    pub epochs: Option<PathBuf>,
+    /// Target of the training runs: a number, or `VALUE=NUMBER` for groups with this value in a column; may be repeated.
+    #[arg(long, value_name = "[VALUE=]NUMBER", requires = "epochs")]
+    pub target: Vec<String>,
+    /// Write a report with plots, one HTML file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print the result as JSON; `eadt tune validate` and `export` read it.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KnobName {
+    #[value(name = "sm_clock_mhz")]
+    SmClockMhz,
+    #[value(name = "power_limit_watts")]
+    PowerLimitWatts,
+}
+
+impl From<KnobName> for Knob {
+    fn from(name: KnobName) -> Self {
+        match name {
+            KnobName::SmClockMhz => Self::SmClockMhz,
+            KnobName::PowerLimitWatts => Self::PowerLimitWatts,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum MethodName {
+    Robust,
+    Measured,
+}
+
+/// `0.05`, or `5%`.
+fn ratio(text: &str) -> Result<f64, String> {
+    let wrong = || format!("{text:?} is not a ratio; say for example 0.05 or 5%");
+    let value: f64 = match text.strip_suffix('%') {
+        Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
+        None => text.trim().parse().map_err(|_| wrong())?,
+    };
+    if value > 1.0 {
+        return Err(format!("{text} is more than 1; for {text} percent say {text}%"));
+    }
+    if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong()) }
+}
+
+fn objective(text: &str) -> Result<Objective, String> {
+    match text {
+        "energy" => Ok(Objective::Energy),
+        "edp" => Ok(Objective::Edp),
+        "ed2p" => Ok(Objective::Ed2p),
+        _ => match text.strip_prefix("weighted:").map(str::parse) {
+            Some(Ok(weight)) if (0.0..=1.0).contains(&weight) => Ok(Objective::Weighted(weight)),
+            _ => Err(format!("{text:?} is none of energy, edp, ed2p, weighted:W with W from 0 to 1")),
+        },
+    }
+}
+
+pub fn run(args: Tune) -> anyhow::Result<()> {
+    match args.command {
+        Some(TuneCommand::Aggregate(args)) => aggregate::run(&args),
+        Some(TuneCommand::Validate(args)) => validate::run(&args),
+        Some(TuneCommand::Export(args)) => export::run(&args),
+        None => choose(&args.choose),
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+    Ok(BufReader::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
+}
+
+/// Writes a whole file, or nothing.
+fn write(path: &Path, inputs: &[PathBuf], text: &str) -> anyhow::Result<()> {
+    let target = Target::create(path, inputs)?;
+    let mut out = target.writer()?;
+    out.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    target.finish(out)
+}
+
+fn maps(columns: &Columns) -> anyhow::Result<Vec<FieldMap>> {
+    Ok(columns.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
+}
+
+/// The knob that a table has, where the user names none.
+fn knob_of(path: &Path, columns: &Columns, given: Option<KnobName>) -> anyhow::Result<Knob> {
+    if let Some(knob) = given {
+        return Ok(knob.into());
+    }
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut open(path)?, &mut line).with_context(|| format!("cannot read {}", path.display()))?;
+    let header: Vec<&str> =
+        line.trim_start_matches('\u{feff}').trim().split(',').map(|name| name.trim().trim_matches('"')).collect();
+    let mapped = |knob: Knob| columns.map.iter().any(|map| map.split('=').next() == Some(knob.name()));
+    let found: Vec<Knob> = Knob::ALL.into_iter().filter(|knob| mapped(*knob) || header.contains(&knob.name())).collect();
+    match found.as_slice() {
+        [knob] => Ok(*knob),
+        [] => bail!(
+            "{}: neither sm_clock_mhz nor power_limit_watts is a column; say which one it is, for example --map sm_clock_mhz=COLUMN",
+            path.display()
+        ),
+        _ => bail!("{}: sm_clock_mhz and power_limit_watts are both there; say which one was turned with --knob", path.display()),
+    }
+}
+
+fn choose(args: &Choose) -> anyhow::Result<()> {
+    let path = args.points.as_ref().context("name a table of operating points")?;
+    let preset = match &args.preset {
+        None => None,
+        Some(name) if name.as_os_str() == "frequency-plan" => Some(presets::read("frequency-plan", presets::FREQUENCY_PLAN)?),
+        Some(file) => {
+            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            Some(presets::read(&file.display().to_string(), &text)?)
+        }
+    };
+    if !(args.confidence > 0.5 && args.confidence < 1.0) {
+        bail!("--confidence {} is not above 0.5 and below 1", args.confidence);
+    }
+    if !args.columns.max_power_watts.is_finite() || args.columns.max_power_watts <= 0.0 {
+        bail!("--max-power-watts {} is not above 0", args.columns.max_power_watts);
+    }
+    let mut request = Request {
+        maps: maps(&args.columns)?,
+        by: args.columns.by.clone(),
+        knob: knob_of(path, &args.columns, args.knob)?,
+        max_slowdown_ratio: args.max_slowdown,
+        min_ratio: args.min_ratio,
+        preset,
+        objective: args.objective,
+        method: match args.method {
+            MethodName::Measured => Method::Measured,
+            MethodName::Robust => Method::Robust(Robust { confidence: args.confidence, seed: args.seed, ..Robust::default() }),
+        },
+        min_settings: args.min_settings.max(2),
+        max_power_watts: args.columns.max_power_watts,
+    };
+    // Batch sizes are told apart in the table, and put together again for the energy to accuracy.
+    if args.epochs.is_some() && !request.by.iter().any(|by| by == "batch_size") {
+        request.by.push("batch_size".to_owned());
+    }
+    let name = path.display().to_string();
+    let groups = points::read(&name, open(path)?, &request)?;
+    let mut result = tune(&name, &groups, &request);
+    let mut inputs = vec![path.clone()];
+    if let Some(file) = &args.epochs {
+        let runs = epochs::read(&file.display().to_string(), open(file)?, &request)?;
+        let targets: Vec<(Option<String>, f64)> = args.target.iter().map(|text| target(text)).collect::<Result<_, _>>()?;
+        let untold = result.add_energy_to_accuracy(&groups, &runs, &targets);
+        result.skipped.extend(untold);
+        inputs.push(file.clone());
+    }
+    if let Some(file) = &args.html {
+        write(file, &inputs, &result.html())?;
+    }
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&result)?);
+    } else {
+        print(&result.text())?;
+        if let Some(file) = &args.html {
+            say!("report written to {}", file.display());
+        }
+    }
+    if result.groups.is_empty() {
+        let reason = result.skipped.first().map_or("the table has no group", |skipped| skipped.reason.as_str());
+        bail!("{name}: no group could be chosen for: {reason}");
+    }
+    Ok(())
+}
+
+fn target(text: &str) -> anyhow::Result<(Option<String>, f64)> {
+    let (of, number) = match text.rsplit_once('=') {
+        Some((of, number)) => (Some(of.to_owned()), number),
+        None => (None, text),
+    };
+    let number: f64 = number.parse().ok().filter(|n: &f64| n.is_finite()).with_context(|| {
+        format!("--target {text:?} is neither a number nor VALUE=NUMBER; say for example 0.6 or cifar100=0.6")
+    })?;
+    Ok((of, number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_not_percent_by_accident() {
+        assert_eq!(ratio("0.05"), Ok(0.05));
+        assert_eq!(ratio("5%"), Ok(0.05));
+        assert!(ratio("5").unwrap_err().contains("say 5%"));
+        for text in ["", "x", "-0.1", "nan", "-5%"] {
+            assert!(ratio(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn objectives_and_targets() {
+        assert_eq!(objective("weighted:0.5"), Ok(Objective::Weighted(0.5)));
+        assert!(objective("weighted:2").unwrap_err().contains("W from 0 to 1"));
+        assert_eq!(target("0.6").unwrap(), (None, 0.6));
+        assert_eq!(target("cifar100=0.6").unwrap(), (Some("cifar100".to_owned()), 0.6));
+        assert!(target("cifar100").is_err());
+    }
+}

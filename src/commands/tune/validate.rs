@@ -1,0 +1,111 @@
+//! `eadt tune validate`: fresh measurements against a result.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use eadt_models::choose::{Method, Objective, Promise, Tolerances, Verdict, validate};
+use eadt_tune::{Request, Tuning, points};
+use serde::Serialize;
+
+use super::{Columns, maps, open, ratio};
+use crate::output::say;
+
+#[derive(Debug, Args)]
+pub struct Validate {
+    /// What `eadt tune … --json` printed.
+    #[arg(value_name = "RESULT.json")]
+    pub result: PathBuf,
+    /// Fresh runs at the chosen and at the reference settings, as a table of operating points with a column `run`.
+    #[arg(value_name = "FRESH.csv")]
+    pub fresh: PathBuf,
+    #[command(flatten)]
+    pub columns: Columns,
+    /// How much less than promised may be saved, in absolute terms.
+    #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.02")]
+    pub saving_tolerance: f64,
+    /// How much runs of a setting may differ.
+    #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.05")]
+    pub max_spread: f64,
+    /// Fewer runs of a setting prove nothing.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    pub min_runs: usize,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Judged {
+    by: points::Key,
+    holds: bool,
+    promise: Promise,
+    #[serde(flatten)]
+    verdict: Verdict,
+}
+
+pub fn run(args: &Validate) -> anyhow::Result<()> {
+    let name = args.result.display();
+    let tuning: Tuning =
+        serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
+    if tuning.groups.is_empty() {
+        bail!("{name} has no group to validate");
+    }
+    let by = if args.columns.by.is_empty() { tuning.groups[0].by.keys().cloned().collect() } else { args.columns.by.clone() };
+    let request = Request {
+        maps: maps(&args.columns)?,
+        by,
+        knob: tuning.knob,
+        max_slowdown_ratio: None,
+        min_ratio: None,
+        preset: None,
+        objective: Objective::Energy,
+        method: Method::Measured,
+        min_settings: 1,
+        max_power_watts: args.columns.max_power_watts,
+    };
+    let fresh = points::read(&args.fresh.display().to_string(), open(&args.fresh)?, &request)?;
+    let tolerances =
+        Tolerances { saving_ratio: args.saving_tolerance, spread_ratio: args.max_spread, runs: args.min_runs.max(1) };
+    let judged: Vec<Judged> = tuning
+        .groups
+        .iter()
+        .map(|group| {
+            let chosen = &group.choices.constrained;
+            let promise = Promise {
+                reference_setting: group.choices.reference.setting,
+                setting: chosen.setting,
+                max_slowdown_ratio: group.max_slowdown_ratio,
+                saving_ratio: chosen.saving_lower_ratio.unwrap_or(chosen.saving_ratio),
+            };
+            let runs = fresh.get(&group.by).map_or(&[][..], |found| found.measurements.as_slice());
+            let verdict = validate(&promise, runs, &tolerances);
+            Judged { by: group.by.clone(), holds: verdict.holds(), promise, verdict }
+        })
+        .collect();
+    let failed = judged.iter().filter(|judged| !judged.holds).count();
+    if args.json {
+        say!("{}", serde_json::to_string_pretty(&serde_json::json!({ "holds": failed == 0, "groups": judged }))?);
+    } else {
+        for one in &judged {
+            let figure = |ratio: Option<f64>| ratio.map_or("unknown".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio));
+            let (setting, unit) = (one.promise.setting, tuning.knob.unit());
+            say!(
+                "{} {} at {setting} {unit}: slowdown {} (limit {:.1} %), saving {} (promised {:.1} %), runs differ by {}",
+                if one.holds { "holds " } else { "BROKEN" },
+                points::name(&one.by),
+                figure(one.verdict.slowdown_ratio),
+                100.0 * one.promise.max_slowdown_ratio,
+                figure(one.verdict.saving_ratio),
+                100.0 * one.promise.saving_ratio,
+                figure(one.verdict.spread_ratio)
+            );
+            for problem in &one.verdict.problems {
+                say!("       {problem}");
+            }
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} group(s) do not hold what was promised, or prove nothing", judged.len());
+    }
+    Ok(())
+}
