@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use eadt_schemas::Topic;
 
 use crate::error::{LakeError, Result};
@@ -13,6 +12,7 @@ use crate::file::{Batches, Reader, damaged};
 use crate::layout::FileName;
 use crate::row::Row;
 use crate::store::{Local, Objects, RealDisk, Store};
+use crate::stored::{Opened, StoredRow};
 
 /// A folder or object store with one Parquet file for each range of offsets.
 ///
@@ -156,12 +156,17 @@ impl Archive {
         Ok(listing.superseded.len() as u64)
     }
 
-    /// All rows of a partition in the order of their offsets. Memory: one batch, and rows out of order within a file.
+    /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
     pub fn rows(&self, listing: &Listing, topic: Topic, partition: i32) -> Rows {
+        Rows(self.stored(listing, topic, partition))
+    }
+
+    /// As [`Archive::rows`], with the rows still in their columns.
+    pub fn stored(&self, listing: &Listing, topic: Topic, partition: i32) -> StoredRows {
         let mine = |name: &FileName| name.topic == topic && name.partition == partition;
         let mut files: Vec<FileName> = listing.files.iter().map(|file| file.name.clone()).filter(mine).collect();
         files.reverse();
-        Rows { archive: self.clone(), files, current: None }
+        StoredRows { archive: self.clone(), files, current: None }
     }
 
     /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
@@ -247,15 +252,35 @@ fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<Listing> {
 
 /// Rows of one partition in the order of their offsets.
 #[derive(Debug)]
-pub struct Rows {
+pub struct Rows(StoredRows);
+
+impl Iterator for Rows {
+    type Item = Result<Row>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.and_then(|stored| self.0.row(&stored)))
+    }
+}
+
+/// Rows of one partition in the order of their offsets, in their columns.
+#[derive(Debug)]
+pub struct StoredRows {
     archive: Archive,
     /// Still to be read; the next one last.
     files: Vec<FileName>,
     current: Option<Sorted>,
 }
 
-impl Iterator for Rows {
-    type Item = Result<Row>;
+impl StoredRows {
+    /// The record of the row that came last.
+    pub fn row(&self, stored: &StoredRow) -> Result<Row> {
+        let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
+        stored.row().map_err(|detail| self.archive.located(damaged(&path(), &detail)))
+    }
+}
+
+impl Iterator for StoredRows {
+    type Item = Result<StoredRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -283,11 +308,11 @@ impl Iterator for Rows {
 struct Sorted {
     name: FileName,
     batches: Batches,
-    batch: Option<(RecordBatch, usize)>,
+    batch: Option<(Arc<Opened>, usize)>,
     /// Offsets still due; the next one last.
     due: Vec<i64>,
     /// Rows that came before their turn.
-    early: BTreeMap<i64, Row>,
+    early: BTreeMap<i64, StoredRow>,
 }
 
 impl Sorted {
@@ -304,19 +329,19 @@ impl Sorted {
         Ok(Self { name, batches, batch: None, due, early: BTreeMap::new() })
     }
 
-    fn read(&mut self) -> Option<Result<Row>> {
+    fn read(&mut self) -> Option<Result<StoredRow>> {
         loop {
             if let Some((batch, at)) = &mut self.batch
-                && *at < batch.num_rows()
+                && *at < batch.rows()
             {
                 *at += 1;
-                let row = crate::rebuild::row(self.name.topic, batch, *at - 1);
-                let wrong = |row: &Row| format!("offset {} is of partition {}", row.offset, row.partition);
-                let row = row.and_then(|row| if row.partition == self.name.partition { Ok(row) } else { Err(wrong(&row)) });
+                let wrong = |row: &StoredRow| format!("offset {} is of partition {}", row.offset(), row.partition());
+                let row = StoredRow::new(batch, *at - 1);
+                let row = row.and_then(|row| if row.partition() == self.name.partition { Ok(row) } else { Err(wrong(&row)) });
                 return Some(row.map_err(|detail| damaged(&self.name.path(), &detail)));
             }
             match self.batches.next()? {
-                Ok(batch) => self.batch = Some((batch, 0)),
+                Ok(batch) => self.batch = Some((Arc::new(Opened::new(self.name.topic, batch)), 0)),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -324,7 +349,7 @@ impl Sorted {
 }
 
 impl Iterator for Sorted {
-    type Item = Result<Row>;
+    type Item = Result<StoredRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let due = *self.due.last()?;
@@ -334,12 +359,12 @@ impl Iterator for Sorted {
         }
         loop {
             match self.read() {
-                Some(Ok(row)) if row.offset == due => {
+                Some(Ok(row)) if row.offset() == due => {
                     self.due.pop();
                     return Some(Ok(row));
                 }
                 Some(Ok(row)) => {
-                    self.early.insert(row.offset, row);
+                    self.early.insert(row.offset(), row);
                 }
                 Some(Err(error)) => {
                     self.due.clear();

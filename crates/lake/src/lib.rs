@@ -18,16 +18,18 @@ mod plan;
 mod rebuild;
 mod row;
 mod store;
+mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-pub use archive::{Archive, ArchiveFile, Listing, Merged, Rows};
+pub use archive::{Archive, ArchiveFile, Listing, Merged, Rows, StoredRows};
 pub use compact::{Compacted, compact};
 pub use error::{LakeError, Result};
 pub use events::{Events, read_actuations, read_decisions, read_events, read_windows};
 pub use layout::FileName;
 pub use row::{Header, NotARow, NotJson, Row};
+pub use stored::StoredRow;
 pub use table::{TableCells, TableColumn, write_table};
 pub use writer::{Limits, Writer, Written};

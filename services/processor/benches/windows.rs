@@ -18,6 +18,7 @@ use eadt_processor::{HeartbeatClock, Service, Settings, run};
 use eadt_schemas::EventTime;
 use eadt_service::{Health, Metrics, Shutdown};
 
+#[allow(dead_code, reason = "each benchmark uses its part")]
 mod common;
 
 const GPUS: usize = 512;

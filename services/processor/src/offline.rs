@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use eadt_core::partition::merge_key;
 use eadt_core::{FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::codec::Decoded;
@@ -75,6 +75,41 @@ impl Fed {
             self.place(raw, partition, offset);
         }
         canonical
+    }
+
+    /// As [`Self::renew`], for a sample that somebody reads into the event given, whose fields hold old values; `raw` is without
+    /// its value. Only a checked event may be answered with true; after false this is of no use.
+    pub fn renew_telemetry(
+        &mut self,
+        raw: Raw<'_>,
+        partition: i32,
+        offset: i64,
+        read: impl FnOnce(&mut GpuTelemetry) -> bool,
+    ) -> bool {
+        if !matches!(self.event, Decoded::Telemetry(_)) {
+            self.event = Decoded::Telemetry(GpuTelemetry::default());
+        }
+        let Decoded::Telemetry(event) = &mut self.event else { return false };
+        let good = read(event);
+        self.place(raw, Some(partition), Some(offset));
+        good
+    }
+
+    /// As [`Self::renew_telemetry`].
+    pub fn renew_progress(
+        &mut self,
+        raw: Raw<'_>,
+        partition: i32,
+        offset: i64,
+        read: impl FnOnce(&mut TrainingProgress) -> bool,
+    ) -> bool {
+        if !matches!(self.event, Decoded::Progress(_)) {
+            self.event = Decoded::Progress(TrainingProgress::default());
+        }
+        let Decoded::Progress(event) = &mut self.event else { return false };
+        let good = read(event);
+        self.place(raw, Some(partition), Some(offset));
+        good
     }
 
     fn place(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) {

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use eadt_lake::{Archive, Listing, Rows};
-use eadt_processor::offline::Raw;
+use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
+use eadt_processor::offline::{Fed, Raw};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 
@@ -17,27 +17,19 @@ const BATCH: usize = 256;
 pub fn read<'a>(archive: &Archive, listing: &Listing, topic: Topic, partition: i32, own: &'a RefCell<Own>) -> Batches<'a> {
     let (lanes, batches) = Batches::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
     for lane in lanes {
-        let rows = archive.rows(listing, topic, partition);
+        let rows = archive.stored(listing, topic, partition);
         std::thread::spawn(move || decode(rows, &lane));
     }
     batches
 }
 
-fn decode(rows: Rows, lane: &Lane) {
+fn decode(mut rows: StoredRows, lane: &Lane) {
     let mut batch = lane.batch();
-    for row in rows {
-        match row {
-            Ok(row) => {
-                let raw = Raw {
-                    topic: row.topic,
-                    kind: row.header(header::TYPE),
-                    key: row.key.as_deref().unwrap_or_default(),
-                    value: row.value.as_deref(),
-                    stamp: row.stamp,
-                };
-                batch.slot().renew(raw, Some(row.partition), Some(row.offset));
-                batch.keep();
-            }
+    while let Some(stored) = rows.next() {
+        let good = stored
+            .and_then(|stored| if read_columns(batch.slot(), &stored) { Ok(()) } else { build(batch.slot(), &rows, &stored) });
+        match good {
+            Ok(()) => batch.keep(),
             Err(error) => {
                 batch.error = Some(error.into());
                 break;
@@ -50,4 +42,29 @@ fn decode(rows: Rows, lane: &Lane) {
     batch.last = true;
     // Nobody waits for it where the replay has failed.
     lane.send(batch);
+}
+
+/// The events that there are many of, straight from their columns. False: the row has to be built.
+fn read_columns(fed: &mut Fed, stored: &StoredRow) -> bool {
+    let raw =
+        Raw { topic: stored.topic(), kind: None, key: stored.key().unwrap_or_default(), value: None, stamp: stored.stamp() };
+    let (partition, offset) = (stored.partition(), stored.offset());
+    match raw.topic {
+        Topic::GpuTelemetry => fed.renew_telemetry(raw, partition, offset, |event| stored.telemetry(event)),
+        Topic::TrainingProgress => fed.renew_progress(raw, partition, offset, |event| stored.progress(event)),
+        _ => false,
+    }
+}
+
+fn build(fed: &mut Fed, rows: &StoredRows, stored: &StoredRow) -> eadt_lake::Result<()> {
+    let row = rows.row(stored)?;
+    let raw = Raw {
+        topic: row.topic,
+        kind: row.header(header::TYPE),
+        key: row.key.as_deref().unwrap_or_default(),
+        value: row.value.as_deref(),
+        stamp: row.stamp,
+    };
+    fed.renew(raw, Some(row.partition), Some(row.offset));
+    Ok(())
 }

@@ -10,12 +10,17 @@ use eadt_lake::{Archive, Limits, Row, Writer};
 use eadt_processor::offline::Replayed;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
+/// Memory of a file before it is written. What one partition's file holds must not depend on how much the others' do.
+const FILE_BYTES: usize = 16 << 20;
+
 /// Windows and decisions in the archive's layout; offsets count from 0 in each partition.
+///
+/// In what order partitions take turns is not told by their events: a log has another order than an archive of the same
+/// events. So nothing that is written for one partition depends on another.
 pub struct Output {
     writer: Writer,
-    next: BTreeMap<(Topic, i32), i64>,
-    /// The greatest event time so far: the stamps of this output never fall.
-    stamp: EventTime,
+    /// Of each partition the next offset, and the greatest event time so far: the stamps of this output never fall.
+    next: BTreeMap<(Topic, i32), (i64, EventTime)>,
 }
 
 impl Output {
@@ -25,8 +30,8 @@ impl Output {
             bail!("{} is not empty: name a new folder, or delete it", path.display());
         }
         std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
-        let limits = Limits { age_micros: i64::MAX, ..Limits::default() };
-        Ok(Self { writer: Writer::new(Archive::folder(path)?, limits), next: BTreeMap::new(), stamp: EventTime::MIN })
+        let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
+        Ok(Self { writer: Writer::new(Archive::folder(path)?, limits), next: BTreeMap::new() })
     }
 
     pub fn write(&mut self, partition: i32, replayed: &Replayed) -> anyhow::Result<()> {
@@ -45,20 +50,20 @@ impl Output {
             ),
             Replayed::Refused { .. } => return Ok(()),
         };
-        let offset = self.next.entry((topic, partition)).or_insert(0);
-        self.stamp = self.stamp.max(envelope.time);
+        let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
+        *stamp = envelope.time.max(*stamp);
         let row = Row {
             topic,
             partition,
             offset: *offset,
-            stamp: self.stamp,
+            stamp: *stamp,
             key: Some(Bytes::copy_from_slice(key.as_bytes())),
             value: Some(value.into()),
             headers: envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), Bytes::from(value))).collect(),
         };
         *offset += 1;
-        self.writer.push(&row, self.stamp)?;
-        while let Some((topic, partition)) = self.writer.due(self.stamp) {
+        self.writer.push(&row, row.stamp)?;
+        while let Some((topic, partition)) = self.writer.due(row.stamp) {
             self.writer.roll(topic, partition)?;
         }
         Ok(())
@@ -72,4 +77,68 @@ impl Output {
 
 fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelope {
     Envelope { id: id.to_owned(), source: "/processor".to_owned(), kind, time, subject: subject.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use eadt_schemas::v1::EfficiencyWindow;
+
+    use super::*;
+
+    const HOUR: i64 = 3_600_000_000;
+
+    fn window(partition: i32, hour: i64) -> (i32, Replayed) {
+        let window_end = EventTime::from_micros(1_700_000_000_000_000 + hour * HOUR);
+        let window = EfficiencyWindow {
+            id: format!("team/job-{partition}/{hour}"),
+            workload: format!("team/job-{partition}"),
+            window_start: window_end.plus_micros(-HOUR),
+            window_end,
+            ..EfficiencyWindow::default()
+        };
+        (partition, Replayed::Window(Box::new(window)))
+    }
+
+    /// Paths below the folder and their bytes.
+    fn files(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut folders = vec![root.to_owned()];
+        let mut files = BTreeMap::new();
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else {
+                    files.insert(path.strip_prefix(root).unwrap().to_owned(), std::fs::read(&path).unwrap());
+                }
+            }
+        }
+        files
+    }
+
+    /// One partition is hours ahead of the other in one order, and beside it in the other.
+    #[test]
+    fn how_partitions_take_turns_does_not_show() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |partition: i32| (0..30).map(move |hour| window(partition, hour));
+        let one_after_the_other: Vec<_> = of(1).chain(of(0)).collect();
+        let mut by_turns: Vec<_> = of(0).zip(of(1)).flat_map(|(a, b)| [a, b]).collect();
+        // A window that closes late stands behind a later one in both.
+        by_turns.push(window(1, 2));
+        let mut one_after_the_other = one_after_the_other;
+        one_after_the_other.insert(30, window(1, 2));
+        let written = [("a", one_after_the_other), ("b", by_turns)].map(|(name, outputs)| {
+            let root = dir.path().join(name);
+            let mut output = Output::create(&root).unwrap();
+            for (partition, replayed) in outputs {
+                output.write(partition, &replayed).unwrap();
+            }
+            output.finish().unwrap();
+            files(&root)
+        });
+        assert!(written[0].len() >= 4, "{:?}", written[0].keys());
+        assert!(written[0] == written[1], "{:?} and {:?}", written[0].keys(), written[1].keys());
+    }
 }

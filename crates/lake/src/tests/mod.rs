@@ -3,6 +3,7 @@
 mod archive;
 mod crash;
 mod round_trip;
+mod stored;
 
 use std::sync::Arc;
 

@@ -7,6 +7,8 @@ use eadt_bus::{Header, Outgoing, Producer, Remedy};
 use eadt_schemas::v1::{GpuTelemetry, Origin, Phase, Scope, TrainingProgress, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
+pub mod closing;
+
 pub const WORKLOADS: usize = 8;
 /// GPUs of one node; a node has a collector.
 const NODE: usize = 8;
@@ -29,6 +31,11 @@ pub struct Maker {
 impl Maker {
     /// GPUs spread evenly over the workloads, and a job of each.
     pub fn new(gpus: usize) -> Self {
+        Self::with_prefix(gpus, "eadt.")
+    }
+
+    /// The same, into topics whose names begin otherwise.
+    pub fn with_prefix(gpus: usize, prefix: &str) -> Self {
         let gpus = (0..gpus).map(|i| GpuTelemetry {
             workload: Some(workload(i * WORKLOADS / gpus)),
             device: format!("GPU-{i:08x}-1f2e-4d3c-8b7a-0123456789ab"),
@@ -50,7 +57,7 @@ impl Maker {
             origin: Origin::Simulated,
             ..TrainingProgress::default()
         });
-        let name = |topic: Topic| Arc::from(format!("eadt.{topic}"));
+        let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         let topics = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads].map(name);
         Self { names: Vec::new(), topics, gpus: gpus.collect(), jobs: jobs.collect(), count: 0 }
     }

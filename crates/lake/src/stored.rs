@@ -1,0 +1,390 @@
+//! Rows as they lie in their columns, and the events that there are many of read from there, without JSON in between.
+//!
+//! What the columns do not hold exactly is not read here: such a row is built first ([`StoredRow::row`]) and decoded like any
+//! other. Where this answers it answers what decoding the built row would.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray,
+    TimestampMicrosecondArray,
+};
+use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
+use eadt_schemas::decode::Check;
+use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, ShareMethod, TrainingProgress};
+use eadt_schemas::{EventTime, EventType, Topic};
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as NoSuchName, StrDeserializer};
+
+use crate::plan::{Common, Kind, Plan, plan};
+use crate::row::Row;
+
+/// A column of one batch.
+#[derive(Debug)]
+enum Column {
+    /// Not a single value.
+    Absent,
+    Text(StringArray),
+    Time(TimestampMicrosecondArray),
+    Int(Int64Array),
+    Float(Float64Array),
+    Bool(BooleanArray),
+    Bytes(BinaryArray),
+}
+
+impl Column {
+    fn new(kind: Kind, array: &ArrayRef) -> Self {
+        if array.null_count() == array.len() {
+            return Self::Absent;
+        }
+        match kind {
+            Kind::Text | Kind::Json => Self::Text(array.as_string::<i32>().clone()),
+            Kind::Time => Self::Time(array.as_primitive::<TimestampMicrosecondType>().clone()),
+            Kind::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
+            Kind::Float => Self::Float(array.as_primitive::<Float64Type>().clone()),
+            Kind::Bool => Self::Bool(array.as_boolean().clone()),
+            Kind::Bytes => Self::Bytes(array.as_binary::<i32>().clone()),
+        }
+    }
+
+    fn text(&self, at: usize) -> Option<&str> {
+        if let Self::Text(array) = self { array.is_valid(at).then(|| array.value(at)) } else { None }
+    }
+
+    fn time(&self, at: usize) -> Option<EventTime> {
+        let Self::Time(array) = self else { return None };
+        array.is_valid(at).then(|| EventTime::from_micros(array.value(at)))
+    }
+
+    fn int(&self, at: usize) -> Option<i64> {
+        if let Self::Int(array) = self { array.is_valid(at).then(|| array.value(at)) } else { None }
+    }
+
+    fn float(&self, at: usize) -> Option<f64> {
+        if let Self::Float(array) = self { array.is_valid(at).then(|| array.value(at)) } else { None }
+    }
+
+    fn bool(&self, at: usize) -> Option<bool> {
+        if let Self::Bool(array) = self { array.is_valid(at).then(|| array.value(at)) } else { None }
+    }
+
+    fn bytes(&self, at: usize) -> Option<&[u8]> {
+        if let Self::Bytes(array) = self { array.is_valid(at).then(|| array.value(at)) } else { None }
+    }
+}
+
+/// A batch with its columns at hand.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    topic: Topic,
+    plan: &'static Plan,
+    batch: RecordBatch,
+    columns: Vec<Column>,
+}
+
+impl Opened {
+    /// The batch has the plan's columns.
+    pub(crate) fn new(topic: Topic, batch: RecordBatch) -> Self {
+        let plan = plan(topic);
+        let columns = plan.columns.iter().zip(batch.columns()).map(|(column, array)| Column::new(column.kind, array)).collect();
+        Self { topic, plan, batch, columns }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    fn common(&self, column: Common) -> &Column {
+        &self.columns[self.plan.common(column)]
+    }
+}
+
+/// A row of the archive, not taken out of its columns yet.
+#[derive(Debug, Clone)]
+pub struct StoredRow {
+    opened: Arc<Opened>,
+    at: usize,
+    partition: i32,
+    offset: i64,
+    stamp: EventTime,
+}
+
+impl StoredRow {
+    /// `Err` says what is wrong with it.
+    pub(crate) fn new(opened: &Arc<Opened>, at: usize) -> Result<Self, String> {
+        let need = |column: Common| opened.common(column).int(at).ok_or_else(|| format!("row {at} has no {column:?}"));
+        let offset = need(Common::Offset)?;
+        let partition = i32::try_from(need(Common::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
+        let stamp = opened.common(Common::Stamp).time(at).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
+        Ok(Self { opened: Arc::clone(opened), at, partition, offset, stamp })
+    }
+
+    pub fn topic(&self) -> Topic {
+        self.opened.topic
+    }
+
+    pub fn partition(&self) -> i32 {
+        self.partition
+    }
+
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// The log's append time.
+    pub fn stamp(&self) -> EventTime {
+        self.stamp
+    }
+
+    pub fn key(&self) -> Option<&[u8]> {
+        let text = self.opened.common(Common::Key).text(self.at).map(str::as_bytes);
+        text.or_else(|| self.opened.common(Common::KeyBytes).bytes(self.at))
+    }
+
+    /// The record as it was.
+    pub(crate) fn row(&self) -> Result<Row, String> {
+        crate::rebuild::row(self.opened.topic, &self.opened.batch, self.at)
+    }
+
+    /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the plain
+    /// form, and what the event holds is of no use; only [`crate::StoredRows::row`] tells more.
+    pub fn telemetry(&self, event: &mut GpuTelemetry) -> bool {
+        self.is_plain(EventType::GpuTelemetry) && gpu_telemetry(event, &self.opened, self.at).is_some() && event.check().is_ok()
+    }
+
+    /// As [`Self::telemetry`].
+    pub fn progress(&self, event: &mut TrainingProgress) -> bool {
+        self.is_plain(EventType::TrainingProgress)
+            && training_progress(event, &self.opened, self.at).is_some()
+            && event.check().is_ok()
+    }
+
+    /// Everything stands in the columns of this type's event, and nothing beside them.
+    fn is_plain(&self, kind: EventType) -> bool {
+        let (opened, at) = (&*self.opened, self.at);
+        EventType::of_topic(opened.topic) == kind
+            && opened.common(Common::CeType).text(at) == Some(kind.name())
+            && opened.common(Common::Tombstone).bool(at) != Some(true)
+            && opened.common(Common::Value).bytes(at).is_none()
+            && [Common::ExtraJson, Common::HeadersJson].iter().all(|column| opened.common(*column).text(at).is_none())
+    }
+}
+
+/// A field of an event.
+trait Field {
+    /// `None`: the column holds what the field cannot.
+    fn read(&mut self, column: &Column, at: usize) -> Option<()>;
+}
+
+impl Field for String {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        self.clear();
+        self.push_str(column.text(at).unwrap_or_default());
+        Some(())
+    }
+}
+
+impl Field for Option<String> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        match (column.text(at), &mut *self) {
+            (Some(text), Some(old)) => {
+                old.clear();
+                old.push_str(text);
+            }
+            (text, _) => *self = text.map(str::to_owned),
+        }
+        Some(())
+    }
+}
+
+impl Field for Option<f64> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.float(at);
+        self.is_none_or(f64::is_finite).then_some(())
+    }
+}
+
+impl Field for EventTime {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        // Events without a time are read elsewhere.
+        *self = column.time(at)?;
+        Some(())
+    }
+}
+
+impl Field for Option<EventTime> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.time(at);
+        Some(())
+    }
+}
+
+impl Field for bool {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.bool(at).unwrap_or_default();
+        Some(())
+    }
+}
+
+impl Field for Option<bool> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.bool(at);
+        Some(())
+    }
+}
+
+impl Field for u32 {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.int(at).unwrap_or_default().try_into().ok()?;
+        Some(())
+    }
+}
+
+impl Field for Option<u32> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.int(at).map(u32::try_from).transpose().ok()?;
+        Some(())
+    }
+}
+
+impl Field for Option<u64> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = column.int(at).map(u64::try_from).transpose().ok()?;
+        Some(())
+    }
+}
+
+fn named<'a, T: Deserialize<'a>>(name: &'a str) -> Option<T> {
+    let name: StrDeserializer<'a, NoSuchName> = name.into_deserializer();
+    T::deserialize(name).ok()
+}
+
+macro_rules! names {
+    ($($kind:ty),+) => {
+        $(
+            impl Field for $kind {
+                fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+                    *self = column.text(at).map_or_else(|| Some(Self::default()), named)?;
+                    Some(())
+                }
+            }
+        )+
+    };
+}
+
+names!(Meter, Origin, Phase, Scope);
+
+impl Field for Option<ShareMethod> {
+    fn read(&mut self, column: &Column, at: usize) -> Option<()> {
+        *self = match column.text(at) {
+            None => None,
+            Some(name) => Some(named(name)?),
+        };
+        Some(())
+    }
+}
+
+/// All fields, in the order of the columns.
+macro_rules! fields {
+    ($function:ident, $names:ident, $event:ident, $($field:ident),+ $(,)?) => {
+        #[cfg(test)]
+        const $names: &[&str] = &[$(stringify!($field)),+];
+
+        fn $function(event: &mut $event, opened: &Opened, at: usize) -> Option<()> {
+            let mut columns = opened.columns.iter();
+            $(event.$field.read(columns.next()?, at)?;)+
+            Some(())
+        }
+    };
+}
+
+fields!(
+    gpu_telemetry,
+    TELEMETRY,
+    GpuTelemetry,
+    time,
+    workload,
+    device,
+    collector,
+    meter,
+    origin,
+    node,
+    gpu_index,
+    gpu_model,
+    last,
+    tenure,
+    share,
+    share_method,
+    tenants,
+    power_watts,
+    power_average_watts,
+    energy_joules_total,
+    utilization_ratio,
+    memory_utilization_ratio,
+    graphics_active_ratio,
+    sm_active_ratio,
+    sm_occupancy_ratio,
+    tensor_active_ratio,
+    fp32_active_ratio,
+    dram_active_ratio,
+    pcie_transmit_bytes_per_second,
+    pcie_receive_bytes_per_second,
+    memory_used_bytes,
+    memory_total_bytes,
+    sm_clock_mhz,
+    memory_clock_mhz,
+    temperature_celsius,
+    memory_temperature_celsius,
+    power_limit_watts,
+    throttle_reasons,
+    processes,
+    mig_enabled,
+    mps_enabled
+);
+
+fields!(
+    training_progress,
+    PROGRESS,
+    TrainingProgress,
+    time,
+    workload,
+    rank,
+    collector,
+    scope,
+    origin,
+    phase,
+    last,
+    span,
+    samples_total,
+    tokens_total,
+    steps_total,
+    samples_per_second,
+    tokens_per_second,
+    loss,
+    epoch,
+    checkpoint_time,
+    steps_remaining,
+    remaining_seconds,
+    global_batch_size,
+    world_size,
+    backend,
+    precision,
+    overflow_skips_total,
+    gradient_norm,
+    mps_thread_percentage
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_stand_in_the_order_of_the_columns() {
+        for (topic, names) in [(Topic::GpuTelemetry, TELEMETRY), (Topic::TrainingProgress, PROGRESS)] {
+            let plan = plan(topic);
+            let columns: Vec<&str> = plan.columns[..plan.event_columns].iter().map(|column| column.name.as_str()).collect();
+            assert_eq!(columns, names);
+        }
+    }
+}
