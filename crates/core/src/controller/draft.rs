@@ -91,6 +91,11 @@ impl Draft {
         self.validating(note.validation, &note.concerns).holding(note.hold_until).maintain(note.reason)
     }
 
+    /// A change of a knob that turns while the processes run.
+    pub fn turn(self, action: Action, to: Layout, reason: String) -> Decision {
+        Decision { restarts: false, ..self.change(action, to, reason) }
+    }
+
     /// A change of the layout, which restarts the workload's processes.
     pub fn change(mut self, action: Action, to: Layout, reason: String) -> Decision {
         self.decision.action = action;

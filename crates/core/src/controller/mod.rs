@@ -18,6 +18,7 @@ mod draft;
 mod history;
 mod literal;
 mod precise;
+mod seek;
 mod settings;
 mod state;
 mod table;
@@ -47,16 +48,25 @@ pub enum ControllerName {
     Matrix,
     /// The EADT matrix as the seed has it.
     MatrixLiteral,
+    /// Looks for the power cap of least energy per sample; restarts nothing.
+    PowerCap,
+    /// Looks for the SM clock of least energy per sample; restarts nothing.
+    Frequency,
+    /// `power-cap`, and other layouts where they are worth a restart.
+    Hybrid,
 }
 
 impl ControllerName {
-    pub const ALL: [Self; 2] = [Self::Matrix, Self::MatrixLiteral];
+    pub const ALL: [Self; 5] = [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral];
 
     /// As in settings, workloads and decisions.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Matrix => "matrix",
             Self::MatrixLiteral => "matrix-literal",
+            Self::PowerCap => "power-cap",
+            Self::Frequency => "frequency",
+            Self::Hybrid => "hybrid",
         }
     }
 }
@@ -69,7 +79,7 @@ impl fmt::Display for ControllerName {
 
 /// A name that no controller has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no controller is named {name:?}; there are matrix and matrix-literal")]
+#[error("no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix and matrix-literal")]
 pub struct UnknownController {
     name: String,
 }
@@ -104,5 +114,8 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
     match name {
         ControllerName::Matrix => precise::decide(state, window, context),
         ControllerName::MatrixLiteral => literal::decide(state, window, context),
+        ControllerName::PowerCap | ControllerName::Frequency | ControllerName::Hybrid => {
+            seek::decide(name, state, window, context)
+        }
     }
 }

@@ -16,7 +16,7 @@ pub enum PowerReading {
 
 /// Limits and thresholds of the controllers.
 ///
-/// `matrix` uses all of them; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`, `efficiency_poor`,
+/// `matrix` uses all down to `literal_interval_seconds`; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`, `efficiency_poor`,
 /// `efficiency_good`, `literal_interval_seconds`, `coverage_min_ratio` and `expiry_seconds`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -85,6 +85,39 @@ pub struct ControllerSettings {
     pub expiry_seconds: f64,
     /// `matrix-literal` looks once in this time, in seconds. At least 0 (every window). Default 300.
     pub literal_interval_seconds: f64,
+    /// `power-cap`, `frequency` and `hybrid` give up at most this part of the throughput that the layout found at the start had
+    /// without a cap in the same phase of the job. 0 to 0.9. Default 0.07.
+    pub max_slowdown_ratio: f64,
+    /// These controllers let no throughput fall under this, in samples/s, whatever the phase; absent: no floor beside
+    /// `max_slowdown_ratio`. Above 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub samples_per_second_min: Option<f64>,
+    /// Lowest power cap that is tried, as a part of the board's default limit, where the workload's bounds do not say. Above 0,
+    /// at most 1. Default 0.3.
+    pub power_limit_min_ratio: f64,
+    /// Highest SM clock in MHz that `frequency` sets; absent: the highest that was seen without a limit. Above 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_mhz_max: Option<f64>,
+    /// Lowest SM clock that `frequency` tries, as a part of the highest. Above 0, at most 1. Default 0.5.
+    pub sm_clock_min_ratio: f64,
+    /// Usable windows that these controllers measure at each setting. 1 to 60. Default 3.
+    pub seek_windows: u32,
+    /// Usable windows that they measure without a cap in each phase of the job, for what throughput is compared with. 1 to 60.
+    /// Default 8.
+    pub reference_windows: u32,
+    /// A found setting is changed for another one that is expected to save at least this part of the energy. 0 to 0.5.
+    /// Default 0.01.
+    pub seek_gain_ratio: f64,
+    /// Throughput, power or memory traffic per sample that differ by more than this from what is known of a setting, three
+    /// windows running, are another phase of the job. 0.01 to 1. Default 0.08.
+    pub phase_change_ratio: f64,
+    /// No cap and no clock is raised while a GPU is as hot as this, in °C. Above 0. Default 83.
+    pub temperature_celsius_max: f64,
+    /// `hybrid` changes the layout for another one that saves at least this part of the energy. 0 to 0.5. Default 0.02.
+    pub layout_gain_ratio: f64,
+    /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that are
+    /// allowed anyway. 0 to 1000. Default 5.
+    pub hybrid_restarts_per_day_max: u32,
 }
 
 impl Default for ControllerSettings {
@@ -118,6 +151,18 @@ impl Default for ControllerSettings {
             redone_seconds: 60.0,
             expiry_seconds: 300.0,
             literal_interval_seconds: 300.0,
+            max_slowdown_ratio: 0.07,
+            samples_per_second_min: None,
+            power_limit_min_ratio: 0.3,
+            sm_clock_mhz_max: None,
+            sm_clock_min_ratio: 0.5,
+            seek_windows: 3,
+            reference_windows: 8,
+            seek_gain_ratio: 0.01,
+            phase_change_ratio: 0.08,
+            temperature_celsius_max: 83.0,
+            layout_gain_ratio: 0.02,
+            hybrid_restarts_per_day_max: 5,
         }
     }
 }
@@ -163,6 +208,18 @@ impl ControllerSettings {
             ("redone_seconds", self.redone_seconds, 0.0, LONG),
             ("expiry_seconds", self.expiry_seconds, 1.0, LONG),
             ("literal_interval_seconds", self.literal_interval_seconds, 0.0, LONG),
+            ("max_slowdown_ratio", self.max_slowdown_ratio, 0.0, 0.9),
+            ("samples_per_second_min", self.samples_per_second_min.unwrap_or(1.0), 1e-12, 1e12),
+            ("power_limit_min_ratio", self.power_limit_min_ratio, 1e-3, 1.0),
+            ("sm_clock_mhz_max", self.sm_clock_mhz_max.unwrap_or(1.0), 1e-3, 1e6),
+            ("sm_clock_min_ratio", self.sm_clock_min_ratio, 1e-3, 1.0),
+            ("seek_windows", f64::from(self.seek_windows), 1.0, 60.0),
+            ("reference_windows", f64::from(self.reference_windows), 1.0, 60.0),
+            ("seek_gain_ratio", self.seek_gain_ratio, 0.0, 0.5),
+            ("phase_change_ratio", self.phase_change_ratio, 0.01, 1.0),
+            ("temperature_celsius_max", self.temperature_celsius_max, 1.0, 1000.0),
+            ("layout_gain_ratio", self.layout_gain_ratio, 0.0, 0.5),
+            ("hybrid_restarts_per_day_max", f64::from(self.hybrid_restarts_per_day_max), 0.0, 1000.0),
         ];
         match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
             Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),

@@ -3,6 +3,7 @@ use eadt_schemas::v1::{Action, Layout};
 use serde::{Deserialize, Serialize};
 
 use super::history::Recent;
+use super::seek::Seek;
 use super::trial::{Failure, Proposal, Trial};
 
 /// What a workload's controller remembers from window to window; part of the processor's state.
@@ -29,6 +30,9 @@ pub struct ControllerState {
     pub(super) rollout_seconds: Option<f64>,
     /// When `matrix-literal` looked last.
     pub(super) looked: Option<EventTime>,
+    /// What `power-cap`, `frequency` and `hybrid` measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seek: Option<Box<Seek>>,
 }
 
 /// Nothing is tried before `until`.

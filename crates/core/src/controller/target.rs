@@ -7,6 +7,8 @@ use super::ControllerSettings;
 const DECREASE_POINTS: u32 = 10;
 const SCALE_POINTS: u32 = 15;
 const INCREASE_POINTS: u32 = 10;
+/// Thread percentages of layouts that are tried are multiples of this.
+const THREAD_STEP: u32 = 5;
 const LITERAL_MIN: u32 = 25;
 const LITERAL_PER_GPU: u32 = 4;
 /// Backends that let several ranks share a GPU. NCCL does not since 2.5.
@@ -113,6 +115,29 @@ pub(super) fn precise(
         check_world(to.replicas, gpus, workload)?;
     }
     Ok(to)
+}
+
+/// Other layouts worth trying: each number of processes per GPU with as many threads as may be, nearest numbers first.
+pub(super) fn alternatives(from: Knobs, gpus: u32, workload: &Workload, settings: &ControllerSettings) -> Vec<Knobs> {
+    let mut limits = Limits::of(settings, gpus);
+    limits.tighten(&workload.bounds);
+    let here = from.replicas / gpus.max(1);
+    let of = |per_gpu: u32| {
+        let share = limits.oversubscription / per_gpu;
+        let threads = if share >= 100 { 100 } else { share / THREAD_STEP * THREAD_STEP };
+        Knobs { replicas: per_gpu.saturating_mul(gpus), threads: threads.min(limits.threads_max) }
+    };
+    let most = limits.replicas_max / gpus.max(1);
+    let mut all: Vec<Knobs> = (1..=most.min(48)).map(of).collect();
+    // More processes hide waiting, fewer never do: of two equally near numbers the larger comes first.
+    all.sort_by_key(|to| (here.abs_diff(to.replicas / gpus.max(1)), u32::MAX - to.replicas));
+    all.retain(|to| {
+        *to != from
+            && to.threads >= limits.threads_min.max(1)
+            && to.replicas >= limits.replicas_min
+            && (to.replicas == from.replicas || check_world(to.replicas, gpus, workload).is_ok())
+    });
+    all
 }
 
 /// The change must go the way that the action means, end inside the limits and change something.

@@ -1,0 +1,114 @@
+//! What is turned while the job runs: the power cap or the clock of its GPUs.
+
+use eadt_schemas::v1::{Action, EfficiencyWindow, Layout, Workload};
+
+use super::super::ControllerSettings;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turned {
+    PowerLimit,
+    Clock,
+}
+
+/// A knob with its range. Its top is where nothing is held back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Knob {
+    turned: Turned,
+    pub top: f64,
+    pub least: f64,
+    /// Distance of two settings.
+    step: f64,
+}
+
+impl Knob {
+    /// The power cap of one GPU, or why none can be sought.
+    pub fn power_limit(workload: &Workload, own: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
+        let bounds = &workload.bounds;
+        let board = workload.gpu_power_limit_watts.filter(|watts| *watts > 0.0);
+        let top = [board, bounds.power_limit_watts_max, own].into_iter().flatten().reduce(f64::min);
+        let Some(top) = top else {
+            return Err("neither the board's power limit nor a bound of the workload is known: no cap can be sought".into());
+        };
+        let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top));
+        Self { turned: Turned::PowerLimit, top, least, step: 1.0 }.checked()
+    }
+
+    /// The SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
+    pub fn clock(own: Option<f64>, highest: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
+        let top = settings.sm_clock_mhz_max.or(highest).map(|top| own.map_or(top, |own| own.min(top)));
+        let Some(top) = top.filter(|top| *top > 0.0) else {
+            return Err("the SM clock of its GPUs is not known: no clock can be sought".into());
+        };
+        Self { turned: Turned::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0 }.checked()
+    }
+
+    fn checked(self) -> Result<Self, String> {
+        let Self { top, least, .. } = self;
+        if least > top || least.is_nan() {
+            return Err(format!("the bounds exclude every setting: at least {least} {}, at most {top}", self.unit()));
+        }
+        Ok(self)
+    }
+
+    pub fn unit(&self) -> &'static str {
+        match self.turned {
+            Turned::PowerLimit => "W",
+            Turned::Clock => "MHz",
+        }
+    }
+
+    pub fn name(&self) -> &'static str {
+        match self.turned {
+            Turned::PowerLimit => "cap",
+            Turned::Clock => "clock",
+        }
+    }
+
+    pub fn action(&self) -> Action {
+        match self.turned {
+            Turned::PowerLimit => Action::SetPowerLimit,
+            Turned::Clock => Action::SetClocks,
+        }
+    }
+
+    /// The setting of a layout; the top where it has none.
+    pub fn of(&self, layout: &Layout) -> f64 {
+        let set = match self.turned {
+            Turned::PowerLimit => layout.power_limit_watts,
+            Turned::Clock => layout.sm_clock_mhz,
+        };
+        set.unwrap_or(self.top)
+    }
+
+    /// A layout with this setting.
+    pub fn set(&self, layout: &Layout, to: f64) -> Layout {
+        match self.turned {
+            Turned::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
+            Turned::Clock => Layout { sm_clock_mhz: Some(to), ..layout.clone() },
+        }
+    }
+
+    /// What the setting limits, as the window has it.
+    pub fn reading(&self, window: &EfficiencyWindow, watts_per_gpu: f64) -> f64 {
+        match self.turned {
+            Turned::PowerLimit => watts_per_gpu,
+            Turned::Clock => window.mean_sm_clock_mhz.unwrap_or(self.top),
+        }
+    }
+
+    /// A setting that can be set: on a step, inside the range.
+    pub fn settable(&self, wanted: f64) -> f64 {
+        if wanted >= self.top {
+            return self.top;
+        }
+        ((wanted / self.step).round() * self.step).clamp(self.least, self.top)
+    }
+
+    /// How throughput and power fall with a setting before anything is measured: exponents. Only the first step rests on them.
+    pub fn prior(&self) -> (f64, f64) {
+        match self.turned {
+            Turned::PowerLimit => (0.5, 1.0),
+            Turned::Clock => (0.9, 1.5),
+        }
+    }
+}

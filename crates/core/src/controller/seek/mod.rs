@@ -1,0 +1,627 @@
+//! `power-cap`, `frequency` and `hybrid`: they look for the setting of least energy per sample instead of asking a table.
+//!
+//! Inner loop, without restarts: a knob (power cap or SM clock) is turned down in strides, each setting is measured over a
+//! few windows, and the best one with enough throughput is kept. Outer loop, `hybrid` only: other layouts are tried where
+//! what they are expected to save in the time that is left is worth their restarts.
+//!
+//! A job's work changes while it runs, and with it every optimum. What was measured therefore belongs to a *phase*; a
+//! window that does not fit what is known about its setting begins another one, which is recognised where it was seen
+//! before. There the best setting is known and taken at once; in a new phase everything is learned anew.
+//!
+//! ```text
+//! window ─▶ fits this phase? ─▶ add to the point of this setting ─▶ curve ─▶ not settled: next setting to measure
+//!               │ three that do not                                    settled: turn to the best one, or try a layout
+//!               ▼                                                              that is worth its restart, or stay
+//!        known phase | new phase: measure without a cap first
+//! ```
+
+mod curve;
+mod knob;
+mod layouts;
+mod phase;
+#[cfg(test)]
+mod tests;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation, Workload};
+use serde::{Deserialize, Serialize};
+
+use super::draft::Draft;
+use super::history::Measured;
+use super::state::ControllerState;
+use super::target::Knobs;
+use super::trial::{Note, Proposal};
+use super::{Context, ControllerName, ControllerSettings};
+use curve::Spot;
+use knob::Knob;
+use phase::{Heard, Phase, Phases, Seen, Stand};
+
+/// What these controllers remember of a workload.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Seek {
+    /// The layout that was found at the start: what throughput is compared with.
+    base: Option<Base>,
+    began: EventTime,
+    generation: Option<u64>,
+    phases: Phases,
+    /// The last turn of the knob, not judged yet.
+    turn: Option<Change>,
+    /// The last change of the layout, not judged yet.
+    trial: Option<Change>,
+    /// Usable windows that are still to be left out.
+    warming_up: u32,
+    /// Layouts that are not tried for some time.
+    barred: Vec<Barred>,
+    /// What a roll-back restores, until it is seen.
+    restoring: Option<Layout>,
+    /// The knob is not turned for some time.
+    knob_barred: Option<Barred>,
+    /// Highest SM clock that was seen without a limit.
+    highest_mhz: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+struct Base {
+    spot: Spot,
+    /// Setting of the knob that the user had chosen.
+    own: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Change {
+    id: String,
+    from: Layout,
+    to: Layout,
+    generation: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Barred {
+    spot: Spot,
+    until: EventTime,
+    why: String,
+}
+
+/// What is to be done next.
+#[derive(Debug, Clone, PartialEq)]
+enum Step {
+    /// Wait for more windows at this setting.
+    Measure(String),
+    /// Nothing is better.
+    Stay(String),
+    Turn {
+        to: f64,
+        why: String,
+    },
+    Move {
+        to: Spot,
+        setting: f64,
+        why: String,
+    },
+}
+
+pub(super) fn decide(
+    name: ControllerName,
+    state: &mut ControllerState,
+    window: &EfficiencyWindow,
+    context: &Context<'_>,
+) -> Decision {
+    let draft = Draft::new(name, window, context);
+    let Some(workload) = context.workload else {
+        return draft.maintain("nobody manages this workload: it is only observed");
+    };
+    let mut seek = state.seek.take().unwrap_or_default();
+    let decision = seek.decide(name, state, window, workload, draft, context);
+    state.seek = Some(seek);
+    decision
+}
+
+fn spot(layout: &Layout) -> Spot {
+    Spot { replicas: layout.replicas.unwrap_or(0), threads: layout.mps_thread_percentage.unwrap_or(0) }
+}
+
+impl Seek {
+    fn decide(
+        &mut self,
+        name: ControllerName,
+        state: &mut ControllerState,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        draft: Draft,
+        context: &Context<'_>,
+    ) -> Decision {
+        let (settings, now) = (context.settings, window.window_end);
+        // What is known about the past first: a fate must not be missed because this window decides nothing.
+        let fate = context.last_actuation.and_then(|actuation| self.settle(state, workload, actuation, now, settings));
+        let outside = self.follow(name, state, workload, now);
+        state.forget_before(now);
+        self.barred.retain(|barred| barred.until > now);
+        self.knob_barred.take_if(|barred| barred.until <= now);
+        if let Some(note) = fate.or(outside) {
+            return draft.tell(note);
+        }
+        let measured = match self.usable(window, workload, settings) {
+            Ok(measured) => measured,
+            Err(reason) => return self.under_way(state, draft).maintain(reason),
+        };
+        if self.warming_up > 0 {
+            self.warming_up -= 1;
+            return self.under_way(state, draft).maintain("the job warms up after a restart");
+        }
+        if workload.layout.sm_clock_mhz.is_none() {
+            self.highest_mhz = [self.highest_mhz, window.mean_sm_clock_mhz].into_iter().flatten().reduce(f64::max);
+        }
+        let own = self.base.and_then(|base| base.own);
+        let knob = match name {
+            ControllerName::Frequency => Knob::clock(own, self.highest_mhz, settings),
+            _ => Knob::power_limit(workload, own, settings),
+        };
+        let knob = match knob {
+            Ok(knob) => knob,
+            Err(_) if workload.paused => return draft.maintain("the workload is paused"),
+            Err(reason) => return draft.maintain(reason),
+        };
+        let stand = Stand { spot: spot(&workload.layout), setting: knob.of(&workload.layout) };
+        let seen = Seen {
+            samples_per_second: measured.samples_per_second,
+            watts: measured.watts,
+            reading: knob.reading(window, measured.watts_per_gpu),
+            dram_seconds_per_sample: window
+                .mean_dram_active_ratio
+                .filter(|ratio| *ratio > 0.0 && measured.samples_per_second > 0.0)
+                .map(|ratio| ratio / measured.samples_per_second),
+        };
+        if measured.samples_per_second <= 0.0 {
+            return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
+        }
+        let heard = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
+        if matches!(heard, Heard::Known | Heard::New) {
+            // What was being tried was tried on other work.
+            (self.turn, self.trial) = (None, None);
+        }
+        if workload.paused {
+            return draft.maintain("the workload is paused");
+        }
+        if !state.proposals.is_empty() {
+            let reason = match workload.mode {
+                UpdateMode::Enforce => "waits for the last decision to be applied",
+                UpdateMode::Recommend => "what was recommended last has not been done",
+                UpdateMode::Observe => "the workload is only observed",
+            };
+            return self.under_way(state, draft).maintain(reason);
+        }
+        if heard == Heard::Doubtful {
+            return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
+        }
+        let mut view = View { seek: self, state, stand, knob: &knob, workload, context, now, gpus: window.gpus };
+        let step = view.plan(name == ControllerName::Hybrid);
+        let celsius = window.max_temperature_celsius.filter(|celsius| *celsius >= settings.temperature_celsius_max);
+        let step = match (step, celsius) {
+            (Step::Turn { to, .. }, Some(celsius)) if to > stand.setting => {
+                Step::Stay(format!("a GPU has {celsius:.0} °C: the {} is not raised to {to:.0} {}", knob.name(), knob.unit()))
+            }
+            (step, _) => step,
+        };
+        self.tell(step, &heard, state, workload, &knob, stand, draft, settings)
+    }
+
+    /// Makes a decision of a step, with the verdict over the last change.
+    #[allow(clippy::too_many_arguments, reason = "all of it is in the decision")]
+    fn tell(
+        &mut self,
+        step: Step,
+        heard: &Heard,
+        state: &mut ControllerState,
+        workload: &Workload,
+        knob: &Knob,
+        stand: Stand,
+        mut draft: Draft,
+        settings: &ControllerSettings,
+    ) -> Decision {
+        let phase_number = self.phases.number();
+        draft.note("phase", Some(phase_number as f64));
+        draft.note("restarts_last_day", Some(state.restarts.len() as f64));
+        draft.note(if knob.unit() == "W" { "power_limit_watts" } else { "sm_clock_limit_mhz" }, Some(stand.setting));
+        let base = self.base;
+        let Some(phase) = self.phases.present() else { return draft.maintain("nothing was measured yet") };
+        let reference = base.and_then(|base| self.reference(phase, base.spot, knob, settings));
+        draft.note("reference_samples_per_second", reference);
+        draft.note("reference_samples_per_second_min", reference.map(|rate| self.floor(rate, settings)));
+        let here = phase.point(stand).copied();
+        if let Some(here) = &here {
+            draft.note("measured_windows", Some(f64::from(here.windows)));
+            draft.note("measured_joules_per_sample", Some(here.joules_per_sample()));
+        }
+        let ready = here.filter(|here| here.windows >= settings.seek_windows);
+        let mut verdict = String::new();
+        let goes_on = matches!(step, Step::Stay(_) | Step::Move { .. });
+        // A layout is judged once its knob is where it should be; a turn as soon as it is measured.
+        let judged = match (&self.turn, &self.trial) {
+            (_, Some(_)) if ready.is_some() && goes_on => self.trial.take(),
+            (Some(_), None) if ready.is_some() => self.turn.take(),
+            _ => None,
+        };
+        if judged.is_some() {
+            self.turn = None;
+        }
+        let mut way_back = false;
+        let pending = self.trial.as_ref().or(self.turn.as_ref()).map(|change| change.id.clone());
+        if let (Some(change), Some(here)) = (judged, ready) {
+            let phase = self
+                .phases
+                .present()
+                .and_then(|phase| phase.curve(spot(&change.from), knob).map(|curve| curve.at(knob.of(&change.from))));
+            if let Some(before) = phase {
+                let gain = 1.0 - here.joules_per_sample() / before.joules_per_sample();
+                let throughput = here.samples_per_second / before.samples_per_second;
+                way_back = matches!(&step, Step::Move { to, .. } if *to == spot(&change.from));
+                let enough = reference.is_none_or(|rate| here.samples_per_second >= self.floor(rate, settings) * 0.98);
+                let kept = gain > 0.0 && enough && !way_back;
+                draft.note("before_joules_per_sample", Some(before.joules_per_sample()));
+                draft.note("before_samples_per_second", Some(before.samples_per_second));
+                draft.note("after_joules_per_sample", Some(here.joules_per_sample()));
+                draft.note("after_samples_per_second", Some(here.samples_per_second));
+                draft.note("gain_ratio", Some(gain));
+                draft.note("throughput_ratio", Some(throughput));
+                draft = draft.validating(if kept { Validation::Kept } else { Validation::Failed }, &change.id);
+                verdict = format!(
+                    "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput; ",
+                    here.joules_per_sample(),
+                    before.joules_per_sample(),
+                    -100.0 * gain,
+                    100.0 * throughput
+                );
+            }
+        } else if let Some(id) = pending {
+            draft = draft.validating(Validation::Pending, &id);
+        }
+        let news = match heard {
+            Heard::New if phase_number > 1 => "the job does something new; ",
+            Heard::Known => "the job does again what it did before; ",
+            _ => "",
+        };
+        let words = |why: &str| format!("phase {phase_number}: {news}{verdict}{why}");
+        let (action, to, why) = match step {
+            Step::Stay(why) | Step::Measure(why) => return draft.maintain(words(&why)),
+            Step::Turn { to, why } => (knob.action(), knob.set(&workload.layout, to), why),
+            Step::Move { to, setting, why } => {
+                let from = Knobs { replicas: stand.spot.replicas, threads: stand.spot.threads };
+                let into = Knobs { replicas: to.replicas, threads: to.threads };
+                let action =
+                    match (way_back, to.replicas > from.replicas, to.threads > from.threads || to.replicas < from.replicas) {
+                        (true, ..) => Action::Revert,
+                        (_, true, _) => Action::ScaleReplicas,
+                        (.., true) => Action::Increase,
+                        _ => Action::Decrease,
+                    };
+                let gpus = workload.gpus.unwrap_or(1);
+                let layout = knob.set(&into.in_layout(&workload.layout, gpus), setting);
+                (action, layout, format!("{why}: {}", from.change_to(into)))
+            }
+        };
+        let moves = spot(&to) != stand.spot;
+        let decision = if moves { draft.change(action, to, words(&why)) } else { draft.turn(action, to, words(&why)) };
+        state.proposals = vec![Proposal::of(&decision, None)];
+        decision
+    }
+
+    /// Takes in what the actuator reported.
+    fn settle(
+        &mut self,
+        state: &mut ControllerState,
+        workload: &Workload,
+        actuation: &Actuation,
+        now: EventTime,
+        settings: &ControllerSettings,
+    ) -> Option<Note> {
+        if let Some(seconds) = actuation.downtime_seconds.filter(|seconds| *seconds > 0.0 && seconds.is_finite()) {
+            state.rollout_seconds = Some(seconds);
+        }
+        let id = &actuation.decision_id;
+        let note = |reason: String, validation, until| Some(Note { reason, concerns: id.clone(), validation, hold_until: until });
+        let reason = &actuation.reason;
+        let undone = matches!(actuation.outcome, Outcome::RolledBack | Outcome::Failed);
+        if let Some(proposal) = state.proposals.iter().find(|proposal| proposal.id == *id).cloned() {
+            let moves = spot(&proposal.from) != spot(&proposal.to);
+            match actuation.outcome {
+                Outcome::Applied | Outcome::Ready => {
+                    state.proposals.clear();
+                    let Proposal { from, to, .. } = proposal;
+                    let change = Change { id: id.clone(), from, to, generation: actuation.generation };
+                    if moves {
+                        state.count_restart(actuation.time, id.clone());
+                        self.warming_up = settings.warm_up_windows;
+                        (self.trial, self.turn) = (Some(change), None);
+                    } else {
+                        self.turn = Some(change);
+                    }
+                    return None;
+                }
+                Outcome::Recommended => return None,
+                Outcome::Refused if workload.mode != UpdateMode::Enforce => return None,
+                Outcome::Refused => {
+                    state.proposals.clear();
+                    let until = now.plus_seconds(settings.hold_seconds);
+                    let why = format!("the last decision was refused: {reason}");
+                    self.bar(&proposal.to, moves, until, &why);
+                    return note(why, Validation::None, Some(until));
+                }
+                Outcome::RolledBack | Outcome::Failed => {
+                    state.proposals.clear();
+                    if moves {
+                        state.count_restart(actuation.time, id.clone());
+                    }
+                    self.restoring = Some(proposal.from);
+                    let (why, until) = self.undone(state, &proposal.to, moves, actuation, now, settings);
+                    return note(why, Validation::Failed, Some(until));
+                }
+            }
+        }
+        let change = [&self.trial, &self.turn].into_iter().flatten().find(|change| change.id == *id).cloned();
+        if let Some(change) = change.filter(|_| undone) {
+            let moves = self.trial.as_ref().is_some_and(|trial| trial.id == change.id);
+            let to = change.to;
+            (self.trial, self.turn) = (None, None);
+            self.restoring = Some(change.from);
+            let (why, until) = self.undone(state, &to, moves, actuation, now, settings);
+            return note(why, Validation::Failed, Some(until));
+        }
+        None
+    }
+
+    /// The actuator undid a change, or failed to: it is not tried again for some time.
+    fn undone(
+        &mut self,
+        state: &mut ControllerState,
+        to: &Layout,
+        moves: bool,
+        actuation: &Actuation,
+        now: EventTime,
+        settings: &ControllerSettings,
+    ) -> (String, EventTime) {
+        let back = actuation.outcome == Outcome::RolledBack;
+        if back && moves {
+            state.count_restart(actuation.time, format!("{}/rolled-back", actuation.decision_id));
+        }
+        let what = if back { "was rolled back" } else { "failed" };
+        let why = format!("the last change {what}: {}", actuation.reason);
+        let until = now.plus_seconds(settings.tabu_seconds);
+        self.bar(to, moves, until, &why);
+        (why, until)
+    }
+
+    fn bar(&mut self, to: &Layout, moves: bool, until: EventTime, why: &str) {
+        let barred = Barred { spot: spot(to), until, why: why.to_owned() };
+        if moves {
+            self.barred.retain(|known| known.spot != barred.spot);
+            self.barred.push(barred);
+        } else {
+            self.knob_barred = Some(barred);
+        }
+    }
+
+    /// Follows the layout: what somebody else sets is what everything is compared with from then on.
+    fn follow(&mut self, name: ControllerName, state: &mut ControllerState, workload: &Workload, now: EventTime) -> Option<Note> {
+        let generation = workload.generation;
+        let known = self.generation.replace(generation);
+        if known == Some(generation) {
+            return None;
+        }
+        self.phases.turned();
+        let ours = |id: &String| {
+            let decided = [&self.trial, &self.turn].into_iter().flatten().map(|change| (&change.id, &change.from));
+            let proposed = state.proposals.iter().map(|proposal| (&proposal.id, &proposal.from));
+            decided.chain(proposed).any(|(known, _)| known == id)
+        };
+        // A roll-back carries no decision, and restores what was before.
+        let restored = || {
+            let before = [&self.trial, &self.turn].into_iter().flatten().map(|change| &change.from);
+            let proposed = state.proposals.iter().map(|proposal| &proposal.from);
+            before.chain(proposed).chain(&self.restoring).any(|from| *from == workload.layout)
+        };
+        let expected = match &workload.decision_id {
+            Some(id) => ours(id),
+            None => known.is_some() && restored(),
+        };
+        if expected && self.base.is_some() {
+            self.restoring = None;
+            return None;
+        }
+        let own = match name {
+            ControllerName::Frequency => workload.layout.sm_clock_mhz,
+            _ => workload.layout.power_limit_watts,
+        };
+        // What a decision made is no wish of the user's.
+        let own = own.filter(|_| workload.decision_id.is_none());
+        let concerns = self.trial.take().or(self.turn.take()).map(|change| change.id);
+        let first = self.base.is_none();
+        *self = Self {
+            base: Some(Base { spot: spot(&workload.layout), own }),
+            began: now,
+            generation: Some(generation),
+            highest_mhz: self.highest_mhz,
+            ..Self::default()
+        };
+        if first {
+            return None;
+        }
+        state.proposals.clear();
+        Some(Note {
+            reason: "the layout was changed from outside: it is what everything is compared with from now on".into(),
+            concerns: concerns.unwrap_or_default(),
+            validation: Validation::None,
+            hold_until: None,
+        })
+    }
+
+    /// The window's figures if it can be compared with others of this layout, or why not.
+    fn usable(
+        &mut self,
+        window: &EfficiencyWindow,
+        workload: &Workload,
+        settings: &ControllerSettings,
+    ) -> Result<Measured, String> {
+        if window.restarted {
+            // A knob that was turned also marks its window, but no process was replaced then.
+            let turned = self.turn.as_ref().is_some_and(|turn| turn.generation == workload.generation);
+            if !turned {
+                self.warming_up = settings.warm_up_windows;
+                return Measured::of(window, settings.coverage_min_ratio);
+            }
+            return Err("the limit was changed in this window: it decides nothing".into());
+        }
+        let measured = Measured::of(window, settings.coverage_min_ratio)?;
+        match window.generation {
+            Some(generation) if generation == workload.generation => Ok(measured),
+            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
+            None => Err("the layout of this window is not known: it decides nothing".into()),
+        }
+    }
+
+    /// Marks a decision that only waits with what it waits for.
+    fn under_way(&self, state: &ControllerState, draft: Draft) -> Draft {
+        let change = self.trial.as_ref().or(self.turn.as_ref()).map(|change| &change.id);
+        match change.or(state.proposals.last().map(|proposal| &proposal.id)) {
+            Some(id) => draft.validating(Validation::Pending, id),
+            None => draft,
+        }
+    }
+
+    /// Least throughput that is allowed where the starting layout has this much.
+    #[allow(clippy::unused_self, reason = "reads as what it belongs to")]
+    fn floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
+        let relative = reference * (1.0 - settings.max_slowdown_ratio);
+        settings.samples_per_second_min.map_or(relative, |least| relative.max(least))
+    }
+
+    /// Throughput of the starting layout with nothing held back, in a phase. Where only other layouts were measured so, the
+    /// best of them stands in for it: what one is ahead by in one phase says nothing about another, and rather too much
+    /// throughput is demanded than too little. One that was behind in another phase is taken to be so here, too.
+    fn reference(&self, phase: &Phase, base: Spot, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &Phase, spot: Spot, need: u32| phase.free_rate(spot, knob, need);
+        let well = settings.reference_windows;
+        if let Some(rate) = free(phase, base, well) {
+            return Some(rate);
+        }
+        let behind = |spot: Spot| {
+            let ratios = self
+                .phases
+                .others()
+                .filter_map(|other| Some(free(other, spot, settings.seek_windows)? / free(other, base, well)?));
+            ratios.fold(1.0, f64::min)
+        };
+        let spots = || phase.points.iter().filter(|p| p.spot != base && p.setting >= knob.top).map(|p| p.spot);
+        spots().find(|spot| free(phase, *spot, well).is_some())?;
+        spots().filter_map(|spot| Some(free(phase, spot, settings.seek_windows)? / behind(spot))).reduce(f64::max)
+    }
+}
+
+/// Everything that a plan looks at.
+struct View<'a> {
+    seek: &'a Seek,
+    state: &'a ControllerState,
+    stand: Stand,
+    knob: &'a Knob,
+    workload: &'a Workload,
+    context: &'a Context<'a>,
+    now: EventTime,
+    gpus: u32,
+}
+
+/// Points of one layout in one phase after which the best known one is taken.
+const POINTS_ENOUGH: usize = 10;
+/// A throughput that is this part under the floor is not worth a turn: it is not known better.
+const FLOOR_SLACK: f64 = 0.0075;
+/// Settings nearer than this, as a logarithm, are not told apart.
+const NOTCH: f64 = 0.012;
+
+impl View<'_> {
+    fn plan(&mut self, layouts: bool) -> Step {
+        let (seek, knob, settings, stand) = (self.seek, self.knob, self.context.settings, self.stand);
+        let need = settings.seek_windows;
+        let (Some(phase), Some(base)) = (seek.phases.present(), seek.base) else {
+            return Step::Measure("nothing was measured yet".into());
+        };
+        let here = phase.point(stand).map_or(0, |point| point.windows);
+        let measures =
+            |need: u32| Step::Measure(format!("measures: {here} of {need} windows at {:.0} {}", stand.setting, knob.unit()));
+        let measuring = measures(need);
+        if seek.turn.is_some() && here < need {
+            return measuring;
+        }
+        let measured = phase.free_rate(base.spot, knob, settings.reference_windows).is_some();
+        let known = seek.reference(phase, base.spot, knob, settings).filter(|_| measured || stand.spot != base.spot);
+        let Some(reference) = known else {
+            if stand.setting < knob.top {
+                let why = format!("sees what the job does at {:.0} {}, where nothing holds it back", knob.top, knob.unit());
+                return self.turn(knob.top, why);
+            }
+            return measures(settings.reference_windows);
+        };
+        // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
+        let own = phase.free_rate(stand.spot, knob, need).filter(|_| !measured);
+        let reference_here = own.map_or(reference, |own| own.min(reference));
+        let common_floor = seek.floor(reference, settings);
+        let floor = seek.floor(reference_here, settings);
+        let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
+        let best = curve.best(floor);
+        let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
+        // Where the knob cannot be turned, it is where it is best.
+        let stuck = seek.knob_barred.is_some();
+        let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - stand.setting).abs() < 0.5;
+        if !settled {
+            if here < need {
+                return measuring;
+            }
+            if layouts && let Some(step) = self.other_layout(phase, common_floor, &best, false) {
+                return step;
+            }
+            let why = format!(
+                "{:.3} J/sample at {:.0} {}, {:.0} % of the throughput without a limit; tries {:.0} {}",
+                curve.at(stand.setting).joules_per_sample(),
+                stand.setting,
+                knob.unit(),
+                100.0 * curve.at(stand.setting).samples_per_second / reference_here,
+                best.setting,
+                knob.unit()
+            );
+            return self.turn(best.setting, why);
+        }
+        if layouts
+            && here >= need
+            && let Some(step) = self.other_layout(phase, common_floor, &best, true)
+        {
+            return step;
+        }
+        let at = curve.at(stand.setting);
+        let gain = 1.0 - best.expected.joules_per_sample() / at.joules_per_sample();
+        let slow = at.samples_per_second < floor * (1.0 - FLOOR_SLACK);
+        let apart = (best.setting / stand.setting).ln().abs() > NOTCH;
+        if apart && (slow || (best.feasible && gain >= settings.seek_gain_ratio)) {
+            let why = format!(
+                "{:.0} {} is best here: about {:.3} J/sample at {:.0} % of the throughput without a limit",
+                best.setting,
+                knob.unit(),
+                best.expected.joules_per_sample(),
+                100.0 * best.expected.samples_per_second / reference_here
+            );
+            return self.turn(best.setting, why);
+        }
+        let held = format!(
+            "holds {:.0} {}: {:.3} J/sample at {:.0} % of the throughput without a limit",
+            stand.setting,
+            knob.unit(),
+            at.joules_per_sample(),
+            100.0 * at.samples_per_second / reference_here
+        );
+        Step::Stay(held)
+    }
+
+    fn turn(&self, to: f64, why: String) -> Step {
+        match &self.seek.knob_barred {
+            Some(barred) => Step::Stay(format!("the {} is not turned before {}: {}", self.knob.name(), barred.until, barred.why)),
+            None => Step::Turn { to, why },
+        }
+    }
+}

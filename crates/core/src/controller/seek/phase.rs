@@ -1,0 +1,270 @@
+//! What the job does at a time, as far as it can be told from outside, and what is known about each such phase.
+
+use eadt_schemas::EventTime;
+use serde::{Deserialize, Serialize};
+
+use super::curve::{Curve, Point, Spot, six_digits};
+use super::knob::Knob;
+
+/// Phases remembered; beyond them the one that lasted least in all is forgotten.
+const PHASES_MAX: usize = 8;
+/// Points remembered of one phase; beyond them the ones with the fewest windows of other layouts go.
+const POINTS_MAX: usize = 24;
+/// Windows that must disagree with what is expected before another phase is taken to have begun. The first one may hold
+/// some of either and is not used.
+const DOUBTS: usize = 3;
+
+/// What one usable window says.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub samples_per_second: f64,
+    pub watts: f64,
+    /// What the knob limits.
+    pub reading: f64,
+    /// Memory activity per sample: bytes that a sample moves, in the board's unit. It depends on the work, and hardly on
+    /// caps, clocks and layouts.
+    pub dram_seconds_per_sample: Option<f64>,
+}
+
+/// Where the knobs stand.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Stand {
+    pub spot: Spot,
+    pub setting: f64,
+}
+
+/// One phase of a job.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Phase {
+    /// See [`Seen::dram_seconds_per_sample`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dram_seconds_per_sample: Option<f64>,
+    pub points: Vec<Point>,
+    /// When its present visit began.
+    pub entered: EventTime,
+    /// When it was seen last.
+    pub seen: EventTime,
+    /// Length of its past visits.
+    pub seconds: f64,
+    pub visits: u32,
+}
+
+impl Phase {
+    pub fn point(&self, stand: Stand) -> Option<&Point> {
+        self.points.iter().find(|p| p.spot == stand.spot && (p.setting - stand.setting).abs() < 0.5)
+    }
+
+    pub fn curve<'a>(&self, spot: Spot, knob: &'a Knob) -> Option<Curve<'a>> {
+        Curve::of(self.points.iter().filter(|p| p.spot == spot), knob)
+    }
+
+    /// Throughput of a layout with nothing held back, where it was measured over so many windows.
+    pub fn free_rate(&self, spot: Spot, knob: &Knob, windows: u32) -> Option<f64> {
+        let free = self.points.iter().find(|p| p.spot == spot && p.setting >= knob.top && p.windows >= windows);
+        free.map(|p| p.samples_per_second)
+    }
+
+    fn add(&mut self, stand: Stand, seen: &Seen) {
+        if let Some(intensity) = seen.dram_seconds_per_sample {
+            let windows: u32 = self.points.iter().map(|p| p.windows).sum();
+            let weight = 1.0 / f64::from(windows.min(59) + 1);
+            let mean = self.dram_seconds_per_sample.map_or(intensity, |old| old + weight * (intensity - old));
+            self.dram_seconds_per_sample = Some(six_digits(mean));
+        }
+        let same = |p: &Point| p.spot == stand.spot && (p.setting - stand.setting).abs() < 0.5;
+        let index = self.points.iter().position(same).unwrap_or_else(|| {
+            if self.points.len() >= POINTS_MAX {
+                let foreign = |p: &Point| (p.spot == stand.spot, p.windows);
+                let least = (0..self.points.len()).min_by_key(|i| foreign(&self.points[*i]));
+                self.points.remove(least.unwrap_or(0));
+            }
+            let zero =
+                Point { spot: stand.spot, setting: stand.setting, reading: 0.0, watts: 0.0, samples_per_second: 0.0, windows: 0 };
+            self.points.push(zero);
+            self.points.len() - 1
+        });
+        self.points[index].add(seen.reading, seen.watts, seen.samples_per_second);
+    }
+
+    /// How far a window is from what this phase does at a stand, as the largest logarithm of a ratio over the tolerance of
+    /// each figure; above 1 it does not fit. `None`: nothing is known about this stand.
+    fn misfit(&self, stand: Stand, seen: &Seen, knob: &Knob, tolerance: f64) -> Option<f64> {
+        let apart = |a: f64, b: f64| if a > 0.0 && b > 0.0 { (a / b).ln().abs() } else { f64::INFINITY };
+        let of_intensity = seen
+            .dram_seconds_per_sample
+            .zip(self.dram_seconds_per_sample)
+            // Activity and throughput are uneven both, and each in its own way.
+            .map(|(now, then)| apart(now, then) / (1.25 * tolerance));
+        // Within a range no figure is apart; outside, by its distance from the nearer end.
+        let outside = |value: f64, (low, high): (f64, f64)| {
+            if value < low {
+                apart(value, low)
+            } else if value > high {
+                apart(value, high)
+            } else {
+                0.0
+            }
+        };
+        let (rates, watts, slack) = if let Some(p) = self.point(stand) {
+            let slack = if p.windows > 1 { 1.0 } else { 1.4 };
+            ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
+        } else {
+            let range = self.curve(stand.spot, knob)?.range(stand.setting);
+            (range.samples_per_second, range.watts, 1.5)
+        };
+        let worst = outside(seen.samples_per_second, rates).max(outside(seen.watts, watts)) / (slack * tolerance);
+        Some(of_intensity.map_or(worst, |intensity| intensity.max(worst)))
+    }
+
+    /// Whether it can be this phase by what does not depend on the layout.
+    fn intensity_fits(&self, seen: &Seen, tolerance: f64) -> bool {
+        match seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample) {
+            Some((now, then)) if now > 0.0 && then > 0.0 => (now / then).ln().abs() <= 1.25 * tolerance,
+            _ => true,
+        }
+    }
+}
+
+/// The phases that were seen, and the present one.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Phases {
+    all: Vec<Phase>,
+    present: usize,
+    /// Windows that do not fit the present phase, the last ones in a row.
+    doubts: Vec<Seen>,
+}
+
+/// What a window turned out to be.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Heard {
+    /// More of the same.
+    Same,
+    /// Perhaps something else.
+    Doubtful,
+    /// Another phase, which was seen before.
+    Known,
+    /// Another phase.
+    New,
+}
+
+impl Phases {
+    pub fn present(&self) -> Option<&Phase> {
+        self.all.get(self.present)
+    }
+
+    pub fn number(&self) -> usize {
+        self.present + 1
+    }
+
+    pub fn others(&self) -> impl Iterator<Item = &Phase> {
+        self.all.iter().enumerate().filter(|(i, _)| *i != self.present).map(|(_, phase)| phase)
+    }
+
+    /// Another setting is another measurement: doubts about the last one say nothing about it.
+    pub fn turned(&mut self) {
+        self.doubts.clear();
+    }
+
+    /// Takes in a window. `tolerance` is a logarithm.
+    pub fn hear(&mut self, stand: Stand, seen: Seen, knob: &Knob, tolerance: f64, now: EventTime) -> Heard {
+        let Some(phase) = self.all.get_mut(self.present) else {
+            self.begin(stand, &[seen], now);
+            return Heard::New;
+        };
+        phase.seen = now;
+        let fits = match phase.misfit(stand, &seen, knob, tolerance) {
+            Some(misfit) => misfit <= 1.0,
+            None => phase.intensity_fits(&seen, tolerance),
+        };
+        if fits {
+            self.doubts.clear();
+            phase.add(stand, &seen);
+            return Heard::Same;
+        }
+        self.doubts.push(seen);
+        if self.doubts.len() < DOUBTS {
+            return Heard::Doubtful;
+        }
+        let doubts = std::mem::take(&mut self.doubts);
+        let clean = &doubts[1..];
+        let mean = |of: fn(&Seen) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
+        let intensities: Vec<f64> = clean.iter().filter_map(|seen| seen.dram_seconds_per_sample).collect();
+        let typical = Seen {
+            samples_per_second: mean(|s| s.samples_per_second),
+            watts: mean(|s| s.watts),
+            reading: mean(|s| s.reading),
+            dram_seconds_per_sample: (intensities.len() == clean.len())
+                .then(|| intensities.iter().sum::<f64>() / intensities.len() as f64),
+        };
+        let misfits = self.all.iter().enumerate().filter_map(|(i, phase)| {
+            phase.misfit(stand, &typical, knob, tolerance).filter(|misfit| *misfit <= 1.0).map(|misfit| (i, misfit))
+        });
+        let Some((known, _)) = misfits.min_by(|(_, a), (_, b)| a.total_cmp(b)) else {
+            self.leave(now);
+            self.begin(stand, clean, now);
+            return Heard::New;
+        };
+        let same = known == self.present;
+        if !same {
+            self.leave(now);
+            self.present = known;
+            self.all[known].entered = now;
+        }
+        let phase = &mut self.all[known];
+        phase.seen = now;
+        for seen in clean {
+            phase.add(stand, seen);
+        }
+        if same { Heard::Same } else { Heard::Known }
+    }
+
+    fn leave(&mut self, now: EventTime) {
+        if let Some(phase) = self.all.get_mut(self.present) {
+            phase.seconds += now.seconds_since(phase.entered).max(0.0);
+            phase.visits += 1;
+        }
+    }
+
+    fn begin(&mut self, stand: Stand, seen: &[Seen], now: EventTime) {
+        if self.all.len() >= PHASES_MAX
+            && let Some(least) = (0..self.all.len()).min_by(|a, b| self.all[*a].seconds.total_cmp(&self.all[*b].seconds))
+        {
+            self.all.remove(least);
+        }
+        let mut phase = Phase { entered: now, seen: now, ..Phase::default() };
+        for seen in seen {
+            phase.add(stand, seen);
+        }
+        self.all.push(phase);
+        self.present = self.all.len() - 1;
+    }
+
+    /// How long the present phase is likely to go on, in seconds: as long as its past visits, or else as those of all phases;
+    /// beyond that, as long again as half of what it has lasted. `None` before any phase has ended.
+    pub fn dwell_seconds(&self, now: EventTime) -> Option<f64> {
+        let phase = self.present()?;
+        let (seconds, visits) = if phase.visits > 0 {
+            (phase.seconds, phase.visits)
+        } else {
+            (self.all.iter().map(|p| p.seconds).sum(), self.all.iter().map(|p| p.visits).sum())
+        };
+        if visits == 0 {
+            return None;
+        }
+        let lasted = now.seconds_since(phase.entered).max(0.0);
+        Some((seconds / f64::from(visits) - lasted).max(0.5 * lasted))
+    }
+
+    /// Part of the time so far that a phase made up.
+    pub fn share(&self, phase: &Phase, now: EventTime) -> f64 {
+        let lasted = |p: &Phase| {
+            let visit =
+                if self.present().is_some_and(|present| std::ptr::eq(present, p)) { now.seconds_since(p.entered) } else { 0.0 };
+            p.seconds + visit.max(0.0)
+        };
+        let all: f64 = self.all.iter().map(lasted).sum();
+        if all > 0.0 { lasted(phase) / all } else { 0.0 }
+    }
+}

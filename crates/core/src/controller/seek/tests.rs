@@ -1,0 +1,418 @@
+//! On an analytic plant: throughput goes with a power of the cap up to a knee, other layouts and phases are factors.
+
+use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation};
+use proptest::prelude::*;
+
+use crate::controller::testing::Bench;
+use crate::controller::{ControllerName, ControllerState};
+
+/// How the job takes power and layouts.
+#[derive(Debug, Clone, Copy)]
+struct Work {
+    /// Power of a GPU without a cap.
+    free_watts: f64,
+    /// Throughput of the starting layout there.
+    free_rate: f64,
+    /// Throughput falls with this power of the cap.
+    exponent: f64,
+    /// Memory activity per sample.
+    dram: f64,
+    /// Throughput of 6 processes with all threads, and of 9, against the starting layout.
+    all_threads: f64,
+    nine: f64,
+}
+
+const HUNGRY: Work = Work { free_watts: 390.0, free_rate: 100.0, exponent: 0.4, dram: 0.003, all_threads: 1.1, nine: 0.9 };
+const LIGHT: Work = Work { free_watts: 200.0, free_rate: 160.0, exponent: 0.3, dram: 0.001, all_threads: 1.02, nine: 1.3 };
+
+struct Plant {
+    bench: Bench,
+    work: Work,
+    /// Amplitude of the noise, and its state.
+    noise: f64,
+    chance: u64,
+    pending: Option<Decision>,
+    /// Windows until the processes are there again.
+    down: u32,
+    decisions: Vec<Decision>,
+}
+
+impl Plant {
+    fn new(name: ControllerName, work: Work) -> Self {
+        Self { bench: Bench::new(name), work, noise: 0.0, chance: 7, pending: None, down: 0, decisions: Vec::new() }
+    }
+
+    fn noisy(mut self, noise: f64, seed: u64) -> Self {
+        (self.noise, self.chance) = (noise, seed.wrapping_mul(2).wrapping_add(1));
+        self
+    }
+
+    /// Near 1, roughly normal.
+    fn jitter(&mut self) -> f64 {
+        let mut sum = 0.0;
+        for _ in 0..12 {
+            self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum += (self.chance >> 11) as f64 / (1_u64 << 53) as f64;
+        }
+        1.0 + self.noise * (sum - 6.0)
+    }
+
+    fn figures(&self) -> (f64, f64) {
+        let Layout { replicas, mps_thread_percentage, power_limit_watts, sm_clock_mhz, .. } = &self.bench.workload.layout;
+        let ahead = match (replicas.unwrap(), mps_thread_percentage.unwrap()) {
+            (6, 50) => 1.0,
+            (6, _) => self.work.all_threads,
+            (9, _) => self.work.nine,
+            (3, _) => 0.6,
+            _ => 0.85,
+        };
+        let clock = sm_clock_mhz.unwrap_or(1400.0) / 1400.0;
+        let watts = power_limit_watts.unwrap_or(400.0).min(self.work.free_watts);
+        let rate = self.work.free_rate * (watts / self.work.free_watts).powf(self.work.exponent) * ahead;
+        (watts * clock.powf(1.8), rate * clock.powf(0.7))
+    }
+
+    fn window(&mut self) -> EfficiencyWindow {
+        let (watts, rate) = self.figures();
+        let rate = rate * self.jitter();
+        let mut window = self.bench.window(watts, rate / (3.0 * watts));
+        window.mean_dram_active_ratio = Some(self.work.dram * rate * self.jitter());
+        window.mean_sm_clock_mhz = Some(self.bench.workload.layout.sm_clock_mhz.unwrap_or(1400.0));
+        window
+    }
+
+    /// One window; what it leads to takes effect within the next one.
+    fn step(&mut self) -> Decision {
+        let mut changed = false;
+        if let Some(decision) = self.pending.take() {
+            if decision.restarts {
+                self.down = 2;
+            }
+            changed = true;
+            let restarts = self.bench.restarts.len();
+            self.bench.apply(&decision);
+            if !decision.restarts {
+                self.bench.restarts.truncate(restarts);
+            }
+        }
+        let mut window = self.window();
+        window.restarted = changed || self.down > 0;
+        self.down = self.down.saturating_sub(1);
+        let decision = self.bench.decide(&window);
+        if decision.action != Action::Maintain {
+            self.pending = Some(decision.clone());
+            self.decisions.push(decision.clone());
+        }
+        decision
+    }
+
+    fn steps(&mut self, windows: usize) {
+        for _ in 0..windows {
+            self.step();
+        }
+    }
+
+    /// Energy per sample against the starting layout without a cap, and throughput likewise.
+    fn against_free(&self) -> (f64, f64) {
+        let (watts, rate) = self.figures();
+        let free = 3.0 * self.work.free_watts / self.work.free_rate;
+        (3.0 * watts / rate / free, rate / self.work.free_rate)
+    }
+}
+
+#[test]
+fn the_cap_goes_to_where_throughput_allows_and_nothing_restarts() {
+    for seed in 0..20 {
+        let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY).noisy(0.02, seed);
+        plant.steps(180);
+        let (joules, rate) = plant.against_free();
+        // At 93 % of the throughput the cap is at 0.93^2.5 and energy per sample at 0.93^1.5 of what they were.
+        assert!((0.86..0.925).contains(&joules), "seed {seed}: {joules}");
+        assert!(rate > 0.91, "seed {seed}: {rate}");
+        assert!(plant.decisions.iter().all(|d| d.action == Action::SetPowerLimit && !d.restarts));
+        assert!(plant.bench.restarts.is_empty());
+    }
+}
+
+#[test]
+fn the_clock_is_sought_in_the_same_way() {
+    let mut plant = Plant::new(ControllerName::Frequency, HUNGRY).noisy(0.01, 3);
+    plant.steps(180);
+    let (joules, rate) = plant.against_free();
+    assert!(joules < 0.93 && rate > 0.915, "{joules} {rate}");
+    assert!(plant.decisions.iter().all(|d| d.action == Action::SetClocks && !d.restarts));
+    assert_eq!(plant.bench.workload.layout.power_limit_watts, None, "one knob is turned, not both");
+}
+
+#[test]
+fn the_hybrid_finds_the_better_layout_and_says_what_it_saved() {
+    for seed in 0..10 {
+        let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY).noisy(0.015, seed);
+        plant.steps(400);
+        let (joules, rate) = plant.against_free();
+        assert_eq!(plant.bench.workload.layout.mps_thread_percentage, Some(100), "seed {seed}");
+        assert_eq!(plant.bench.workload.layout.replicas, Some(6));
+        assert!(joules < 0.84 && rate > 0.91, "seed {seed}: {joules} {rate}");
+        assert!(plant.bench.restarts.len() <= 5);
+        let kept = plant.decisions.iter().filter(|d| d.validation == Validation::Kept);
+        assert!(kept.filter(|d| d.evidence["gain_ratio"] > 0.02).count() > 0);
+    }
+}
+
+#[test]
+fn a_trial_that_does_not_help_is_taken_back() {
+    // No other layout is better here.
+    let work = Work { all_threads: 0.8, nine: 0.8, ..HUNGRY };
+    let mut plant = Plant::new(ControllerName::Hybrid, work).noisy(0.01, 1);
+    plant.steps(600);
+    assert_eq!((plant.bench.workload.layout.replicas, plant.bench.workload.layout.mps_thread_percentage), (Some(6), Some(50)));
+    let back: Vec<_> = plant.decisions.iter().filter(|d| d.action == Action::Revert).collect();
+    assert!(!back.is_empty());
+    for revert in back {
+        assert_eq!(revert.validation, Validation::Failed, "{}", revert.reason);
+        assert!(revert.concerns.is_some() && revert.restarts);
+    }
+}
+
+#[test]
+fn a_phase_seen_before_is_recognised_and_its_setting_taken_at_once() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY).noisy(0.01, 5);
+    plant.steps(120);
+    let found = plant.bench.workload.layout.power_limit_watts.unwrap();
+    plant.work = LIGHT;
+    plant.steps(120);
+    assert!(plant.bench.workload.layout.power_limit_watts.unwrap() < 190.0);
+    plant.work = HUNGRY;
+    let before = plant.decisions.len();
+    plant.steps(8);
+    let again = plant.bench.workload.layout.power_limit_watts.unwrap();
+    assert!((again / found - 1.0).abs() < 0.06, "{again} W instead of {found} W");
+    assert!(plant.decisions[before].reason.contains("again"), "{}", plant.decisions[before].reason);
+    assert!(plant.decisions.len() - before <= 2, "it is known where to go");
+}
+
+#[test]
+fn one_odd_window_is_no_other_phase() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.steps(120);
+    let held = plant.decisions.len();
+    for _ in 0..5 {
+        plant.work = LIGHT;
+        plant.steps(1);
+        plant.work = HUNGRY;
+        plant.steps(10);
+    }
+    assert_eq!(plant.decisions.len(), held);
+}
+
+#[test]
+fn no_setting_is_below_the_floor_on_progress() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.bench.settings.samples_per_second_min = Some(98.0);
+    plant.steps(120);
+    assert!(plant.figures().1 > 97.0, "{:?}", plant.figures());
+    assert!(plant.bench.workload.layout.power_limit_watts.unwrap() < 390.0, "what is allowed is used");
+}
+
+#[test]
+fn a_hot_gpu_is_never_given_more() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.steps(120);
+    plant.work = Work { exponent: 1.4, ..HUNGRY };
+    for _ in 0..60 {
+        if let Some(decision) = plant.pending.take() {
+            plant.bench.apply(&decision);
+            plant.bench.restarts.clear();
+        }
+        let cap = plant.bench.workload.layout.power_limit_watts;
+        let mut window = plant.window();
+        window.max_temperature_celsius = Some(90.0);
+        let decision = plant.bench.decide(&window);
+        assert!(decision.action == Action::Maintain || decision.to.power_limit_watts < cap, "{}", decision.reason);
+        plant.pending = (decision.action != Action::Maintain).then_some(decision);
+    }
+}
+
+#[test]
+fn what_nobody_knows_is_not_guessed() {
+    let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY);
+    plant.bench.workload.gpu_power_limit_watts = None;
+    for _ in 0..20 {
+        let decision = plant.step();
+        assert_eq!(decision.action, Action::Maintain);
+    }
+    assert!(plant.step().reason.contains("power limit"), "it says what is missing");
+    let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY);
+    plant.bench.workload.backend = None;
+    plant.bench.workload.layout.mps_thread_percentage = Some(100);
+    plant.steps(300);
+    assert!(plant.decisions.iter().all(|d| d.to.replicas.unwrap() <= 6), "NCCL allows no more processes than there are");
+}
+
+#[test]
+fn a_refused_cap_is_not_asked_for_again_at_once() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    let asked = loop {
+        let decision = plant.step();
+        if decision.action != Action::Maintain {
+            break decision;
+        }
+    };
+    plant.pending = None;
+    plant.bench.report(&asked, Outcome::Refused, "the node agent is away");
+    let told = plant.step();
+    assert!(told.reason.contains("the node agent is away") && told.concerns.as_ref() == Some(&asked.id), "{}", told.reason);
+    for _ in 0..50 {
+        assert_eq!(plant.step().action, Action::Maintain);
+    }
+    plant.steps(20);
+    assert!(plant.decisions.len() > 1, "after an hour it tries again");
+}
+
+#[test]
+fn a_layout_from_outside_is_the_new_standard() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.steps(100);
+    let outside = Layout { power_limit_watts: Some(300.0), ..plant.bench.workload.layout.clone() };
+    plant.pending = None;
+    plant.bench.set_layout(outside);
+    plant.bench.workload.decision_id = None;
+    let told = plant.step();
+    assert!(told.reason.contains("outside"), "{}", told.reason);
+    let before = plant.decisions.len();
+    plant.steps(120);
+    let caps = plant.decisions[before..].iter().map(|d| d.to.power_limit_watts.unwrap());
+    assert!(
+        caps.clone().count() > 0 && caps.clone().all(|cap| cap <= 300.0),
+        "never above what the user set: {:?}",
+        caps.collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn its_state_goes_on_where_it_was_written() {
+    let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY).noisy(0.02, 9);
+    let mut resumed = Plant::new(ControllerName::Hybrid, HUNGRY).noisy(0.02, 9);
+    for _ in 0..500 {
+        let text = serde_json::to_string(&resumed.bench.state).unwrap();
+        resumed.bench.state = serde_json::from_str(&text).unwrap();
+        assert_eq!(plant.step(), resumed.step());
+    }
+    let text = serde_json::to_string(&plant.bench.state).unwrap();
+    assert!(text.len() < 12_000, "it is written with every window: {} bytes", text.len());
+}
+
+/// A state that an older release wrote has nothing of this.
+#[test]
+fn a_state_of_an_older_release_is_read() {
+    let old = r#"{"recent":{"generation":3,"windows":[],"warming_up":0},"proposals":[],"restarts":[],"savings":[]}"#;
+    let state: ControllerState = serde_json::from_str(old).unwrap();
+    assert_eq!(state.seek, None);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Windows,
+    Broken,
+    Restarted,
+    Other(u8),
+    Outcome(u8),
+    Pause(bool),
+    Mode(UpdateMode),
+    Outsider(u32, u32, Option<f64>),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        12 => Just(Event::Windows),
+        1 => Just(Event::Broken),
+        1 => Just(Event::Restarted),
+        3 => (0_u8..4).prop_map(Event::Other),
+        2 => (0_u8..8).prop_map(Event::Outcome),
+        1 => any::<bool>().prop_map(Event::Pause),
+        1 => prop::sample::select(vec![UpdateMode::Observe, UpdateMode::Recommend, UpdateMode::Enforce, UpdateMode::Enforce]).prop_map(Event::Mode),
+        1 => (1_u32..5, 25_u32..=100, prop::option::of(150.0..400.0)).prop_map(|(per_gpu, threads, cap)| Event::Outsider(per_gpu, threads, cap)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn never_does_what_it_must_not(
+        events in prop::collection::vec((event(), 1_usize..25), 1..40),
+        low in prop::option::of(150.0..300.0),
+        oversubscription in prop::sample::select(vec![100_u32, 150, 200]),
+        budget in 0_u32..7,
+        seed in any::<u64>(),
+        name in prop::sample::select(vec![ControllerName::PowerCap, ControllerName::Hybrid, ControllerName::Frequency]),
+    ) {
+        let mut plant = Plant::new(name, HUNGRY).noisy(0.03, seed);
+        plant.bench.workload.bounds.power_limit_watts_min = low;
+        plant.bench.workload.bounds.oversubscription_percentage_max = Some(oversubscription);
+        plant.bench.workload.bounds.restarts_per_day_max = Some(budget);
+        plant.bench.settings.hold_seconds = 600.0;
+        let mut outcome = 0;
+        for (event, times) in events {
+            for _ in 0..times {
+                let mut window = plant.window();
+                match event {
+                    Event::Windows => {}
+                    Event::Broken => window.progress_coverage_ratio = 0.2,
+                    Event::Restarted => window.restarted = true,
+                    Event::Other(kind) => plant.work = [HUNGRY, LIGHT, Work { exponent: 1.2, ..HUNGRY }, Work { free_rate: 3.0, ..LIGHT }][kind as usize],
+                    Event::Outcome(next) => outcome = next,
+                    Event::Pause(paused) => plant.bench.workload.paused = paused,
+                    Event::Mode(mode) => plant.bench.workload.mode = mode,
+                    Event::Outsider(per_gpu, threads, cap) => {
+                        let mut layout = crate::controller::testing::layout(3 * per_gpu, threads, 3);
+                        layout.power_limit_watts = cap;
+                        plant.bench.set_layout(layout);
+                        plant.bench.workload.decision_id = None;
+                    }
+                }
+                let decision = plant.bench.decide(&window);
+                prop_assert!(!decision.reason.is_empty());
+                prop_assert!(decision.evidence.values().all(|value| value.is_finite()));
+                if decision.action == Action::Maintain {
+                    prop_assert_eq!(&decision.from, &decision.to);
+                    prop_assert!(!decision.restarts);
+                    continue;
+                }
+                prop_assert!(decision.from != decision.to, "{}", decision.reason);
+                prop_assert!(!plant.bench.workload.paused && !window.restarted && window.progress_coverage_ratio > 0.9);
+                prop_assert_eq!(decision.generation, Some(plant.bench.workload.generation));
+                let moves = (decision.to.replicas, decision.to.mps_thread_percentage) != (decision.from.replicas, decision.from.mps_thread_percentage);
+                prop_assert_eq!(decision.restarts, moves);
+                prop_assert!(!moves || name == ControllerName::Hybrid);
+                if let Some(cap) = decision.to.power_limit_watts.filter(|cap| decision.from.power_limit_watts != Some(*cap)) {
+                    prop_assert!(cap <= 400.0 && cap >= low.unwrap_or(0.3 * 400.0) - 1e-9, "{} W", cap);
+                }
+                if moves {
+                    let (replicas, threads) = (decision.to.replicas.unwrap(), decision.to.mps_thread_percentage.unwrap());
+                    prop_assert!(576 % replicas == 0 || plant.decisions.iter().any(|d| d.from.replicas == Some(replicas)) || decision.action == Action::Revert, "{replicas}");
+                    prop_assert_eq!(decision.to.world_size, Some(replicas));
+                    prop_assert!(threads <= 100);
+                }
+                plant.decisions.push(decision.clone());
+                if plant.bench.workload.mode != UpdateMode::Enforce {
+                    plant.bench.report(&decision, Outcome::Recommended, "");
+                    continue;
+                }
+                let restarts = plant.bench.restarts.len();
+                match outcome {
+                    0..=4 => plant.bench.apply(&decision),
+                    5 => plant.bench.report(&decision, Outcome::Refused, "busy"),
+                    _ => {}
+                }
+                if !moves {
+                    plant.bench.restarts.truncate(restarts);
+                }
+                if let Some(now) = plant.bench.restarts.last() {
+                    let last_day = plant.bench.restarts.iter().filter(|time| now.seconds_since(**time) < 86_400.0).count() as u32;
+                    prop_assert!(last_day <= budget.min(5), "{} restarts within a day, allowed are {}", last_day, budget.min(5));
+                }
+            }
+        }
+    }
+}
