@@ -240,6 +240,15 @@ pub enum Topics {
         #[arg(long, value_name = "CLUSTER")]
         strimzi: Option<String>,
     },
+    /// Print the topics as they should be; asks no log.
+    Desired {
+        /// Print them as JSON.
+        #[arg(long, conflicts_with = "strimzi")]
+        json: bool,
+        /// Print them as KafkaTopic objects for Strimzi's topic operator, of this Kafka cluster.
+        #[arg(long, value_name = "CLUSTER")]
+        strimzi: Option<String>,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -120,6 +120,9 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         }
         Command::Tune(args) => commands::tune::run(args),
         Command::Partition(command) => commands::partition::run(&command),
+        Command::Topics(cli::Topics::Desired { json, strimzi }) => {
+            commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
+        }
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),

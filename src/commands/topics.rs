@@ -10,6 +10,8 @@ use crate::settings::TopicSettings;
 pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
     let existing = bus.topics(&names.prefix)?;
     match command {
+        // Handled without a log.
+        Topics::Desired { .. } => {}
         Topics::Apply { dry_run, repartition, json } => {
             let desired = topics::desired(&names.prefix, names.partitions, names.replication);
             let force = if *repartition { Repartition::Force } else { Repartition::Refuse };
@@ -47,6 +49,40 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
             if existing.is_empty() {
                 say!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
             }
+        }
+    }
+    Ok(())
+}
+
+/// The topics as they should be: a line each, as JSON, or as `KafkaTopic` objects of a Kafka cluster that Strimzi runs.
+pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyhow::Result<()> {
+    let topics = topics::desired(&names.prefix, names.partitions, names.replication);
+    if let Some(cluster) = strimzi {
+        for topic in &topics {
+            let object = serde_json::json!({
+                "apiVersion": "kafka.strimzi.io/v1beta2",
+                "kind": "KafkaTopic",
+                "metadata": {"name": &*topic.name, "labels": {"strimzi.io/cluster": cluster}},
+                "spec": {"partitions": topic.partitions, "replicas": topic.replication, "config": topic.settings},
+            });
+            say!("---\n{}", serde_json::to_string_pretty(&object)?);
+        }
+    } else if json {
+        let list: Vec<_> = topics
+            .iter()
+            .map(|topic| {
+                let name = topic.name.strip_prefix(&*names.prefix).unwrap_or(&topic.name);
+                // What depends on the number of copies is left to whoever has them.
+                let mut settings = topic.settings.clone();
+                settings.remove("min.insync.replicas");
+                serde_json::json!({"topic": name, "settings": settings})
+            })
+            .collect();
+        say!("{}", serde_json::to_string_pretty(&serde_json::json!({ "topics": list }))?);
+    } else {
+        for topic in &topics {
+            let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            say!("{}  partitions={} replication={} {}", topic.name, topic.partitions, topic.replication, settings.join(" "));
         }
     }
     Ok(())

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub use reference::markdown as reference_markdown;
 pub use unknown::resolve;
 
+/// Names the settings file, as `--config` does.
+const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
 /// Variables start with this; `__` separates levels: `EADT_PROCESSOR__WINDOW_SECONDS=30`.
 pub const ENV_PREFIX: &str = "EADT";
 
@@ -148,7 +150,7 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     // Tests of this project read EADT_TEST_… variables; they are no settings.
     let own: Variables = variables
         .iter()
-        .filter(|(name, _)| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_"))
+        .filter(|(name, _)| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && *name != CONFIG_FILE)
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect();
     builder = builder.add_source(

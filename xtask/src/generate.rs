@@ -10,7 +10,14 @@ use eadt_schemas::documents;
 use crate::process;
 
 /// Documents that the program prints: path and the arguments that print it.
-const PRINTED: [(&str, &[&str]); 2] = [("docs/configuration.md", &["config", "reference"]), ("docs/metrics.md", &["metrics"])];
+const PRINTED: [(&str, &[&str]); 5] = [
+    ("docs/configuration.md", &["config", "reference"]),
+    ("docs/metrics.md", &["metrics"]),
+    ("deploy/crds/energypolicies.yaml", &["policy", "crd"]),
+    // A chart cannot refer to a file outside of it.
+    ("deploy/helm/eadt/crds/energypolicies.yaml", &["policy", "crd"]),
+    ("deploy/helm/eadt/files/topics.json", &["topics", "desired", "--json"]),
+];
 
 /// A document with its content.
 type Document = (PathBuf, String);
