@@ -56,6 +56,19 @@ impl Packed {
         count * ENTRY
     }
 
+    /// The last value of this name. Asked for of every record, so it is one plain walk over the table.
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let table = &self.block[self.table..self.table + Self::table_bytes(self.count)];
+        let (mut at, mut found) = (self.values, None);
+        for (index, length) in Self::entries(table) {
+            if *self.names[index] == *name {
+                found = Some(at..at + length);
+            }
+            at += length;
+        }
+        found.map(|range| &self.block[range])
+    }
+
     fn ranges(&self) -> impl Iterator<Item = (&Arc<str>, std::ops::Range<usize>)> {
         let table = &self.block[self.table..self.table + Self::table_bytes(self.count)];
         Self::entries(table).scan(self.values, |at, (name, length)| {
@@ -83,8 +96,10 @@ impl Headers {
 
     /// The last value of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        // Not `last`: the value is made only of the one that is found.
-        self.iter().filter(|(known, _)| ***known == *name).map(|(_, value)| value).last()
+        match &self.0 {
+            Form::List(list) => list.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| &value[..]),
+            Form::Packed(packed) => packed.get(name),
+        }
     }
 
     pub fn len(&self) -> usize {

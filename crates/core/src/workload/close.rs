@@ -270,13 +270,15 @@ impl WorkloadState {
     fn take_unassigned_energy(&mut self, choice: &Choice) -> f64 {
         let mut sum = 0.0;
         let mut order = self.gpu_order.as_slice();
+        // Both are in the order of the devices.
+        let mut choices = choice.gpus.iter().map(|(i, _)| *i).peekable();
         while let Some(first) = order.first() {
             let device = &self.gpus[*first as usize].device;
             let n = order.iter().take_while(|i| self.gpus[**i as usize].device == *device).count();
             let (group, rest) = order.split_at(n);
             order = rest;
             let group = || group.iter().map(|i| *i as usize);
-            let chosen = choice.gpus.iter().map(|(i, _)| *i).find(|chosen| group().any(|i| i == *chosen));
+            let chosen = choices.next_if(|chosen| self.gpus[*chosen].device == *device);
             let primary = group().find(|i| self.gpus[*i].primary);
             let aside = |i: usize| self.gpus[i].set_aside_in(choice.stretches);
             let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
@@ -303,11 +305,13 @@ impl WorkloadState {
         let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };
         let mut left: Vec<usize> = self.rank_order.iter().map(|i| *i as usize).collect();
         left.sort_by_key(|i| ranks[*i].scope);
+        let mut is_chosen = vec![false; ranks.len()];
+        choice.ranks.iter().for_each(|i| is_chosen[*i] = true);
         for group in left.chunk_by(|a, b| same(*a, *b)) {
             if global && ranks[group[0]].scope == Scope::Rank {
                 continue;
             }
-            let chosen = group.iter().find(|i| choice.ranks.contains(i));
+            let chosen = group.iter().find(|i| is_chosen[**i]);
             let counted = chosen.or_else(|| group.iter().find(|i| aside(**i) != [0.0; COUNTERS]));
             if let Some(i) = counted {
                 let aside = aside(*i);

@@ -92,6 +92,8 @@ pub struct WorkloadState {
     gpu_order: Vec<u32>,
     rank_order: Vec<u32>,
     live: usize,
+    /// Sources that are silent and expected to speak.
+    missing: usize,
     /// The least time that a live rank has reached.
     reached: Option<EventTime>,
     /// Live sources that have not reached the end of the oldest open window.
@@ -140,6 +142,7 @@ impl WorkloadState {
             gpu_order: Vec::new(),
             rank_order: Vec::new(),
             live: 0,
+            missing: 0,
             reached: None,
             behind: 0,
             due: 0,
@@ -199,18 +202,20 @@ impl WorkloadState {
     /// Counts live sources and those behind the edge anew.
     fn recount(&mut self) {
         let edge = self.edge();
-        let (mut live, mut behind) = (0, 0);
-        for pulse in self.pulses().filter(|pulse| pulse.is_live()) {
-            live += 1;
-            behind += usize::from(edge.is_some_and(|edge| pulse.capped < edge));
+        let (mut live, mut behind, mut missing) = (0, 0, 0);
+        for pulse in self.pulses() {
+            missing += usize::from(pulse.is_missing());
+            live += usize::from(pulse.is_live());
+            behind += usize::from(pulse.is_live() && edge.is_some_and(|edge| pulse.capped < edge));
         }
-        (self.live, self.behind) = (live, behind);
+        (self.live, self.behind, self.missing) = (live, behind, missing);
         self.note_reached();
     }
 
     /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
-    /// [`FoldSettings::longest_silence`], one stretch stands for all between. `own`: the source's pulse so far.
-    fn open(&mut self, time: EventTime, own: Option<Pulse>, settings: &FoldSettings) -> Result<(), Refusal> {
+    /// [`FoldSettings::longest_silence`], one stretch stands for all between: a time
+    /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
+    fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
         // Windows of another alignment may have been closed.
         let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
@@ -225,7 +230,6 @@ impl WorkloadState {
         if time < first {
             (end, after) = (end.min(first), Some(first));
         } else if last <= time {
-            self.vouched(time, last, own, settings)?;
             (start, before, place) = (start.max(last), Some(last), self.head.cuts.len());
         } else {
             place = self.head.cuts.partition_point(|cut| *cut <= time);
@@ -266,21 +270,6 @@ impl WorkloadState {
         }
         self.recount();
         Ok(())
-    }
-
-    /// Where neither the log's stamps nor the order of files vouch for a time that leaps beyond what may be open, no other live
-    /// source may be left behind by it: once all are idle, one outlier would have closed everybody's windows.
-    fn vouched(&self, time: EventTime, last: EventTime, own: Option<Pulse>, settings: &FoldSettings) -> Result<(), Refusal> {
-        let ahead = (time.micros() - last.micros()) / self.head.windows.size;
-        if ahead < settings.max_open_windows || settings.max_future.is_some() || settings.idle_grace.is_none() {
-            return Ok(());
-        }
-        let behind = |pulse: &Pulse| pulse.is_live() && pulse.last < last;
-        if self.pulses().filter(|pulse| behind(pulse)).count() == usize::from(own.as_ref().is_some_and(behind)) {
-            return Ok(());
-        }
-        let detail = format!("{time} lies {ahead} windows ahead of the workload's open ones, and other live sources are there");
-        Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some("time"), detail })
     }
 
     /// Goes on with other windows: open time is cut anew, closed time stays as it is.
@@ -393,7 +382,7 @@ impl WorkloadState {
         }
     }
 
-    /// Keeps `live` and `behind` right after one source's pulse changed from `before` to `after`.
+    /// Keeps `live`, `behind` and `missing` right after one source's pulse changed from `before` to `after`.
     fn moved(&mut self, before: Option<Pulse>, after: Pulse, settings: &FoldSettings) {
         let edge = self.edge();
         let weigh = |pulse: &Pulse| {
@@ -404,10 +393,12 @@ impl WorkloadState {
             let (live, behind) = weigh(&before);
             self.live -= live;
             self.behind -= behind;
+            self.missing -= usize::from(before.is_missing());
         }
         let (live, behind) = weigh(&after);
         self.live += live;
         self.behind += behind;
+        self.missing += usize::from(after.is_missing());
         if let Some(due) = after.due(settings) {
             self.due = self.due.min(due);
         }
@@ -467,7 +458,7 @@ impl WorkloadState {
             return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, found.map(|i| self.gpus[i].pulse), settings) {
+        if !late && let Err(refusal) = self.open(event.time, settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -509,9 +500,14 @@ impl WorkloadState {
         if late { self.late(event.time) } else { Taken::Folded }
     }
 
+    fn knows(&self, device: &str) -> bool {
+        let name = |i: &u32| &*self.gpus[*i as usize].device;
+        let at = self.gpu_order.partition_point(|i| name(i) < device);
+        self.gpu_order.get(at).is_some_and(|i| name(i) == device)
+    }
+
     fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) {
-        let new_device = !self.gpus.iter().any(|gpu| *gpu.device == *event.device);
-        if new_device {
+        if !self.knows(&event.device) {
             // It replaces a device that fell silent.
             self.forget_missing(event.time);
         }
@@ -565,7 +561,7 @@ impl WorkloadState {
             return Taken::Refused(Refusal { reason: DeadLetterReason::StateLimit, field: Some("span"), detail });
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, found.map(|i| self.ranks[i].pulse), settings) {
+        if !late && let Err(refusal) = self.open(event.time, settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -614,6 +610,7 @@ impl WorkloadState {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
         self.mark_phase(event, settings);
+        let pulse = self.ranks[i].pulse;
         let mut count = Count::of(event);
         let rank = &mut self.ranks[i];
         for (c, memory) in rank.counters.iter().enumerate() {
@@ -628,7 +625,7 @@ impl WorkloadState {
         }
         rank.pulse.capped = rank.pulse.capped.max(rank.known_until(event, place, settings));
         let after = rank.pulse;
-        self.moved(Some(before.pulse), after, settings);
+        self.moved(Some(pulse), after, settings);
         self.mark_span(i, event, settings);
         self.note_reached();
         let rank = &self.ranks[i];
@@ -732,7 +729,10 @@ impl WorkloadState {
 
     /// Silent devices and ranks are not expected back after the job was laid out anew.
     pub fn forget_missing(&mut self, time: EventTime) {
-        self.pulses_mut().for_each(|pulse| pulse.give_up(time));
+        if self.missing > 0 {
+            self.pulses_mut().for_each(|pulse| pulse.give_up(time));
+            self.missing = 0;
+        }
     }
 
     /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.

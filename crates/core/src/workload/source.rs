@@ -103,6 +103,11 @@ impl Pulse {
         self.life == Life::Live
     }
 
+    /// Silent, and expected to speak.
+    pub fn is_missing(&self) -> bool {
+        self.life == Life::Idle && !self.gone
+    }
+
     /// Whether it was silent, and expected to speak, at the end of a window that it said nothing in. Whether it has come back
     /// since makes no difference, or the figures would depend on whose event of one instant comes first.
     pub fn misses(&self, end: EventTime) -> bool {
@@ -113,7 +118,7 @@ impl Pulse {
 
     /// Nobody expects it back from this time on, where it is silent.
     pub fn give_up(&mut self, time: EventTime) {
-        if self.life == Life::Idle && !self.gone {
+        if self.is_missing() {
             (self.gone, self.gone_at) = (true, Some(time));
         }
     }

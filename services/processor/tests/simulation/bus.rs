@@ -1,0 +1,426 @@
+//! A log in memory that reveals its records bit by bit, and crashes, retries and rebalances whoever works with it, all from one
+//! seed. It has no threads and no clock, so a seed always tells the same story.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use eadt_bus::{
+    Bus, BusError, Headers, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record, Remedy,
+    Result, Start, Step, TopicPartition, TopicSpec, Watermarks, partition_for_key,
+};
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::Shutdown;
+
+pub const PARTITIONS: i32 = 2;
+
+/// Chance from a seed. Its own few lines, because a seed that failed must fail again with every later release of a library.
+#[derive(Debug, Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03)
+    }
+
+    /// `SplitMix64`.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What the log does wrong at a crash in the middle of a step, to see that it would be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    OutputsWithoutPositions,
+    PositionsWithoutOutputs,
+    StateWithoutTheRest,
+    AllButTheState,
+}
+
+/// A record that will be in the log, in the order of stamps.
+#[derive(Debug, Clone)]
+pub struct Coming {
+    pub topic: Topic,
+    pub partition: i32,
+    pub stamp: EventTime,
+    pub record: Outgoing,
+}
+
+#[derive(Debug)]
+struct World {
+    chance: Chance,
+    coming: Vec<Coming>,
+    revealed: usize,
+    /// `None`: burnt by a step.
+    log: BTreeMap<TopicPartition, Vec<Option<Record>>>,
+    committed: BTreeMap<TopicPartition, i64>,
+    epoch: u64,
+    /// Faults left: a story ends.
+    faults: usize,
+    /// Crashes so far.
+    crashes: usize,
+    shutdown: Shutdown,
+    flaw: Option<Flaw>,
+}
+
+impl World {
+    fn reveal(&mut self, count: usize) {
+        let until = (self.revealed + count).min(self.coming.len());
+        for i in self.revealed..until {
+            let Coming { topic, partition, stamp, record } = self.coming[i].clone();
+            self.append(TopicPartition::new(format!("eadt.{topic}"), partition), stamp, record);
+        }
+        self.revealed = until;
+    }
+
+    fn append(&mut self, at: TopicPartition, stamp: EventTime, record: Outgoing) {
+        let log = self.log.entry(at.clone()).or_default();
+        let offset = log.len() as i64;
+        let headers = Headers::from(record.headers);
+        log.push(Some(Record { at, offset, stamp, key: record.key, value: record.value, headers }));
+    }
+
+    /// Takes one of the faults that are left, now and then.
+    fn strikes(&mut self, one_in: usize) -> bool {
+        let strikes = self.faults > 0 && self.chance.one_in(one_in);
+        self.faults -= usize::from(strikes);
+        strikes
+    }
+
+    /// The process is gone in the middle of a call.
+    fn crash(&mut self, what: &str) -> BusError {
+        self.crashes += 1;
+        BusError::new(Remedy::Stop, what, "crashed on purpose")
+    }
+
+    fn apply(&mut self, outputs: impl IntoIterator<Item = Outgoing>, positions: Vec<(TopicPartition, i64)>) {
+        let stamp = self.coming.get(self.revealed.saturating_sub(1)).map_or_else(EventTime::default, |last| last.stamp);
+        let mut touched = BTreeSet::new();
+        for record in outputs {
+            let key = record.key.clone().unwrap_or_default();
+            let partition = record.partition.unwrap_or_else(|| partition_for_key(&key, PARTITIONS));
+            let at = TopicPartition::new(record.topic.clone(), partition);
+            touched.insert(at.clone());
+            self.append(at, stamp, record);
+        }
+        // As in Kafka, the end of a step takes an offset.
+        for at in touched {
+            self.log.entry(at).or_default().push(None);
+        }
+        self.committed.extend(positions);
+    }
+
+    fn high(&self, at: &TopicPartition) -> i64 {
+        self.log.get(at).map_or(0, |log| log.len() as i64)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct SimBus(Arc<Mutex<World>>);
+
+impl SimBus {
+    pub fn new(chance: Chance, coming: Vec<Coming>, faults: usize, flaw: Option<Flaw>) -> Self {
+        let world = World {
+            chance,
+            coming,
+            revealed: 0,
+            log: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            epoch: 0,
+            faults,
+            crashes: 0,
+            shutdown: Shutdown::new(),
+            flaw,
+        };
+        Self(Arc::new(Mutex::new(world)))
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A new process: what stops it once everything is folded.
+    pub fn process(&self) -> Shutdown {
+        let mut world = self.world();
+        world.shutdown = Shutdown::new();
+        world.shutdown.clone()
+    }
+
+    /// Whether every record was revealed and folded for good.
+    pub fn is_done(&self, group_inputs: &[TopicPartition]) -> bool {
+        let world = self.world();
+        let folded = |at: &TopicPartition| world.committed.get(at).copied().unwrap_or(0) >= world.high(at);
+        world.revealed == world.coming.len() && group_inputs.iter().all(folded)
+    }
+
+    pub fn crashes(&self) -> usize {
+        self.world().crashes
+    }
+
+    /// The records of a topic, partition by partition, as they stand.
+    pub fn records(&self, topic: Topic) -> Vec<Record> {
+        let world = self.world();
+        let at = |partition| TopicPartition::new(format!("eadt.{topic}"), partition);
+        (0..PARTITIONS).filter_map(|p| world.log.get(&at(p))).flatten().flatten().cloned().collect()
+    }
+}
+
+impl Bus for SimBus {
+    fn topics(&self, _: &str) -> Result<Vec<TopicSpec>> {
+        Ok(Vec::new())
+    }
+    fn create_topic(&self, _: &TopicSpec) -> Result<()> {
+        Ok(())
+    }
+    fn alter_topic(&self, _: &str, _: &BTreeMap<String, String>) -> Result<()> {
+        Ok(())
+    }
+    fn add_partitions(&self, _: &str, _: i32) -> Result<()> {
+        Ok(())
+    }
+    fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+        let mut world = self.world();
+        if world.strikes(200) {
+            return Err(world.crash("asking for watermarks"));
+        }
+        Ok(Watermarks { low: 0, high: world.high(at) })
+    }
+    fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
+        Ok(Box::new(Silent))
+    }
+    fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
+        let cursors = from.iter().map(|(at, _)| (at.clone(), Cursor { next: Some(0), ..Cursor::default() })).collect();
+        Ok(Box::new(SimReader { bus: self.clone(), cursors }))
+    }
+    fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+        let mut world = self.world();
+        world.epoch += 1;
+        let epoch = world.epoch;
+        drop(world);
+        Ok(Box::new(SimMember {
+            bus: self.clone(),
+            epoch,
+            topics: options.topics,
+            away: (0..PARTITIONS).collect(),
+            cursors: BTreeMap::new(),
+        }))
+    }
+    fn committed(&self, _: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        let world = self.world();
+        Ok(of.iter().map(|at| world.committed.get(at).copied()).collect())
+    }
+}
+
+/// The heartbeats' producer: nothing is quiet, because no clock goes on.
+#[derive(Debug)]
+struct Silent;
+
+impl Producer for Silent {
+    fn send(&mut self, record: Outgoing) -> Result<()> {
+        Err(BusError::new(Remedy::Stop, "sending", format!("nothing should be sent to {}", record.topic)))
+    }
+    fn counts(&self) -> ProducerCounts {
+        ProducerCounts::default()
+    }
+    fn flush(&mut self, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Cursor {
+    next: Option<i64>,
+    told_end: bool,
+    paused: bool,
+}
+
+impl Cursor {
+    /// Some of what is there; true when anything was said.
+    fn take(&mut self, world: &mut World, at: &TopicPartition, max: usize, into: &mut Vec<Polled>) -> bool {
+        let (Some(mut next), false) = (self.next, self.paused) else { return false };
+        let before = into.len();
+        let log = world.log.get(at).map_or(&[][..], Vec::as_slice);
+        while (next as usize) < log.len() && into.len() - before < max {
+            into.extend(log[next as usize].clone().map(Polled::Record));
+            next += 1;
+            self.told_end = false;
+        }
+        if next as usize == log.len() && !self.told_end {
+            self.told_end = true;
+            into.push(Polled::End { at: at.clone(), position: next });
+        }
+        self.next = Some(next);
+        into.len() > before
+    }
+}
+
+#[derive(Debug)]
+struct SimReader {
+    bus: SimBus,
+    cursors: BTreeMap<TopicPartition, Cursor>,
+}
+
+impl Reader for SimReader {
+    fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+        let mut world = self.bus.world();
+        if world.strikes(100) {
+            return Err(world.crash("reading state"));
+        }
+        for (at, cursor) in &mut self.cursors {
+            cursor.take(&mut world, at, max, into);
+        }
+        Ok(())
+    }
+    fn pause(&mut self, _: &[TopicPartition]) -> Result<()> {
+        Ok(())
+    }
+    fn resume(&mut self, _: &[TopicPartition]) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct SimMember {
+    bus: SimBus,
+    epoch: u64,
+    topics: Vec<Arc<str>>,
+    /// Partitions that somebody else has.
+    away: BTreeSet<i32>,
+    cursors: BTreeMap<TopicPartition, Cursor>,
+}
+
+impl SimMember {
+    fn of_partition(&self, partition: i32) -> Vec<TopicPartition> {
+        self.topics.iter().map(|topic| TopicPartition::new(topic.clone(), partition)).collect()
+    }
+
+    fn set_paused(&mut self, at: &[TopicPartition], paused: bool) {
+        for at in at {
+            if let Some(cursor) = self.cursors.get_mut(at) {
+                cursor.paused = paused;
+            }
+        }
+    }
+}
+
+impl Reader for SimMember {
+    fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
+        let mut world = self.bus.world();
+        if world.epoch != self.epoch {
+            return Err(BusError::new(Remedy::Stop, "polling", "fenced"));
+        }
+        if let Some(partition) = self.away.first().copied().filter(|_| world.chance.one_in(2)) {
+            self.away.remove(&partition);
+            let all = self.of_partition(partition);
+            self.cursors.extend(all.iter().map(|at| (at.clone(), Cursor::default())));
+            into.push(Polled::Assigned(all));
+            return Ok(());
+        }
+        if world.strikes(60) {
+            return Err(world.crash("polling"));
+        }
+        if world.strikes(60) {
+            let partition = world.chance.below(PARTITIONS as usize) as i32;
+            if self.away.insert(partition) {
+                let all = self.of_partition(partition);
+                self.cursors.retain(|at, _| at.partition != partition);
+                let lost = world.chance.one_in(4);
+                into.push(if lost { Polled::Lost(all) } else { Polled::Revoked(all) });
+                return Ok(());
+            }
+        }
+        if world.chance.one_in(2) {
+            let count = world.chance.below(40);
+            world.reveal(count);
+        }
+        let mut said = false;
+        for (at, cursor) in &mut self.cursors {
+            // An input that has been at its end is told about what came since before any other goes on; one that is known to have
+            // more may keep the rest waiting.
+            if cursor.told_end || !world.chance.one_in(4) {
+                let max = 1 + world.chance.below(30);
+                said |= cursor.take(&mut world, at, max, into);
+            }
+        }
+        let at_end = |(at, cursor): (&TopicPartition, &Cursor)| cursor.told_end && cursor.next == Some(world.high(at));
+        if !said && self.away.is_empty() && self.cursors.iter().all(at_end) {
+            if world.revealed == world.coming.len() {
+                world.shutdown.cancel();
+            } else {
+                world.reveal(1);
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.set_paused(at, true);
+        Ok(())
+    }
+
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.set_paused(at, false);
+        Ok(())
+    }
+}
+
+impl Member for SimMember {
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
+        let mut world = self.bus.world();
+        if world.strikes(300) {
+            return Err(world.crash("starting"));
+        }
+        self.cursors.insert(at.clone(), Cursor { next: Some(offset), ..Cursor::default() });
+        Ok(())
+    }
+
+    fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+        let mut world = self.bus.world();
+        if world.strikes(100) {
+            return Err(world.crash("fetching positions"));
+        }
+        Ok(of.iter().map(|at| world.committed.get(at).copied()).collect())
+    }
+
+    fn commit(&mut self, step: Step) -> Result<()> {
+        let mut world = self.bus.world();
+        if world.epoch != self.epoch {
+            return Err(BusError::new(Remedy::Stop, "committing", "fenced"));
+        }
+        if world.strikes(60) {
+            return Err(BusError::new(Remedy::Retry, "committing", "not now, on purpose"));
+        }
+        if world.strikes(8) {
+            let error = world.crash("committing");
+            let is_state = |record: &Outgoing| record.topic.ends_with(&*Topic::ProcessorState.to_string());
+            let (state, others): (Vec<_>, Vec<_>) = step.outputs.into_iter().partition(is_state);
+            let took_place = world.chance.one_in(2);
+            match world.flaw {
+                Some(Flaw::OutputsWithoutPositions) => world.apply(others, Vec::new()),
+                Some(Flaw::PositionsWithoutOutputs) => world.apply(state, step.positions),
+                Some(Flaw::StateWithoutTheRest) => world.apply(state, Vec::new()),
+                Some(Flaw::AllButTheState) => world.apply(others, step.positions),
+                // Before it took place, or after.
+                None if !took_place => {}
+                None => world.apply(others.into_iter().chain(state), step.positions),
+            }
+            return Err(error);
+        }
+        world.apply(step.outputs, step.positions);
+        Ok(())
+    }
+}
