@@ -310,7 +310,7 @@ fn scaled(seen: &Seen, layout: &Layout) -> Result<u32, ClusterError> {
         return Ok(now);
     }
     let ranks = seen.ranks_per_pod.max(1);
-    if processes % ranks != 0 {
+    if !processes.is_multiple_of(ranks) {
         return refuse(format!("{processes} processes do not make whole pods of {ranks} processes each"));
     }
     let fixed = seen.pods - now.min(seen.pods);

@@ -202,7 +202,7 @@ fn selector(seen: &Seen) -> Option<String> {
     }
 }
 
-/// A pod of this workload: its own, or of something between (a Deployment's ReplicaSet).
+/// A pod of this workload: its own, or of something between (a Deployment's `ReplicaSet`).
 fn owned(pod: &Value, seen: &Seen) -> bool {
     let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let mut controllers = owners.filter(|owner| owner["controller"] == true);

@@ -140,15 +140,12 @@ impl Candidate {
             Move::Wait { holder } => return Ok(Err(holder)),
             Move::Take(new) => new,
         };
-        let written = match present {
-            Some(mut lease) => {
-                lease.spec = Some(new);
-                self.api.replace(&self.name, &PostParams::default(), &lease).await
-            }
-            None => {
-                let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
-                self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(new) }).await
-            }
+        let written = if let Some(mut lease) = present {
+            lease.spec = Some(new);
+            self.api.replace(&self.name, &PostParams::default(), &lease).await
+        } else {
+            let metadata = ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() };
+            self.api.create(&PostParams::default(), &Lease { metadata, spec: Some(new) }).await
         };
         match written {
             Ok(lease) => {

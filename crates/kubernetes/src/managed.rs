@@ -14,25 +14,9 @@ pub struct Since {
     state: Option<Workload>,
 }
 
-/// What the nodes of a workload say.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Hardware {
-    pub gpu_model: Option<String>,
-    /// Default thread percentage of the nodes' MPS daemons.
-    pub mps_default_thread_percentage: Option<u32>,
-}
-
 /// The state of a workload at `now`. The object counts as ready from the moment at which it was first seen so, unless its mark
 /// says when.
-pub fn managed(
-    seen: &Seen,
-    terms: &Terms,
-    paused: bool,
-    hardware: &Hardware,
-    origin: Origin,
-    since: &mut Since,
-    now: EventTime,
-) -> Managed {
+pub fn managed(seen: &Seen, terms: &Terms, paused: bool, origin: Origin, since: &mut Since, now: EventTime) -> Managed {
     let mark = seen.mark.clone().unwrap_or_default();
     let generation = seen.layout_generation();
     let current = mark.applied.as_ref().filter(|applied| applied.generation == generation);
@@ -57,7 +41,7 @@ pub fn managed(
         controller_settings: terms.controller_settings.clone(),
         bounds: terms.bounds_for(&seen.layout),
         gpus: seen.gpus,
-        gpu_model: hardware.gpu_model.clone(),
+        gpu_model: None,
         gpu_power_limit_watts: None,
         backend: terms.backend.clone(),
         global_batch_size: terms.global_batch_size,
@@ -80,7 +64,8 @@ pub fn managed(
     Managed {
         state,
         applied: mark.applied,
-        mps_default_thread_percentage: hardware.mps_default_thread_percentage,
+        // Not known here: a node's default is its agent's.
+        mps_default_thread_percentage: None,
         restarts: mark.restarts,
     }
 }
@@ -111,7 +96,7 @@ mod tests {
     }
 
     fn look(object: &Value, since: &mut Since, seconds: f64) -> Managed {
-        managed(&seen(object), &terms(), false, &Hardware::default(), Origin::Measured, since, at(seconds))
+        managed(&seen(object), &terms(), false, Origin::Measured, since, at(seconds))
     }
 
     #[test]

@@ -9,7 +9,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 
 use crate::kinds::Kind;
-use crate::managed::{Hardware, Since, managed};
+use crate::managed::{Since, managed};
 use crate::object::Seen;
 use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::{Problem, Reason, Target, check, paused, short_form};
@@ -68,7 +68,6 @@ pub struct State {
     namespaces: BTreeMap<String, String>,
     /// Objects by the object that manages them, as `namespace/Kind/name`.
     children: BTreeMap<String, BTreeSet<Key>>,
-    hardware: BTreeMap<String, Hardware>,
     /// Policies were listed; before that nobody's fields are given back.
     rules_known: bool,
     /// Objects that must be looked at: something may be due.
@@ -201,13 +200,6 @@ impl State {
         }
     }
 
-    /// What the nodes of a workload's pods say.
-    pub fn hardware(&mut self, key: &Key, hardware: Hardware, now: EventTime) {
-        if self.hardware.insert(key.namespace.clone() + "/" + &key.name, hardware.clone()).as_ref() != Some(&hardware) {
-            self.judge(key, None, now);
-        }
-    }
-
     /// The policies for an object.
     pub fn rules_for(&self, key: &Key) -> Vec<&Rule> {
         self.targets.get(key).into_iter().flatten().filter_map(|name| self.rules.get(name)).collect()
@@ -287,8 +279,7 @@ impl State {
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
-        let hardware = self.hardware.get(&seen.workload()).cloned().unwrap_or_default();
-        let managed = managed(&seen, &terms, paused, &hardware, self.origin, &mut since, now);
+        let managed = managed(&seen, &terms, paused, self.origin, &mut since, now);
         let labelled = seen.labels.contains_key(OBSERVE);
         let known = |entry: &Entry| (!entry.orphaned || labelled).then(|| entry.managed.clone());
         let entry = Entry { seen, terms, paused, orphaned, managed, since };

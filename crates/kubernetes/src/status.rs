@@ -32,7 +32,7 @@ const RETRY: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 3;
 const CALL: Duration = Duration::from_secs(10);
 /// How often all statuses are looked at.
-const ROUND: Duration = Duration::from_secs(60);
+const ROUND: Duration = Duration::from_mins(1);
 
 /// What is to be told.
 #[derive(Debug, Default)]
@@ -174,9 +174,8 @@ fn note(actuation: &Actuation) -> String {
             None => "all processes are ready".into(),
         },
         Outcome::Refused => format!("nothing was changed: {}", actuation.reason),
-        Outcome::Recommended => actuation.reason.clone(),
         Outcome::RolledBack => format!("rolled back to {}: {}", report::words(&actuation.layout), actuation.reason),
-        Outcome::Failed => actuation.reason.clone(),
+        Outcome::Recommended | Outcome::Failed => actuation.reason.clone(),
     };
     let tail = format!(" (decision {})", actuation.decision_id);
     let room = MAX_NOTE.saturating_sub(tail.len());
@@ -237,7 +236,7 @@ fn references(shared: &Shared, workload: &str) -> Vec<ObjectReference> {
 
 async fn publish(shared: &Shared, said: &Said, regarding: ObjectReference) {
     let namespace = regarding.namespace.clone().unwrap_or_default();
-    let event = event(said, regarding, shared.settings.identity());
+    let event = event(said, regarding, &shared.settings.identity());
     let api: Api<Event> = Api::namespaced(shared.server.client.clone(), &namespace);
     for attempt in 1..=ATTEMPTS {
         match api.create(&PostParams::default(), &event).await {
@@ -252,7 +251,7 @@ async fn publish(shared: &Shared, said: &Said, regarding: ObjectReference) {
     }
 }
 
-fn event(said: &Said, regarding: ObjectReference, identity: String) -> Event {
+fn event(said: &Said, regarding: ObjectReference, identity: &str) -> Event {
     // The same thing has the same name, so that it is said once also across restarts.
     let kind = regarding.kind.as_deref().unwrap_or_default();
     let id = fnv(&format!("{}/{}/{kind}", said.decision, reason(said.outcome)));

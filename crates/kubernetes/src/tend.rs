@@ -172,11 +172,11 @@ async fn restore(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Clus
     let Some(kind) = key.kind() else { return Ok(false) };
     let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(false) };
     let seen = read(kind, &object)?;
-    let still = shared.with_state(|state, now| {
-        state.saw(seen.clone(), now);
-        state.entry(key).is_some_and(Entry::restoring)
-    });
-    if !still {
+    // Only what is new is told: being told is what wakes this task.
+    if seen.resource_version != entry.seen.resource_version {
+        shared.with_state(|state, now| state.saw(seen.clone(), now));
+    }
+    if !shared.with_state_quietly(|state| state.entry(key).is_some_and(Entry::restoring)) {
         return Ok(false);
     }
     if seen.mark.as_ref().is_some_and(|mark| mark.resume) {

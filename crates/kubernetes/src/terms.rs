@@ -3,6 +3,7 @@
 use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 
 /// The knobs that may be turned.
+#[allow(clippy::struct_excessive_bools, reason = "each is a knob of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Knobs {
     pub mps_thread_percentage: bool,

@@ -26,7 +26,7 @@ use crate::state::{Key, RuleKey};
 /// Objects of one page of a list; a page is held in memory as a whole.
 const PAGE: u32 = 100;
 /// How often is asked whether a kind that was not served is served now.
-const ABSENT: Duration = Duration::from_secs(120);
+const ABSENT: Duration = Duration::from_mins(2);
 
 /// What is watched, as a part of being ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
