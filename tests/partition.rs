@@ -64,7 +64,21 @@ fn from_tables_to_a_choice() {
     let page = path("page.html");
     let evaluated = run(
         dir.path(),
-        &["evaluate", "--solo", &solo, "--co-runs", &runs, "--training", "0.5", "--repeats", "1", "--trees", "10", "--html", &page],
+        &[
+            "evaluate",
+            "--solo",
+            &solo,
+            "--co-runs",
+            &runs,
+            "--training",
+            "0.5",
+            "--repeats",
+            "1",
+            "--trees",
+            "10",
+            "--html",
+            &page,
+        ],
     );
     assert_eq!((&evaluated["origin"], evaluated["workloads"].as_array().unwrap().len()), (&"measured".into(), 16));
     let page = std::fs::read_to_string(page).unwrap();

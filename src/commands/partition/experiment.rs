@@ -12,15 +12,19 @@ fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> an
     Ok(Trial { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
 }
 
-fn pairs(suite: &[SharedWorkload], seed: u64, partitions: Vec<Vec<u32>>, clocks: Vec<Option<f64>>) -> anyhow::Result<Trial> {
-    trial(suite, seed, |lab| Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: partitions.clone(), clocks: clocks.clone() })
+fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &[Option<f64>]) -> anyhow::Result<Trial> {
+    trial(suite, seed, |lab| Plan {
+        groups: lab.pairs(PAPER_MEMORY_GIB),
+        partitions: partitions.to_vec(),
+        clocks: clocks.to_vec(),
+    })
 }
 
 /// `tell` is called before each part with what it does.
 pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<Findings> {
     let mut findings = Findings::default();
     let suite = paper_suite();
-    let trial_of_pairs = pairs(&suite, settings.seed, tenths(), vec![None])?;
+    let trial_of_pairs = pairs(&suite, settings.seed, &tenths(), &[None])?;
     tell("pairs at nine partitions");
     by_group("pairs", &trial_of_pairs, settings, &mut findings)?;
     tell("each workload unseen");
@@ -30,7 +34,7 @@ pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -
         return Ok(findings);
     }
     tell("random workloads, each unseen");
-    let stress = pairs(&stress_suite(16, settings.seed), settings.seed, tenths(), vec![None])?;
+    let stress = pairs(&stress_suite(16, settings.seed), settings.seed, &tenths(), &[None])?;
     by_unseen_workload("stress: random workloads, unseen", &stress, settings, &mut findings)?;
 
     let half = EvaluateSettings { training_ratios: vec![0.5], repeats: settings.repeats.min(2), ..settings.clone() };
@@ -40,11 +44,11 @@ pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -
     let floor = EvaluateSettings { choice: ChoiceSettings::default(), ..half.clone() };
     by_group("progress, nobody below half", &trial_of_pairs, &floor, &mut findings)?;
     tell("steps of 5 %");
-    let fives = (1..20).map(|part| vec![part * 5, 100 - part * 5]).collect();
-    by_group("steps of 5 %", &pairs(&suite, settings.seed, fives, vec![None])?, &half, &mut findings)?;
+    let fives: Vec<Vec<u32>> = (1..20).map(|part| vec![part * 5, 100 - part * 5]).collect();
+    by_group("steps of 5 %", &pairs(&suite, settings.seed, &fives, &[None])?, &half, &mut findings)?;
     tell("partition and clock");
-    let clocks = [1380.0, 1155.0, 1005.0, 855.0, 705.0].map(Some).to_vec();
-    let clocked = pairs(&suite, settings.seed, tenths(), clocks)?;
+    let clocks = [1380.0, 1155.0, 1005.0, 855.0, 705.0].map(Some);
+    let clocked = pairs(&suite, settings.seed, &tenths(), &clocks)?;
     by_group("partition and clock", &clocked, &half, &mut findings)?;
     let held = EvaluateSettings { choice: ChoiceSettings::default(), ..half };
     by_group("partition and clock, progress, nobody below half", &clocked, &held, &mut findings)?;

@@ -211,7 +211,7 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
             candidates.len()
         ),
         Verdict::EqualIsBest => {
-            say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0)
+            say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0);
         }
         Verdict::Infeasible => say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share"),
     }
