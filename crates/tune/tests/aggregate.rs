@@ -1,5 +1,6 @@
 //! Profiling series into operating points.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ fn series(start: u32, seconds: u32) -> String {
     for row in 0..(seconds + 4) * 10 {
         let busy = (20..(seconds + 2) * 10).contains(&row);
         let (watts, util) = if busy { (300, 90) } else { (60, 0) };
-        text.push_str(&format!("{:.1},{watts},{util}\n", f64::from(1_000_000 + start) + f64::from(row) / 10.0));
+        let seconds = f64::from(1_000_000 + start) + f64::from(row) / 10.0;
+        writeln!(text, "{seconds:.1},{watts},{util}").unwrap();
     }
     text
 }
