@@ -218,7 +218,8 @@ fn windows(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
         group: format!("{prefix}processor"),
         instance: format!("{prefix}processor-0"),
         window_seconds: WINDOW as f64,
-        // The broker stamps with its own clock, which is years ahead of these events.
+        // The log is filled within seconds of its own time, and stamped years after these events.
+        join_grace_seconds: 0.0,
         max_future_seconds: Limit(None),
         ..eadt_processor::Settings::default()
     };
