@@ -565,10 +565,10 @@ impl View<'_> {
         let common_floor = seek.floor(reference, settings);
         let floor = seek.floor(reference_here, settings);
         let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
-        let best = curve.best(floor);
-        let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
-        // Where the knob cannot be turned, it is where it is best.
+        // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();
+        let best = if stuck { curve.best_measured(floor) } else { curve.best(floor) };
+        let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
         let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - stand.setting).abs() < 0.5;
         if !settled {
             if here < need {

@@ -1,0 +1,595 @@
+//! One job, one seed, one contender, from the first window to the last.
+
+use std::fmt;
+use std::str::FromStr;
+
+use eadt_cluster::{Change, RollBack};
+use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
+use eadt_simulator::{Cluster, Glide, Scenario, ScenarioError, WorkloadScenario};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::{oracle, random_days};
+
+/// Who takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Contender {
+    /// The layout at the start, never touched.
+    Fixed,
+    /// In each phase at once the best layout and cap, without any restart.
+    Oracle,
+    Controller(ControllerName),
+}
+
+impl fmt::Display for Contender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Fixed => "fixed",
+            Self::Oracle => "oracle",
+            Self::Controller(name) => name.as_str(),
+        })
+    }
+}
+
+impl FromStr for Contender {
+    type Err = ContestError;
+
+    fn from_str(name: &str) -> Result<Self, ContestError> {
+        match name {
+            "fixed" => Ok(Self::Fixed),
+            "oracle" => Ok(Self::Oracle),
+            _ => {
+                let known = name.parse::<ControllerName>().map(Self::Controller);
+                known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed and oracle")))
+            }
+        }
+    }
+}
+
+impl Serialize for Contender {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// What is simulated.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Subject {
+    /// One scenario; seeds change its noise.
+    Scenario { name: String, scenario: Box<Scenario> },
+    /// [`random_days`]; seeds change the work, too.
+    RandomDays,
+}
+
+impl Subject {
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Scenario { name, .. } => name,
+            Self::RandomDays => "random-days",
+        }
+    }
+
+    fn scenario(&self, seed: u64, days: f64) -> Scenario {
+        match self {
+            Self::RandomDays => random_days(seed, days),
+            Self::Scenario { scenario, .. } => {
+                let mut scenario = (**scenario).clone();
+                scenario.noise.seed = scenario.noise.seed.wrapping_add(seed);
+                scenario
+            }
+        }
+    }
+}
+
+/// Whether processes may together hold more than 100 % of a GPU's threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Oversubscription {
+    /// As the scenario's bounds say.
+    Allowed,
+    /// At most 100 %, whatever the bounds say.
+    Clamped,
+}
+
+impl fmt::Display for Oversubscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Allowed => "allowed",
+            Self::Clamped => "clamped",
+        })
+    }
+}
+
+/// A contest that cannot be held.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct ContestError {
+    detail: String,
+}
+
+impl ContestError {
+    fn new(detail: impl Into<String>) -> Self {
+        Self { detail: detail.into() }
+    }
+}
+
+impl From<ScenarioError> for ContestError {
+    fn from(error: ScenarioError) -> Self {
+        Self::new(error.to_string())
+    }
+}
+
+/// Who meets whom, and for how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Contest {
+    pub subjects: Vec<Subject>,
+    pub contenders: Vec<Contender>,
+    pub oversubscription: Vec<Oversubscription>,
+    pub days: f64,
+    /// Seeds 0 up to this.
+    pub seeds: u64,
+    /// Of workloads that declare none.
+    pub settings: ControllerSettings,
+    /// From a decision to its effect, in seconds.
+    pub delay_seconds: f64,
+}
+
+/// What became of one workload under one contender with one seed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Run {
+    pub scenario: String,
+    pub workload: String,
+    pub oversubscription: Oversubscription,
+    pub controller: Contender,
+    pub seed: u64,
+    pub seconds: f64,
+    pub energy_joules: f64,
+    pub samples: f64,
+    /// Changes that replaced processes.
+    pub restarts: u64,
+    /// Most of them within any 24 h.
+    pub restarts_worst_day: u64,
+    /// Changes that did not.
+    pub turns: u64,
+    /// Decisions that the cluster refused.
+    pub refused: u64,
+}
+
+const WINDOW_SECONDS: f64 = 60.0;
+const DAY_SECONDS: f64 = 86_400.0;
+/// 2026-01-01, so that a contest depends on nothing outside.
+const START_SECONDS: f64 = 1_767_225_600.0;
+/// Rollouts that take longer are rolled back; the actuator's default.
+const READY_WITHIN_SECONDS: f64 = 600.0;
+
+struct Task<'a> {
+    subject: &'a Subject,
+    oversubscription: Oversubscription,
+    contender: Contender,
+    seed: u64,
+}
+
+impl Contest {
+    /// The first thing that is wrong with it.
+    pub fn check(&self) -> Result<(), ContestError> {
+        if !(self.days > 0.0 && self.days <= 3660.0) {
+            return Err(ContestError::new(format!("days is {}, but must be above 0 and at most 3660", self.days)));
+        }
+        if self.seeds == 0 || self.seeds > 100_000 {
+            return Err(ContestError::new(format!("seeds is {}, but must be 1 to 100000", self.seeds)));
+        }
+        self.settings.check().map_err(ContestError::new)?;
+        for subject in &self.subjects {
+            let scenario = subject.scenario(0, self.days);
+            scenario.check().map_err(|error| ContestError::new(format!("{}: {error}", subject.name())))?;
+            for job in &scenario.workloads {
+                let declared = Workload { controller_settings: job.controller_settings.clone(), ..Workload::default() };
+                ControllerSettings::declared(&declared).map_err(|refusal| {
+                    ContestError::new(format!("{}: workload {}: {}", subject.name(), job.name, refusal.detail))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many runs it takes; [`Self::hold`] reports each one that is done.
+    pub fn len(&self) -> usize {
+        self.tasks().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn tasks(&self) -> Vec<Task<'_>> {
+        let mut tasks = Vec::new();
+        for subject in &self.subjects {
+            let scenario = subject.scenario(0, self.days);
+            let above = |bounds: &Bounds| bounds.oversubscription_percentage_max.unwrap_or(100) > 100;
+            let differs = scenario.workloads.iter().any(|job| above(&job.bounds));
+            for (index, oversubscription) in self.oversubscription.iter().enumerate() {
+                // Where nothing is above 100 % anyway, both are the same.
+                if index > 0 && !differs {
+                    continue;
+                }
+                for contender in &self.contenders {
+                    for seed in 0..self.seeds {
+                        tasks.push(Task { subject, oversubscription: *oversubscription, contender: *contender, seed });
+                    }
+                }
+            }
+        }
+        tasks
+    }
+
+    /// Simulates everything, on as many cores as there are; calls `done` after each run. The result does not depend on the cores.
+    pub fn hold(&self, done: &(dyn Fn() + Sync)) -> Result<Vec<Run>, ContestError> {
+        self.check()?;
+        let runs: Result<Vec<Vec<Run>>, ContestError> = self
+            .tasks()
+            .par_iter()
+            .map(|task| {
+                let runs = self.simulate(task);
+                done();
+                runs
+            })
+            .collect();
+        Ok(runs?.into_iter().flatten().collect())
+    }
+
+    fn simulate(&self, task: &Task<'_>) -> Result<Vec<Run>, ContestError> {
+        let mut scenario = task.subject.scenario(task.seed, self.days);
+        for job in &mut scenario.workloads {
+            if task.oversubscription == Oversubscription::Clamped {
+                job.bounds.oversubscription_percentage_max = Some(100);
+            }
+        }
+        let end = EventTime::from_seconds(START_SECONDS + self.days * DAY_SECONDS);
+        let mut plant = Plant::new(scenario, task.contender, &self.settings, self.delay_seconds)?;
+        while plant.now() < end {
+            plant.window()?;
+        }
+        let name = task.subject.name();
+        Ok(plant.jobs.into_iter().map(|job| job.finish(name, task.oversubscription, task.contender, task.seed)).collect())
+    }
+}
+
+/// The simulated cluster and one contender for each of its jobs.
+struct Plant {
+    cluster: Cluster,
+    jobs: Vec<Job>,
+    contender: Contender,
+    delay_seconds: f64,
+}
+
+struct Job {
+    scenario: WorkloadScenario,
+    settings: ControllerSettings,
+    state: ControllerState,
+    actuation: Option<Actuation>,
+    pending: Option<Decision>,
+    /// The best layouts that the oracle found, by phase name.
+    best: Vec<(String, Layout)>,
+    started: Layout,
+    total: Glide,
+    /// Since the last window.
+    glide: Glide,
+    changed: bool,
+    restarts: Vec<EventTime>,
+    turns: u64,
+    refused: u64,
+    last_decision: Option<Decision>,
+    last_window: Option<EfficiencyWindow>,
+}
+
+impl Plant {
+    fn new(
+        scenario: Scenario,
+        contender: Contender,
+        settings: &ControllerSettings,
+        delay_seconds: f64,
+    ) -> Result<Self, ContestError> {
+        let jobs = scenario.workloads.clone();
+        let cluster = Cluster::new(scenario, EventTime::from_seconds(START_SECONDS))?;
+        let managed = cluster.managed();
+        let jobs = jobs
+            .into_iter()
+            .map(|job| {
+                let state = managed.iter().find(|managed| managed.state.workload == job.name);
+                let state = state.ok_or_else(|| ContestError::new(format!("workload {} did not opt in", job.name)))?;
+                let declared = ControllerSettings::declared(&state.state).ok().flatten();
+                Ok(Job {
+                    settings: declared.unwrap_or_else(|| settings.clone()),
+                    state: ControllerState::default(),
+                    actuation: None,
+                    pending: None,
+                    best: Vec::new(),
+                    started: state.state.layout.clone(),
+                    total: Glide::default(),
+                    glide: Glide::default(),
+                    changed: false,
+                    restarts: Vec::new(),
+                    turns: 0,
+                    refused: 0,
+                    last_decision: None,
+                    last_window: None,
+                    scenario: job,
+                })
+            })
+            .collect::<Result<_, ContestError>>()?;
+        Ok(Self { cluster, jobs, contender, delay_seconds })
+    }
+
+    fn now(&self) -> EventTime {
+        self.cluster.now()
+    }
+
+    fn glide(&mut self, to: EventTime) {
+        let mut parts = vec![Glide::default(); self.jobs.len()];
+        while self.cluster.now() < to {
+            let stop = self.cluster.next_transition().map_or(to, |next| next.min(to));
+            self.cluster.glide(stop, &mut parts);
+            self.roll_back_overdue();
+        }
+        for (job, part) in self.jobs.iter_mut().zip(&parts) {
+            add(&mut job.glide, part);
+            add(&mut job.total, part);
+        }
+    }
+
+    fn roll_back_overdue(&mut self) {
+        let now = self.cluster.now();
+        for managed in self.cluster.managed() {
+            let Some(applied) = managed.rolling_out().filter(|applied| now >= applied.ready_by) else { continue };
+            let workload = managed.state.workload.clone();
+            let back = RollBack {
+                workload: workload.clone(),
+                decision_id: applied.decision_id.clone(),
+                generation: managed.state.generation,
+                reason: format!("not ready within {READY_WITHIN_SECONDS} s"),
+            };
+            let Ok(after) = self.cluster.roll_back(&back) else { continue };
+            if let Some(job) = self.jobs.iter_mut().find(|job| job.scenario.name == workload) {
+                job.changed = true;
+                job.restarts.push(now);
+                job.actuation = Some(Actuation {
+                    decision_id: back.decision_id,
+                    workload,
+                    time: now,
+                    outcome: Outcome::RolledBack,
+                    reason: back.reason,
+                    layout: after.state.layout,
+                    generation: after.state.generation,
+                    ..Actuation::default()
+                });
+            }
+        }
+    }
+
+    /// One window of every job, and what its contender makes of it.
+    fn window(&mut self) -> Result<(), ContestError> {
+        let start = self.now();
+        let end = start.plus_seconds(WINDOW_SECONDS);
+        if self.contender == Contender::Oracle {
+            self.know_best(start)?;
+        }
+        let effect = start.plus_seconds(self.delay_seconds.clamp(0.0, WINDOW_SECONDS));
+        if self.jobs.iter().any(|job| job.pending.is_some()) {
+            self.glide(effect);
+            self.apply();
+        }
+        self.glide(end);
+        let managed = self.cluster.managed();
+        for job in &mut self.jobs {
+            let Some(managed) = managed.iter().find(|managed| managed.state.workload == job.scenario.name) else { continue };
+            job.close(start, end, &managed.state, self.contender);
+        }
+        Ok(())
+    }
+
+    /// Lets the oracle set every job to the best layout of its phase.
+    fn know_best(&mut self, now: EventTime) -> Result<(), ContestError> {
+        let elapsed = now.seconds_since(self.cluster.start());
+        let ambient = self.cluster.scenario().ambient_celsius;
+        for job in &mut self.jobs {
+            let phase = job.scenario.schedule.at(elapsed).0;
+            if !job.best.iter().any(|(name, _)| *name == phase.name) {
+                let found = oracle::best(&job.scenario, &job.started, phase.profile, job.settings.max_slowdown_ratio, ambient);
+                job.best.push((phase.name.clone(), found));
+            }
+            let present = self.cluster.managed().into_iter().find(|managed| managed.state.workload == job.scenario.name);
+            let wanted = job.best.iter().find(|(name, _)| *name == phase.name).map(|(_, layout)| layout);
+            if let (Some(wanted), Some(present)) = (wanted, present)
+                && *wanted != present.state.layout
+            {
+                let set = self.cluster.replace(&job.scenario.name, wanted);
+                set.map_err(|error| ContestError::new(format!("the oracle cannot change {}: {error}", job.scenario.name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What was decided takes effect now.
+    fn apply(&mut self) {
+        let now = self.cluster.now();
+        let managed = self.cluster.managed();
+        for job in &mut self.jobs {
+            let Some(decision) = job.pending.take() else { continue };
+            let Some(before) = managed.iter().find(|managed| managed.state.workload == job.scenario.name) else { continue };
+            let layout = before.state.layout.clone();
+            let restarts =
+                (decision.to.replicas, decision.to.mps_thread_percentage) != (layout.replicas, layout.mps_thread_percentage);
+            let mps = before.mps_default_thread_percentage.unwrap_or(100);
+            let report = |outcome, reason: String, after: &Workload| Actuation {
+                id: format!("{}/{outcome:?}", decision.id),
+                decision_id: decision.id.clone(),
+                workload: decision.workload.clone(),
+                time: now,
+                origin: Origin::Simulated,
+                outcome,
+                reason,
+                layout: after.layout.clone(),
+                generation: after.generation,
+                downtime_seconds: None,
+            };
+            if decision.to.mps_thread_percentage.is_some_and(|asked| asked > mps) {
+                let reason = format!("the node's MPS default of {mps} % is lower than what is asked for");
+                job.refused += 1;
+                job.actuation = Some(report(Outcome::Refused, reason, &before.state));
+                continue;
+            }
+            let change = Change {
+                workload: decision.workload.clone(),
+                decision_id: decision.id.clone(),
+                decision_time: decision.time,
+                generation: decision.generation.unwrap_or(0),
+                layout: decision.to.clone(),
+                restarts,
+                ready_within_seconds: READY_WITHIN_SECONDS,
+            };
+            match self.cluster.apply(&change) {
+                Ok(after) => {
+                    job.changed = true;
+                    if restarts {
+                        job.restarts.push(now);
+                    } else {
+                        job.turns += 1;
+                    }
+                    job.actuation = Some(report(Outcome::Applied, String::new(), &after.state));
+                }
+                Err(error) => {
+                    job.refused += 1;
+                    job.actuation = Some(report(Outcome::Refused, error.detail, &before.state));
+                }
+            }
+        }
+    }
+}
+
+impl Job {
+    /// Closes a window, and decides.
+    fn close(&mut self, start: EventTime, end: EventTime, state: &Workload, contender: Contender) {
+        let glide = std::mem::take(&mut self.glide);
+        let changed = std::mem::take(&mut self.changed);
+        let Contender::Controller(name) = contender else { return };
+        let rolling = state.ready_time.is_none_or(|ready| ready > start && state.decision_id.is_some());
+        if let (Some(ready), Some(actuation)) = (state.ready_time, &mut self.actuation)
+            && actuation.outcome == Outcome::Applied
+            && actuation.generation == state.generation
+            && ready > start
+        {
+            let downtime = ready.seconds_since(actuation.time);
+            *actuation =
+                Actuation { outcome: Outcome::Ready, time: ready, downtime_seconds: Some(downtime), ..actuation.clone() };
+        }
+        let window = window(&glide, start, end, state, changed || rolling);
+        let remaining = self.scenario.planned_samples.and_then(|planned| {
+            let rate = window.samples_per_second.filter(|rate| *rate > 0.0)?;
+            Some((planned - self.total.samples).max(0.0) / rate)
+        });
+        let context = Context {
+            workload: Some(state),
+            last_actuation: self.actuation.as_ref(),
+            remaining_seconds: remaining,
+            checkpoint_time: None,
+            settings: &self.settings,
+        };
+        let decision = decide(name, &mut self.state, &window, &context);
+        if decision.action != Action::Maintain {
+            self.pending = Some(decision.clone());
+        }
+        self.last_decision = Some(decision);
+        self.last_window = Some(window);
+    }
+
+    fn finish(self, scenario: &str, oversubscription: Oversubscription, controller: Contender, seed: u64) -> Run {
+        let within_a_day = |from: &EventTime| {
+            self.restarts.iter().filter(|time| (0.0..DAY_SECONDS).contains(&time.seconds_since(*from))).count() as u64
+        };
+        Run {
+            scenario: scenario.to_owned(),
+            workload: self.scenario.name,
+            oversubscription,
+            controller,
+            seed,
+            seconds: self.total.seconds,
+            energy_joules: self.total.energy_joules,
+            samples: self.total.samples,
+            restarts: self.restarts.len() as u64,
+            restarts_worst_day: self.restarts.iter().map(within_a_day).max().unwrap_or(0),
+            turns: self.turns,
+            refused: self.refused,
+        }
+    }
+}
+
+fn add(sum: &mut Glide, part: &Glide) {
+    sum.seconds += part.seconds;
+    sum.energy_joules += part.energy_joules;
+    sum.metered_joules += part.metered_joules;
+    sum.samples += part.samples;
+    sum.sm_active_seconds += part.sm_active_seconds;
+    sum.dram_active_seconds += part.dram_active_seconds;
+    sum.clock_mhz_seconds += part.clock_mhz_seconds;
+    sum.busy_seconds += part.busy_seconds;
+    sum.celsius_max = sum.celsius_max.max(part.celsius_max);
+}
+
+/// The window as the processor would have it.
+fn window(glide: &Glide, start: EventTime, end: EventTime, state: &Workload, restarted: bool) -> EfficiencyWindow {
+    let gpus = state.gpus.unwrap_or(1);
+    let samples = glide.samples.max(0.0);
+    let watts = glide.metered_joules / glide.seconds;
+    let mean = |sum: f64| (glide.busy_seconds > 0.0).then(|| sum / glide.busy_seconds);
+    EfficiencyWindow {
+        id: format!("{}@{end}", state.workload),
+        workload: state.workload.clone(),
+        window_start: start,
+        window_end: end,
+        origin: Origin::Simulated,
+        energy_joules: Some(glide.metered_joules),
+        energy_coverage_ratio: 1.0,
+        samples: Some(samples),
+        progress_coverage_ratio: 1.0,
+        samples_per_second: Some(samples / glide.seconds),
+        joules_per_sample: (samples > 0.0).then(|| glide.metered_joules / samples),
+        samples_per_joule: (glide.metered_joules > 0.0).then(|| samples / glide.metered_joules),
+        mean_power_watts: Some(watts),
+        mean_power_per_gpu_watts: Some(watts / f64::from(gpus)),
+        mean_sm_active_ratio: mean(glide.sm_active_seconds),
+        mean_dram_active_ratio: mean(glide.dram_active_seconds),
+        mean_sm_clock_mhz: mean(glide.clock_mhz_seconds),
+        max_temperature_celsius: Some(glide.celsius_max),
+        layout: Some(state.layout.clone()),
+        generation: Some(state.generation),
+        restarted,
+        gpus,
+        ranks: 1,
+        ..EfficiencyWindow::default()
+    }
+}
+
+/// Lets one contender work on one subject with one seed, and shows every decision with the window that led to it.
+pub fn trace(
+    contest: &Contest,
+    subject: &Subject,
+    contender: Contender,
+    seed: u64,
+    see: &mut dyn FnMut(&Decision, &EfficiencyWindow),
+) -> Result<(), ContestError> {
+    contest.check()?;
+    let end = EventTime::from_seconds(START_SECONDS + contest.days * DAY_SECONDS);
+    let scenario = subject.scenario(seed, contest.days);
+    let mut plant = Plant::new(scenario, contender, &contest.settings, contest.delay_seconds)?;
+    while plant.now() < end {
+        plant.window()?;
+        for job in &plant.jobs {
+            if let (Some(decision), Some(window)) = (&job.last_decision, &job.last_window) {
+                see(decision, window);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::{Contender, Oversubscription, Run};
+
+/// A figure over the seeds. Worst is the one that a user would mind most.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    pub mean: f64,
+    pub worst: f64,
+    /// Sample standard deviation; absent with one seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deviation: Option<f64>,
+}
+
+impl Spread {
+    /// `high_is_bad`: the largest value is the worst.
+    fn of(values: &[f64], high_is_bad: bool) -> Option<Self> {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let worst = values.iter().copied().reduce(if high_is_bad { f64::max } else { f64::min })?;
+        let deviation = (values.len() > 1).then(|| (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0)).sqrt());
+        Some(Self { mean, worst, deviation })
+    }
+}
+
+/// One contender on one workload of one scenario.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row {
+    pub scenario: String,
+    pub workload: String,
+    pub oversubscription: Oversubscription,
+    pub controller: Contender,
+    pub seeds: u64,
+    pub joules_per_sample: Spread,
+    /// Change of J/sample against the fixed layout with the same seed: negative saves.
+    pub joules_per_sample_change: Spread,
+    /// Throughput against the fixed layout with the same seed, restarts and lost work included.
+    pub throughput_ratio: Spread,
+    pub restarts_per_day: Spread,
+    /// Most restarts of any seed within any 24 h.
+    pub restarts_worst_day: u64,
+    pub turns_per_day: Spread,
+    pub refused: u64,
+    /// The change of each seed, in the order of the seeds.
+    pub changes: Vec<f64>,
+}
+
+/// What came of a contest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// `simulated`: nothing of it was measured.
+    pub origin: &'static str,
+    pub days: f64,
+    pub seeds: u64,
+    pub rows: Vec<Row>,
+}
+
+impl Report {
+    /// Sums up the runs of a contest; each is compared with the fixed layout's run of the same seed, which must be among them.
+    pub fn of(runs: &[Run], days: f64, seeds: u64) -> Self {
+        type Of<'a> = (&'a str, &'a str, Oversubscription);
+        let mut fixed: BTreeMap<(Of<'_>, u64), &Run> = BTreeMap::new();
+        let mut groups: Vec<((Of<'_>, Contender), Vec<&Run>)> = Vec::new();
+        for run in runs {
+            let of = (run.scenario.as_str(), run.workload.as_str(), run.oversubscription);
+            if run.controller == Contender::Fixed {
+                fixed.insert((of, run.seed), run);
+            }
+            match groups.iter_mut().find(|(key, _)| *key == (of, run.controller)) {
+                Some((_, runs)) => runs.push(run),
+                None => groups.push(((of, run.controller), vec![run])),
+            }
+        }
+        let rows = groups.iter().filter_map(|((of, controller), runs)| row(*of, *controller, runs, &fixed)).collect();
+        Self { origin: "simulated", days, seeds, rows }
+    }
+}
+
+fn row(
+    of: (&str, &str, Oversubscription),
+    controller: Contender,
+    runs: &[&Run],
+    fixed: &BTreeMap<((&str, &str, Oversubscription), u64), &Run>,
+) -> Option<Row> {
+    let mut joules = Vec::new();
+    let mut changes = Vec::new();
+    let mut throughput = Vec::new();
+    let mut restarts = Vec::new();
+    let mut turns = Vec::new();
+    for run in runs {
+        let base = fixed.get(&(of, run.seed))?;
+        let days = run.seconds / 86_400.0;
+        let per_sample = run.energy_joules / run.samples;
+        joules.push(per_sample);
+        changes.push(per_sample / (base.energy_joules / base.samples) - 1.0);
+        throughput.push(run.samples / base.samples);
+        restarts.push(run.restarts as f64 / days);
+        turns.push(run.turns as f64 / days);
+    }
+    Some(Row {
+        scenario: of.0.to_owned(),
+        workload: of.1.to_owned(),
+        oversubscription: of.2,
+        controller,
+        seeds: runs.len() as u64,
+        joules_per_sample: Spread::of(&joules, true)?,
+        joules_per_sample_change: Spread::of(&changes, true)?,
+        throughput_ratio: Spread::of(&throughput, false)?,
+        restarts_per_day: Spread::of(&restarts, true)?,
+        restarts_worst_day: runs.iter().map(|run| run.restarts_worst_day).max().unwrap_or(0),
+        turns_per_day: Spread::of(&turns, true)?,
+        refused: runs.iter().map(|run| run.refused).sum(),
+        changes,
+    })
+}

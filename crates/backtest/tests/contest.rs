@@ -1,0 +1,152 @@
+//! What controllers are worth on simulated days, and that it can be repeated.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use eadt_backtest::{Contender, Contest, Oversubscription, Report, Row, Run, Subject, html, text, trace};
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_schemas::v1::{Action, Bounds};
+use eadt_simulator::gpu::WorkloadProfile;
+use eadt_simulator::{Fault, Scenario, WorkloadScenario};
+
+fn contest(subjects: Vec<Subject>, controllers: &[&str], days: f64, seeds: u64) -> Contest {
+    Contest {
+        subjects,
+        contenders: controllers.iter().map(|name| name.parse().unwrap()).collect(),
+        oversubscription: vec![Oversubscription::Allowed],
+        days,
+        seeds,
+        settings: ControllerSettings::default(),
+        delay_seconds: 10.0,
+    }
+}
+
+fn constant(profile: WorkloadProfile) -> Subject {
+    let scenario = Scenario { workloads: vec![WorkloadScenario::constant("eadt/job", profile)], ..Scenario::default() };
+    Subject::Scenario { name: "constant".into(), scenario: Box::new(scenario) }
+}
+
+fn report(contest: &Contest) -> Report {
+    Report::of(&contest.hold(&|| ()).unwrap(), contest.days, contest.seeds)
+}
+
+fn row<'a>(report: &'a Report, controller: &str) -> &'a Row {
+    report.rows.iter().find(|row| row.controller.to_string() == controller).unwrap()
+}
+
+#[test]
+fn seeking_a_cap_saves_and_layouts_save_more() {
+    let report = report(&contest(vec![Subject::RandomDays], &["fixed", "oracle", "power-cap", "hybrid"], 4.0, 2));
+    println!("{}", text(&report));
+    let change = |controller| row(&report, controller).joules_per_sample_change.mean;
+    assert_eq!(change("fixed"), 0.0);
+    assert!(change("power-cap") < -0.12, "{}", change("power-cap"));
+    assert!(change("hybrid") < -0.18, "{}", change("hybrid"));
+    assert!(change("oracle") < change("hybrid"), "nothing beats the oracle by much");
+    for controller in ["power-cap", "hybrid"] {
+        let row = row(&report, controller);
+        assert!(row.throughput_ratio.worst > 0.91, "{controller}: {}", row.throughput_ratio.worst);
+        assert!(row.restarts_worst_day <= 5, "{controller}: {} restarts", row.restarts_worst_day);
+    }
+    assert_eq!(row(&report, "power-cap").restarts_per_day.worst, 0.0);
+    assert!(row(&report, "power-cap").turns_per_day.mean > 1.0);
+}
+
+#[test]
+fn the_same_seeds_give_the_same_bytes_on_any_number_of_cores() {
+    let contest = contest(vec![Subject::RandomDays, constant(WorkloadProfile::MID)], &["fixed", "hybrid", "matrix"], 0.5, 3);
+    let on = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let done = AtomicUsize::new(0);
+        let runs = pool
+            .install(|| {
+                contest.hold(&|| {
+                    done.fetch_add(1, Ordering::Relaxed);
+                })
+            })
+            .unwrap();
+        assert_eq!(done.into_inner(), contest.len());
+        let report = Report::of(&runs, contest.days, contest.seeds);
+        (serde_json::to_string(&report).unwrap(), text(&report), html(&report))
+    };
+    let one = on(1);
+    assert_eq!(one, on(3));
+    assert!(one.0.contains(r#""origin":"simulated""#) && one.1.contains("simulated") && one.2.contains("simulated"));
+    let other = Contest { seeds: 2, ..contest };
+    assert_ne!(one.0, serde_json::to_string(&report(&other)).unwrap());
+}
+
+/// A restart stands still for two minutes and loses a minute's work, and both are paid for.
+#[test]
+fn restarts_cost_what_they_cost() {
+    let runs = contest(vec![constant(WorkloadProfile::MID)], &["fixed", "hybrid"], 0.25, 1).hold(&|| ()).unwrap();
+    let of = |controller| runs.iter().find(|run: &&Run| run.controller == controller).unwrap();
+    let (fixed, hybrid) = (of(Contender::Fixed), of(Contender::Controller(ControllerName::Hybrid)));
+    assert!(hybrid.restarts > 0 && fixed.restarts == 0);
+    assert_eq!(fixed.seconds, hybrid.seconds);
+    // The same controller where restarts are free gets more done.
+    let mut free = WorkloadScenario::constant("eadt/job", WorkloadProfile::MID);
+    (free.restart_seconds, free.lost_work_seconds) = (0.0, 0.0);
+    let scenario = Scenario { workloads: vec![free], ..Scenario::default() };
+    let subject = Subject::Scenario { name: "free".into(), scenario: Box::new(scenario) };
+    let runs = contest(vec![subject], &["hybrid"], 0.25, 1).hold(&|| ()).unwrap();
+    assert!(runs[0].samples > hybrid.samples);
+}
+
+#[test]
+fn clamped_means_no_more_than_all_threads() {
+    let mut contest = contest(vec![constant(WorkloadProfile::HOST)], &["fixed", "oracle", "hybrid"], 0.5, 1);
+    contest.oversubscription = vec![Oversubscription::Allowed, Oversubscription::Clamped];
+    let report = report(&contest);
+    let best = |oversubscription| {
+        let of = |row: &&Row| row.oversubscription == oversubscription && row.controller == Contender::Oracle;
+        report.rows.iter().find(of).unwrap().joules_per_sample_change.mean
+    };
+    assert!(best(Oversubscription::Allowed) < best(Oversubscription::Clamped) - 0.01);
+    assert!(best(Oversubscription::Clamped) < 0.0);
+    // Where the bounds allow nothing else, one table says it all.
+    let mut clamped = WorkloadScenario::constant("eadt/job", WorkloadProfile::HOST);
+    clamped.bounds = Bounds::default();
+    let scenario = Scenario { workloads: vec![clamped], ..Scenario::default() };
+    contest.subjects = vec![Subject::Scenario { name: "clamped".into(), scenario: Box::new(scenario) }];
+    assert_eq!(contest.len(), 3);
+}
+
+#[test]
+fn a_rollout_that_never_gets_ready_is_rolled_back_and_not_tried_again_at_once() {
+    let job = WorkloadScenario::constant("eadt/job", WorkloadProfile::MID);
+    let fault = Fault::NeverReady { workload: "eadt/job".into(), from_seconds: 0.0, until_seconds: 1e9 };
+    let scenario = Scenario { workloads: vec![job], faults: vec![fault], ..Scenario::default() };
+    let subject = Subject::Scenario { name: "never-ready".into(), scenario: Box::new(scenario) };
+    let contest = contest(vec![subject.clone()], &["hybrid"], 0.5, 1);
+    let mut told = 0;
+    let mut moves = 0;
+    trace(&contest, &subject, contest.contenders[0], 0, &mut |decision, _| {
+        told += u32::from(decision.reason.contains("was rolled back"));
+        moves += u32::from(decision.restarts && decision.action != Action::Revert);
+    })
+    .unwrap();
+    assert!(told >= 1 && moves >= 1);
+    assert!(moves <= 3, "{moves} restarts, each of them in vain");
+}
+
+#[test]
+fn what_cannot_be_held_is_refused_with_the_reason() {
+    let refused = |change: fn(&mut Contest)| {
+        let mut contest = contest(vec![Subject::RandomDays], &["fixed"], 1.0, 1);
+        change(&mut contest);
+        contest.hold(&|| ()).unwrap_err().to_string()
+    };
+    assert!(refused(|c| c.days = 0.0).contains("days"));
+    assert!(refused(|c| c.days = f64::NAN).contains("days"));
+    assert!(refused(|c| c.seeds = 0).contains("seeds"));
+    assert!(refused(|c| c.settings.max_slowdown_ratio = 2.0).contains("max_slowdown_ratio"));
+    assert!(
+        refused(|c| {
+            let scenario = Scenario { sample_interval_seconds: -1.0, ..Scenario::default() };
+            c.subjects = vec![Subject::Scenario { name: "broken".into(), scenario: Box::new(scenario) }];
+        })
+        .contains("broken: scenario: sample_interval_seconds")
+    );
+    let unknown = "better".parse::<Contender>().unwrap_err().to_string();
+    assert!(unknown.contains("better") && unknown.contains("hybrid") && unknown.contains("oracle"), "{unknown}");
+}

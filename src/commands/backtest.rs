@@ -1,0 +1,76 @@
+//! `eadt backtest`: controllers on simulated days, against the untouched layout and an oracle.
+
+use std::io::IsTerminal;
+use std::path::Path;
+
+use anyhow::Context;
+use eadt_backtest::{Contender, Contest, Oversubscription, Report, Subject, html, text};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::{Backtest, BacktestOversubscription};
+use crate::settings::Settings;
+
+pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    let contest = Contest {
+        subjects: args.scenario.iter().map(|name| subject(name)).collect::<anyhow::Result<_>>()?,
+        contenders: contenders(&args.controller)?,
+        oversubscription: match args.oversubscription {
+            BacktestOversubscription::Both => vec![Oversubscription::Allowed, Oversubscription::Clamped],
+            BacktestOversubscription::Allowed => vec![Oversubscription::Allowed],
+            BacktestOversubscription::Clamped => vec![Oversubscription::Clamped],
+        },
+        days: args.days,
+        seeds: args.seeds,
+        settings: settings.processor.controller_settings.clone(),
+        delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
+    };
+    contest.check()?;
+    let bar = progress(contest.len() as u64, !args.json);
+    let runs = contest.hold(&|| bar.inc(1));
+    bar.finish_and_clear();
+    let report = Report::of(&runs?, args.days, args.seeds);
+    if let Some(path) = &args.html {
+        std::fs::write(path, html(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
+    } else {
+        crate::output::print(&text(&report))
+    }
+}
+
+/// On a terminal; nothing of it goes to standard output.
+fn progress(runs: u64, wanted: bool) -> ProgressBar {
+    if !wanted || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} runs, {eta} left");
+    ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// A scenario by its built-in name, or from a file.
+fn subject(name: &str) -> anyhow::Result<Subject> {
+    match name {
+        "random-days" => return Ok(Subject::RandomDays),
+        "default" => return Ok(Subject::Scenario { name: name.into(), scenario: Box::default() }),
+        _ => {}
+    }
+    let path = Path::new(name);
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read scenario {name} (built in are random-days and default)"))?;
+    let scenario = toml::from_str(&text).with_context(|| format!("scenario {name} is not valid"))?;
+    let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
+    Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
+}
+
+/// The named controllers, after the layout that they are compared with and the oracle.
+fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
+    let mut all = vec![Contender::Fixed, Contender::Oracle];
+    for name in names {
+        let contender: Contender = name.parse()?;
+        if !all.contains(&contender) {
+            all.push(contender);
+        }
+    }
+    Ok(all)
+}
