@@ -53,6 +53,8 @@ pub enum Command {
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(Dataset),
+    /// Let controllers loose on simulated days: energy per sample, throughput and restarts of each.
+    Backtest(Backtest),
     /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
     #[command(subcommand)]
     Policy(Policy),
@@ -194,6 +196,37 @@ pub enum SqlFormat {
     Json,
     /// Comma-separated, with a header.
     Csv,
+}
+
+#[derive(Debug, Args)]
+pub struct Backtest {
+    /// `random-days`, `default` or scenario files (TOML).
+    #[arg(long, value_name = "NAME|FILE", num_args = 1.., value_delimiter = ',', default_value = "random-days")]
+    pub scenario: Vec<String>,
+    /// Controllers; the untouched layout and the oracle take part in any case.
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "hybrid,power-cap,matrix,matrix-literal")]
+    pub controller: Vec<String>,
+    /// Simulated days of each run.
+    #[arg(long, value_name = "DAYS", default_value_t = 14.0)]
+    pub days: f64,
+    /// Runs of each controller, each with another seed.
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    pub seeds: u64,
+    /// Whether processes may hold more than 100 % of a GPU's threads: as the scenario allows, never, or a table of each.
+    #[arg(long, value_enum, default_value_t = BacktestOversubscription::Both)]
+    pub oversubscription: BacktestOversubscription,
+    /// Also write the tables with plots into one HTML file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BacktestOversubscription {
+    Both,
+    Allowed,
+    Clamped,
 }
 
 #[derive(Debug, Subcommand)]

@@ -109,6 +109,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
+        Command::Backtest(args) => commands::backtest::run(&args, &settings),
         Command::Sql(args) => commands::sql::run(&args),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {

@@ -1,6 +1,7 @@
 //! One file a command. Each returns an error that says what to do; `main` prints it.
 
 pub mod archive;
+pub mod backtest;
 pub mod dataset;
 pub mod import;
 pub mod metrics;
