@@ -61,7 +61,7 @@ pub enum Command {
     /// Run a job at each setting of a GPU and write the table that `eadt tune` reads.
     Profile(crate::commands::profile::Profile),
     /// Choose clocks, power caps and batch sizes from measurements.
-    Tune(crate::commands::tune::Tune),
+    Tune(Box<crate::commands::tune::Tune>),
     /// How to share a GPU: predict and choose partitions of its SMs.
     #[command(subcommand)]
     Partition(crate::commands::partition::Partition),

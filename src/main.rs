@@ -119,7 +119,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::profile::run(&args, &stop)).await? }))
         }
-        Command::Tune(args) => commands::tune::run(args),
+        Command::Tune(args) => commands::tune::run(*args),
         Command::Partition(command) => commands::partition::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)

@@ -18,7 +18,7 @@ use super::{Measured, Profile, ProfileKnob, Rig};
 /// Ten readings a second: as often as the energy counter is refreshed.
 const READING: Duration = Duration::from_millis(100);
 /// The agent puts everything back this long after the last order, should this process be killed.
-const TIME_TO_LIVE: Duration = Duration::from_secs(60);
+const TIME_TO_LIVE: Duration = Duration::from_mins(1);
 /// The order is prolonged this often.
 const PROLONG: Duration = Duration::from_secs(15);
 /// A clock this far above its bound was not bounded.

@@ -95,16 +95,13 @@ trait Rig {
 
 pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
     let target = Target::create(&args.out, &[])?;
-    let (settings, mut rig): (Settings, Box<dyn Rig>) = match &args.simulate {
-        Some(text) => {
-            let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
-            (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
-        }
-        None => {
-            let settings =
-                args.settings.clone().context("--settings is needed: name the settings to measure, the highest among them")?;
-            (settings, Box::new(agent::Device::new(args)?))
-        }
+    let (settings, mut rig): (Settings, Box<dyn Rig>) = if let Some(text) = &args.simulate {
+        let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
+        (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
+    } else {
+        let needed = "--settings is needed: name the settings to measure, the highest among them";
+        let settings = args.settings.clone().context(needed)?;
+        (settings, Box::new(agent::Device::new(args)?))
     };
     check(&settings, args.knob)?;
     let steps = plan(&settings, args.runs, args.seed);

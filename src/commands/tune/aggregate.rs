@@ -108,7 +108,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
         let workers: Vec<_> = (0..threads)
             .map(|first| scope.spawn(move || matching.iter().skip(first).step_by(threads).map(one).collect::<Vec<_>>()))
             .collect();
-        let done = workers.into_iter().map(|worker| worker.join());
+        let done = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
         done.collect::<Result<Vec<_>, _>>().map(|all| all.into_iter().flatten().collect())
     })
     .map_err(|_| anyhow::anyhow!("reading the files failed: a worker panicked"))?;
