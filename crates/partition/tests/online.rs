@@ -223,7 +223,8 @@ proptest! {
             }
             prop_assert!(gpu.shares().iter().sum::<u32>() <= most, "{:?}", gpu.shares());
         }
-        for minute in 100..120 {
+        // Long enough for a partition to be given up, for the hold after it, and for the next one.
+        for minute in 100..300 {
             for decision in gpu.look(minute).decisions {
                 gpu.apply(&decision);
                 prop_assert!(gpu.shares().iter().sum::<u32>() <= most, "{:?}", gpu.shares());
