@@ -43,6 +43,9 @@ pub(crate) struct Decided {
     /// J/sample that the controller compared.
     pub(crate) before: Option<f64>,
     pub(crate) after: Option<f64>,
+    /// The controller tells phases of the job apart, and said of this one what the starting layout takes for a sample in it, in
+    /// J; the inner `None`: that is not known.
+    pub(crate) reference: Option<Option<f64>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
@@ -127,6 +130,7 @@ impl Reporter {
             validation: event.validation,
             before: noted("before_joules_per_sample"),
             after: noted("after_joules_per_sample"),
+            reference: event.evidence.contains_key("phase").then(|| noted("reference_joules_per_sample")),
             layouts: layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
         collected.decisions.insert(event.id.clone(), decided);

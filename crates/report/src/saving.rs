@@ -21,6 +21,12 @@
 //! What the estimate cannot see: a change of the work inside a trial, which looks like an effect of the change, and a
 //! ratio that holds in one phase of the job and not in another. Only a given baseline compares with a fixed figure.
 //!
+//! **Phases.** A controller that tells the phases of a job apart (`hybrid`, `power-cap`, `frequency`) turns its knobs exactly when the
+//! work changes, where before and after cannot be compared. It says with each decision what the starting layout takes for a
+//! sample in the present phase, as measured there, or inferred from other layouts where both were measured in another
+//! phase. Then every window since the first change is compared with that; while nothing is said (a restart, a warm-up) the last
+//! word holds; windows of a phase for which it is not known are left out, and counted.
+//!
 //! **Given baseline.** The J/sample that the user gives, for the whole run: all energy against all samples.
 //!
 //! Either way windows with energy covered to less than 90 %, or with unknown progress and no restart to explain it, would
@@ -52,6 +58,9 @@ const ESTIMATE: &str = "the saving is an estimate: J/sample before and after eac
      is taken to hold while the change is in force; a change of the work during a trial is not told apart from the effect \
      of the change. Only --baseline compares with a fixed figure";
 
+const BY_PHASE: &str = "the saving is an estimate: each window is compared with what the starting layout took for a sample in the same \
+     phase of the job, as the controller measured it there or inferred it from other phases";
+
 pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<String>) -> Saving {
     if let Some(baseline) = given {
         return against(collected, baseline, notes);
@@ -59,6 +68,9 @@ pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<
     let changes = changes(collected);
     let Some(first) = changes.first() else { return Saving::default() };
     let windows: Vec<&Window> = collected.windows.values().filter(|window| window.run_seconds > 0.0).collect();
+    if collected.decisions.values().any(|decided| decided.reference.is_some_and(|known| known.is_some())) {
+        return by_phase(collected, first.at, &windows, notes);
+    }
     let Some(stretches) = stretches(&changes, &windows, &verdicts(collected)) else {
         notes.push("no good window lies before the first change: the saving is not known without a given baseline".to_owned());
         return Saving::default();
@@ -77,6 +89,35 @@ pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<
     }
     sums.note_left_out(notes);
     notes.push(ESTIMATE.to_owned());
+    sums.saving(per(sums.expected, sums.samples))
+}
+
+/// Every window since the first change against what the controller said of its phase.
+fn by_phase(collected: &Collected, first: EventTime, windows: &[&Window], notes: &mut Vec<String>) -> Saving {
+    let mut said: Vec<_> = collected.decisions.values().filter_map(|decided| Some((decided.time, decided.reference?))).collect();
+    said.sort_by_key(|(time, _)| *time);
+    let mut said = said.into_iter().peekable();
+    let (mut sums, mut reference) = (Sums::default(), None);
+    for window in windows {
+        while let Some((_, known)) = said.next_if(|(time, _)| *time <= window.end) {
+            reference = known;
+        }
+        if window.end <= first {
+            continue;
+        }
+        match reference.filter(|_| counts(window)) {
+            Some(reference) => sums.add(window, window.samples.unwrap_or(0.0) * reference),
+            None => sums.left_out += 1,
+        }
+    }
+    let left_out = std::mem::take(&mut sums.left_out);
+    if left_out > 0 {
+        notes.push(format!(
+            "the saving leaves out {left_out} window(s) without enough known energy or progress, or of a phase in which the \
+             starting layout was never measured"
+        ));
+    }
+    notes.push(BY_PHASE.to_owned());
     sums.saving(per(sums.expected, sums.samples))
 }
 

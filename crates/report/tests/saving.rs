@@ -436,3 +436,45 @@ proptest! {
 fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
+
+/// A controller that knows phases turns its knob exactly when the work changes: before and after are different work.
+#[test]
+fn changes_at_the_changes_of_the_work_are_compared_with_the_same_phase() {
+    let mut run = Run::default();
+    let say = |run: &mut Run, phase: f64, reference: Option<f64>| {
+        let decision = run.decide(Action::Maintain, None);
+        decision.evidence.insert("phase".to_owned(), phase);
+        decision.evidence.extend(reference.map(|joules| ("reference_joules_per_sample".to_owned(), joules)));
+    };
+    for (phase, joules) in [(1.0, 10.0), (2.0, 60.0)] {
+        for _ in 0..5 {
+            run.steady(1, joules);
+            say(&mut run, phase, Some(joules));
+        }
+    }
+    for round in 0..6 {
+        let (phase, reference) = if round % 2 == 0 { (1.0, 10.0) } else { (2.0, 60.0) };
+        let id = run.decide(Action::SetPowerLimit, None).id.clone();
+        run.apply(&id);
+        for _ in 0..20 {
+            run.steady(1, 0.8 * reference);
+            say(&mut run, phase, Some(reference));
+        }
+    }
+    // A restart says nothing of its phase: it belongs to the one before, and costs.
+    run.restart(900.0);
+    let _nothing_said = run.decide(Action::Maintain, None);
+    // Work that was never done in the starting layout.
+    for _ in 0..7 {
+        run.steady(1, 500.0);
+        say(&mut run, 3.0, None);
+    }
+    let samples = 6.0 * 20.0 * 100.0;
+    let expected = samples * 35.0;
+    let row = run.report();
+    let saving = row.saving_joules.unwrap();
+    assert!((saving - (0.2 * expected - 900.0)).abs() < 1e-6 * expected, "{saving}, {expected}");
+    assert!((row.baseline_joules_per_sample.unwrap() - 35.0).abs() < 1e-9, "{row:?}");
+    assert!(row.notes.iter().any(|note| note.contains("leaves out 7 window(s)")), "{:?}", row.notes);
+    assert!(row.notes.iter().any(|note| note.contains("in the same phase")), "{:?}", row.notes);
+}

@@ -32,7 +32,7 @@ use super::state::ControllerState;
 use super::target::Knobs;
 use super::trial::{Note, Proposal};
 use super::{Context, ControllerName, ControllerSettings};
-use curve::Spot;
+use curve::{Point, Spot};
 use knob::Knob;
 use phase::{Heard, Phase, Phases, Seen, Stand};
 
@@ -227,6 +227,8 @@ impl Seek {
         let Some(phase) = self.phases.present() else { return draft.maintain("nothing was measured yet") };
         let reference = base.and_then(|base| self.reference(phase, base.spot, knob, settings));
         draft.note("reference_samples_per_second", reference);
+        let reference_energy = base.and_then(|base| self.reference_energy(phase, base.spot, knob, settings));
+        draft.note("reference_joules_per_sample", reference_energy);
         draft.note("reference_samples_per_second_min", reference.map(|rate| self.floor(rate, settings)));
         let here = phase.point(stand).copied();
         if let Some(here) = &here {
@@ -514,6 +516,25 @@ impl Seek {
         let spots = || phase.points.iter().filter(|p| p.spot != base && p.setting >= knob.top).map(|p| p.spot);
         spots().find(|spot| free(phase, *spot, well).is_some())?;
         spots().filter_map(|spot| Some(free(phase, spot, settings.seek_windows)? / behind(spot))).reduce(f64::max)
+    }
+
+    /// J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where it was not
+    /// measured in this phase, that of other layouts here, over what these took of it in phases where both were measured.
+    fn reference_energy(&self, phase: &Phase, base: Spot, knob: &Knob, settings: &ControllerSettings) -> Option<f64> {
+        let free = |phase: &Phase, spot: Spot| {
+            let free = |p: &&Point| p.spot == spot && p.setting >= knob.top && p.windows >= settings.seek_windows;
+            phase.points.iter().find(free).map(Point::joules_per_sample)
+        };
+        let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+        free(phase, base).or_else(|| {
+            let of_spot = |spot: Spot| {
+                let ratios: Vec<f64> = self.phases.others().filter_map(|o| Some(free(o, base)? / free(o, spot)?)).collect();
+                Some(free(phase, spot)? * mean(&ratios)?)
+            };
+            let inferred: Vec<f64> =
+                phase.points.iter().filter(|p| p.setting >= knob.top).filter_map(|p| of_spot(p.spot)).collect();
+            mean(&inferred)
+        })
     }
 }
 
