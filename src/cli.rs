@@ -269,16 +269,7 @@ pub enum Topics {
         /// Print them as JSON.
         #[arg(long, conflicts_with = "strimzi")]
         json: bool,
-        /// Print them as KafkaTopic objects for Strimzi's topic operator, of this Kafka cluster.
-        #[arg(long, value_name = "CLUSTER")]
-        strimzi: Option<String>,
-    },
-    /// Print the topics as they should be; asks no log.
-    Desired {
-        /// Print them as JSON.
-        #[arg(long, conflicts_with = "strimzi")]
-        json: bool,
-        /// Print them as KafkaTopic objects for Strimzi's topic operator, of this Kafka cluster.
+        /// Print them as `KafkaTopic` objects for Strimzi's topic operator, of this Kafka cluster.
         #[arg(long, value_name = "CLUSTER")]
         strimzi: Option<String>,
     },
@@ -438,6 +429,12 @@ pub struct Tail {
 pub enum ConfigCommand {
     /// Every setting with default, meaning and variable, as Markdown.
     Reference,
+    /// The built-in scenario as TOML, to start from; see `--scenario` of `eadt up`.
+    Scenario {
+        /// Every key with its meaning instead, as Markdown.
+        #[arg(long)]
+        reference: bool,
+    },
     /// The settings in force, as TOML.
     Show {
         /// As JSON instead of TOML.

@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod duration;
 mod output;
+mod scenario;
 mod services;
 mod settings;
 mod target;
@@ -57,6 +58,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Config(ConfigCommand::Reference) => {
             crate::output::print(&settings::reference_markdown())?;
             return Ok(());
+        }
+        Command::Config(ConfigCommand::Scenario { reference }) => {
+            let text = if *reference { scenario::reference()? } else { scenario::built_in()? };
+            return output::print(&text);
         }
         Command::Policy(command) => return commands::policy::run(command),
         _ => {}
@@ -121,9 +126,6 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         }
         Command::Tune(args) => commands::tune::run(*args),
         Command::Partition(command) => commands::partition::run(&command),
-        Command::Topics(cli::Topics::Desired { json, strimzi }) => {
-            commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
-        }
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),
@@ -154,6 +156,8 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             crate::output::print(&commands::metrics::reference())?;
             Ok(())
         }
-        Command::Config(ConfigCommand::Reference) | Command::Completions { .. } | Command::Policy(_) => Ok(()),
+        Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. }) | Command::Completions { .. } | Command::Policy(_) => {
+            Ok(())
+        },
     }
 }

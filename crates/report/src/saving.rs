@@ -68,7 +68,7 @@ pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<
     let changes = changes(collected);
     let Some(first) = changes.first() else { return Saving::default() };
     let windows: Vec<&Window> = collected.windows.values().filter(|window| window.run_seconds > 0.0).collect();
-    if collected.decisions.values().any(|decided| decided.reference.is_some_and(|known| known.is_some())) {
+    if collected.decisions.values().any(|decided| decided.reference.is_some()) {
         return by_phase(collected, first.at, &windows, notes);
     }
     let Some(stretches) = stretches(&changes, &windows, &verdicts(collected)) else {
