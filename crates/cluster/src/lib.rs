@@ -4,9 +4,10 @@
 //! It holds the interface only: no policy (the actuator decides whether a change may be made), no I/O, no clock.
 
 use std::fmt;
+use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, Layout, Workload};
+use eadt_schemas::v1::{Actuation, Decision, DeviceIntent, DeviceState, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
@@ -156,4 +157,17 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn told(&self, actuation: &Actuation) {
         let _: &Actuation = actuation;
     }
+    /// The node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
+    fn devices(&self) -> Option<&dyn Devices> {
+        None
+    }
+}
+
+/// The node agents of a cluster: what they say, and what they are to hold. Its calls do not block.
+pub trait Devices: Send + Sync {
+    /// Told of every agent's report, the newest of a node last.
+    fn said(&self, state: DeviceState);
+    /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
+    /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.
+    fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>>;
 }

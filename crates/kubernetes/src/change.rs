@@ -10,6 +10,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 use serde_json::{Value, json};
 
+use crate::devices::settings;
 use crate::kinds::{Ownership, Turn, World, path, reach};
 use crate::object::{Container, LOCAL_WORLD_SIZE, MPS_PERCENTAGE, Seen, VARIABLES, Variable, WORLD_SIZE};
 use crate::record::{APPLIED, Field, Former, Mark, TakenOver};
@@ -86,10 +87,6 @@ pub fn apply(
     if let Some(knob) = terms.knobs.forbid(&seen.layout, &change.layout) {
         return refuse(format!("the policy does not allow its knob {knob} to be turned"));
     }
-    let devices = |l: &Layout| (l.power_limit_watts, l.sm_clock_mhz);
-    if devices(&seen.layout) != devices(&change.layout) {
-        return refuse("power caps and clocks are not sent to the agents of the nodes yet: they can only be recommended");
-    }
     let Some(taken) = &seen.taken else {
         return Err(ClusterError::new(ClusterRemedy::Retry, "its fields have not been taken over yet"));
     };
@@ -108,8 +105,8 @@ pub fn apply(
         layout: change.layout.clone(),
         before: seen.layout.clone(),
         ready_by: now.plus_seconds(change.ready_within_seconds),
-        // What turns while processes run is in force at once.
-        ready_time: (!turned.any()).then_some(now),
+        // Pods follow, or the agents of their nodes; where neither is asked it is in force at once.
+        ready_time: (!turned.any() && settings(&seen.layout) == settings(&change.layout)).then_some(now),
         rolled_back: None,
     });
     Ok(Planned::Write(Box::new(finish(seen, values, turned, mark, &change.layout, now, term))))
@@ -383,7 +380,12 @@ pub fn configuration(seen: &Seen, write: &Write) -> Value {
             }
         }
     }
-    for (template, containers) in templates {
+    for (template, mut containers) in templates {
+        for (name, variables) in &mut containers {
+            let container = seen.containers.iter().find(|c| c.place == template && c.name == *name);
+            let place = |variable: &Value| container.and_then(|c| c.order.iter().position(|known| variable["name"] == **known));
+            variables.sort_by_key(|variable| place(variable).unwrap_or(usize::MAX));
+        }
         let path: Vec<_> = seen.containers.iter().find(|c| c.place == template).map(|c| c.template.clone()).unwrap_or_default();
         let list: Vec<_> = containers.into_iter().map(|(name, env)| json!({"name": name, "env": env})).collect();
         if let Some(place) = reach(&mut object, &path) {
@@ -535,7 +537,7 @@ mod tests {
         assert_eq!(
             configuration["spec"],
             json!({"replicas": 9, "template": {"spec": {"containers": [{"name": "train", "env": [
-                {"name": MPS_PERCENTAGE, "value": "35"}, {"name": LOCAL_WORLD_SIZE, "value": "3"}, {"name": WORLD_SIZE, "value": "9"},
+                {"name": MPS_PERCENTAGE, "value": "35"}, {"name": WORLD_SIZE, "value": "9"}, {"name": LOCAL_WORLD_SIZE, "value": "3"},
             ]}]}}})
         );
         let rolled = planned(&object, &change("d-1", 4, layout(6, 40, 2))).unwrap();
@@ -566,7 +568,14 @@ mod tests {
         let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
         let mut caps = terms();
         caps.knobs.power_limit = true;
-        assert_eq!(remedy(&object, &change("d-3", 4, capped), &caps, false, 1), ClusterRemedy::Refused);
+        let Ok(Planned::Write(write)) = apply(&seen(&object), &caps, false, false, &change("d-3", 4, capped), at(70.0), 1) else {
+            panic!("a cap can be asked for")
+        };
+        assert_eq!((write.mark.power_limit_watts, write.suspend, &write.mark.restarts[..]), (Some(300.0), None, &[][..]));
+        let applied = write.mark.applied.clone().unwrap();
+        assert_eq!((applied.generation, applied.ready_time), (5, None), "agents have to hold it first");
+        let after = written(&object, &write);
+        assert_eq!((after["spec"].clone(), seen(&after).layout_generation()), (object["spec"].clone(), 5));
     }
 
     #[test]

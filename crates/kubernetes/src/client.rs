@@ -9,6 +9,7 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 
 use crate::change::{self, Write};
+use crate::devices::{self, Tenant};
 use crate::kinds::{Kind, Ownership};
 use crate::object::Seen;
 use crate::owners::{self, MANAGER, RECORDER};
@@ -155,14 +156,16 @@ impl Server {
     }
 
     fn pods_of(&self, seen: &Seen) -> Api<DynamicObject> {
-        let resource = ApiResource {
-            group: String::new(),
-            version: "v1".into(),
-            api_version: "v1".into(),
-            kind: "Pod".into(),
-            plural: "pods".into(),
-        };
-        Api::namespaced_with(self.client.clone(), &seen.namespace, &resource)
+        Api::namespaced_with(self.client.clone(), &seen.namespace, &pod_resource())
+    }
+
+    /// The pods that hold GPUs of a node, of all namespaces.
+    pub async fn tenants(&self, node: &str) -> Result<Vec<Tenant>, ClusterError> {
+        let what = format!("listing the pods of node {node}, of all namespaces, to know whose its GPUs are");
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &pod_resource());
+        let running = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let list = bounded(&what, api.list(&ListParams::default().fields(&running))).await?;
+        Ok(list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).filter_map(|pod| devices::tenant(&pod)).collect())
     }
 
     /// The pods of a workload, those that are ending included.
@@ -199,6 +202,16 @@ fn selector(seen: &Seen) -> Option<String> {
         "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
         "TrainJob" => None,
         _ => seen.selector.clone(),
+fn pod_resource() -> ApiResource {
+    ApiResource {
+        group: String::new(),
+        version: "v1".into(),
+        api_version: "v1".into(),
+        kind: "Pod".into(),
+        plural: "pods".into(),
+    }
+}
+
     }
 }
 

@@ -6,17 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Devices, Managed, RollBack};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, Origin};
+use eadt_schemas::v1::{Actuation, Decision, DeviceIntent, DeviceState, Origin};
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use crate::agents::{self, Agents};
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
+use crate::devices::{self, Standing, Wish};
 use crate::kinds::KINDS;
 use crate::lease::{Candidate, Leadership};
 use crate::object::Seen;
@@ -44,6 +46,9 @@ pub struct Shared {
     pub settings: Settings,
     /// Something may be due.
     pub due: Notify,
+    /// What agents are to hold may be something else.
+    pub wishes: Notify,
+    agents: Mutex<Agents>,
     state: Mutex<State>,
     changed: Condvar,
     revision: AtomicU64,
@@ -78,6 +83,7 @@ impl Shared {
         }
         drop(state);
         self.due.notify_one();
+        self.wishes.notify_one();
         result
     }
 
@@ -88,6 +94,10 @@ impl Shared {
 
     pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
         lock(&self.statuses)
+    }
+
+    pub fn agents(&self) -> MutexGuard<'_, Agents> {
+        lock(&self.agents)
     }
 
     pub fn saw_policy(&self, object: &Value) {
@@ -112,7 +122,7 @@ impl Shared {
         }
     }
 
-    fn all_synced(&self) -> bool {
+    pub fn all_synced(&self) -> bool {
         let sources = lock(&self.sources);
         let kinds = KINDS.iter().map(|kind| Source::Kind(kind.kind));
         kinds.chain([Source::Policies, Source::Namespaces]).all(|source| sources.contains(&source))
@@ -237,6 +247,8 @@ impl KubernetesCluster {
             changed: Condvar::new(),
             revision: AtomicU64::new(0),
             sources: Mutex::default(),
+            wishes: Notify::new(),
+            agents: Mutex::default(),
             sources_changed: Notify::new(),
             clock,
         });
@@ -261,6 +273,7 @@ impl KubernetesCluster {
         tasks.spawn(status::write(shared.clone()));
         let ended = async {
             // None of them ends by itself.
+        tasks.spawn(agents::run(shared.clone()));
             if let Some(Err(error)) = tasks.join_next().await {
                 tracing::error!(%error, "a part of the Kubernetes backend ended");
             }
@@ -283,11 +296,35 @@ impl KubernetesCluster {
         let key = self.shared.key(&back.workload)?;
         let entry: Option<Entry> = self.shared.with_state(|state, _| state.entry(&key).cloned());
         let what = match entry {
+    /// The nodes whose agents a change needs; `None`: it turns nothing that agents hold, or was made before.
+    async fn ask_agents(&self, key: &Key, change: &Change) -> Result<Option<BTreeSet<String>>, ClusterError> {
+        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
+        let Some(seen) = seen else { return Ok(None) };
+        let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+        if applied.is_some_and(|applied| applied.decision_id == change.decision_id)
+            || devices::settings(&seen.layout) == devices::settings(&change.layout)
+        {
+            return Ok(None);
+        }
+        match Wish::new(&change.workload, &change.decision_id, &change.layout) {
+            Some(wish) => agents::ask(&self.shared, &seen, &wish).await.map(Some),
+            None => Ok(Some(BTreeSet::new())),
+        }
+    }
+
             // The reason is better with what was seen; without it, the way back must not wait.
-            Some(entry) => match self.shared.server.pods(&entry.seen).await {
-                Ok(pods) => obstacles(&entry.seen, &pods),
-                Err(_) => obstacles(&entry.seen, &[]),
-            },
+            Some(entry) => {
+                let pods = self.shared.server.pods(&entry.seen).await.unwrap_or_default();
+                let applied = entry.seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+                let standing = match applied {
+                    Some(applied) => agents::standing(&self.shared, &key, &entry.seen, applied).await.unwrap_or(Standing::Held),
+                    None => Standing::Held,
+                };
+                match standing {
+                    Standing::Waiting(what) | Standing::Refused(what) => what,
+                    Standing::Held => obstacles(&entry.seen, &pods),
+                }
+            }
             None => String::new(),
         };
         let reason = if what.is_empty() { back.reason.clone() } else { format!("{}: {what}", back.reason) };
@@ -331,10 +368,14 @@ impl Cluster for KubernetesCluster {
             change::apply(seen, terms, paused, approved, change, shared.now(), term)
         };
         let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
+        let nodes = self.runtime.block_on(self.ask_agents(&key, change))?;
         if let Some(after) = written {
             let wanted = after.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
             if wanted != Some(after.layout_generation()) {
                 return Err(ClusterError::new(
+        if let Some(nodes) = nodes {
+            agents::hold(shared, &key, nodes);
+        }
                     ClusterRemedy::Refused,
                     format!("{what}: something between here and the store (an admission webhook) undid the change"),
                 ));
@@ -379,3 +420,16 @@ impl Cluster for KubernetesCluster {
         status::told(&self.shared, actuation);
     }
 }
+    fn devices(&self) -> Option<&dyn Devices> {
+        Some(self)
+    }
+}
+
+impl Devices for KubernetesCluster {
+    fn said(&self, state: DeviceState) {
+        self.shared.agents().said(state);
+    }
+
+    fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
+        self.shared.agents().wanted()
+    }

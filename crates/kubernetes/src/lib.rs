@@ -10,9 +10,11 @@
 
 pub mod change;
 mod client;
+mod agents;
 mod cluster;
 pub mod kinds;
 pub mod lease;
+pub mod devices;
 pub mod managed;
 pub mod object;
 pub mod owners;

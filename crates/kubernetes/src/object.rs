@@ -75,6 +75,8 @@ pub struct Container {
     pub gpus: u32,
     /// The known variables that stand in it.
     pub variables: BTreeMap<&'static str, Variable>,
+    /// Their order, which a write must keep: another one is another template, and restarts all pods.
+    pub order: Vec<&'static str>,
 }
 
 /// A known variable in a container.
@@ -230,15 +232,17 @@ fn containers(kind: &'static Kind, object: &Value, problems: &mut Vec<String>) -
         for (index, container) in list.enumerate() {
             let gpus = gpus(&container["resources"]);
             let Some(name) = container["name"].as_str().filter(|_| gpus > 0) else { continue };
-            let mut variables = BTreeMap::new();
+            let (mut variables, mut order) = (BTreeMap::new(), Vec::new());
             for entry in container["env"].as_array().into_iter().flatten() {
                 let Some(known) = VARIABLES.into_iter().find(|known| entry["name"] == **known) else { continue };
+                order.push(known);
                 if variables.insert(known, variable(entry)).is_some() {
                     variables.insert(known, Variable::Foreign("stands there twice: keep one of them".into()));
                 }
             }
             let place = words(&template);
-            found.push(Container { place, template: template.clone(), index, name: name.to_owned(), gpus, variables });
+            let template = template.clone();
+            found.push(Container { place, template, index, name: name.to_owned(), gpus, variables, order });
         }
     }
     if found.iter().enumerate().any(|(i, a)| found[..i].iter().any(|b| (&a.place, &a.name) == (&b.place, &b.name))) {

@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_cluster::{ClusterError, ClusterRemedy};
+use eadt_cluster::{ClusterError, ClusterRemedy, RollBack};
 use futures::stream::{self, StreamExt};
 
+use crate::agents;
 use crate::change::{self, Planned};
 use crate::client;
 use crate::cluster::{Shared, is_stale, read};
+use crate::devices::Standing;
 use crate::object::Seen;
 use crate::record::Field;
 use crate::rollout::{Due, due};
@@ -132,7 +134,27 @@ async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result
             tracing::info!(%key, pod, why, "deleting a pod");
             shared.server.delete_pod(seen, &pod, &uid).await
         }
+    let standing = match entry.managed.rolling_out() {
+        Some(applied) => agents::standing(shared, key, &entry.seen, applied).await?,
+        None => Standing::Held,
+    };
+    if let (Standing::Refused(reason), Some(applied)) = (&standing, entry.managed.rolling_out()) {
+        let back = RollBack {
+            workload: entry.managed.state.workload.clone(),
+            decision_id: applied.decision_id.clone(),
+            generation: applied.generation,
+            reason: reason.clone(),
+        };
+        tracing::warn!(%key, decision = back.decision_id, reason, "an agent does not hold it: rolling back");
+        let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::roll_back(seen, &back, reason, shared.now(), term);
+        shared.write(key, &format!("rolling back {key}"), plan).await?;
+        return Ok(true);
+    }
         Due::Resume => {
+        // It is ready when the agents hold it, too.
+        if step == Due::Ready && standing != Standing::Held {
+            continue;
+        }
             tracing::info!(%key, "resuming");
             let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::resume(seen, term);
             shared.write(key, &format!("resuming {key}"), plan).await.map(drop)

@@ -1,7 +1,7 @@
 //! The actuator: has workloads changed as decided, and says what became of every decision.
 //!
 //! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every
-//! change) and `actuations.v1`. A decision goes through dereference → plan → check → apply → watch → report, a file each;
+//! change), `actuations.v1`, and on clusters with node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes through dereference → plan → check → apply → watch → report, a file each;
 //! all but apply are pure, and only what was checked can be applied.
 //!
 //! Delivery is at-least-once with an idempotent, fenced effect: decision id and generation are written with the change,
@@ -12,6 +12,7 @@
 pub mod apply;
 pub mod check;
 pub mod dereference;
+pub mod devices;
 pub mod metrics;
 pub mod plan;
 pub mod report;

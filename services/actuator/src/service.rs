@@ -6,18 +6,21 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition,
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Reader, Record, Remedy, Start, Step, TopicPartition,
     partition_for_key,
 };
-use eadt_cluster::{Cluster, ClusterError, ClusterRemedy};
+use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, Devices};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, DeadLetterReason, Decision, Outcome, UpdateMode, Workload, dead_letter_header};
+use eadt_schemas::v1::{
+    Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Outcome, UpdateMode, Workload, dead_letter_header,
+};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
 
 use crate::check::{Refusal, Verdict, check};
 use crate::dereference::{View, dereference};
+use crate::devices::{Due, Published};
 use crate::metrics::ActuatorMetrics;
 use crate::plan::{Plan, plan};
 use crate::report::{self, Report};
@@ -27,6 +30,8 @@ use crate::{Settings, apply, watch};
 const MAX_QUEUED: usize = 1000;
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed.
 const POLL: Duration = Duration::from_millis(5);
+/// Whether intents must be said again is looked at so often, in wall time.
+const LOOK_AT_INTENTS: Duration = Duration::from_secs(1);
 const SOURCE: &str = "/actuator";
 
 /// Why the actuator ended.
@@ -128,6 +133,16 @@ struct Session<'a> {
     outputs: Vec<Outgoing>,
 }
 
+    /// Where the cluster has node agents.
+    agents: Option<Agents>,
+}
+
+/// What is said to node agents, and by them.
+struct Agents {
+    published: Published,
+    states: Box<dyn Reader>,
+    /// What was wanted when it was looked at last, and when.
+    wanted: Option<(Arc<Vec<DeviceIntent>>, Instant)>,
 struct Topics {
     decisions: Arc<str>,
     workloads: Arc<str>,
@@ -135,6 +150,8 @@ struct Topics {
     dead_letters: Arc<str>,
 }
 
+    device_intents: Arc<str>,
+    device_states: Arc<str>,
 /// What became of one attempt at a decision.
 enum Attempt {
     Done,
@@ -155,6 +172,8 @@ impl<'a> Session<'a> {
             dead_letters: full(Topic::DeadLetters),
         };
         let partitions = service
+            device_intents: full(Topic::DeviceIntents),
+            device_states: full(Topic::DeviceStates),
             .bus
             .topics(prefix)?
             .into_iter()
@@ -186,16 +205,19 @@ impl<'a> Session<'a> {
             outputs: Vec::new(),
         })
     }
+            agents: None,
 
     fn run(&mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
         while !self.service.shutdown.is_cancelled() {
             self.member.poll(256, POLL, &mut polled)?;
+        self.meet_agents()?;
             for item in polled.drain(..) {
                 self.take(item)?;
             }
             if self.assigned.is_empty() {
                 continue;
+            self.hear_agents()?;
             }
             let seen = self.look();
             if !self.act() {
@@ -203,6 +225,7 @@ impl<'a> Session<'a> {
             }
             self.commit()?;
             if seen {
+            self.tell_agents();
                 self.service.ready.set(true);
             }
             self.make_room()?;
@@ -256,6 +279,7 @@ impl<'a> Session<'a> {
         }
         self.revision = None;
         Ok(())
+        self.read_intents()?;
     }
 
     /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the
@@ -290,6 +314,123 @@ impl<'a> Session<'a> {
 
     /// Looks at the cluster where something may have changed, and notes what is to be said; true once it was seen.
     fn look(&mut self) -> bool {
+    /// Reads what agents said until now. Without it every cap would be refused for want of an agent.
+    fn meet_agents(&mut self) -> Result<(), BusError> {
+        let Some(devices) = self.service.cluster.devices() else { return Ok(()) };
+        let topic = self.topics.device_states.clone();
+        let partitions = self.partitions_of(&topic)?;
+        let all: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
+        let mut waiting = BTreeMap::new();
+        for (at, _) in &all {
+            waiting.insert(at.partition, self.service.bus.watermarks(at)?.high);
+        }
+        waiting.retain(|_, high| *high > 0);
+        let (mut states, mut polled) = (self.service.bus.reader(&all, Isolation::ReadCommitted)?, Vec::new());
+        while !waiting.is_empty() && !self.service.shutdown.is_cancelled() {
+            states.poll(1000, Duration::from_millis(100), &mut polled)?;
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => hear(devices, &record),
+                    Polled::End { at, position } => {
+                        waiting.retain(|partition, high| *partition != at.partition || *high > position);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.agents = Some(Agents { published: Published::default(), states, wanted: None });
+        Ok(())
+    }
+
+    fn partitions_of(&self, topic: &Arc<str>) -> Result<i32, BusError> {
+        let specs = self.service.bus.topics(&self.service.settings.prefix)?;
+        specs.into_iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
+            let detail = "there is no such topic; create the topics with eadt topics apply";
+            BusError::new(Remedy::Stop, format!("reading topic {topic}"), detail)
+        })
+    }
+
+    fn hear_agents(&mut self) -> Result<(), BusError> {
+        let (Some(devices), Some(agents)) = (self.service.cluster.devices(), &mut self.agents) else { return Ok(()) };
+        let mut polled = Vec::new();
+        agents.states.poll(256, Duration::ZERO, &mut polled)?;
+        for item in polled {
+            if let Polled::Record(record) = item {
+                hear(devices, &record);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the intents that stand. Joining the group has fenced older writers, so the end that is noted now is the end.
+    fn read_intents(&mut self) -> Result<(), BusError> {
+        if self.agents.is_none() {
+            return Ok(());
+        }
+        let mut published = Published::default();
+        for partition in 0..self.partitions_of(&self.topics.device_intents)? {
+            let at = TopicPartition::new(self.topics.device_intents.clone(), partition);
+            let high = self.service.bus.watermarks(&at)?.high;
+            let mut reader = self.service.bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
+            let (mut polled, mut complete) = (Vec::new(), high == 0);
+            while !complete && !self.service.shutdown.is_cancelled() {
+                reader.poll(1000, Duration::from_millis(100), &mut polled)?;
+                for item in polled.drain(..) {
+                    match item {
+                        Polled::Record(record) => {
+                            let node = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+                            // An unreadable one holds nothing: agents do not follow it.
+                            published.read(&node, record.value.as_deref().and_then(|value| decode(value).ok()));
+                        }
+                        Polled::End { position, .. } => complete = position >= high,
+                        _ => {}
+                    }
+                }
+            }
+        }
+        if let Some(agents) = &mut self.agents {
+            (agents.published, agents.wanted) = (published, None);
+        }
+        Ok(())
+    }
+
+    /// Says what agents are to hold, in the same step as what is said of the changes that ask for it.
+    fn tell_agents(&mut self) {
+        let (Some(devices), Some(agents)) = (self.service.cluster.devices(), &mut self.agents) else { return };
+        // A node's wish is a whole: only whoever has all workloads may say it.
+        if self.assigned.len() != usize::try_from(self.partitions).unwrap_or(usize::MAX) {
+            return;
+        }
+        let Some(wanted) = devices.wanted() else { return };
+        let unchanged = |(last, looked): &(Arc<Vec<DeviceIntent>>, Instant)| {
+            Arc::ptr_eq(last, &wanted) && looked.elapsed() < LOOK_AT_INTENTS
+        };
+        if agents.wanted.as_ref().is_some_and(unchanged) {
+            return;
+        }
+        for due in agents.published.due(&wanted, self.service.cluster.now()) {
+            let topic = self.topics.device_intents.clone();
+            self.outputs.push(match due {
+                Due::Say(intent) => {
+                    tracing::debug!(node = intent.node, decision = intent.decision_id, "an agent is asked");
+                    let envelope = Envelope {
+                        id: format!("{}/{}", intent.node, intent.time.micros()),
+                        source: SOURCE.into(),
+                        kind: EventType::DeviceIntent,
+                        time: intent.time,
+                        subject: intent.node.clone(),
+                    };
+                    event(&topic, &intent.node, &envelope, &intent)
+                }
+                Due::Withdraw(node) => {
+                    tracing::info!(node, "an agent's intent is withdrawn");
+                    Outgoing { topic, partition: None, key: Some(node.into_bytes().into()), value: None, headers: Vec::new() }
+                }
+            });
+        }
+        agents.wanted = Some((wanted, Instant::now()));
+    }
+
         let Service { cluster, settings, .. } = self.service;
         let revision = cluster.revision();
         let stale = self.looked.elapsed().as_secs_f64() >= settings.reconcile_seconds;
@@ -617,6 +758,14 @@ fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl serde::S
     Outgoing {
         topic: topic.clone(),
         partition: None,
+fn hear(devices: &dyn Devices, record: &Record) {
+    match record.value.as_deref().map(decode::<DeviceState>) {
+        Some(Ok(state)) => devices.said(state),
+        Some(Err(refusal)) => tracing::warn!(at = %record.at, offset = record.offset, detail = refusal.detail, "a report of an agent cannot be read"),
+        None => {}
+    }
+}
+
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
         value: Some(value.into()),
         headers,

@@ -1,0 +1,172 @@
+//! Power caps on a real API server: asked of the agents of the nodes, answered by them, withdrawn. The agents' answers are simulated.
+
+mod actuator;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use actuator::{Rig, WITHIN, account, energy_policy, layout, now, training};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition};
+use eadt_schemas::v1::{Action, DeviceIntent, DeviceReport, DeviceState, Layout, Outcome, SettingOutcome};
+use eadt_schemas::{Topic, decode};
+use serde_json::{Value, json};
+
+/// The intents that stand, by node.
+fn intents(rig: &Rig) -> BTreeMap<String, DeviceIntent> {
+    let mut standing = BTreeMap::new();
+    for partition in 0..2 {
+        let at = TopicPartition::new(format!("t.{}", Topic::DeviceIntents), partition);
+        let high = rig.log.watermarks(&at).unwrap().high;
+        let mut reader = rig.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let (mut polled, mut done) = (Vec::new(), high == 0);
+        while !done {
+            reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => {
+                        let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
+                        match record.value {
+                            Some(value) => drop(standing.insert(node, decode::<DeviceIntent>(&value).unwrap())),
+                            None => drop(standing.remove(&node)),
+                        }
+                    }
+                    Polled::End { position, .. } => done = position >= high,
+                    _ => {}
+                }
+            }
+        }
+    }
+    standing
+}
+
+/// Every agent says what became of its intent.
+fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reason: &str) {
+    let standing = intents(rig);
+    let mut producer = rig.log.producer("agents").unwrap();
+    for node in nodes {
+        let intent = standing.get(node);
+        let asked = intent.and_then(|intent| intent.devices.as_ref()?.first()?.power_limit_watts);
+        let device = DeviceReport {
+            device: format!("GPU-{node}"),
+            decision_id: intent.map(|intent| intent.decision_id.clone()),
+            power_limit_outcome: outcome,
+            power_limit_reason: reason.into(),
+            power_limit_watts: asked.filter(|_| outcome == SettingOutcome::Held).or(Some(700.0)),
+            power_limit_watts_min: Some(250.0),
+            power_limit_watts_max: Some(700.0),
+            ..DeviceReport::default()
+        };
+        let state = DeviceState { time: now(), node: node.clone(), devices: vec![device], ..DeviceState::default() };
+        let (key, value) = (node.clone().into_bytes(), serde_json::to_vec(&state).unwrap());
+        let topic = format!("t.{}", Topic::DeviceStates).into();
+        producer
+            .send(Outgoing { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() })
+            .unwrap();
+    }
+    assert!(producer.flush(WITHIN).unwrap());
+}
+
+/// Waits until exactly these nodes are asked for so much by this decision.
+fn asked(rig: &Rig, nodes: &BTreeSet<String>, decision: &str, watts: f64) {
+    rig.eventually(&format!("{watts} W are asked for"), || {
+        let standing = intents(rig);
+        let right = |intent: &DeviceIntent| {
+            let devices = intent.devices.as_deref().unwrap_or_default();
+            let [device] = devices else { return false };
+            let whole = device.device.is_none() && device.power_limit_watts == Some(watts);
+            whole && intent.decision_id == decision && intent.time_to_live_seconds > 0.0
+        };
+        (standing.keys().eq(nodes) && standing.values().all(right)).then_some(())
+    });
+}
+
+fn withdrawn(rig: &Rig) {
+    rig.eventually("the intents are withdrawn", || intents(rig).is_empty().then_some(()));
+}
+
+fn cap(watts: f64) -> Layout {
+    Layout { power_limit_watts: Some(watts), ..Layout::default() }
+}
+
+fn uids(pods: &[Value]) -> BTreeSet<String> {
+    pods.iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy() {
+    let mut rig = Rig::new("devices");
+    // What the chart grants without `onlyNamespace`: pods of all namespaces.
+    let (role, subject) = (format!("{}-pods", rig.namespace), format!("--serviceaccount={}:{}", rig.namespace, account::NAME));
+    rig.kubectl(&["create", "clusterrole", &role, "--verb=list", "--resource=pods"]);
+    rig.kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &subject]);
+    rig.apply(&training());
+    let mut policy = energy_policy("Enforce");
+    policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 200, "max": 600});
+    rig.apply(&policy);
+    rig.start(60.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let pods = rig.pods();
+    let nodes: BTreeSet<String> = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
+    let spec = rig.set("llm-training")["spec"].clone();
+
+    let refused = rig.change("d-1", Action::Decrease, cap(300.0), Outcome::Refused);
+    assert!(refused.reason.contains("no agent has reported"), "{refused:?}");
+    answer(&rig, &nodes, SettingOutcome::Untouched, "");
+    // Reports are heard before the decisions that follow them.
+    let refused = rig.change("d-2", Action::Decrease, cap(240.0), Outcome::Refused);
+    assert!(refused.reason.contains("from 250 to 700 W, not 240"), "{refused:?}");
+    assert_eq!(intents(&rig), BTreeMap::new(), "nobody is asked for what is refused");
+
+    rig.change("d-3", Action::Decrease, cap(300.0), Outcome::Applied);
+    asked(&rig, &nodes, "d-3", 300.0);
+    assert_eq!(
+        rig.outcomes("d-3"),
+        [Outcome::Applied],
+        "it is ready when the agents say so: {:#?}\n{:#}",
+        rig.actuations(),
+        rig.set("llm-training")
+    );
+    answer(&rig, &nodes, SettingOutcome::Held, "");
+    let ready = rig.outcome("d-3", Outcome::Ready);
+    assert_eq!(ready.layout, Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) });
+
+    rig.ready_with(&ready.layout);
+    rig.change("d-4", Action::Increase, cap(350.0), Outcome::Applied);
+    asked(&rig, &nodes, "d-4", 350.0);
+    answer(&rig, &nodes, SettingOutcome::Refused, "agent.power_limits is off");
+    let back = rig.outcome("d-4", Outcome::RolledBack);
+    assert!(back.reason.contains("agent.power_limits is off"), "{back:?}");
+    rig.ready_with(&ready.layout);
+    asked(&rig, &nodes, "d-4", 300.0);
+    assert_eq!((uids(&rig.pods()), &rig.set("llm-training")["spec"]), (uids(&pods), &spec), "no pod was touched");
+
+    // Another actuator asks for the same: nothing is withdrawn in between, and a pause is seen by it.
+    rig.stop();
+    rig.start(60.0);
+    asked(&rig, &nodes, "d-4", 300.0);
+    rig.patch("llm-training", &json!({"metadata": {"annotations": {"eadt.dev/paused": "true"}}}));
+    withdrawn(&rig);
+    rig.patch("llm-training", &json!({"metadata": {"annotations": {"eadt.dev/paused": null}}}));
+    asked(&rig, &nodes, "d-4", 300.0);
+
+    // Somebody else's pod on one of the nodes: its GPUs are not only the job's any more.
+    let shared = nodes.first().unwrap().clone();
+    rig.apply(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"},
+        "spec": {"nodeName": shared, "containers": [
+            {"name": "c", "image": "example.invalid/c:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+        ]},
+    }));
+    withdrawn(&rig);
+    let refused = rig.change("d-5", Action::Increase, cap(400.0), Outcome::Refused);
+    assert!(refused.reason.contains("/other holds GPUs of node"), "{refused:?}");
+    rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
+    asked(&rig, &nodes, "d-4", 300.0);
+
+    rig.kubectl(&["delete", "epol", "llm"]);
+    withdrawn(&rig);
+    rig.eventually("its marks are gone", || {
+        rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
+    });
+    assert_eq!(uids(&rig.pods()), uids(&pods), "no pod was touched");
+}
