@@ -192,16 +192,6 @@ impl Server {
     }
 }
 
-/// How the pods of a workload are found.
-fn selector(seen: &Seen) -> Option<String> {
-    let name = &seen.name;
-    match seen.kind.kind {
-        "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),
-        "MPIJob" => Some(format!("training.kubeflow.org/job-name={name},training.kubeflow.org/job-role=worker")),
-        "LeaderWorkerSet" => Some(format!("leaderworkerset.sigs.k8s.io/name={name}")),
-        "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
-        "TrainJob" => None,
-        _ => seen.selector.clone(),
 fn pod_resource() -> ApiResource {
     ApiResource {
         group: String::new(),
@@ -212,6 +202,16 @@ fn pod_resource() -> ApiResource {
     }
 }
 
+/// How the pods of a workload are found.
+fn selector(seen: &Seen) -> Option<String> {
+    let name = &seen.name;
+    match seen.kind.kind {
+        "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),
+        "MPIJob" => Some(format!("training.kubeflow.org/job-name={name},training.kubeflow.org/job-role=worker")),
+        "LeaderWorkerSet" => Some(format!("leaderworkerset.sigs.k8s.io/name={name}")),
+        "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
+        "TrainJob" => None,
+        _ => seen.selector.clone(),
     }
 }
 

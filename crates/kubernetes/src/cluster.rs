@@ -243,12 +243,12 @@ impl KubernetesCluster {
             statuses: Mutex::default(),
             settings,
             due: Notify::new(),
+            wishes: Notify::new(),
+            agents: Mutex::default(),
             state: Mutex::new(State::new(origin)),
             changed: Condvar::new(),
             revision: AtomicU64::new(0),
             sources: Mutex::default(),
-            wishes: Notify::new(),
-            agents: Mutex::default(),
             sources_changed: Notify::new(),
             clock,
         });
@@ -269,11 +269,11 @@ impl KubernetesCluster {
             tasks.spawn(watch::objects(shared.clone(), kind));
         }
         tasks.spawn(tend::run(shared.clone()));
+        tasks.spawn(agents::run(shared.clone()));
         tasks.spawn(status::run(shared.clone()));
         tasks.spawn(status::write(shared.clone()));
         let ended = async {
             // None of them ends by itself.
-        tasks.spawn(agents::run(shared.clone()));
             if let Some(Err(error)) = tasks.join_next().await {
                 tracing::error!(%error, "a part of the Kubernetes backend ended");
             }
@@ -292,10 +292,6 @@ impl KubernetesCluster {
         self.shared.leadership.changes()
     }
 
-    async fn roll_back_now(&self, back: &RollBack) -> Result<(), ClusterError> {
-        let key = self.shared.key(&back.workload)?;
-        let entry: Option<Entry> = self.shared.with_state(|state, _| state.entry(&key).cloned());
-        let what = match entry {
     /// The nodes whose agents a change needs; `None`: it turns nothing that agents hold, or was made before.
     async fn ask_agents(&self, key: &Key, change: &Change) -> Result<Option<BTreeSet<String>>, ClusterError> {
         let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
@@ -312,6 +308,10 @@ impl KubernetesCluster {
         }
     }
 
+    async fn roll_back_now(&self, back: &RollBack) -> Result<(), ClusterError> {
+        let key = self.shared.key(&back.workload)?;
+        let entry: Option<Entry> = self.shared.with_state(|state, _| state.entry(&key).cloned());
+        let what = match entry {
             // The reason is better with what was seen; without it, the way back must not wait.
             Some(entry) => {
                 let pods = self.shared.server.pods(&entry.seen).await.unwrap_or_default();
@@ -364,18 +364,18 @@ impl Cluster for KubernetesCluster {
         if shared.with_state(|state, _| state.entry(&key).is_some_and(Entry::may_take_over)) {
             self.runtime.block_on(tend::take_over(shared, &key, approved))?;
         }
+        let nodes = self.runtime.block_on(self.ask_agents(&key, change))?;
         let plan = |seen: &Seen, terms: &Terms, paused: bool, term: u64| {
             change::apply(seen, terms, paused, approved, change, shared.now(), term)
         };
         let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
-        let nodes = self.runtime.block_on(self.ask_agents(&key, change))?;
+        if let Some(nodes) = nodes {
+            agents::hold(shared, &key, nodes);
+        }
         if let Some(after) = written {
             let wanted = after.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
             if wanted != Some(after.layout_generation()) {
                 return Err(ClusterError::new(
-        if let Some(nodes) = nodes {
-            agents::hold(shared, &key, nodes);
-        }
                     ClusterRemedy::Refused,
                     format!("{what}: something between here and the store (an admission webhook) undid the change"),
                 ));
@@ -419,7 +419,6 @@ impl Cluster for KubernetesCluster {
     fn told(&self, actuation: &Actuation) {
         status::told(&self.shared, actuation);
     }
-}
     fn devices(&self) -> Option<&dyn Devices> {
         Some(self)
     }
@@ -433,3 +432,4 @@ impl Devices for KubernetesCluster {
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
         self.shared.agents().wanted()
     }
+}

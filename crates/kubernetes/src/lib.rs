@@ -8,13 +8,13 @@
 //! It never decides what a workload should be like, never touches one that did not opt in, never forces a field that it does not
 //! own, and changes no field but those that were taken over.
 
+mod agents;
 pub mod change;
 mod client;
-mod agents;
 mod cluster;
+pub mod devices;
 pub mod kinds;
 pub mod lease;
-pub mod devices;
 pub mod managed;
 pub mod object;
 pub mod owners;

@@ -121,19 +121,6 @@ async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Cluster
         return Ok(false);
     }
     let pods = shared.server.pods(&entry.seen).await?;
-    for step in due(&entry.seen, &pods, false) {
-        carry_out(shared, key, &entry.seen, step).await?;
-    }
-    Ok(true)
-}
-
-async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result<(), ClusterError> {
-    match step {
-        Due::Delete { pod, uid, why } => {
-            shared.term()?;
-            tracing::info!(%key, pod, why, "deleting a pod");
-            shared.server.delete_pod(seen, &pod, &uid).await
-        }
     let standing = match entry.managed.rolling_out() {
         Some(applied) => agents::standing(shared, key, &entry.seen, applied).await?,
         None => Standing::Held,
@@ -150,11 +137,24 @@ async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result
         shared.write(key, &format!("rolling back {key}"), plan).await?;
         return Ok(true);
     }
-        Due::Resume => {
+    for step in due(&entry.seen, &pods, false) {
         // It is ready when the agents hold it, too.
         if step == Due::Ready && standing != Standing::Held {
             continue;
         }
+        carry_out(shared, key, &entry.seen, step).await?;
+    }
+    Ok(true)
+}
+
+async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result<(), ClusterError> {
+    match step {
+        Due::Delete { pod, uid, why } => {
+            shared.term()?;
+            tracing::info!(%key, pod, why, "deleting a pod");
+            shared.server.delete_pod(seen, &pod, &uid).await
+        }
+        Due::Resume => {
             tracing::info!(%key, "resuming");
             let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::resume(seen, term);
             shared.write(key, &format!("resuming {key}"), plan).await.map(drop)

@@ -131,8 +131,6 @@ struct Session<'a> {
     /// Rollouts that could not be taken back.
     given_up: BTreeSet<String>,
     outputs: Vec<Outgoing>,
-}
-
     /// Where the cluster has node agents.
     agents: Option<Agents>,
 }
@@ -143,15 +141,17 @@ struct Agents {
     states: Box<dyn Reader>,
     /// What was wanted when it was looked at last, and when.
     wanted: Option<(Arc<Vec<DeviceIntent>>, Instant)>,
+}
+
 struct Topics {
     decisions: Arc<str>,
     workloads: Arc<str>,
     actuations: Arc<str>,
     dead_letters: Arc<str>,
-}
-
     device_intents: Arc<str>,
     device_states: Arc<str>,
+}
+
 /// What became of one attempt at a decision.
 enum Attempt {
     Done,
@@ -170,10 +170,10 @@ impl<'a> Session<'a> {
             workloads: full(Topic::Workloads),
             actuations: full(Topic::Actuations),
             dead_letters: full(Topic::DeadLetters),
-        };
-        let partitions = service
             device_intents: full(Topic::DeviceIntents),
             device_states: full(Topic::DeviceStates),
+        };
+        let partitions = service
             .bus
             .topics(prefix)?
             .into_iter()
@@ -203,29 +203,29 @@ impl<'a> Session<'a> {
             failures: 0,
             given_up: BTreeSet::new(),
             outputs: Vec::new(),
+            agents: None,
         })
     }
-            agents: None,
 
     fn run(&mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
+        self.meet_agents()?;
         while !self.service.shutdown.is_cancelled() {
             self.member.poll(256, POLL, &mut polled)?;
-        self.meet_agents()?;
             for item in polled.drain(..) {
                 self.take(item)?;
             }
+            self.hear_agents()?;
             if self.assigned.is_empty() {
                 continue;
-            self.hear_agents()?;
             }
             let seen = self.look();
             if !self.act() {
                 break;
             }
+            self.tell_agents();
             self.commit()?;
             if seen {
-            self.tell_agents();
                 self.service.ready.set(true);
             }
             self.make_room()?;
@@ -277,9 +277,9 @@ impl<'a> Session<'a> {
             self.member.start(at, start)?;
             self.assigned.insert(at.partition, Assigned { position: start, committed: start, ..Assigned::default() });
         }
+        self.read_intents()?;
         self.revision = None;
         Ok(())
-        self.read_intents()?;
     }
 
     /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the
@@ -312,8 +312,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Looks at the cluster where something may have changed, and notes what is to be said; true once it was seen.
-    fn look(&mut self) -> bool {
     /// Reads what agents said until now. Without it every cap would be refused for want of an agent.
     fn meet_agents(&mut self) -> Result<(), BusError> {
         let Some(devices) = self.service.cluster.devices() else { return Ok(()) };
@@ -431,6 +429,8 @@ impl<'a> Session<'a> {
         agents.wanted = Some((wanted, Instant::now()));
     }
 
+    /// Looks at the cluster where something may have changed, and notes what is to be said; true once it was seen.
+    fn look(&mut self) -> bool {
         let Service { cluster, settings, .. } = self.service;
         let revision = cluster.revision();
         let stale = self.looked.elapsed().as_secs_f64() >= settings.reconcile_seconds;
@@ -752,12 +752,6 @@ impl<'a> Session<'a> {
     }
 }
 
-fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl serde::Serialize) -> Outgoing {
-    let headers = envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
-    let value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
-    Outgoing {
-        topic: topic.clone(),
-        partition: None,
 fn hear(devices: &dyn Devices, record: &Record) {
     match record.value.as_deref().map(decode::<DeviceState>) {
         Some(Ok(state)) => devices.said(state),
@@ -766,6 +760,12 @@ fn hear(devices: &dyn Devices, record: &Record) {
     }
 }
 
+fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl serde::Serialize) -> Outgoing {
+    let headers = envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
+    let value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
+    Outgoing {
+        topic: topic.clone(),
+        partition: None,
         key: Some(Bytes::copy_from_slice(key.as_bytes())),
         value: Some(value.into()),
         headers,
