@@ -156,8 +156,8 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             crate::output::print(&commands::metrics::reference())?;
             Ok(())
         }
-        Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. }) | Command::Completions { .. } | Command::Policy(_) => {
-            Ok(())
-        },
+        Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. })
+        | Command::Completions { .. }
+        | Command::Policy(_) => Ok(()),
     }
 }

@@ -56,9 +56,7 @@ fn subject(name: &str) -> anyhow::Result<Subject> {
         _ => {}
     }
     let path = Path::new(name);
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read scenario {name} (built in are random-days and default)"))?;
-    let scenario = toml::from_str(&text).with_context(|| format!("scenario {name} is not valid"))?;
+    let scenario = crate::scenario::load(path).context("built in are random-days and default")?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }

@@ -15,7 +15,7 @@ pub(super) fn known(schema: &Value) -> Known {
 }
 
 /// The schema that a `$ref` (also inside `allOf`/`anyOf` of an optional field) points to.
-pub(super) fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
+pub fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     for _ in 0..16 {
         if let Some(pointer) = schema.get("$ref").and_then(Value::as_str) {
             schema = root.pointer(pointer.trim_start_matches('#')).unwrap_or(&Value::Null);

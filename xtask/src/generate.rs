@@ -10,9 +10,10 @@ use eadt_schemas::documents;
 use crate::process;
 
 /// Documents that the program prints: path and the arguments that print it.
-const PRINTED: [(&str, &[&str]); 5] = [
+const PRINTED: [(&str, &[&str]); 6] = [
     ("docs/configuration.md", &["config", "reference"]),
     ("docs/metrics.md", &["metrics"]),
+    ("docs/scenario.md", &["config", "scenario", "--reference"]),
     ("deploy/crds/energypolicies.yaml", &["policy", "crd"]),
     // A chart cannot refer to a file outside of it.
     ("deploy/helm/eadt/crds/energypolicies.yaml", &["policy", "crd"]),

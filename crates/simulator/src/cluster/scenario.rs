@@ -1,11 +1,12 @@
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Bounds, UpdateMode};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::{BoardModel, Noise, PhaseSchedule, WorkloadProfile, llm_training_phases, vision_pretraining_phases};
 
 /// What is simulated. The default is the seed's initial configuration and a power-heavy second job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
     /// Distance of two samples of a GPU in seconds, in whole milliseconds. 0.001 to 60. Default 1.
@@ -28,7 +29,7 @@ pub struct Scenario {
 }
 
 /// One simulated training job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkloadScenario {
     /// `namespace/name`.
@@ -83,7 +84,7 @@ pub struct WorkloadScenario {
 }
 
 /// A fault; times are seconds since the start of the simulation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
     /// Changes applied in this interval never become ready.

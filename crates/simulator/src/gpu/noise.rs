@@ -1,6 +1,7 @@
 use rand::SeedableRng;
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64Mcg;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a noise figure disturbs; each has its own stream of random numbers.
@@ -18,7 +19,7 @@ pub enum Channel {
 ///
 /// A figure depends only on the seed, what it disturbs and the instant, not on what was asked before: there is no state to
 /// save, and a resumed simulation reads the same values. The amplitudes are standard deviations; the defaults are assumed.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Noise {
     pub seed: u64,
