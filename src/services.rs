@@ -1,5 +1,7 @@
 //! Services as threads and tasks of this process.
 
+mod pods;
+
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -90,8 +92,17 @@ pub fn spawn_collector(
     health: &Health,
 ) -> anyhow::Result<()> {
     let collector = raw.validate(&eadt_collector::host_name())?;
-    let environment = Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
-    tasks.spawn("collector", OnFailure::Fatal, async move { eadt_collector::run(collector, environment).await.map(drop) });
+    let mut environment =
+        Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
+    let context = settings.kubernetes.context.clone();
+    tasks.spawn("collector", OnFailure::Fatal, async move {
+        if collector.asks_api_server() {
+            let client = eadt_kubernetes::client(context.as_deref()).await.context("collector.kubelet.api_server")?;
+            environment.owners = Some(Arc::new(pods::ByApiServer::new(eadt_kubernetes::pods::Pods::new(client))));
+        }
+        eadt_collector::run(collector, environment).await?;
+        anyhow::Ok(())
+    });
     Ok(())
 }
 

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 5] = [
+const EVERYTHING: [&str; 6] = [
     "--set=agent.enabled=true",
+    "--set=collector.pods.enabled=true",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
     "--set=kafka.secretName=kafka",
@@ -109,6 +110,7 @@ fn the_chart_is_clean_and_its_values_are_checked() {
         ("processor.controller=magic", "controller"),
         ("processr.replicas=1", "processr"),
         ("agent.stateDirectory=here", "stateDirectory"),
+        ("collector.pods.socketDirectory=here", "socketDirectory"),
     ] {
         let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
         assert!(refused.contains(field), "{wrong}: {refused}");
@@ -138,18 +140,26 @@ fn describe(at: &str, values: &Value, schema: &Value, undescribed: &mut Vec<Stri
 
 #[test]
 fn every_pod_is_locked_down() {
+    locked_down(&["--set=agent.enabled=true"], false);
+    locked_down(&EVERYTHING, true);
+}
+
+/// `asks`: the collector asks which pods hold GPUs.
+fn locked_down(flags: &[&str], asks: bool) {
     let mut seen = 0;
-    for object in objects(&chart::template(&EVERYTHING).unwrap()) {
+    for object in objects(&chart::template(flags).unwrap()) {
         let kind = object["kind"].as_str().unwrap();
         let name = object["metadata"]["name"].as_str().unwrap();
         let spec = if kind == "Pod" { &object["spec"] } else { &object["spec"]["template"]["spec"] };
         let Some(containers) = spec["containers"].as_array() else { continue };
         let agent = name == "eadt-agent";
+        let asking = asks && name == "eadt-collector";
+        let root = agent || asking;
         let pod = &spec["securityContext"];
         assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
-        assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !agent, "{name}: only the agent is root");
+        assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");
         let speaks = spec["automountServiceAccountToken"] == true;
-        assert_eq!(speaks, name == "eadt-actuator", "{name}: only the actuator speaks to the API server");
+        assert_eq!(speaks, name == "eadt-actuator" || asking, "{name}: speaks to the API server");
         assert!(
             kind != "StatefulSet" && kind != "DaemonSet" || spec["serviceAccountName"] == name,
             "{name} has an account of its own"
@@ -171,7 +181,10 @@ fn every_pod_is_locked_down() {
         }
         let paths: Vec<_> =
             spec["volumes"].as_array().into_iter().flatten().filter_map(|v| v["hostPath"]["path"].as_str()).collect();
-        assert_eq!(!paths.is_empty(), agent, "{name}: only the agent has a folder of the node: {paths:?}");
+        assert_eq!(!paths.is_empty(), root, "{name}: has a folder of the node: {paths:?}");
+        let mounts = spec["containers"][0]["volumeMounts"].as_array().into_iter().flatten();
+        let writable = mounts.filter(|mount| mount["readOnly"] != true).count();
+        assert!(!asking || writable == 0, "{name} reads the folder only");
         seen += 1;
     }
     assert_eq!(seen, 7, "five services, the topics, the test");

@@ -1,6 +1,7 @@
 //! The actuator asks for what its role grants, and its role grants nothing else.
 
 mod actuator;
+mod rights;
 
 use std::collections::BTreeSet;
 
@@ -8,26 +9,8 @@ use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
 use actuator::{Rig, energy_policy, kubernetes, layout, training};
 use eadt_kubernetes::kinds::KINDS;
 use eadt_schemas::v1::{Action, Outcome};
-use serde_json::{Value, json};
-
-/// Group, resource and verb.
-type Right = (String, String, String);
-
-fn granted(rules: &str) -> BTreeSet<Right> {
-    let rules: Value = serde_saphyr::from_str(rules).unwrap();
-    let words = |value: &Value| -> Vec<String> {
-        value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
-    };
-    let mut rights = BTreeSet::new();
-    for rule in rules.as_array().unwrap() {
-        for (group, resource) in
-            words(&rule["apiGroups"]).iter().flat_map(|g| words(&rule["resources"]).into_iter().map(move |r| (g.clone(), r)))
-        {
-            rights.extend(words(&rule["verbs"]).into_iter().map(|verb| (group.clone(), resource.clone(), verb)));
-        }
-    }
-    rights
-}
+use rights::{Right, granted};
+use serde_json::json;
 
 #[test]
 fn every_right_is_used_and_none_is_missing() {

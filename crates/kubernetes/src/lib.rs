@@ -5,6 +5,8 @@
 //! A call goes through read → plan → write: reading an object ([`object`]), planning a write ([`change`]) and judging a rollout
 //! ([`rollout`]) are pure and tested without a cluster. Every write is fenced by the version of the read before it.
 //!
+//! Apart from that, [`pods`] says which workload a pod is of; it only reads.
+//!
 //! It never decides what a workload should be like, never touches one that did not opt in, never forces a field that it does not
 //! own, and changes no field but those that were taken over.
 
@@ -18,6 +20,7 @@ pub mod lease;
 pub mod managed;
 pub mod object;
 pub mod owners;
+pub mod pods;
 pub mod policy;
 pub mod record;
 mod report;

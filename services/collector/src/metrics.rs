@@ -73,6 +73,7 @@ pub struct CollectorMetrics {
     pub kubelet_up: Gauge,
     pub kubelet_failures: Counter,
     pub kubelet_unmatched: Gauge,
+    pub kubelet_unknown_pods: Gauge,
     pub device_up: Family<DeviceLabel, Gauge>,
     pub device_stuck: Family<DeviceLabel, Gauge>,
     pub samples_missed: Family<DeviceLabel, Counter>,
@@ -106,6 +107,7 @@ impl CollectorMetrics {
             kubelet_up: Gauge::default(),
             kubelet_failures: Counter::default(),
             kubelet_unmatched: Gauge::default(),
+            kubelet_unknown_pods: Gauge::default(),
             device_up: Family::default(),
             device_stuck: Family::default(),
             samples_missed: Family::default(),
@@ -133,6 +135,11 @@ impl CollectorMetrics {
             "kubelet_unmatched",
             "Devices of pods that are matched with no GPU: MIG instances, claims, names that are no UUID",
             all.kubelet_unmatched.clone(),
+        );
+        registry.register(
+            "kubelet_unknown_pods",
+            "Pods with GPUs whose workload is not known; their part is attributed to nobody",
+            all.kubelet_unknown_pods.clone(),
         );
         registry.register("device_up", "1 while the GPU is open and answers", all.device_up.clone());
         registry.register("device_stuck", "1 while a call to the GPU has not returned in time", all.device_stuck.clone());

@@ -117,8 +117,11 @@ pub struct RawKubelet {
     pub timeout_seconds: f64,
     /// Beginnings of the names of resources that are GPUs. Default `nvidia.com/`.
     pub resources: Vec<String>,
-    /// How a pod becomes a workload where nobody asks the API server. Default `owner`.
+    /// How a pod becomes a workload where the API server is not asked. Default `owner`.
     pub pods: PodRule,
+    /// Ask the API server for the owners of these pods, and for their MPS thread percentages. The service account needs `get` for
+    /// pods, `ReplicaSets`, `StatefulSets`, `Jobs` and `JobSets`, as in `deploy/helm/eadt/files/collector-rules.yaml`. Default false.
+    pub api_server: bool,
 }
 
 impl Default for RawKubelet {
@@ -130,6 +133,7 @@ impl Default for RawKubelet {
             timeout_seconds: 5.0,
             resources: vec!["nvidia.com/".to_owned()],
             pods: PodRule::Owner,
+            api_server: false,
         }
     }
 }
@@ -256,6 +260,7 @@ pub struct Settings {
     pub(crate) jobs: Vec<Job>,
     pub(crate) kubelet: Option<crate::kubelet::Settings>,
     pub(crate) kubelet_pods: PodRule,
+    pub(crate) kubelet_api_server: bool,
     pub(crate) assignments: Vec<Assignment>,
     pub(crate) assignments_file: Option<PathBuf>,
 }
@@ -343,7 +348,10 @@ impl RawSettings {
             let target = target(&field, &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
             jobs.push(Job { target, workload: raw.workload, rank: raw.rank, per_rank: raw.per_rank, metrics: raw.metrics });
         }
-        let kubelet_pods = self.kubelet.pods;
+        let (kubelet_pods, api_server) = (self.kubelet.pods, self.kubelet.api_server);
+        if api_server && !self.kubelet.enabled {
+            return Err(refuse("kubelet.api_server", "there are no pods to ask for: enable kubelet, too"));
+        }
         let kubelet = if self.kubelet.enabled { Some(self.kubelet.validate()?) } else { None };
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
         if nvml.is_none() && dcgm.is_empty() && progress.is_none() && jobs.is_empty() {
@@ -359,9 +367,17 @@ impl RawSettings {
             jobs,
             kubelet,
             kubelet_pods,
+            kubelet_api_server: api_server,
             assignments: self.assignments,
             assignments_file: self.assignments_file,
         })
+    }
+}
+
+impl Settings {
+    /// Whether pods' owners are to be asked of the API server: then [`crate::Environment::owners`] must be given.
+    pub fn asks_api_server(&self) -> bool {
+        self.kubelet_api_server
     }
 }
 

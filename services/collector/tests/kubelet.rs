@@ -1,117 +1,18 @@
 //! Pods become workloads of GPUs, through the kubelet's real protocol on a socket of our own.
 
+#[path = "support/kubelet.rs"]
+mod fake;
 mod support;
 
 use std::collections::BTreeSet;
-use std::convert::Infallible;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use eadt_collector::kubelet::api::{
-    AllocatableResourcesResponse, ContainerDevices, ContainerResources, Empty, Kubelet, ListPodResourcesResponse, PodResources,
-    SERVICE,
-};
+use eadt_collector::kubelet::api::Kubelet;
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_schemas::v1::ShareMethod;
+use fake::FakeKubelet;
 use support::start;
-use tonic::body::Body;
-use tonic::codegen::http::{Request, Response};
-use tonic::codegen::{BoxFuture, Service};
-use tonic::server::{Grpc, NamedService, UnaryService};
-use tonic_prost::ProstCodec;
-
-/// A kubelet, by what it answers.
-#[derive(Debug, Clone, Default)]
-struct FakeKubelet(Arc<Mutex<State>>);
-
-#[derive(Debug, Clone, Default)]
-struct State {
-    list: ListPodResourcesResponse,
-    broken: bool,
-}
-
-struct Answer<A>(Result<A, tonic::Status>);
-
-impl<A: Clone + Send + 'static> UnaryService<Empty> for Answer<A> {
-    type Response = A;
-    type Future = std::future::Ready<Result<tonic::Response<A>, tonic::Status>>;
-    fn call(&mut self, _: tonic::Request<Empty>) -> Self::Future {
-        std::future::ready(self.0.clone().map(tonic::Response::new))
-    }
-}
-
-impl NamedService for FakeKubelet {
-    const NAME: &'static str = SERVICE;
-}
-
-impl Service<Request<Body>> for FakeKubelet {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Response<Body>, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let State { list, broken } = self.0.lock().unwrap().clone();
-        Box::pin(async move {
-            Ok(match request.uri().path() {
-                "/v1.PodResourcesLister/List" => {
-                    let codec: ProstCodec<ListPodResourcesResponse, Empty> = ProstCodec::default();
-                    let answer = if broken { Err(tonic::Status::unavailable("on purpose")) } else { Ok(list) };
-                    Grpc::new(codec).unary(Answer(answer), request).await
-                }
-                "/v1.PodResourcesLister/GetAllocatableResources" => {
-                    let codec: ProstCodec<AllocatableResourcesResponse, Empty> = ProstCodec::default();
-                    let ids = ["GPU-fake-0", "GPU-fake-1::0", "GPU-fake-1::1"].map(str::to_owned).to_vec();
-                    let devices = vec![ContainerDevices { resource_name: "nvidia.com/gpu".into(), device_ids: ids }];
-                    Grpc::new(codec).unary(Answer(Ok(AllocatableResourcesResponse { devices })), request).await
-                }
-                other => panic!("asked for {other}"),
-            })
-        })
-    }
-}
-
-impl FakeKubelet {
-    /// Serves on a socket in this folder.
-    fn serve(&self, folder: &Path) -> PathBuf {
-        let socket = folder.join("kubelet.sock");
-        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-        let accepted = async_stream(listener);
-        let service = self.clone();
-        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(accepted));
-        socket
-    }
-
-    fn set(&self, pods: &[(&str, &str, &[&str])]) {
-        let pod = |(name, resource, ids): &(&str, &str, &[&str])| {
-            let device_ids = ids.iter().map(|id| (*id).to_owned()).collect();
-            let devices = vec![ContainerDevices { resource_name: (*resource).to_owned(), device_ids }];
-            let container = ContainerResources { name: "main".into(), devices, dynamic_resources: Vec::new() };
-            PodResources { name: (*name).to_owned(), namespace: "team".into(), containers: vec![container] }
-        };
-        self.0.lock().unwrap().list = ListPodResourcesResponse { pod_resources: pods.iter().map(pod).collect() };
-    }
-}
-
-/// Connections as they come.
-fn async_stream(
-    listener: tokio::net::UnixListener,
-) -> impl tonic::codegen::tokio_stream::Stream<Item = std::io::Result<tokio::net::UnixStream>> {
-    struct Incoming(tokio::net::UnixListener);
-    impl tonic::codegen::tokio_stream::Stream for Incoming {
-        type Item = std::io::Result<tokio::net::UnixStream>;
-        fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-            self.0.poll_accept(context).map(|accepted| Some(accepted.map(|(stream, _)| stream)))
-        }
-    }
-    Incoming(listener)
-}
 
 /// Workload, share and method of the last event of each stay.
 fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32, Option<&'static str>)> {
@@ -131,12 +32,15 @@ fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gpus_follow_the_pods_that_hold_them() {
     let (fake, folder, kubelet) = (FakeLibrary::new(""), tempfile::tempdir().unwrap(), FakeKubelet::default());
-    kubelet.set(&[
-        ("llama-0", "nvidia.com/gpu", &["GPU-fake-0"]),
-        ("eval-5d4f8c7b9-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::0"]),
-        ("sweep-0-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::1"]),
-        ("mig-0", "nvidia.com/mig-1g.10gb", &["MIG-7"]),
-    ]);
+    kubelet.set(
+        "team",
+        &[
+            ("llama-0", "nvidia.com/gpu", &["GPU-fake-0"]),
+            ("eval-5d4f8c7b9-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::0"]),
+            ("sweep-0-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::1"]),
+            ("mig-0", "nvidia.com/mig-1g.10gb", &["MIG-7"]),
+        ],
+    );
     let socket = kubelet.serve(folder.path());
     let running = start(&format!(
         "[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\nrate_hertz = 20\ncounter_check_seconds = 0\n\
@@ -156,10 +60,10 @@ async fn gpus_follow_the_pods_that_hold_them() {
     assert_eq!(running.metric("eadt_collector_kubelet_unmatched "), Some(1.0), "a MIG instance is no GPU of ours");
 
     // A pod goes, another comes; the stays end and begin.
-    kubelet.set(&[
-        ("eval-5d4f8c7b9-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::0"]),
-        ("bert-0", "nvidia.com/gpu", &["GPU-fake-2"]),
-    ]);
+    kubelet.set(
+        "team",
+        &[("eval-5d4f8c7b9-x2x4z", "nvidia.com/gpu.shared", &["GPU-fake-1::0"]), ("bert-0", "nvidia.com/gpu", &["GPU-fake-2"])],
+    );
     running
         .until("the new ones", |events| {
             stays(events, "GPU-fake-0") == nobody
@@ -172,10 +76,10 @@ async fn gpus_follow_the_pods_that_hold_them() {
     assert_eq!(ended, BTreeSet::from(["team/llama", "team/sweep"]));
 
     // A kubelet that does not answer changes nothing for a while.
-    kubelet.0.lock().unwrap().broken = true;
+    kubelet.broken(true);
     running.until("it is seen", |_| running.metric("eadt_collector_kubelet_up ") == Some(0.0)).await;
     assert_eq!(stays(&running.bus.telemetry(), "GPU-fake-2"), whole("bert"));
-    kubelet.0.lock().unwrap().broken = false;
+    kubelet.broken(false);
     running.until("it is back", |_| running.metric("eadt_collector_kubelet_up ") == Some(1.0)).await;
     running.stop().await.unwrap();
 }
@@ -187,7 +91,7 @@ async fn what_is_offered_can_be_asked_and_a_missing_socket_says_so() {
     let connection = Kubelet::connect(&socket, Duration::from_secs(10)).await.unwrap();
     let replicas = eadt_collector::kubelet::holders::replicas(&connection.allocatable().await.unwrap());
     assert_eq!(replicas.into_iter().collect::<Vec<_>>(), [("GPU-fake-1".to_owned(), 2)]);
-    kubelet.0.lock().unwrap().broken = true;
+    kubelet.broken(true);
     let error = connection.list().await.unwrap_err();
     assert!(error.contains("on purpose"), "{error}");
     let error = Kubelet::connect(&folder.path().join("nothing"), Duration::from_secs(10)).await.unwrap_err();

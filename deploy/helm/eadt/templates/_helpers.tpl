@@ -94,10 +94,14 @@ readinessProbe:
 {{- if .Values.actuator.onlyNamespace }}
 {{- $kubernetes = merge (dict "only_namespace" .Values.actuator.onlyNamespace) $kubernetes }}
 {{- end }}
+{{- $collector := dict "nvml" (dict "enabled" .Values.collector.nvml) }}
+{{- if .Values.collector.pods.enabled }}
+{{- $_ := set $collector "kubelet" (dict "enabled" true "api_server" true "socket" "/pod-resources/kubelet.sock") }}
+{{- end }}
 {{- $chart := dict
   "bus" (dict "brokers" .Values.kafka.brokers "properties" .Values.kafka.properties)
   "topics" (dict "prefix" .Values.topics.prefix "partitions" (int .Values.topics.partitions) "replication" (int .Values.topics.replication))
-  "collector" (mergeOverwrite (dict "nvml" (dict "enabled" .Values.collector.nvml)) .Values.collector.settings)
+  "collector" (mergeOverwrite $collector .Values.collector.settings)
   "processor" (mergeOverwrite (dict "controller" .Values.processor.controller) .Values.processor.settings)
   "actuator" .Values.actuator.settings
   "archiver" (mergeOverwrite (dict "location" .Values.archiver.location) .Values.archiver.settings)

@@ -1,7 +1,7 @@
 //! Which pods hold this node's GPUs, from the kubelet, and which workloads these pods are of.
 //!
 //! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`Owners`] once a
-//! pod. While the kubelet does not answer, the last answer holds for a minute; after that GPUs have no workload rather
+//! minute. While the kubelet does not answer, the last answer holds for a minute; after that GPUs have no workload rather
 //! than a wrong one.
 
 pub mod api;
@@ -14,6 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use eadt_service::Shutdown;
+use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
 use crate::shares::{Claim, Whole, attribute};
@@ -24,6 +25,8 @@ use owners::{Owners, PodFacts};
 
 /// How long an answer holds while the kubelet gives none.
 const STALE: Duration = Duration::from_mins(1);
+/// What is known of a pod is asked for again after this time: another of the same name may have come, with another MPS percentage.
+const FRESH: Duration = Duration::from_mins(1);
 /// A pod of which nothing could be found is asked for again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -54,12 +57,15 @@ impl PodGpus {
     }
 }
 
-/// What is known of a pod, and when it was asked for.
+/// What is known of a pod, and when it is asked for next.
 #[derive(Debug)]
-enum Known {
-    Facts(PodFacts),
-    NotYet(Instant),
+struct Known {
+    facts: Option<PodFacts>,
+    due: Instant,
 }
+
+/// A pod and what was found out.
+type Found = (Pod, Result<PodFacts, String>);
 
 /// Asks the kubelet until shutdown.
 #[derive(Debug)]
@@ -69,12 +75,13 @@ pub(crate) struct Follower {
     gpus: PodGpus,
     metrics: CollectorMetrics,
     known: HashMap<Pod, Known>,
+    asking: JoinSet<Found>,
     complained: HashSet<String>,
 }
 
 impl Follower {
     pub fn new(settings: Settings, owners: Arc<dyn Owners>, gpus: PodGpus, metrics: CollectorMetrics) -> Self {
-        Self { settings, owners, gpus, metrics, known: HashMap::new(), complained: HashSet::new() }
+        Self { settings, owners, gpus, metrics, known: HashMap::new(), asking: JoinSet::new(), complained: HashSet::new() }
     }
 
     pub async fn run(mut self, shutdown: Shutdown) {
@@ -129,30 +136,28 @@ impl Follower {
     async fn take(&mut self, holders: &Holders) {
         let pods: HashSet<&Pod> = holders.by_device.values().flatten().map(|held| &held.pod).collect();
         self.known.retain(|pod, _| pods.contains(pod));
+        let now = Instant::now();
         for pod in pods {
-            let due = match self.known.get(pod) {
-                None => true,
-                Some(Known::Facts(_)) => false,
-                Some(Known::NotYet(at)) => at.elapsed() >= ASK_AGAIN,
-            };
-            if due {
-                let known = match self.owners.facts(pod).await {
-                    Ok(facts) => Known::Facts(facts),
-                    Err(detail) => {
-                        if self.complained.insert(format!("{}/{}", pod.namespace, pod.name)) {
-                            tracing::warn!(
-                                namespace = pod.namespace,
-                                pod = pod.name,
-                                detail,
-                                "a pod's workload is not known; its GPUs are reported without"
-                            );
-                        }
-                        Known::NotYet(Instant::now())
-                    }
-                };
-                self.known.insert(pod.clone(), known);
+            let known = self.known.entry(pod.clone()).or_insert(Known { facts: None, due: now });
+            if known.due <= now {
+                known.due = now + ASK_AGAIN;
+                let (owners, pod) = (self.owners.clone(), pod.clone());
+                self.asking.spawn(async move {
+                    let facts = owners.facts(&pod).await;
+                    (pod, facts)
+                });
             }
         }
+        // Answers that take longer are taken the next time: the rest of the node does not wait for them.
+        let all = async {
+            while let Some(done) = self.asking.join_next().await {
+                if let Ok(found) = done {
+                    learn(&mut self.known, &mut self.complained, found);
+                }
+            }
+        };
+        drop(tokio::time::timeout(self.settings.interval, all).await);
+        self.metrics.kubelet_unknown_pods.set(self.known.values().filter(|known| known.facts.is_none()).count() as i64);
         let instances = holders.by_device.keys().filter(|device| !device.starts_with("GPU-")).count();
         self.metrics.kubelet_unmatched.set((holders.nameless.len() + instances) as i64);
         for (pod, device) in &holders.nameless {
@@ -169,6 +174,26 @@ impl Follower {
     }
 }
 
+/// Takes what was found out about a pod. Where nothing was, what is known already holds as long as the kubelet has the pod.
+fn learn(known: &mut HashMap<Pod, Known>, complained: &mut HashSet<String>, (pod, facts): Found) {
+    let Some(entry) = known.get_mut(&pod) else { return };
+    match facts {
+        Ok(facts) => *entry = Known { facts: Some(facts), due: Instant::now() + FRESH },
+        Err(detail) => {
+            if complained.insert(format!("{}/{}", pod.namespace, pod.name)) {
+                let without = entry.facts.is_none();
+                tracing::warn!(
+                    namespace = pod.namespace,
+                    pod = pod.name,
+                    detail,
+                    without,
+                    "a pod's workload cannot be asked for; its GPUs are reported with what was known of it, if anything"
+                );
+            }
+        }
+    }
+}
+
 /// Workloads and shares of every GPU. A GPU that also works for a pod of which nothing is known is cut by what is
 /// known of the others only where that is a measure of its own: the stranger's part is nobody's.
 fn tenants(holders: &Holders, known: &HashMap<Pod, Known>) -> Map {
@@ -177,13 +202,13 @@ fn tenants(holders: &Holders, known: &HashMap<Pod, Known>) -> Map {
     for (device, held) in by_gpu {
         let (mut claims, mut strangers) = (Vec::new(), 0_usize);
         for held in held {
-            match known.get(&held.pod) {
-                Some(Known::Facts(facts)) => claims.push(Claim {
+            match known.get(&held.pod).and_then(|known| known.facts.as_ref()) {
+                Some(facts) => claims.push(Claim {
                     workload: facts.workload.clone(),
                     mps_thread_percentage: facts.mps_thread_percentage,
                     ..Claim::default()
                 }),
-                Some(Known::NotYet(_)) | None => strangers += 1,
+                None => strangers += 1,
             }
         }
         if claims.is_empty() {
@@ -200,4 +225,47 @@ fn tenants(holders: &Holders, known: &HashMap<Pod, Known>) -> Map {
         map.insert(device.clone(), tenants.into());
     }
     map
+}
+
+#[cfg(test)]
+mod tests {
+    use super::holders::Held;
+    use super::*;
+
+    fn pod(name: &str) -> Pod {
+        Pod { namespace: "n".into(), name: name.into() }
+    }
+
+    fn facts(workload: &str, percentage: f64) -> PodFacts {
+        PodFacts { workload: workload.into(), mps_thread_percentage: Some(percentage) }
+    }
+
+    #[test]
+    fn what_is_known_holds_until_something_else_is() {
+        let (mut known, mut complained) = (HashMap::new(), HashSet::new());
+        let now = Instant::now();
+        known.insert(pod("a"), Known { facts: None, due: now });
+        known.insert(pod("b"), Known { facts: None, due: now });
+        let mut learn = |name: &str, found: Result<PodFacts, String>| {
+            learn(&mut known, &mut complained, (pod(name), found));
+            let held = ["a", "b", "gone"].map(|name| Held { pod: pod(name), replicas: 1 });
+            let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held[..2].to_vec())]), ..Holders::default() };
+            let map = tenants(&holders, &known);
+            map.get("GPU-x")
+                .map(|t| t.iter().map(|t| (t.workload.clone(), t.share.map(|s| (s * 100.0).round() as u32))).collect())
+        };
+        let share = |workload: &str, percent: u32| (workload.to_owned(), Some(percent));
+        assert_eq!(learn("a", Err("no answer".into())), None::<Vec<_>>, "nothing rather than something wrong");
+        assert_eq!(learn("a", Ok(facts("n/llm", 30.0))), Some(vec![share("n/llm", 50)]), "the stranger's half is nobody's");
+        assert_eq!(learn("b", Ok(facts("n/eval", 20.0))), Some(vec![share("n/llm", 30), share("n/eval", 20)]));
+        assert_eq!(learn("a", Err("no answer".into())), Some(vec![share("n/llm", 30), share("n/eval", 20)]));
+        assert_eq!(
+            learn("a", Ok(facts("n/llm", 60.0))),
+            Some(vec![share("n/llm", 60), share("n/eval", 20)]),
+            "a new pod of that name"
+        );
+        assert_eq!(learn("gone", Ok(facts("n/x", 1.0))), Some(vec![share("n/llm", 60), share("n/eval", 20)]));
+        assert!(known[&pod("a")].due > now + ASK_AGAIN);
+        assert_eq!(known.len(), 2);
+    }
 }

@@ -12,13 +12,14 @@ use crate::source::Boxed;
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner that scales.
     pub workload: String,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its containers with GPUs; `None`: not set, or not known.
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs; `None`: not set, or not known.
     pub mps_thread_percentage: Option<f64>,
 }
 
 /// Finds out about pods.
 pub trait Owners: Send + Sync + fmt::Debug {
-    /// Asked once a pod, and again later where it fails; the error says why, in words.
+    /// Asked once a minute for each pod that holds a GPU, and sooner where it failed; bounded in time by whoever answers. The
+    /// error says why nothing is known, in words.
     fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>>;
 }
 

@@ -8,6 +8,7 @@ use eadt_bus::{
     Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Producer, ProducerCounts, Reader, Remedy, Result, Start,
     TopicPartition, TopicSpec, Watermarks,
 };
+use eadt_collector::kubelet::owners::Owners;
 use eadt_collector::{CollectorError, Environment, RawSettings, Summary, run};
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::{Health, Metrics, Shutdown};
@@ -90,11 +91,19 @@ pub struct Running {
 }
 
 /// Starts a collector named `host` with these settings.
+#[allow(dead_code)]
 pub fn start(settings: &str) -> Running {
+    start_with(settings, None)
+}
+
+/// The same, with somebody who knows the owners of pods.
+#[allow(dead_code)]
+pub fn start_with(settings: &str, owners: Option<Arc<dyn Owners>>) -> Running {
     let raw: RawSettings = toml::from_str(settings).expect("settings parse");
     let settings = raw.validate("host").expect("settings are valid");
     let (bus, metrics, shutdown) = (MemoryBus::default(), Metrics::default(), Shutdown::new());
-    let environment = Environment::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), Health::default(), shutdown.clone());
+    let mut environment = Environment::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), Health::default(), shutdown.clone());
+    environment.owners = owners;
     let task = tokio::spawn(run(settings, environment));
     Running { bus, metrics, shutdown, task }
 }

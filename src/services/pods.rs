@@ -1,0 +1,25 @@
+//! The collector's pods, looked up at the API server.
+
+use eadt_collector::kubelet::holders::Pod;
+use eadt_collector::kubelet::owners::{Owners, PodFacts};
+use eadt_collector::source::Boxed;
+use eadt_kubernetes::pods::Pods;
+
+/// Finds the workloads of pods by their owners.
+#[derive(Debug)]
+pub struct ByApiServer(Pods);
+
+impl ByApiServer {
+    pub fn new(pods: Pods) -> Self {
+        Self(pods)
+    }
+}
+
+impl Owners for ByApiServer {
+    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+        Box::pin(async move {
+            let found = self.0.facts(&pod.namespace, &pod.name).await?;
+            Ok(PodFacts { workload: found.workload, mps_thread_percentage: found.mps_thread_percentage })
+        })
+    }
+}
