@@ -199,6 +199,7 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-report", &["eadt-schemas"]),
         ("eadt-simulator", &["eadt-schemas", "eadt-cluster", "eadt-partition"]),
         ("eadt-partition", &["eadt-schemas"]),
+        ("eadt-backtest", &["eadt-schemas", "eadt-cluster", "eadt-core", "eadt-simulator"]),
         ("eadt-models", &[]),
         ("eadt-tune", &["eadt-models", "eadt-recordings", "eadt-schemas"]),
         ("eadt-cluster", &["eadt-schemas"]),
@@ -221,7 +222,7 @@ fn clippys_bans_hold_in_the_pure_crates_too() {
     let list = |table: &toml::Table, key: &str| table[key].as_array().unwrap().clone();
     let everywhere = load("clippy.toml");
     for pure in
-        ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "crates/partition", "crates/models", "crates/tune", "schemas"]
+        ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "crates/partition", "crates/models", "crates/tune", "crates/backtest", "schemas"]
     {
         // Clippy reads the nearest file only.
         let own = load(&format!("{pure}/clippy.toml"));

@@ -5,6 +5,7 @@
 //! and simulated time: no clock, no I/O, no global randomness; the whole state can be saved and goes on bit for bit.
 //! Results are marked `simulated`; it never claims to have measured anything.
 
+pub mod calibration;
 pub mod cluster;
 pub mod gpu;
 pub mod sharing;

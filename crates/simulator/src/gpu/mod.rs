@@ -11,7 +11,7 @@ mod device;
 mod noise;
 mod phases;
 mod profile;
-mod solve;
+pub(crate) mod solve;
 
 pub use board::{Board, BoardModel};
 pub use device::{EnergyMeter, Thermal};

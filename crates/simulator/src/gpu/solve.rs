@@ -42,19 +42,19 @@ pub struct Steady {
 }
 
 /// Exponent of the smooth minimum that joins compute and memory time.
-const ROOF: i32 = 3;
+pub(crate) const ROOF: i32 = 3;
 /// A memory system delivers this part of its nominal bandwidth.
-const BANDWIDTH_EFFICIENCY: f64 = 0.92;
+pub(crate) const BANDWIDTH_EFFICIENCY: f64 = 0.92;
 /// Below this part of the highest clock, the SMs can no longer saturate the memory.
-const BANDWIDTH_CLOCK: f64 = 0.55;
+pub(crate) const BANDWIDTH_CLOCK: f64 = 0.55;
 /// Exponent of the slowdown by the others on the GPU.
-const CONTENTION_EXPONENT: f64 = 1.4;
+pub(crate) const CONTENTION_EXPONENT: f64 = 1.4;
 /// Each further process lengthens everybody's host time by this part.
-const HOST_CROWDING: f64 = 0.03;
+pub(crate) const HOST_CROWDING: f64 = 0.03;
 /// A stalled SM cycle costs this part of an issuing one.
-const STALL_COST: f64 = 0.45;
+pub(crate) const STALL_COST: f64 = 0.45;
 /// PCIe bandwidth in MB/s.
-const IO_MEGABYTES_PER_SECOND: f64 = 12_000.0;
+pub(crate) const IO_MEGABYTES_PER_SECOND: f64 = 12_000.0;
 /// Part of the new value in each step of the fixed point.
 const DAMPING: f64 = 0.5;
 /// Relative change at which the fixed point is found, and at which a clock is only tried.

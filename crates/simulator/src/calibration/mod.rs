@@ -1,0 +1,100 @@
+//! How far the GPU model can be trusted: it is held against what others measured on real boards.
+//!
+//! In: [`Sweep`]s, speed and power of one job over power caps or SM clocks. [`fit`] seeks the workload whose simulated
+//! sweep comes nearest, with the board's own parameters left as they are; what remains is the model's [`Deviation`].
+//! [`page`] writes down every parameter with its origin and every figure beside the one that was asked for.
+
+mod fit;
+mod origin;
+mod page;
+mod sharing;
+
+pub use fit::{Fitted, fit};
+pub use origin::{Origin, Parameter, parameters};
+pub use page::{Check, page, parameter_tables};
+pub use sharing::{PairGains, equal_against_best, mean_sharing_gain};
+
+use crate::gpu::{Board, Limits, Runner, Steady, WorkloadProfile, solve};
+
+/// What is varied in a [`Sweep`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Knob {
+    /// Power cap in watts.
+    PowerLimitWatts,
+    /// Highest SM clock in MHz; no power cap.
+    SmClockMhz,
+}
+
+/// Means of one setting.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SweepPoint {
+    /// Watts or MHz, by the [`Knob`].
+    pub setting: f64,
+    /// Work per second, in any unit that is the same for the whole sweep. Above 0.
+    pub rate: f64,
+    /// Mean power of the board in watts. Above 0.
+    pub power_watts: f64,
+}
+
+/// One job alone on one board at several settings.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    pub name: String,
+    pub knob: Knob,
+    pub points: Vec<SweepPoint>,
+}
+
+/// Mean absolute deviations over a sweep, as parts of what was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Deviation {
+    pub rate_ratio: f64,
+    pub power_ratio: f64,
+}
+
+impl Deviation {
+    /// The mean over several sweeps, each with the same weight; `None` without any.
+    pub fn mean(all: &[Self]) -> Option<Self> {
+        let count = all.len() as f64;
+        let mean = |part: fn(&Self) -> f64| all.iter().map(part).sum::<f64>() / count;
+        (!all.is_empty()).then(|| Self { rate_ratio: mean(|d| d.rate_ratio), power_ratio: mean(|d| d.power_ratio) })
+    }
+}
+
+/// Surroundings of the boards, of which no source tells the temperature; assumed.
+const AMBIENT_CELSIUS: f64 = 30.0;
+
+/// The steady state once the temperature has settled.
+fn settled(board: &Board, runners: &[Runner], limits: Limits) -> Steady {
+    let mut steady = solve(board, runners, limits, 60.0);
+    for _ in 0..2 {
+        let celsius = AMBIENT_CELSIUS + board.thermal_resistance * steady.power_watts;
+        steady = solve(board, runners, limits, celsius);
+    }
+    steady
+}
+
+/// The sweep as the model has it, at the settings of a measured one.
+pub fn simulate(board: &Board, profile: WorkloadProfile, knob: Knob, settings: &[f64]) -> Vec<SweepPoint> {
+    let runner = [Runner { profile, share: 1.0 }];
+    let at = |setting: &f64| {
+        let limits = match knob {
+            Knob::PowerLimitWatts => Limits { clock_mhz: None, power_watts: Some(*setting) },
+            // The measured boards have limits of their own, which need not be the model's.
+            Knob::SmClockMhz => Limits { clock_mhz: Some(*setting), power_watts: Some(f64::INFINITY) },
+        };
+        let steady = settled(board, &runner, limits);
+        SweepPoint { setting: *setting, rate: steady.samples_per_second[0], power_watts: steady.power_watts }
+    };
+    settings.iter().map(at).collect()
+}
+
+/// How far the simulated sweep of a workload is from a measured one.
+pub fn deviation(board: &Board, profile: WorkloadProfile, sweep: &Sweep) -> Deviation {
+    let settings: Vec<f64> = sweep.points.iter().map(|point| point.setting).collect();
+    let ours = simulate(board, profile, sweep.knob, &settings);
+    let mean = |part: fn(&SweepPoint) -> f64| {
+        let sum: f64 = sweep.points.iter().zip(&ours).map(|(measured, ours)| (part(ours) / part(measured) - 1.0).abs()).sum();
+        sum / sweep.points.len() as f64
+    };
+    Deviation { rate_ratio: mean(|point| point.rate), power_ratio: mean(|point| point.power_watts) }
+}
