@@ -478,7 +478,7 @@ pub enum Policy {
         #[arg(long)]
         json: bool,
     },
-    /// Print the definition of EnergyPolicy for `kubectl apply -f -`.
+    /// Print the definition of `EnergyPolicy` for `kubectl apply -f -`.
     Crd,
 }
 

@@ -149,7 +149,9 @@ fn zeus_tables_as_they_are() {
         let maps = ["power_limit_watts=power_limit", "duration_seconds=time_per_epoch", "mean_power_watts=average_power"];
         let mut args =
             vec!["tune", &path, "--json", "--method", "measured", "--max-slowdown", "0.1", "--knob", "power_limit_watts"];
-        maps.iter().for_each(|map| args.extend(["--map", map]));
+        for map in maps.iter() {
+            args.extend(["--map", map]);
+        }
         args.extend(more);
         json(eadt(dir.path(), &args))
     };

@@ -42,7 +42,7 @@ fn helm(kubernetes: Option<&Kubernetes>, arguments: &[&str]) -> Output {
 fn objects(manifests: &str) -> Vec<Value> {
     let documents = manifests.split("\n---").map(str::trim).filter(|text| !text.is_empty());
     let objects = documents.map(|text| serde_saphyr::from_str::<Value>(text).unwrap_or_else(|error| panic!("{error}\n{text}")));
-    objects.filter(|object| object.is_object()).collect()
+    objects.filter(serde_json::Value::is_object).collect()
 }
 
 fn cluster() -> &'static Kubernetes {

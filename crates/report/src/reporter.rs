@@ -45,6 +45,7 @@ pub(crate) struct Decided {
     pub(crate) after: Option<f64>,
     /// The controller tells phases of the job apart, and said of this one what the starting layout takes for a sample in it, in
     /// J; the inner `None`: that is not known.
+    #[allow(clippy::option_option, reason = "says nothing, does not know, knows")]
     pub(crate) reference: Option<Option<f64>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,

@@ -3,7 +3,7 @@
 //! In: a folder with Parquet of EADT and a query. Out: an [`Answer`], as a table for people, JSON or CSV. Every topic of an archive
 //! is a table (`efficiency_windows_v1` for `efficiency.windows.v1`, with the folder's `date` as a column), and so is every
 //! Parquet file of a data set (`windows`, `decisions`). It reads only: statements that would write or create are refused.
-//! Only this crate knows DataFusion, which brings Arrow of its own.
+//! Only this crate knows `DataFusion`, which brings Arrow of its own.
 
 use std::fmt::Write;
 use std::path::Path;

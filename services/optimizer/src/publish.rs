@@ -12,7 +12,7 @@ use crate::service::Error;
 
 const POLL_ITEMS: usize = 512;
 const POLL_WAIT: Duration = Duration::from_millis(200);
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The models topic, and what each of its partitions has.
 pub(crate) struct Published {

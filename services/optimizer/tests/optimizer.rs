@@ -122,13 +122,17 @@ fn data_that_cannot_tell_say_why() {
     assert!(few.starts_with("20 usable windows; optimizer.windows_min asks for 60"), "{few}");
 
     let mut one_cap = windows(200, 0, 1.0, 1);
-    one_cap.iter_mut().for_each(|w| w.layout.as_mut().unwrap().power_limit_watts = None);
+    for window in &mut one_cap {
+        window.layout.as_mut().unwrap().power_limit_watts = None;
+    }
     let (verdict, caps) = reason(one_cap, "cap-curve/");
     assert_eq!(verdict, Verdict::CannotTell);
     assert!(caps.starts_with("1 power cap(s) were in force; 3 are needed"), "{caps}");
 
     let mut blind = windows(200, 0, 1.0, 1);
-    blind.iter_mut().for_each(|w| w.mean_sm_active_ratio = None);
+    for window in &mut blind {
+        window.mean_sm_active_ratio = None;
+    }
     let (verdict, blind) = reason(blind, "power/");
     assert_eq!(verdict, Verdict::CannotTell);
     assert!(blind.contains("lacks profiling metrics"), "{blind}");
@@ -136,7 +140,9 @@ fn data_that_cannot_tell_say_why() {
     // The rate has nothing to do with power: a constant is as good, or the fit itself says so.
     let mut chance = Pcg64::seed_from_u64(9);
     let mut unrelated = windows(400, 0, 1.0, 1);
-    unrelated.iter_mut().for_each(|w| w.samples_per_second = Some(100.0 * (1.0 + 0.3 * chance.random::<f64>())));
+    for window in &mut unrelated {
+        window.samples_per_second = Some(100.0 * (1.0 + 0.3 * chance.random::<f64>()));
+    }
     let (verdict, why) = reason(unrelated, "cap-curve/");
     assert_ne!(verdict, Verdict::Publish, "{why}");
 }

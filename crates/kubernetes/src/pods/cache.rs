@@ -19,6 +19,7 @@ impl Cache {
     }
 
     /// The owner of an object; the outer `None`: not known.
+    #[allow(clippy::option_option, reason = "unknown, known to have none, known")]
     pub fn get(&self, uid: &str, now: Instant) -> Option<Option<Owner>> {
         let (since, owner) = self.entries.get(uid)?;
         (now.saturating_duration_since(*since) < self.good_for).then(|| owner.clone())

@@ -195,6 +195,7 @@ mod tests {
 
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "callers write literals")]
     fn policy(spec: Value) -> EnergyPolicy {
         let mut object = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",

@@ -249,6 +249,7 @@ pub fn value(view: &View) -> Value {
 mod tests {
     use super::*;
 
+    #[allow(clippy::needless_pass_by_value, reason = "callers write literals")]
     fn view(spec: Value, status: &Value, paused: bool) -> View {
         let mut object = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
