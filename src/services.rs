@@ -248,10 +248,10 @@ pub fn spawn_archiver(
     tasks.spawn_thread("archiver", OnFailure::Fatal, move || eadt_archiver::run(&service));
 }
 
-/// Cancels at the first signal, aborts at the second.
+/// Drains at the first signal, ends at the second.
 pub fn watch_signals(shutdown: Shutdown) {
     tokio::spawn(async move {
-        if let Err(error) = on_signals(shutdown).await {
+        if let Err(error) = on_signals(shutdown, up::give_terminal_back).await {
             tracing::error!(%error, "signals cannot be watched: stop this process with SIGKILL");
         }
     });

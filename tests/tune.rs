@@ -54,17 +54,17 @@ fn the_example_is_tuned_exported_and_validated() {
     let (told, error, good) = validate(&example);
     assert!(good, "{told}{error}");
     let chosen = group(&result, &[("workload", "memory")])["constrained"]["setting"].to_string();
-    let slow: String = std::fs::read_to_string(&example)
+    let slow: Vec<String> = std::fs::read_to_string(&example)
         .unwrap()
         .lines()
         .map(|line| {
             let cells: Vec<&str> = line.split(',').collect();
             let slower = cells[0] == "memory" && format!("{}.0", cells[2]) == chosen;
             let seconds = if slower { (cells[4].parse::<f64>().unwrap() * 1.2).to_string() } else { cells[4].to_owned() };
-            format!("{},{seconds},{}\n", cells[..4].join(","), cells[5..].join(","))
+            format!("{},{seconds},{}", cells[..4].join(","), cells[5..].join(","))
         })
         .collect();
-    std::fs::write(path("slow.csv"), slow).unwrap();
+    std::fs::write(path("slow.csv"), slow.join("\n") + "\n").unwrap();
     let (told, error, good) = validate(&path("slow.csv"));
     assert!(!good && told.contains("BROKEN") && told.contains("slower by") && error.contains("1 of 2 group(s)"), "{told}{error}");
 }
@@ -149,7 +149,7 @@ fn zeus_tables_as_they_are() {
         let maps = ["power_limit_watts=power_limit", "duration_seconds=time_per_epoch", "mean_power_watts=average_power"];
         let mut args =
             vec!["tune", &path, "--json", "--method", "measured", "--max-slowdown", "0.1", "--knob", "power_limit_watts"];
-        for map in maps.iter() {
+        for map in &maps {
             args.extend(["--map", map]);
         }
         args.extend(more);

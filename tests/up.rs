@@ -114,8 +114,13 @@ fn a_second_process_on_the_same_folder_is_told_what_to_do() {
     let mut first = Running(
         eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(),
     );
+    // Whoever opens the folder first has it; the origin is written just before.
+    while !dir.path().join("log").exists() {
+        assert!(first.0.try_wait().unwrap().is_none(), "the first process ended");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     std::thread::sleep(Duration::from_secs(2));
-    let second = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).output().unwrap();
+    let second = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]).output().unwrap();
     signal(&first.0, "-TERM");
     first.0.wait().unwrap();
     let message = String::from_utf8_lossy(&second.stderr).into_owned();

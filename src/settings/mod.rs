@@ -144,6 +144,16 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
     }
     let invalid = |error: config::ConfigError| SettingsError::Invalid { detail: error.to_string() };
+    let empty = overrides.iter().any(|(key, value)| *key == "bus.brokers" && value.as_str().is_some_and(|v| v.trim().is_empty()));
+    if empty {
+        return Err(SettingsError::Invalid {
+            detail: "--kafka is empty: give the brokers, or leave it out for the embedded log".to_owned(),
+        });
+    }
+    if variables.get("KAFKA_BROKERS").is_some_and(|brokers| brokers.trim().is_empty()) {
+        let detail = "KAFKA_BROKERS is empty: set it to the brokers, or unset it for the embedded log";
+        return Err(SettingsError::Invalid { detail: detail.to_owned() });
+    }
     if let Some(brokers) = variables.get("KAFKA_BROKERS") {
         builder = builder.set_override("bus.brokers", brokers.clone()).map_err(invalid)?;
     }
@@ -272,6 +282,14 @@ mod tests {
             let message = with_file(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn brokers_that_are_given_are_not_empty() {
+        let error = load(None, &Variables::new(), &[("bus.brokers", "".into())]).unwrap_err().to_string();
+        assert!(error.contains("--kafka is empty"), "{error}");
+        let error = load(None, &variables(&[("KAFKA_BROKERS", " ")]), &[]).unwrap_err().to_string();
+        assert!(error.contains("KAFKA_BROKERS is empty"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,7 @@ struct Screen(Terminal<CrosstermBackend<std::io::Stdout>>);
 
 impl Screen {
     fn open() -> anyhow::Result<Self> {
+        VIEWING.store(true, Ordering::SeqCst);
         execute!(std::io::stdout(), EnterAlternateScreen, cursor::Hide).context("cannot take the terminal")?;
         Ok(Self(Terminal::new(CrosstermBackend::new(std::io::stdout()))?))
     }
@@ -169,8 +171,18 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if let Err(error) = execute!(std::io::stdout(), cursor::Show, LeaveAlternateScreen) {
-            tracing::debug!(%error, "the terminal could not be given back");
-        }
+        give_terminal_back();
+    }
+}
+
+/// Set while the live view has the terminal.
+static VIEWING: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the live view, where there is one: also for an end that runs no destructors.
+pub fn give_terminal_back() {
+    if VIEWING.swap(false, Ordering::SeqCst)
+        && let Err(error) = execute!(std::io::stdout(), cursor::Show, LeaveAlternateScreen)
+    {
+        tracing::debug!(%error, "the terminal could not be given back");
     }
 }

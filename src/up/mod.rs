@@ -7,7 +7,7 @@ mod follow;
 pub mod tally;
 pub mod view;
 
-pub use follow::wants_view;
+pub use follow::{give_terminal_back, wants_view};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -78,6 +78,18 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let clock = SimClock::new(settings.simulator.start);
     let (source, maintenance_clock) = (clock.source(), clock.source());
     let embedded = settings.bus.brokers.is_empty();
+    if !simulated {
+        let flags = &args.simulation;
+        let given = [
+            ("--speed", flags.speed.is_some()),
+            ("--duration", flags.duration.is_some()),
+            ("--seed", flags.seed.is_some()),
+            ("--scenario", flags.scenario.is_some()),
+        ];
+        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+            bail!("{flag} is of the simulation, and --gpus nvml observes this machine's GPUs: leave it out");
+        }
+    }
     if simulated {
         simulate(&mut settings, &args.simulation)?;
         if !embedded {

@@ -125,7 +125,16 @@ const IMPURE: [&str; 19] = [
 #[test]
 fn what_decides_is_pure() {
     let workspace = workspace();
-    for pure in ["eadt-core", "eadt-schemas", "eadt-report", "eadt-recordings", "eadt-cluster", "eadt-partition", "eadt-models", "eadt-tune"] {
+    for pure in [
+        "eadt-core",
+        "eadt-schemas",
+        "eadt-report",
+        "eadt-recordings",
+        "eadt-cluster",
+        "eadt-partition",
+        "eadt-models",
+        "eadt-tune",
+    ] {
         let used = workspace.all(pure);
         let impure: Vec<_> = IMPURE.iter().filter(|package| used.contains(*package)).collect();
         assert!(impure.is_empty(), "{pure} is built with {impure:?}; it takes times and chance as parameters and does no I/O");
@@ -221,9 +230,18 @@ fn clippys_bans_hold_in_the_pure_crates_too() {
     };
     let list = |table: &toml::Table, key: &str| table[key].as_array().unwrap().clone();
     let everywhere = load("clippy.toml");
-    for pure in
-        ["crates/core", "crates/report", "crates/recordings", "crates/simulator", "crates/cluster", "crates/partition", "crates/models", "crates/tune", "crates/backtest", "schemas"]
-    {
+    for pure in [
+        "crates/core",
+        "crates/report",
+        "crates/recordings",
+        "crates/simulator",
+        "crates/cluster",
+        "crates/partition",
+        "crates/models",
+        "crates/tune",
+        "crates/backtest",
+        "schemas",
+    ] {
         // Clippy reads the nearest file only.
         let own = load(&format!("{pure}/clippy.toml"));
         for key in ["disallowed-methods", "doc-valid-idents"] {

@@ -51,6 +51,14 @@ impl Packed {
             .map(|&[a, b, c, d, e, f]| (usize::from(u16::from_le_bytes([a, b])), u32::from_le_bytes([c, d, e, f]) as usize))
     }
 
+    /// An entry of a table.
+    pub fn entry(name: u16, length: u32) -> [u8; ENTRY] {
+        let mut entry = [0; ENTRY];
+        entry[..2].copy_from_slice(&name.to_le_bytes());
+        entry[2..].copy_from_slice(&length.to_le_bytes());
+        entry
+    }
+
     /// Bytes that a table of so many headers takes.
     pub const fn table_bytes(count: usize) -> usize {
         count * ENTRY

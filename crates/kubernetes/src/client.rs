@@ -95,6 +95,12 @@ pub async fn bounded<T>(what: &str, call: impl Future<Output = Result<T, Error>>
     }
 }
 
+/// A write within its time; the caller judges its failure.
+async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let late = |_| Err(Error::Service(format!("no answer within {} s", CALL.as_secs()).into()));
+    tokio::time::timeout(CALL, call).await.unwrap_or_else(late)
+}
+
 impl Server {
     pub fn api(&self, kind: &Kind, namespace: &str) -> Api<DynamicObject> {
         Api::namespaced_with(self.client.clone(), namespace, &resource(kind))
@@ -116,8 +122,12 @@ impl Server {
             ..PatchParams::default()
         };
         let written = match seen.kind.ownership {
-            Ownership::Fields => api.patch(&seen.name, &params, &Patch::Apply(change::configuration(seen, write))).await?,
-            Ownership::Versions => api.patch(&seen.name, &params, &Patch::Merge(change::merge(seen, object, write))).await?,
+            Ownership::Fields => {
+                in_time(api.patch(&seen.name, &params, &Patch::Apply(change::configuration(seen, write)))).await?
+            }
+            Ownership::Versions => {
+                in_time(api.patch(&seen.name, &params, &Patch::Merge(change::merge(seen, object, write)))).await?
+            }
         };
         serde_json::to_value(&written).map_err(Error::SerdeError)
     }
@@ -151,7 +161,7 @@ impl Server {
     async fn patch_metadata(&self, seen: &Seen, metadata: Value) -> Result<Value, Error> {
         let params = PatchParams { field_manager: Some(RECORDER.into()), ..PatchParams::default() };
         let patch = Patch::Merge(json!({"metadata": metadata}));
-        let written = self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, &patch).await?;
+        let written = in_time(self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, &patch)).await?;
         serde_json::to_value(&written).map_err(Error::SerdeError)
     }
 

@@ -118,8 +118,13 @@ impl Shared {
     pub fn synced(&self, source: Source) {
         if lock(&self.sources).insert(source) {
             self.sources_changed.notify_waiters();
+            self.due.notify_one();
             self.changed.notify_all();
         }
+    }
+
+    pub fn is_synced(&self, source: Source) -> bool {
+        lock(&self.sources).contains(&source)
     }
 
     pub fn all_synced(&self) -> bool {
@@ -167,15 +172,14 @@ impl Shared {
                 Planned::Nothing => return Ok(None),
                 Planned::Write(write) => write,
             };
-            match tokio::time::timeout(Duration::from_secs(30), self.server.write(&seen, &object, &write)).await {
-                Ok(Ok(written)) => {
+            match self.server.write(&seen, &object, &write).await {
+                Ok(written) => {
                     let after = read(kind, &written)?;
                     self.with_state(|state, now| state.saw(after.clone(), now));
                     return Ok(Some(after));
                 }
-                Ok(Err(kube::Error::Api(status))) if is_stale(&status) => {}
-                Ok(Err(error)) => return Err(client::failure(what, &error)),
-                Err(_) => return Err(ClusterError::new(ClusterRemedy::Retry, format!("{what}: no answer within 30 s"))),
+                Err(kube::Error::Api(status)) if is_stale(&status) => {}
+                Err(error) => return Err(client::failure(what, &error)),
             }
         }
         Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it changes all the time")))

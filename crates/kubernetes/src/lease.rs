@@ -116,8 +116,13 @@ impl Candidate {
         }
         let led = leadership.term().is_some();
         leadership.set(None, 0);
-        if led && let Err(error) = self.release().await {
-            tracing::warn!(error = crate::client::words(&error), "the lease could not be given back; the next leader waits 15 s");
+        if led {
+            let error = match tokio::time::timeout(CALL, self.release()).await {
+                Ok(Ok(())) => return,
+                Ok(Err(error)) => crate::client::words(&error),
+                Err(_) => format!("no answer within {} s", CALL.as_secs()),
+            };
+            tracing::warn!(error, "the lease could not be given back; the next leader waits 15 s");
         }
     }
 

@@ -205,6 +205,10 @@ impl State {
         self.targets.get(key).into_iter().flatten().filter_map(|name| self.rules.get(name)).collect()
     }
 
+    pub fn rule_named(&self, name: &RuleKey) -> Option<&Rule> {
+        self.rules.get(name)
+    }
+
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.values()
     }
@@ -347,9 +351,11 @@ impl State {
         self.dirty.insert(key);
     }
 
-    /// Targets that must be read, and forgets that they must.
-    pub fn take_unread(&mut self) -> BTreeSet<Key> {
-        std::mem::take(&mut self.unread)
+    /// Targets of these kinds that must be read, and forgets that they must.
+    pub fn take_unread(&mut self, listed: impl Fn(&'static str) -> bool) -> BTreeSet<Key> {
+        let (now, later) = std::mem::take(&mut self.unread).into_iter().partition(|key| listed(key.kind));
+        self.unread = later;
+        now
     }
 
     pub fn mark_unread(&mut self, key: Key) {
@@ -460,7 +466,7 @@ mod tests {
         state.saw(seen(&object(1)), at(0.0));
         assert_eq!((state.workloads().len(), state.entries().count(), state.revision), (0, 0, 0));
         state.rule(rule("p", "Recommend"), at(1.0));
-        assert_eq!(state.take_unread().into_iter().collect::<Vec<_>>(), [key()], "its target must be read");
+        assert_eq!(state.take_unread(|_| true).into_iter().collect::<Vec<_>>(), [key()], "its target must be read");
         state.saw(seen(&object(1)), at(2.0));
         assert_eq!(state.workloads().len(), 1);
         assert!(state.take_dirty().is_empty(), "mode recommend touches nothing");

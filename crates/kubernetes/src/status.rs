@@ -140,9 +140,7 @@ pub fn approved(shared: &Shared) -> Vec<Decision> {
 /// Whether this decision is the recommendation that somebody approved.
 pub fn is_approved(shared: &Shared, decision: &str, workload: &str) -> bool {
     let Some(name) = rule_of(shared, workload) else { return false };
-    let id = shared.with_state_quietly(|state| {
-        state.rules().find(|rule| rule.namespace == name.0 && rule.name == name.1)?.approved().map(str::to_owned)
-    });
+    let id = shared.with_state_quietly(|state| state.rule_named(&name)?.approved().map(str::to_owned));
     let statuses = shared.statuses();
     let recommended = id.and_then(|id| statuses.policies.get(&name)?.approved(&id));
     recommended.is_some_and(|recommended| recommended.id == decision)
@@ -239,14 +237,17 @@ async fn publish(shared: &Shared, said: &Said, regarding: ObjectReference) {
     let event = event(said, regarding, &shared.settings.identity());
     let api: Api<Event> = Api::namespaced(shared.server.client.clone(), &namespace);
     for attempt in 1..=ATTEMPTS {
-        match api.create(&PostParams::default(), &event).await {
-            Ok(_) => return,
-            // Said before a restart.
-            Err(kube::Error::Api(status)) if status.code == 409 => return,
-            Err(error) if attempt == ATTEMPTS => {
-                tracing::warn!(workload = said.workload, error = words(&error), "an Event could not be written");
-            }
-            Err(_) => tokio::time::sleep(RETRY).await,
+        let error = match tokio::time::timeout(CALL, api.create(&PostParams::default(), &event)).await {
+            Ok(Ok(_)) => return,
+            // Said before a restart, or by an attempt whose answer got lost.
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => return,
+            Ok(Err(error)) => words(&error),
+            Err(_) => format!("no answer within {} s", CALL.as_secs()),
+        };
+        if attempt == ATTEMPTS {
+            tracing::warn!(workload = said.workload, error, "an Event could not be written");
+        } else {
+            tokio::time::sleep(RETRY).await;
         }
     }
 }
@@ -316,7 +317,7 @@ async fn write_one(shared: &Shared, name: &RuleKey) -> Result<(), String> {
     let known = shared.statuses().policies.get(name).cloned().unwrap_or_default();
     let settings = &shared.settings;
     let status = shared.with_state_quietly(|state| {
-        let rule = state.rules().find(|rule| rule.namespace == name.0 && rule.name == name.1)?;
+        let rule = state.rule_named(name)?;
         let problems = state.problems(rule);
         let entry = rule.key().and_then(|key| state.entry(&key).cloned());
         Some(report::status(rule, entry.as_ref(), &known, &problems, settings, shared.now()))

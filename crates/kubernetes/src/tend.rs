@@ -17,6 +17,7 @@ use crate::record::Field;
 use crate::rollout::{Due, due};
 use crate::state::{Entry, Key};
 use crate::terms::Terms;
+use crate::watch::Source;
 
 /// Workloads that are looked after at once.
 const AT_ONCE: usize = 16;
@@ -38,8 +39,13 @@ pub async fn run(shared: Arc<Shared>) {
             }
             continue;
         }
-        let unread = shared.with_state_quietly(crate::state::State::take_unread);
-        stream::iter(unread).for_each_concurrent(AT_ONCE, |key| fetch(&shared, key)).await;
+        // A kind's first list brings most targets by the hundred.
+        let unread = shared.with_state_quietly(|state| state.take_unread(|kind| shared.is_synced(Source::Kind(kind))));
+        let failed = stream::iter(unread)
+            .map(|key| fetch(&shared, key))
+            .buffer_unordered(AT_ONCE)
+            .fold(false, |failed, read| async move { failed || !read })
+            .await;
         let dirty = shared.with_state_quietly(crate::state::State::take_dirty);
         let idle = dirty.is_empty();
         let again = stream::iter(dirty)
@@ -48,7 +54,7 @@ pub async fn run(shared: Arc<Shared>) {
             .filter_map(|again| async move { again })
             .collect::<Vec<_>>()
             .await;
-        let pause = again.iter().map(|(_, pause)| *pause).min();
+        let pause = again.iter().map(|(_, pause)| *pause).chain(failed.then_some(RETRY)).min();
         for (key, _) in again {
             shared.with_state_quietly(|state| state.mark_dirty(key.clone()));
         }
@@ -71,15 +77,22 @@ pub async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Reads the target of a new policy.
-async fn fetch(shared: &Shared, key: Key) {
-    let Some(kind) = key.kind() else { return };
+/// Reads the target of a new policy; false where that must be tried again.
+async fn fetch(shared: &Shared, key: Key) -> bool {
+    let Some(kind) = key.kind() else { return true };
     match shared.server.get(kind, &key.namespace, &key.name).await {
         Ok(Some(object)) => crate::watch::read(shared, kind, &object),
         Ok(None) => shared.with_state(|state, _| state.gone(&key)),
-        Err(error) if error.remedy == ClusterRemedy::Retry => shared.with_state_quietly(|state| state.mark_unread(key)),
-        Err(error) => tracing::warn!(%key, %error, "the target of a policy cannot be read"),
+        Err(error) => {
+            let again = error.remedy == ClusterRemedy::Retry;
+            tracing::warn!(%key, %error, again, "the target of a policy cannot be read");
+            if again {
+                shared.with_state_quietly(|state| state.mark_unread(key));
+                return false;
+            }
+        }
     }
+    true
 }
 
 /// One round for one workload; whether and when to look again.

@@ -43,5 +43,8 @@ fn main() {
         assert!(feasible as u64 > GROUPS / 2, "{feasible}");
     }
     times.sort_by(f64::total_cmp);
-    println!("robust choice, {GROUPS} groups of 183 measurements, one thread: median {:.2} s of 5 ({:.2} to {:.2}), asked 2 s", times[2], times[0], times[4]);
+    println!(
+        "robust choice, {GROUPS} groups of 183 measurements, one thread: median {:.2} s of 5 ({:.2} to {:.2}), asked 2 s",
+        times[2], times[0], times[4]
+    );
 }

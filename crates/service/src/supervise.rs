@@ -145,8 +145,12 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// Cancels `shutdown` at the first SIGINT or SIGTERM; aborts the process at the second.
-pub async fn on_signals(shutdown: Shutdown) -> std::io::Result<()> {
+/// Exit status after a second SIGINT, as shells have it.
+const INTERRUPTED: i32 = 130;
+
+/// Cancels `shutdown` at the first SIGINT or SIGTERM; at the second one ends the process at once, with status 130, after
+/// `before_end`, which gives the terminal back.
+pub async fn on_signals(shutdown: Shutdown, before_end: impl FnOnce()) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     for first in [true, false] {
@@ -159,7 +163,9 @@ pub async fn on_signals(shutdown: Shutdown) -> std::io::Result<()> {
             shutdown.cancel();
         }
     }
-    std::process::abort()
+    before_end();
+    #[allow(clippy::disallowed_methods, reason = "the user asked twice: nothing is waited for any more")]
+    std::process::exit(INTERRUPTED)
 }
 
 #[cfg(test)]

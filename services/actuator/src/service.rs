@@ -99,6 +99,8 @@ struct Waiting {
     decision: Result<Decision, Unreadable>,
     /// Failed attempts so far.
     attempts: u32,
+    /// Why the last of them failed.
+    trouble: Option<String>,
     not_before: Option<Instant>,
 }
 
@@ -249,7 +251,7 @@ impl<'a> Session<'a> {
                     }
                     (_, Some(value)) => decode(value),
                 };
-                assigned.waiting.push_back(Waiting { record, decision, attempts: 0, not_before: None });
+                assigned.waiting.push_back(Waiting { record, decision, attempts: 0, trouble: None, not_before: None });
             }
             Polled::End { .. } => {}
             Polled::Assigned(parts) => self.assign(&parts)?,
@@ -400,9 +402,8 @@ impl<'a> Session<'a> {
             return;
         }
         let Some(wanted) = devices.wanted() else { return };
-        let unchanged = |(last, looked): &(Arc<Vec<DeviceIntent>>, Instant)| {
-            Arc::ptr_eq(last, &wanted) && looked.elapsed() < LOOK_AT_INTENTS
-        };
+        let unchanged =
+            |(last, looked): &(Arc<Vec<DeviceIntent>>, Instant)| Arc::ptr_eq(last, &wanted) && looked.elapsed() < LOOK_AT_INTENTS;
         if agents.wanted.as_ref().is_some_and(unchanged) {
             return;
         }
@@ -550,7 +551,7 @@ impl<'a> Session<'a> {
             self.metrics.decisions.inc();
             self.service.cluster.decided(decision);
         }
-        match self.decide(decision, now) {
+        match self.decide(decision, waiting.trouble.as_deref(), now) {
             Ok(None) => Attempt::Done,
             Ok(Some(report)) => {
                 self.say(report);
@@ -576,6 +577,7 @@ impl<'a> Session<'a> {
                         "a change was not written; it is tried again until it expires"
                     );
                     waiting.attempts += 1;
+                    waiting.trouble = Some(error.to_string());
                     waiting.not_before = Some(Instant::now() + pause);
                     Attempt::Later
                 }
@@ -618,8 +620,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// dereference → plan → check → apply.
-    fn decide(&mut self, decision: &Decision, now: EventTime) -> Result<Option<Report>, ClusterError> {
+    /// dereference → plan → check → apply. `trouble`: why it could not be written until now.
+    fn decide(&mut self, decision: &Decision, trouble: Option<&str>, now: EventTime) -> Result<Option<Report>, ClusterError> {
         let cluster = &self.service.cluster;
         let deadline = self.service.settings.rollout_deadline_seconds;
         let managed = match dereference(decision, &self.view) {
@@ -654,7 +656,10 @@ impl<'a> Session<'a> {
                 self.written(written);
                 Ok(None)
             }
-            Err(refusal) => {
+            Err(mut refusal) => {
+                if let Some(trouble) = trouble {
+                    refusal.reason = format!("{}; until then it could not be written: {trouble}", refusal.reason);
+                }
                 self.refuse(decision, &refusal, now);
                 Ok(None)
             }
@@ -755,7 +760,9 @@ impl<'a> Session<'a> {
 fn hear(devices: &dyn Devices, record: &Record) {
     match record.value.as_deref().map(decode::<DeviceState>) {
         Some(Ok(state)) => devices.said(state),
-        Some(Err(refusal)) => tracing::warn!(at = %record.at, offset = record.offset, detail = refusal.detail, "a report of an agent cannot be read"),
+        Some(Err(refusal)) => {
+            tracing::warn!(at = %record.at, offset = record.offset, detail = refusal.detail, "a report of an agent cannot be read");
+        }
         None => {}
     }
 }

@@ -107,7 +107,7 @@ async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
     let log = log(raw)?;
     let shutdown = Shutdown::new();
-    let signals = tokio::spawn(on_signals(shutdown.clone()));
+    let signals = tokio::spawn(on_signals(shutdown.clone(), || ()));
     let (metrics, health) = (Metrics::default(), Health::default());
     let routes = http::routes(metrics.clone(), health.clone());
     // Ends with the process: it tells of the agent while everything is put back, too.

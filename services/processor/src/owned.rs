@@ -103,6 +103,15 @@ impl Owned {
         })
     }
 
+    pub fn inputs(&self) -> &[TopicPartition] {
+        &self.inputs
+    }
+
+    /// Of each input the offset of the first record that is not folded.
+    pub fn positions(&self) -> impl Iterator<Item = i64> {
+        self.merge.positions()
+    }
+
     fn input(&self, at: &TopicPartition) -> Option<usize> {
         self.inputs.iter().position(|input| input == at)
     }

@@ -27,6 +27,8 @@ const LARGE_STATE: usize = 4 << 20;
 const STATE_SHARE: usize = 20;
 /// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
 const MOST_EARNED: usize = 64 << 20;
+/// Longest time to fold what is left when the end is asked for.
+const DRAIN: Duration = Duration::from_secs(10);
 const MAX_LINGER: Duration = Duration::from_secs(5);
 /// Longest pause before a session begins anew.
 const MAX_PAUSE: f64 = 10.0;
@@ -55,7 +57,8 @@ pub struct Service {
     pub ready: Ready,
 }
 
-/// Runs until `shutdown`; blocks, so give it a thread. Stopping commits what was folded and closes no window early.
+/// Runs until `shutdown`; blocks, so give it a thread. Stopping folds what the inputs held when it was asked for, for at most ten
+/// seconds, commits, and closes no window early.
 pub fn run(service: &Service) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
     let metrics = ProcessorMetrics::new(&service.metrics);
@@ -102,6 +105,23 @@ struct Waiting {
     /// The first record that was folded.
     folded: Option<Instant>,
     input_bytes: usize,
+}
+
+/// What is still to be folded when the end is asked for: every input up to where it ended at that moment.
+#[derive(Debug)]
+struct Rest {
+    ends: BTreeMap<i32, Vec<i64>>,
+    until: Instant,
+}
+
+impl Rest {
+    fn unread(&self, owned: &BTreeMap<i32, Owned>) -> u64 {
+        let of_partition = |(number, ends): (&i32, &Vec<i64>)| -> u64 {
+            let Some(owned) = owned.get(number) else { return 0 };
+            ends.iter().zip(owned.positions()).map(|(end, position)| end.saturating_sub(position).max(0) as u64).sum()
+        };
+        self.ends.iter().map(of_partition).sum()
+    }
 }
 
 /// Which partitions a commit writes.
@@ -153,12 +173,13 @@ impl<'a> Session<'a> {
 
     fn run(mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
-        while !self.service.shutdown.is_cancelled() {
+        let mut rest = None;
+        while self.goes_on(&mut rest)? {
             match self.member.poll(BATCH, self.patience(), &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
-                    wait(&self.service.shutdown, Duration::from_millis(50));
+                    std::thread::sleep(Duration::from_millis(50));
                 }
                 Err(error) => return Err(error),
             }
@@ -204,6 +225,28 @@ impl<'a> Session<'a> {
             }
         }
         self.commit(Scope::Everything)
+    }
+
+    /// Until the end is asked for, and then until what was there at that moment is folded.
+    fn goes_on(&self, rest: &mut Option<Rest>) -> Result<bool, BusError> {
+        if !self.service.shutdown.is_cancelled() {
+            return Ok(true);
+        }
+        if rest.is_none() {
+            let mut ends = BTreeMap::new();
+            for (number, owned) in &self.owned {
+                let highs = owned.inputs().iter().map(|at| Ok(self.service.bus.watermarks(at)?.high));
+                ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
+            }
+            *rest = Some(Rest { ends, until: Instant::now() + DRAIN });
+        }
+        let Some(rest) = rest else { return Ok(false) };
+        let unread = rest.unread(&self.owned);
+        if unread > 0 && Instant::now() >= rest.until {
+            tracing::warn!(unread, "stopped before everything was folded; the next start goes on there");
+            return Ok(false);
+        }
+        Ok(unread > 0)
     }
 
     fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {

@@ -6,6 +6,7 @@ pub mod chart;
 mod flags;
 mod part;
 mod program;
+pub mod proxy;
 mod worlds;
 
 use std::collections::BTreeSet;

@@ -21,6 +21,7 @@ use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::Settings;
+use eadt_tests::kubernetes::proxy::Proxy;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
@@ -53,6 +54,7 @@ pub struct Rig {
     pub client: Client,
     /// The actuator's own.
     account: Client,
+    proxy: Option<Proxy>,
     pub namespace: String,
     pub log: EmbeddedLog,
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
@@ -93,6 +95,7 @@ impl Rig {
         let namespace = kubernetes.namespace(prefix).unwrap();
         Self {
             account: account::account(kubernetes, &runtime, &namespace),
+            proxy: None,
             namespace,
             runtime,
             client,
@@ -103,6 +106,19 @@ impl Rig {
             connections: 0,
             _data: data,
         }
+    }
+
+    /// The same, whose actuator reaches the API server through a proxy.
+    pub fn behind_proxy(prefix: &str) -> Self {
+        let mut rig = Self::new(prefix);
+        let proxy = rig.runtime.block_on(Proxy::start(rig.account.clone())).unwrap();
+        rig.account = rig.runtime.block_on(async { proxy.client().unwrap() });
+        rig.proxy = Some(proxy);
+        rig
+    }
+
+    pub fn proxy(&self) -> &Proxy {
+        self.proxy.as_ref().expect("it is behind a proxy")
     }
 
     pub fn settings(&self, identity: &str) -> eadt_kubernetes::Settings {
@@ -139,15 +155,39 @@ impl Rig {
         self.connection.as_ref().expect("it is connected").cluster.clone()
     }
 
-    /// Acts on decisions with the present connection.
+    /// Acts on decisions with the present connection, whenever it leads.
     pub fn act(&mut self, rollout_seconds: f64) {
-        let cluster = Arc::new(self.cluster());
-        self.act_with(cluster, rollout_seconds);
+        let cluster = self.cluster();
+        let (leading, stop) = (cluster.leading(), Shutdown::new());
+        let (until, mut service) = (stop.clone(), self.service(Arc::new(cluster), rollout_seconds));
+        let thread = std::thread::spawn(move || {
+            while !until.is_cancelled() {
+                let term = until.child_token();
+                service.shutdown = term.clone();
+                std::thread::scope(|scope| {
+                    let run = scope.spawn(|| *leading.borrow() && eadt_actuator::run(&service).map(|()| true).unwrap());
+                    while !run.is_finished() {
+                        if !*leading.borrow() {
+                            term.cancel();
+                        }
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                    run.join().unwrap();
+                });
+            }
+        });
+        self.acting = Some(Acting { stop, thread });
     }
 
     pub fn act_with(&mut self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) {
-        let stop = Shutdown::new();
-        let service = Service {
+        let service = self.service(cluster, rollout_seconds);
+        let stop = service.shutdown.clone();
+        let thread = std::thread::spawn(move || eadt_actuator::run(&service).unwrap());
+        self.acting = Some(Acting { stop, thread });
+    }
+
+    fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> Service {
+        Service {
             settings: eadt_actuator::Settings {
                 prefix: PREFIX.into(),
                 rollout_deadline_seconds: rollout_seconds,
@@ -156,12 +196,10 @@ impl Rig {
             },
             bus: Arc::new(self.log.clone()),
             cluster,
-            shutdown: stop.clone(),
+            shutdown: Shutdown::new(),
             metrics: Metrics::default(),
             ready: Health::default().part("actuator"),
-        };
-        let thread = std::thread::spawn(move || eadt_actuator::run(&service).unwrap());
-        self.acting = Some(Acting { stop, thread });
+        }
     }
 
     pub fn stop_acting(&mut self) {

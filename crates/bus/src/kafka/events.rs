@@ -9,14 +9,14 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use eadt_schemas::EventTime;
 use rdkafka::bindings as native;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::Context;
-use crate::{Header, Record, TopicPartition};
+use super::packing::{Content, Packer};
+use crate::{Record, TopicPartition};
 
 /// What the client library has to say.
 #[derive(Debug)]
@@ -34,7 +34,9 @@ pub struct Events {
     /// Taken by [`Drop`].
     consumer: Option<BaseConsumer<Context>>,
     topics: Vec<Arc<str>>,
-    names: Vec<Arc<str>>,
+    /// Of the last message.
+    topic: Option<Arc<str>>,
+    packer: Packer,
 }
 
 impl std::fmt::Debug for Events {
@@ -64,7 +66,8 @@ impl Events {
     pub fn new(consumer: BaseConsumer<Context>) -> Option<Self> {
         // SAFETY: the client lives as long as `consumer`; the queue handle is released in `drop`, before it.
         let queue = unsafe { native::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
-        Some(Self { queue: NonNull::new(queue)?, consumer: Some(consumer), topics: Vec::new(), names: Vec::new() })
+        let queue = NonNull::new(queue)?;
+        Some(Self { queue, consumer: Some(consumer), topics: Vec::new(), topic: None, packer: Packer::new() })
     }
 
     pub fn consumer(&self) -> &BaseConsumer<Context> {
@@ -94,8 +97,8 @@ impl Events {
     #[allow(unsafe_code)]
     fn message(&mut self, message: &native::rd_kafka_message_t) -> Event {
         // SAFETY: a fetched message always has its topic; the name is a C string owned by it.
-        let topic = unsafe { CStr::from_ptr(native::rd_kafka_topic_name(message.rkt)) }.to_string_lossy();
-        let at = TopicPartition { topic: intern(&mut self.topics, &topic), partition: message.partition };
+        let topic = unsafe { CStr::from_ptr(native::rd_kafka_topic_name(message.rkt)) };
+        let at = TopicPartition { topic: self.topic_of_run(topic), partition: message.partition };
         let code = Code::from(message.err);
         if code == Code::PartitionEOF {
             return Event::End { at, position: message.offset };
@@ -108,49 +111,17 @@ impl Events {
         let mut kind = native::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
         // SAFETY: plain out-parameter.
         let stamp = unsafe { native::rd_kafka_message_timestamp(message, &raw mut kind) };
-        let mut parts = Parts::default();
-        // SAFETY: pointer and length describe the message's own bytes.
-        let (key, value) = unsafe { (parts.add(message.key, message.key_len), parts.add(message.payload, message.len)) };
-        let headers = self.headers(message, &mut parts);
-        let buffer = Bytes::from(parts.0);
-        let slice = |range: Option<std::ops::Range<usize>>| range.map(|range| buffer.slice(range));
-        Event::Record(Record {
-            at,
-            offset: message.offset,
-            stamp: EventTime::from_millis(stamp),
-            key: slice(key),
-            value: slice(value),
-            headers: headers
-                .into_iter()
-                .map(|(name, range)| (name, slice(range).unwrap_or_default()))
-                .collect::<Vec<Header>>()
-                .into(),
-        })
+        // SAFETY: pointers and lengths describe the message's own bytes.
+        let (key, value) = unsafe { (bytes(message.key, message.key_len), bytes(message.payload, message.len)) };
+        let Content { key, value, headers } = self.packer.pack(key, value, headers(message));
+        Event::Record(Record { at, offset: message.offset, stamp: EventTime::from_millis(stamp), key, value, headers })
     }
 
-    #[allow(unsafe_code)]
-    fn headers(
-        &mut self,
-        message: &native::rd_kafka_message_t,
-        parts: &mut Parts,
-    ) -> Vec<(Arc<str>, Option<std::ops::Range<usize>>)> {
-        let mut list = ptr::null_mut();
-        // SAFETY: plain out-parameter; the list belongs to the message.
-        if Code::from(unsafe { native::rd_kafka_message_headers(message, &raw mut list) }) != Code::NoError {
-            return Vec::new();
-        }
-        let mut headers = Vec::with_capacity(8);
-        loop {
-            let (mut name, mut value, mut length) = (ptr::null(), ptr::null(), 0);
-            // SAFETY: plain out-parameters; beyond the last header an error comes back.
-            let found =
-                unsafe { native::rd_kafka_header_get_all(list, headers.len(), &raw mut name, &raw mut value, &raw mut length) };
-            if Code::from(found) != Code::NoError {
-                return headers;
-            }
-            // SAFETY: name is a C string and value has `length` bytes, both owned by the message.
-            let (name, value) = unsafe { (CStr::from_ptr(name), parts.add(value.cast_mut(), length)) };
-            headers.push((intern(&mut self.names, &name.to_string_lossy()), value));
+    /// Messages come in runs of a topic.
+    fn topic_of_run(&mut self, name: &CStr) -> Arc<str> {
+        match &self.topic {
+            Some(topic) if topic.as_bytes() == name.to_bytes() => Arc::clone(topic),
+            _ => Arc::clone(self.topic.insert(intern(&mut self.topics, &name.to_string_lossy()))),
         }
     }
 
@@ -227,23 +198,31 @@ impl Drop for Events {
     }
 }
 
-/// Key, value and header values of one message in one buffer.
-#[derive(Default)]
-struct Parts(Vec<u8>);
+/// Names and values in order. The client library takes a message's headers apart here, for the first time.
+#[allow(unsafe_code)]
+fn headers(message: &native::rd_kafka_message_t) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let mut list = ptr::null_mut();
+    // SAFETY: plain out-parameter; the list belongs to the message.
+    let found = Code::from(unsafe { native::rd_kafka_message_headers(message, &raw mut list) }) == Code::NoError;
+    (0..).map_while(move |index| {
+        let (mut name, mut value, mut length) = (ptr::null(), ptr::null(), 0);
+        // SAFETY: the list is there, and lives as long as the message; plain out-parameters; beyond the last header an error
+        // comes back.
+        let got = found
+            && Code::from(unsafe {
+                native::rd_kafka_header_get_all(list, index, &raw mut name, &raw mut value, &raw mut length)
+            }) == Code::NoError;
+        // SAFETY: name is a C string and value has `length` bytes, both owned by the message.
+        got.then(|| unsafe { (CStr::from_ptr(name).to_bytes(), bytes(value, length).unwrap_or_default()) })
+    })
+}
 
-impl Parts {
-    /// # Safety
-    /// `begin` is null, or `length` bytes can be read from it.
-    #[allow(unsafe_code)]
-    unsafe fn add(&mut self, begin: *const c_void, length: usize) -> Option<std::ops::Range<usize>> {
-        if begin.is_null() {
-            return None;
-        }
-        let from = self.0.len();
-        // SAFETY: promised by the caller.
-        self.0.extend_from_slice(unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), length) });
-        Some(from..self.0.len())
-    }
+/// # Safety
+/// `begin` is null, or `length` bytes can be read from it for as long as `'a`.
+#[allow(unsafe_code)]
+unsafe fn bytes<'a>(begin: *const c_void, length: usize) -> Option<&'a [u8]> {
+    // SAFETY: promised by the caller.
+    (!begin.is_null()).then(|| unsafe { std::slice::from_raw_parts(begin.cast::<u8>(), length) })
 }
 
 /// # Safety

@@ -10,6 +10,7 @@ mod errors;
 mod events;
 mod fetch;
 mod member;
+mod packing;
 mod producer;
 mod reader;
 
