@@ -164,10 +164,11 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
     running.until("held", || (0..4).all(|gpu| of(&fake, gpu) == (300_000, 1410))).await;
     running
         .until("known to be held", || {
-            last(&*bus)
-                .devices
-                .iter()
-                .all(|d| d.sm_clock_outcome == SettingOutcome::Held && d.power_limit_outcome == SettingOutcome::Held)
+            let devices = last(&*bus).devices;
+            let held = |d: &eadt_schemas::v1::DeviceReport| {
+                d.sm_clock_outcome == SettingOutcome::Held && d.power_limit_outcome == SettingOutcome::Held
+            };
+            devices.len() == 4 && devices.iter().all(held)
         })
         .await;
     fake.change(0, FakeSettings { power_milliwatts: 450_000, lock_mhz: 1410, ..FakeSettings::default() });
@@ -176,7 +177,8 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
     running
         .until("seen", || {
             let devices = last(&*bus).devices;
-            devices[0].power_limit_outcome == SettingOutcome::ChangedByOthers
+            devices.len() == 4
+                && devices[0].power_limit_outcome == SettingOutcome::ChangedByOthers
                 && devices[1].sm_clock_outcome == SettingOutcome::ChangedByOthers
         })
         .await;
@@ -320,9 +322,10 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     assert_eq!((mps.default().as_str(), last(&*bus).mps_default_thread_percentage), ("50", Some(50)));
     // A new tenant that does not allow it ends it.
     publish(&*bus, &tenants([true, false]));
-    running.until("put back", || mps.default() == "33.333").await;
+    running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
     publish(&*bus, &tenants([true, true]));
-    running.until("held again", || last(&*bus).mps_default_outcome == SettingOutcome::Held).await;
+    let held = || mps.default() == "50" && last(&*bus).mps_default_outcome == SettingOutcome::Held;
+    running.until("held again", held).await;
     mps.change("80");
     running.until("seen", || last(&*bus).mps_default_outcome == SettingOutcome::ChangedByOthers).await;
     running.stop().await.unwrap();
