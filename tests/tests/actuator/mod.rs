@@ -30,7 +30,7 @@ use kube::core::ApiResource;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-pub const WITHIN: Duration = Duration::from_mins(2);
+pub const WITHIN: Duration = Duration::from_mins(4);
 const PREFIX: &str = "t.";
 
 /// The control plane of this process, with the definition of policies.
