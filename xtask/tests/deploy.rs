@@ -140,7 +140,7 @@ fn the_program_understands_every_command_and_every_variable() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 5);
+    assert_eq!(seen, 6);
 }
 
 #[test]
