@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// `EADT_CACHE`, or `eadt` in the user's cache folder.
+/// `EADT_TEST_CACHE`, or `eadt` in the user's cache folder.
 pub fn folder() -> Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("EADT_CACHE") {
+    if let Some(dir) = std::env::var_os("EADT_TEST_CACHE") {
         return Ok(dir.into());
     }
     let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let user = user.or_else(|| std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache")));
     Ok(user
-        .context("neither HOME nor XDG_CACHE_HOME is set: set EADT_CACHE to a folder for what the tests fetch and build")?
+        .context("neither HOME nor XDG_CACHE_HOME is set: set EADT_TEST_CACHE to a folder for what the tests fetch and build")?
         .join("eadt"))
 }
 
