@@ -123,7 +123,7 @@ pub struct Up {
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
-    /// Controller that decides [default: matrix].
+    /// Controller that decides: hybrid, power-cap, frequency, matrix, matrix-literal [default: hybrid].
     #[arg(long)]
     pub controller: Option<String>,
     /// Log lines instead of the live view, also on a terminal.
@@ -298,6 +298,9 @@ pub struct Import {
     /// Time between rows of a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
+    /// Replace the log if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -330,6 +333,9 @@ pub struct Record {
     /// Go on after the present end until interrupted.
     #[arg(long)]
     pub follow: bool,
+    /// Replace the log if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
@@ -381,6 +387,9 @@ pub struct Report {
     /// Price of electricity per kWh, in place of the record's.
     #[arg(long, value_name = "PRICE")]
     pub price_per_kwh: Option<f64>,
+    /// Currency of the prices, a code such as EUR.
+    #[arg(long, value_name = "CODE")]
+    pub currency: Option<String>,
     /// Carbon intensity in g/kWh, in place of the record's.
     #[arg(long, value_name = "GRAMS")]
     pub carbon_grams_per_kwh: Option<f64>,

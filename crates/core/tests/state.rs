@@ -7,6 +7,7 @@ mod support;
 
 use std::path::PathBuf;
 
+use eadt_core::controller::ControllerName;
 use eadt_core::{FoldSettings, Partition, StateError};
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
 use support::{Bench, at, gpu, last, layout, phase, power, rank};
@@ -16,7 +17,9 @@ const PRESENT: u32 = 2;
 
 /// Everything that state can hold: counters that come and go, gauges, shares, tenures, silences, rates, spans, runs, layouts.
 fn before() -> Bench {
-    let mut bench = Bench::new(FoldSettings { join_grace: 0, ..FoldSettings::default() });
+    // The samples hold what this controller remembers.
+    let controller = ControllerName::Matrix;
+    let mut bench = Bench::new(FoldSettings { join_grace: 0, controller, ..FoldSettings::default() });
     bench.put(layout(0.0, 1)).put(phase(1.0, 0.0, Phase::Started));
     for second in (2..=200).step_by(2) {
         let now = f64::from(second);

@@ -96,7 +96,7 @@ pub struct Settings {
     pub max_sources: usize,
     /// Most sources of one workload. Default 16,384.
     pub max_sources_per_workload: usize,
-    /// Controller of workloads that name none. Default `matrix`.
+    /// Controller of workloads that name none. Default `hybrid`.
     pub controller: ControllerName,
     /// Thresholds and limits of the controllers, for workloads that declare none.
     pub controller_settings: ControllerSettings,

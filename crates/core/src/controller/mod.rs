@@ -44,7 +44,6 @@ pub use state::ControllerState;
 #[serde(rename_all = "kebab-case")]
 pub enum ControllerName {
     /// The EADT matrix made precise.
-    #[default]
     Matrix,
     /// The EADT matrix as the seed has it.
     MatrixLiteral,
@@ -53,6 +52,7 @@ pub enum ControllerName {
     /// Looks for the SM clock of least energy per sample; restarts nothing.
     Frequency,
     /// `power-cap`, and other layouts where they are worth a restart.
+    #[default]
     Hybrid,
 }
 
