@@ -11,6 +11,7 @@ pub mod envelope;
 pub mod event_log;
 #[doc(hidden)]
 pub mod fast;
+mod fields;
 pub mod time;
 pub mod topics;
 pub mod v1;

@@ -42,6 +42,7 @@ pub const CHECKS: &[Check] = &[
     ("compaction keeps the last record of each key", compaction),
     ("retention deletes, and a deleted position is an error that says so", retention),
     ("topics are listed, changed and extended, never shrunk", topic_changes),
+    ("what partitions hold is read to the end that they have, and no further", whole),
 ];
 
 const WAIT: Duration = Duration::from_secs(30);
@@ -552,4 +553,50 @@ fn topic_changes(backend: &dyn Backend) {
     until("extended", &|spec| spec.partitions == 5);
     assert!(bus.add_partitions(&name, 3).is_err());
     assert!(bus.alter_topic(&name, &BTreeMap::from([("cleanup.policy".to_owned(), "sometimes".to_owned())])).is_err());
+}
+
+fn whole(backend: &dyn Backend) {
+    let bus = backend.bus();
+    let (topic, empty) = (fresh_topic(&*bus, 2, &[]), fresh_topic(&*bus, 1, &[]));
+    let (mut member, _) = join(&*bus, &fresh_name("group"), Some(&fresh_name("instance")), std::slice::from_ref(&empty));
+    let records: Vec<_> =
+        (0..300).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
+    // A step, so that each partition ends with an offset that holds no record.
+    member.commit(Step { outputs: records, positions: Vec::new() }).expect("a step is taken");
+    let all = [(&topic, 0), (&topic, 1), (&empty, 0)];
+    let from = all.map(|(topic, partition)| (TopicPartition::new(Arc::clone(topic), partition), Start::Earliest));
+    let mut values: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    let mut more = bus.producer("whole").expect("a producer is made");
+    let reader = crate::read_to_end(
+        &*bus,
+        &from,
+        || false,
+        |record| {
+            let text = std::str::from_utf8(record.value.as_deref().unwrap_or_default()).unwrap_or_default().to_owned();
+            let value = text.parse().expect("a number");
+            if value < 1000 {
+                // What comes meanwhile may be given too.
+                send(&mut *more, &outgoing(&topic, "k", "1000"));
+            }
+            values.entry(record.at.partition).or_default().push(value);
+            Ok::<_, crate::BusError>(())
+        },
+    );
+    let mut reader = reader.expect("it is read").expect("nobody stopped it");
+    for partition in 0..2 {
+        let old: Vec<i32> = values[&partition].iter().copied().filter(|value| *value < 1000).collect();
+        assert_eq!(old, (0..300).filter(|n| n % 2 == partition).collect::<Vec<_>>());
+    }
+    // The reader goes on from there.
+    assert!(more.flush(WAIT).expect("records are written"));
+    let given: usize = values.values().map(|of| of.iter().filter(|value| **value == 1000).count()).sum();
+    let begun = Instant::now();
+    let (mut later, mut polled) = (0, Vec::new());
+    while given + later < 300 {
+        assert!(begun.elapsed() < WAIT, "{later} came after {given}");
+        reader.poll(100, Duration::from_millis(100), &mut polled).expect("records are read");
+        later += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count();
+    }
+    let stopped = crate::read_to_end(&*bus, &from, || true, |_| Ok::<_, crate::BusError>(()));
+    assert!(stopped.expect("it is read").is_none());
 }

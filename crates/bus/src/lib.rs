@@ -7,10 +7,13 @@
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
+mod events;
 mod headers;
 pub mod kafka;
 mod partitioner;
+mod patience;
 pub mod topics;
+mod whole;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +22,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
+pub use events::headers;
 pub use headers::Headers;
 pub use partitioner::{murmur2, partition_for_key};
+pub use patience::Patience;
+pub use whole::read_to_end;
 
 /// A partition of a topic. The topic is the full name, prefix included.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,15 +6,20 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{outgoing, read_all};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
 use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Record, Remedy, Step, TopicPartition, TopicSpec};
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
 const DIR: &str = "EADT_BUS_TEST_DIR";
-const KILLS: u32 = 25;
+
+/// How often the process is killed; `EADT_TEST_KILLS` for a longer run.
+fn kills() -> u32 {
+    std::env::var("EADT_TEST_KILLS").map_or(25, |count| count.parse().expect("EADT_TEST_KILLS is a number"))
+}
 
 fn options() -> EmbeddedOptions {
     EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }
@@ -151,7 +156,8 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
     drop(open(dir.path()));
     let mut slowest = Duration::ZERO;
     let mut steps = 0;
-    for round in 0..KILLS {
+    let kills = kills();
+    for round in 0..kills {
         let mut process = again("commit", dir.path()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.ends_with("ready")), "round {round}: the child did not come up");
@@ -186,8 +192,8 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
         assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
         steps = committed;
     }
-    assert!(steps > u64::from(KILLS), "too few steps for a test: {steps}");
-    eprintln!("{KILLS} kills, {steps} steps, slowest open {slowest:?}");
+    assert!(steps > u64::from(kills), "too few steps for a test: {steps}");
+    eprintln!("{kills} kills, {steps} steps, slowest open {slowest:?}");
 }
 
 #[test]
@@ -203,21 +209,97 @@ fn a_second_process_is_told_to_use_kafka() {
 
 #[test]
 fn a_damaged_store_is_named_with_a_remedy_and_left_as_it_is() {
-    let dir = tempfile::tempdir().unwrap();
-    let log = open(dir.path());
+    let data = tempfile::tempdir().unwrap();
+    let dir = data.path().join("log");
+    let log = open(&dir);
     let records: Vec<_> = (0..2000).map(|n| outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(1000)))).collect();
     eadt_bus::conformance::send_all(&log, &records);
     drop(log);
-    let marker = dir.path().join("version");
+    let marker = dir.join("version");
     let before = std::fs::read(&marker).unwrap();
     std::fs::write(&marker, b"not a store").unwrap();
-    let error = EmbeddedLog::open(dir.path(), options()).unwrap_err();
-    assert_eq!(error.remedy, Remedy::Stop);
-    let told = error.to_string();
-    assert!(told.contains("damaged") && told.contains(&*dir.path().to_string_lossy()) && told.contains("move"), "{told}");
+    let told = damage(&dir);
+    // The archive that lies beside it belongs to this log: both go.
+    assert!(told.contains(&format!("move {} away", data.path().display())), "{told}");
     assert_eq!(std::fs::read(&marker).unwrap(), b"not a store");
     std::fs::write(&marker, before).unwrap();
-    assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 2000);
+    assert_eq!(read_all(&open(&dir), &"output".into(), 2, Isolation::ReadCommitted).len(), 2000);
+}
+
+/// What opening a damaged log says.
+fn damage(dir: &Path) -> String {
+    let error = EmbeddedLog::open(dir, options()).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Stop);
+    let told = error.to_string();
+    assert!(told.contains("the store is damaged") && told.contains(&*dir.to_string_lossy()), "{told}");
+    told
+}
+
+/// Steps that are durable when this returns.
+fn durable_steps(dir: &Path, count: u64) {
+    let log = open(dir);
+    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    let mut member = log.member(options).unwrap();
+    for n in 1..=count {
+        let outputs = vec![outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(500)))];
+        member.commit(Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }).unwrap();
+    }
+}
+
+#[test]
+fn a_log_that_was_cut_off_or_overwritten_is_noticed_and_a_copy_brings_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    durable_steps(dir.path(), 100);
+    let journal = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journal.filter(|path| path.extension().is_some_and(|end| end == "jnl")).max().unwrap();
+    let whole = std::fs::read(&journal).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap() + 1;
+    assert!(used > 50_000, "the journal holds the steps: {used} bytes");
+    for part in 1..10 {
+        let at = used * part / 10;
+        std::fs::write(&journal, &whole[..at]).unwrap();
+        // Again after the store has tidied what it found.
+        for _ in 0..2 {
+            let told = damage(dir.path());
+            assert!(told.contains("cut off") && told.contains("put back a copy"), "{told}");
+        }
+        let mut torn = whole.clone();
+        torn[at..at + 8].fill(0xff);
+        std::fs::write(&journal, &torn).unwrap();
+        damage(dir.path());
+    }
+    std::fs::write(&journal, &whole).unwrap();
+    let log = open(dir.path());
+    assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 100);
+    assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(100)]);
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_not_touched() {
+    let dir = tempfile::tempdir().unwrap();
+    durable_steps(dir.path(), 3);
+    let told = |dir: &Path| {
+        let error = EmbeddedLog::open(dir, options()).unwrap_err();
+        assert_eq!(error.remedy, Remedy::Stop);
+        error.to_string()
+    };
+    let marker = dir.path().join("version");
+    let before = std::fs::read(&marker).unwrap();
+    std::fs::write(&marker, b"FJL\x04").unwrap();
+    let newer = told(dir.path());
+    assert!(newer.contains("a newer version of eadt wrote it (format 4") && !newer.contains("damaged"), "{newer}");
+    std::fs::write(&marker, before).unwrap();
+    // The same store with rows of a later kind.
+    let set = |format: u32| {
+        let db = fjall::Database::builder(dir.path()).open().unwrap();
+        let meta = db.keyspace("meta", fjall::KeyspaceCreateOptions::default).unwrap();
+        meta.insert("f", format.to_be_bytes()).unwrap();
+        db.persist(fjall::PersistMode::SyncAll).unwrap();
+    };
+    set(2);
+    assert!(told(dir.path()).contains("format 2, this version reads up to 1"), "{}", told(dir.path()));
+    set(1);
+    assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
 }
 
 #[test]
@@ -234,20 +316,35 @@ fn a_folder_that_cannot_be_used_is_an_error_that_names_it() {
 fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    let full = EmbeddedOptions { reserve_bytes: u64::MAX / 2, ..EmbeddedOptions::default() };
-    let log = EmbeddedLog::open(dir.path(), full).unwrap();
+    let free = Arc::new(AtomicU64::new(0));
+    let space = {
+        let free = Arc::clone(&free);
+        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+    };
+    let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() }).unwrap();
     let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
     let mut member = log.member(options).unwrap();
     let step =
         Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };
-    let error = member.commit(step).unwrap_err();
+    let error = member.commit(step.clone()).unwrap_err();
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full"), "{error}");
     // A plain producer keeps what it took and says that it is not written.
     let mut producer = log.producer("p").unwrap();
-    producer.send(outgoing(&"output".into(), "k", "waits")).unwrap();
+    let waiting: Vec<_> = (0..20).map(|n| outgoing(&"output".into(), "k", &format!("waits {n}"))).collect();
+    waiting.iter().for_each(|record| producer.send(record.clone()).unwrap());
     assert!(!producer.flush(Duration::from_millis(300)).unwrap());
-    assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (1, 0, 0));
+    assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (20, 0, 0));
     assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 0);
     assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [None]);
+    free.store(1 << 40, Ordering::Relaxed);
+    assert!(producer.flush(Duration::from_mins(1)).unwrap(), "it goes on by itself");
+    assert_eq!((producer.counts().acknowledged, producer.counts().failed), (20, 0));
+    member.commit(step).unwrap();
+    let texts: Vec<_> = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted)
+        .into_iter()
+        .map(|record| String::from_utf8(record.value.unwrap().to_vec()).unwrap())
+        .collect();
+    let expected: Vec<_> = (0..20).map(|n| format!("waits {n}")).chain(["v".to_owned()]).collect();
+    assert_eq!(texts, expected, "everything once, in order");
 }

@@ -287,10 +287,7 @@ impl Field for Option<ShareMethod> {
 
 /// All fields, in the order of the columns.
 macro_rules! fields {
-    ($function:ident, $names:ident, $event:ident, $($field:ident),+ $(,)?) => {
-        #[cfg(test)]
-        const $names: &[&str] = &[$(stringify!($field)),+];
-
+    ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
         fn $function(event: &mut $event, opened: &Opened, at: usize) -> Option<()> {
             let mut columns = opened.columns.iter();
             $(event.$field.read(columns.next()?, at)?;)+
@@ -299,89 +296,24 @@ macro_rules! fields {
     };
 }
 
-fields!(
-    gpu_telemetry,
-    TELEMETRY,
-    GpuTelemetry,
-    time,
-    workload,
-    device,
-    collector,
-    meter,
-    origin,
-    node,
-    gpu_index,
-    gpu_model,
-    last,
-    tenure,
-    share,
-    share_method,
-    tenants,
-    power_watts,
-    power_average_watts,
-    energy_joules_total,
-    utilization_ratio,
-    memory_utilization_ratio,
-    graphics_active_ratio,
-    sm_active_ratio,
-    sm_occupancy_ratio,
-    tensor_active_ratio,
-    fp32_active_ratio,
-    dram_active_ratio,
-    pcie_transmit_bytes_per_second,
-    pcie_receive_bytes_per_second,
-    memory_used_bytes,
-    memory_total_bytes,
-    sm_clock_mhz,
-    memory_clock_mhz,
-    temperature_celsius,
-    memory_temperature_celsius,
-    power_limit_watts,
-    throttle_reasons,
-    processes,
-    mig_enabled,
-    mps_enabled
-);
-
-fields!(
-    training_progress,
-    PROGRESS,
-    TrainingProgress,
-    time,
-    workload,
-    rank,
-    collector,
-    scope,
-    origin,
-    phase,
-    last,
-    span,
-    samples_total,
-    tokens_total,
-    steps_total,
-    samples_per_second,
-    tokens_per_second,
-    loss,
-    epoch,
-    checkpoint_time,
-    steps_remaining,
-    remaining_seconds,
-    global_batch_size,
-    world_size,
-    backend,
-    precision,
-    overflow_skips_total,
-    gradient_norm,
-    mps_thread_percentage
-);
+eadt_schemas::gpu_telemetry_fields!(fields);
+eadt_schemas::training_progress_fields!(fields);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    macro_rules! names {
+        ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
+            &[$(stringify!($field)),+]
+        };
+    }
+
     #[test]
     fn fields_stand_in_the_order_of_the_columns() {
-        for (topic, names) in [(Topic::GpuTelemetry, TELEMETRY), (Topic::TrainingProgress, PROGRESS)] {
+        let telemetry: &[&str] = eadt_schemas::gpu_telemetry_fields!(names);
+        let progress: &[&str] = eadt_schemas::training_progress_fields!(names);
+        for (topic, names) in [(Topic::GpuTelemetry, telemetry), (Topic::TrainingProgress, progress)] {
             let plan = plan(topic);
             let columns: Vec<&str> = plan.columns[..plan.event_columns].iter().map(|column| column.name.as_str()).collect();
             assert_eq!(columns, names);

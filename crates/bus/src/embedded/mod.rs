@@ -19,6 +19,7 @@ mod reader;
 mod stamps;
 mod store;
 mod topic;
+mod witness;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -52,8 +53,39 @@ pub struct EmbeddedOptions {
     pub producer_buffer_bytes: usize,
     /// How much disk space is left free: below it appends answer [`Remedy::Retry`]. Default: 256 MiB.
     pub reserve_bytes: u64,
+    /// Where it is asked how much disk space is free. Default: the file system of the folder.
+    pub free_space: FreeSpace,
     /// How much of what was read is kept in memory. Default: 16 MiB.
     pub cache_bytes: u64,
+}
+
+/// Says how many bytes are free.
+#[derive(Clone, Default)]
+pub enum FreeSpace {
+    /// The file system of the log's folder.
+    #[default]
+    Disk,
+    /// Somebody else, so that tests can fill a disk.
+    Injected(Arc<dyn Fn() -> u64 + Send + Sync>),
+}
+
+impl FreeSpace {
+    /// `None` where it cannot be told.
+    fn bytes(&self, dir: &Path) -> Option<u64> {
+        match self {
+            Self::Disk => rustix::fs::statvfs(dir).ok().map(|stat| stat.f_bavail.saturating_mul(stat.f_frsize)),
+            Self::Injected(free) => Some(free()),
+        }
+    }
+}
+
+impl std::fmt::Debug for FreeSpace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Disk => "Disk",
+            Self::Injected(_) => "Injected",
+        })
+    }
 }
 
 impl Default for EmbeddedOptions {
@@ -63,6 +95,7 @@ impl Default for EmbeddedOptions {
             linger: Duration::from_millis(2),
             producer_buffer_bytes: 32 << 20,
             reserve_bytes: 256 << 20,
+            free_space: FreeSpace::Disk,
             cache_bytes: 16 << 20,
         }
     }
@@ -118,9 +151,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EmbeddedLog {
-    /// Opens or makes the log in this folder.
+    /// Opens or makes the log in this folder, which lies in a data folder beside what belongs to this log alone: its archive.
     pub fn open(dir: &Path, options: EmbeddedOptions) -> Result<Self> {
-        let store = Store::open(dir, options.cache_bytes, options.reserve_bytes)?;
+        let store = Store::open(dir, &options)?;
         let (topics, last_stamp) = Topics::load(&store)?;
         let shared = Arc::new(Shared {
             appender: Mutex::new(Appender::new(options.stamps.clone(), last_stamp, topics.next_id())),

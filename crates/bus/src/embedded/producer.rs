@@ -8,7 +8,7 @@ use super::append::{admit, append, size};
 use super::store::Survives;
 use super::topic::Topic;
 use super::{EmbeddedLog, Shared, lock};
-use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
+use crate::{BusError, Outgoing, Patience, Producer, ProducerCounts, Remedy, Result};
 
 /// A batch is written without waiting further once so much is there.
 const BATCH_BYTES: usize = 256 << 10;
@@ -16,8 +16,8 @@ const BATCH_BYTES: usize = 256 << 10;
 const PORTION_BYTES: usize = 1 << 20;
 /// The longest that acknowledged records may be lost to a power cut.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// Pause before another try on a full disk.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// Pauses before another try on a full disk, the first and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// What one producer has waiting.
 #[derive(Debug, Default)]
@@ -154,16 +154,27 @@ fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
 
 fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bool) -> bool {
     let mut outcome = append(shared, records, None, Survives::Process);
+    let mut patience = Patience::new(RETRY.0, RETRY.1);
     while let Err(error) = &outcome
         && error.remedy == Remedy::Retry
         && !closing
     {
-        tracing::warn!(producer = lane.name, %error, "records wait");
-        std::thread::sleep(RETRY_AFTER);
-        if lock(&shared.lanes.state).closing {
+        let wait = patience.failed(&format!("records of {} wait", lane.name), error);
+        // Whoever closes the log does not wait for this.
+        let (state, _) = shared
+            .lanes
+            .wake
+            .wait_timeout_while(lock(&shared.lanes.state), wait, |state| !state.closing)
+            .unwrap_or_else(PoisonError::into_inner);
+        let closes = state.closing;
+        drop(state);
+        if closes {
             break;
         }
         outcome = append(shared, records, None, Survives::Process);
+    }
+    if outcome.is_ok() {
+        patience.worked(&format!("records of {} wait", lane.name));
     }
     let mut state = lock(&lane.state);
     state.bytes -= records.iter().map(size).sum::<usize>();

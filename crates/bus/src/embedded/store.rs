@@ -8,10 +8,19 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
+use super::witness::Witness;
+use super::{EmbeddedOptions, FreeSpace, lock};
 use crate::{BusError, Remedy, Result};
 
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Of rows and blocks as this version writes them; stored, so that an older program does not guess at a newer one's.
+const FORMAT: u32 = 1;
+const FORMAT_KEY: &[u8] = b"f";
+/// The number of the newest commit.
+const COMMIT_KEY: &[u8] = b"n";
+/// What the files of the store itself begin with, and the newest form of them that it reads.
+const FILES: (&str, &[u8], u8) = ("version", b"FJL", 3);
 
 /// What must survive once a write has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +69,10 @@ pub struct Store {
     blocks: Keyspace,
     meta: Keyspace,
     reserve: u64,
+    free: FreeSpace,
     space: Mutex<Space>,
+    /// Held while a commit takes its number and is written, so that the store's number never falls.
+    witness: Mutex<Witness>,
 }
 
 struct Space {
@@ -108,14 +120,20 @@ pub fn position_key(group: &str, topic: u32, partition: i32) -> Vec<u8> {
 }
 
 impl Store {
-    pub fn open(dir: &Path, cache: u64, reserve: u64) -> Result<Self> {
-        let what = || format!("opening the embedded log in {}", dir.display());
-        std::fs::create_dir_all(dir)
-            .map_err(|error| BusError::new(Remedy::Stop, what(), format!("the folder cannot be made or used: {error}")))?;
+    pub fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self> {
+        let stop = |detail: String| BusError::new(Remedy::Stop, format!("opening the embedded log in {}", dir.display()), detail);
+        std::fs::create_dir_all(dir).map_err(|error| stop(format!("the folder cannot be made or used: {error}")))?;
+        let (marker, magic, newest) = FILES;
+        if let Ok([head @ .., form]) = std::fs::read(dir.join(marker)).as_deref()
+            && head == magic
+            && *form > newest
+        {
+            return Err(stop(newer(u32::from(*form), u32::from(newest))));
+        }
         // The store may panic on files that it did not write itself.
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| -> fjall::Result<_> {
             let db = Database::builder(dir)
-                .cache_size(cache)
+                .cache_size(options.cache_bytes)
                 // It is short-lived; what stays is compressed.
                 .journal_compression(fjall::CompressionType::None)
                 .max_journaling_size(64 << 20)
@@ -128,24 +146,50 @@ impl Store {
                     .with_kv_separation(Some(KvSeparationOptions::default().file_target_size(32 << 20)))
             })?;
             let meta = db.keyspace("meta", || KeyspaceCreateOptions::default().max_memtable_size(1 << 20))?;
-            Ok((db, blocks, meta))
+            let number = |key: &[u8]| Ok::<_, fjall::Error>(meta.get(key)?.map(Bytes::from));
+            let (format, commit) = (number(FORMAT_KEY)?, number(COMMIT_KEY)?);
+            Ok((db, blocks, meta, format, commit))
         }));
-        match opened {
-            Ok(Ok((db, blocks, meta))) => {
-                let space = Mutex::new(Space { free: u64::MAX, looked: None });
-                Ok(Self { dir: dir.to_path_buf(), db, blocks, meta, reserve, space })
+        let (db, blocks, meta, format, commit) = match opened {
+            Ok(Ok(opened)) => opened,
+            Ok(Err(fjall::Error::Locked)) => {
+                return Err(stop(
+                    "another process has it open; the embedded log serves one process: stop the other, or use Kafka (--kafka) for more than one process"
+                        .to_owned(),
+                ));
             }
-            Ok(Err(fjall::Error::Locked)) => Err(BusError::new(
-                Remedy::Stop,
-                what(),
-                "another process has it open; the embedded log serves one process: stop the other, or use Kafka (--kafka) for more than one process",
-            )),
             Ok(Err(fjall::Error::Io(error))) if is_surroundings(&error) => {
-                Err(BusError::new(Remedy::Stop, what(), format!("{error}: check the folder's owner, permissions and free space")))
+                return Err(stop(format!("{error}: check the folder's owner, permissions and free space")));
             }
-            Ok(Err(error)) => Err(BusError::new(Remedy::Stop, what(), damaged(dir, &error.to_string()))),
-            Err(_) => Err(BusError::new(Remedy::Stop, what(), damaged(dir, "its files do not belong together"))),
+            Ok(Err(error)) => return Err(stop(damaged(dir, &error.to_string()))),
+            Err(_) => return Err(stop(damaged(dir, "its files do not belong together"))),
+        };
+        let commit = commit.and_then(|bytes| <[u8; 8]>::try_from(&bytes[..]).ok()).map_or(0, u64::from_be_bytes);
+        let format = format.and_then(|bytes| <[u8; 4]>::try_from(&bytes[..]).ok()).map_or(0, u32::from_be_bytes);
+        if format > FORMAT {
+            return Err(stop(newer(format, FORMAT)));
         }
+        let witness = Witness::open(dir, commit)
+            .map_err(|error| stop(format!("{error}: check the folder's owner, permissions and free space")))?;
+        // The store itself takes what follows a damaged place in its journal for an interrupted write.
+        if witness.seen() > commit {
+            let why = format!("it ends at commit {commit}, and commit {} was on the disk: files were cut off", witness.seen());
+            return Err(stop(damaged(dir, &why)));
+        }
+        let store = Self {
+            dir: dir.to_path_buf(),
+            db,
+            blocks,
+            meta,
+            reserve: options.reserve_bytes,
+            free: options.free_space.clone(),
+            space: Mutex::new(Space { free: u64::MAX, looked: None }),
+            witness: Mutex::new(witness),
+        };
+        if format < FORMAT {
+            store.meta.insert(FORMAT_KEY, FORMAT.to_be_bytes()).map_err(|error| stop(store.explain(&error)))?;
+        }
+        Ok(store)
     }
 
     pub fn dir(&self) -> &Path {
@@ -172,14 +216,25 @@ impl Store {
                 None => batch.remove(&self.meta, key),
             }
         }
-        batch.commit().map_err(|error| BusError::new(Remedy::Stop, what(), self.explain(&error)))
+        let mut witness = lock(&self.witness);
+        let number = witness.next();
+        batch.insert(&self.meta, COMMIT_KEY, number.to_be_bytes());
+        batch.commit().map_err(|error| BusError::new(Remedy::Stop, what(), self.explain(&error)))?;
+        witness.committed(number);
+        if survives == Survives::PowerCut {
+            witness.durable(number);
+        }
+        Ok(())
     }
 
     /// Makes everything committed so far survive a power cut.
     pub fn sync(&self) -> Result<()> {
+        let number = lock(&self.witness).newest();
         self.db.persist(PersistMode::SyncData).map_err(|error| {
             BusError::new(Remedy::Stop, format!("syncing the embedded log in {}", self.dir.display()), self.explain(&error))
-        })
+        })?;
+        lock(&self.witness).durable(number);
+        Ok(())
     }
 
     /// Rewrites what holds removed rows, so that the disk gets their space back.
@@ -237,13 +292,13 @@ impl Store {
 
     /// Keeps the reserve free, so that the store's own files never meet a full disk in the middle of a write.
     fn claim(&self, bytes: u64) -> Result<(), String> {
-        let mut space = self.space.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut space = lock(&self.space);
         // Journal and, later, the block itself: each byte is written twice before the first copy goes.
         let needed = bytes.saturating_mul(2);
         let stale = space.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
         if stale || space.free < self.reserve.saturating_add(needed) {
-            if let Ok(stat) = rustix::fs::statvfs(&self.dir) {
-                space.free = stat.f_bavail.saturating_mul(stat.f_frsize);
+            if let Some(free) = self.free.bytes(&self.dir) {
+                space.free = free;
             }
             space.looked = Some(Instant::now());
         }
@@ -282,9 +337,18 @@ fn is_surroundings(error: &std::io::Error) -> bool {
     is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
 }
 
-fn damaged(dir: &Path, why: &str) -> String {
+/// What to do about a store that cannot be read. The archive beside it goes with it: a new log begins at offset 0 again, where an
+/// archive of another one would take its records for known.
+pub fn damaged(dir: &Path, why: &str) -> String {
+    let whole = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(dir).display();
     format!(
-        "the store is damaged ({why}): move {} away and start again, or put back a copy of it; nothing was changed",
-        dir.display()
+        "the store is damaged ({why}): put back a copy of {whole}, or move {whole} away and start again with a new one; \
+         `eadt report` and `eadt replay` read what was archived from where you moved it"
+    )
+}
+
+fn newer(found: u32, known: u32) -> String {
+    format!(
+        "a newer version of eadt wrote it (format {found}, this version reads up to {known}): use that version or a newer one"
     )
 }

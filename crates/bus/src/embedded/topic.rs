@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::store::{Changes, Store, Survives, end_key, low_key, topic_key};
+use super::store::{Changes, Store, Survives, damaged, end_key, low_key, topic_key};
 use super::{ByName, Shared, lock};
 use crate::{BusError, Remedy, Result, TopicPartition, TopicSpec, Watermarks};
 
@@ -165,15 +165,15 @@ impl Topics {
     pub fn load(store: &Store) -> Result<(Self, EventTime)> {
         let (mut by_name, mut newest) = (ByName::default(), EventTime::MIN);
         for (key, value) in store.meta_with_prefix(b"t")? {
-            let damaged = |why: String| BusError::new(Remedy::Stop, format!("opening {}", store.dir().display()), why);
-            let name = std::str::from_utf8(&key[1..]).map_err(|_| {
-                damaged("the store is damaged: a topic has no readable name; put back a copy of the folder".into())
-            })?;
+            let damaged = |why: &str| {
+                let what = format!("opening the embedded log in {}", store.dir().display());
+                BusError::new(Remedy::Stop, what, damaged(store.dir(), why))
+            };
+            let name = std::str::from_utf8(&key[1..]).map_err(|_| damaged("a topic has no readable name"))?;
             let name: Arc<str> = name.into();
-            let row: Row = serde_json::from_slice(&value).map_err(|error| {
-                damaged(format!("the store is damaged: topic {name} is unreadable ({error}); put back a copy of the folder"))
-            })?;
-            let settings = Settings::parse(row.settings).map_err(damaged)?;
+            let row: Row =
+                serde_json::from_slice(&value).map_err(|error| damaged(&format!("topic {name} is unreadable: {error}")))?;
+            let settings = Settings::parse(row.settings).map_err(|why| damaged(&format!("topic {name}: {why}")))?;
             let mut partitions = Vec::new();
             for partition in 0..row.partitions {
                 let end = store.meta(&end_key(row.id, partition))?;

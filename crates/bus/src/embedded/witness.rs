@@ -1,0 +1,96 @@
+//! A second witness to how far the log is on the disk, in a small file beside the store.
+//!
+//! The store ends its journal at the first place that it cannot read, as if writing had been interrupted there. After a power cut
+//! that is right; where a file was damaged or cut off it loses what was promised, and nobody notices. So each commit has a
+//! number, kept in the store, and this file has the number of one that is known to be durable. It is written after that is true
+//! and needs no sync itself: an older number only notices less.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+const NAME: &str = "durable";
+
+#[derive(Debug)]
+pub struct Witness {
+    file: File,
+    /// The newest commit in the store.
+    newest: u64,
+    /// What the file says.
+    seen: u64,
+}
+
+impl Witness {
+    /// `newest`: the commit that the store ends with.
+    pub fn open(dir: &Path, newest: u64) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(NAME))?;
+        let mut bytes = [0; 16];
+        // Anything but a number and its complement is no testimony.
+        let seen = match file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => {
+                let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+                let complement = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
+                if number == !complement { number } else { 0 }
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { file, newest, seen })
+    }
+
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
+    /// The number of the next commit.
+    pub fn next(&self) -> u64 {
+        self.newest + 1
+    }
+
+    pub fn committed(&mut self, number: u64) {
+        self.newest = number;
+    }
+
+    /// This commit and those before it are on the disk.
+    pub fn durable(&mut self, number: u64) {
+        if number <= self.seen {
+            return;
+        }
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        bytes[8..].copy_from_slice(&(!number).to_le_bytes());
+        match self.file.write_all_at(&bytes, 0) {
+            Ok(()) => self.seen = number,
+            // The commit itself is safe.
+            Err(error) => tracing::debug!(%error, "the number of the newest durable commit was not noted"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_remembers_the_newest_durable_commit_and_ignores_what_it_did_not_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut witness = Witness::open(dir.path(), 0).unwrap();
+        assert_eq!((witness.seen(), witness.next()), (0, 1));
+        witness.committed(7);
+        witness.durable(5);
+        witness.durable(3);
+        assert_eq!((witness.seen(), witness.newest()), (5, 7));
+        assert_eq!(Witness::open(dir.path(), 9).unwrap().seen(), 5);
+        let mut torn = std::fs::read(dir.path().join(NAME)).unwrap();
+        torn[0] ^= 1;
+        std::fs::write(dir.path().join(NAME), &torn).unwrap();
+        assert_eq!(Witness::open(dir.path(), 9).unwrap().seen(), 0);
+        std::fs::write(dir.path().join(NAME), &torn[..9]).unwrap();
+        assert_eq!(Witness::open(dir.path(), 9).unwrap().seen(), 0);
+    }
+}
