@@ -64,6 +64,17 @@ impl EventType {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// The type of which this name is that of another version: `io.eadt.decision.v7` is one of decisions.
+    pub fn of_another_version(name: &str) -> Option<Self> {
+        let family = |name: &str| {
+            let (family, version) = name.rsplit_once(".v")?;
+            let numbered = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_digit());
+            numbered.then(|| family.to_owned())
+        };
+        let wanted = family(name)?;
+        Self::ALL.into_iter().find(|kind| kind.name() != name && family(kind.name()).as_ref() == Some(&wanted))
+    }
+
     /// The topic that events of this type are in; heartbeats are in every input.
     pub fn topic(self) -> Option<Topic> {
         Topic::ALL.into_iter().find(|topic| Self::of_topic(*topic) == self)
@@ -127,5 +138,19 @@ impl Envelope {
             (header::SUBJECT, self.subject.clone()),
             (header::CONTENT_TYPE, "application/json".to_owned()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_versions_of_a_type_are_known_by_their_family() {
+        assert_eq!(EventType::of_another_version("io.eadt.gpu.telemetry.v2"), Some(EventType::GpuTelemetry));
+        assert_eq!(EventType::of_another_version("io.eadt.decision.v12"), Some(EventType::Decision));
+        for other in ["io.eadt.gpu.telemetry.v1", "io.eadt.gpu.v2", "io.eadt.gpu.telemetry.vx", "io.eadt.gpu.telemetry.v", "x", ""] {
+            assert_eq!(EventType::of_another_version(other), None, "{other}");
+        }
     }
 }

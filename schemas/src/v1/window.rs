@@ -33,7 +33,7 @@ pub enum EnergyMethod {
 /// Energy, progress and efficiency of one workload in one interval. Key: the workload (`gpus` for devices without one).
 ///
 /// `run_*` fields cover the part of the interval between the job's `started` and `finished`; where the job
-/// reports neither, they cover the whole interval.
+/// reports neither, they cover the whole interval, and `observed_*` say how much of it anybody saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
@@ -77,6 +77,13 @@ pub struct EfficiencyWindow {
     /// before the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub run_declared: bool,
+    /// When anything of the workload's devices or ranks was first heard in the interval, or known from a step that reaches into it;
+    /// absent: nothing was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_start: Option<EventTime>,
+    /// As `observed_start`, the last moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_end: Option<EventTime>,
     /// Seconds of the interval that lie inside the run.
     pub run_seconds: f64,
     /// Energy attributed to the workload inside the run; absent where none is known.

@@ -175,7 +175,7 @@ pub struct GpuSums {
     /// Microseconds of known energy by [`Kind`].
     #[serde(rename = "c")]
     pub covered: [i64; 3],
-    /// The part of the stretch between this source's first and last sample; equal where there is none.
+    /// The part of the stretch between this source's first and last sample; equal where there is none, or only one: its time.
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
@@ -220,7 +220,10 @@ impl GpuSums {
     }
 
     /// Counts a sample taken in this stretch.
-    fn sample(&mut self, gauges: &Gauges, origin: Origin) {
+    fn sample(&mut self, gauges: &Gauges, origin: Origin, time: EventTime) {
+        if self.events == 0 && self.from >= self.to {
+            (self.from, self.to) = (time, time);
+        }
         self.events += 1;
         self.origin = self.origin.max(origin);
         for (i, value) in gauges.iter().enumerate() {
@@ -268,7 +271,7 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
         }
     });
     if let (Some(gauges), Some(i)) = (&step.gauges, stretch_of(cuts, step.to)) {
-        stretch_mut(stretches, i).sample(gauges, step.origin);
+        stretch_mut(stretches, i).sample(gauges, step.origin, step.to);
     }
 }
 

@@ -167,6 +167,7 @@ pub struct RankSums {
     /// Microseconds of known progress, by counter.
     #[serde(rename = "c")]
     pub covered: [i64; COUNTERS],
+    /// As those of energy.
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
@@ -209,6 +210,9 @@ impl RankSums {
 
     /// Counts an event of this stretch.
     pub fn event(&mut self, event: &TrainingProgress, fell: bool) {
+        if self.events == 0 && self.from >= self.to {
+            (self.from, self.to) = (event.time, event.time);
+        }
         self.events += 1;
         self.origin = self.origin.max(event.origin);
         self.fell |= fell;

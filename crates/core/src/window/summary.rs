@@ -98,6 +98,9 @@ pub struct Totals {
     pub devices: u32,
     pub ranks: u32,
     pub fell: bool,
+    /// From the first to the last moment that any source knows something about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<(EventTime, EventTime)>,
 }
 
 /// A stretch of time.
@@ -183,6 +186,11 @@ impl Totals {
         self.progress_gap = self.progress_gap.max(gap);
     }
 
+    /// Somebody knows something about this time.
+    pub fn observe(&mut self, from: EventTime, to: EventTime) {
+        self.observed = Some(self.observed.map_or((from, to), |(first, last)| (first.min(from), last.max(to))));
+    }
+
     /// Takes in the totals of a neighbouring interval.
     pub fn merge(&mut self, other: &Self) {
         self.energy.add(&other.energy);
@@ -212,6 +220,9 @@ impl Totals {
         self.devices = self.devices.max(other.devices);
         self.ranks = self.ranks.max(other.ranks);
         self.fell |= other.fell;
+        if let Some((from, to)) = other.observed {
+            self.observe(from, to);
+        }
     }
 
     fn method(&self) -> EnergyMethod {
@@ -280,6 +291,8 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         energy_coverage_ratio: totals.energy.coverage(),
         energy_largest_gap_seconds: totals.energy_gap as f64 / 1e6,
         run_declared: interval.run_declared,
+        observed_start: totals.observed.map(|(from, _)| from),
+        observed_end: totals.observed.map(|(_, to)| to),
         run_seconds: run.time as f64 / 1e6,
         run_energy_joules: run.joules(),
         run_coverage_ratio: run.coverage(),

@@ -226,11 +226,16 @@ impl WorkloadState {
             }
             let gpus = self.gpus.iter().filter_map(|gpu| gpu.stretches.get(s)).filter(|sums| sums.touched());
             let ranks = self.ranks.iter().filter_map(|rank| rank.stretches.get(s)).filter(|sums| sums.touched());
-            let parts = gpus.map(|sums| (sums.events, sums.origin)).chain(ranks.map(|sums| (sums.events, sums.origin)));
-            for (events, origin) in parts {
+            let gpus = gpus.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
+            let ranks = ranks.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
+            for (events, origin, from, to) in gpus.chain(ranks) {
                 any = true;
                 totals.events += events;
                 totals.origin = totals.origin.max(origin);
+                let (from, to) = (from.max(stretch.from), to.min(stretch.to));
+                if from <= to {
+                    totals.observe(from, to);
+                }
             }
         }
         totals.fill(&devices);
