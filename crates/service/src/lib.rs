@@ -1,11 +1,13 @@
-//! What every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs.
+//! What every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs, a clock to inject.
 //!
 //! In: named tasks. Out: their end, said once. It never exits the process and never decides what a service does.
 
+pub mod clock;
 pub mod http;
 pub mod logs;
 pub mod supervise;
 
+pub use clock::Clock;
 pub use http::{Health, Metrics, serve};
 pub use supervise::{Failure, Supervisor};
 pub use tokio_util::sync::CancellationToken as Shutdown;
