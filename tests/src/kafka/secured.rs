@@ -1,0 +1,183 @@
+//! A broker that lets nobody in unknown: TLS everywhere, users by SCRAM-SHA-512 or by certificate, access lists that deny by default.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use eadt_bus::kafka::{KafkaBus, KafkaOptions, Mechanism, Protocol, Secret, Security};
+use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use tempfile::TempDir;
+
+use super::Kafka;
+
+/// The user that may do everything; known by certificate, as the broker itself is.
+pub const ADMIN: &str = "admin";
+
+// Its issuer holds a private key.
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Authority").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+/// An authority and the certificates that it signed, as PEM files in a folder.
+pub struct Authority {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// A new one. `name` is part of the files' names.
+    pub fn new(dir: &Path, name: &str) -> Result<Self> {
+        let dir = dir.join(name);
+        fs::create_dir_all(&dir)?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        let key = KeyPair::generate()?;
+        fs::write(dir.join("ca.pem"), params.self_signed(&key)?.pem())?;
+        Ok(Self { dir, issuer: Issuer::new(params, key) })
+    }
+
+    /// The authority's own certificate.
+    pub fn ca_file(&self) -> PathBuf {
+        self.dir.join("ca.pem")
+    }
+
+    /// Certificate and key of a new name, good for this machine as a server and for any client.
+    pub fn sign(&self, name: &str) -> Result<(PathBuf, PathBuf)> {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let (certificate_file, key_file) = (self.dir.join(format!("{name}.pem")), self.dir.join(format!("{name}.key")));
+        fs::write(&certificate_file, certificate.pem())?;
+        private(&key_file, &key.serialize_pem())?;
+        // What Java reads as a key store.
+        private(&self.dir.join(format!("{name}.store")), &format!("{}{}", key.serialize_pem(), certificate.pem()))?;
+        Ok((certificate_file, key_file))
+    }
+}
+
+/// Writes a file that only its owner may read.
+fn private(path: &Path, text: &str) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::write(path, text)?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o600))?)
+}
+
+/// A running secured broker with its users.
+pub struct SecuredKafka {
+    // Ends before the folder goes.
+    pub kafka: Kafka,
+    pub authority: Authority,
+    dir: TempDir,
+    ssl_port: u16,
+}
+
+impl SecuredKafka {
+    /// Starts one with these users, who may do nothing yet.
+    pub fn start(users: &[&str]) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let authority = Authority::new(dir.path(), "authority")?;
+        authority.sign("broker")?;
+        authority.sign(ADMIN)?;
+        let ssl_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let store = authority.dir.join("broker.store");
+        let lines = [
+            format!("listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"),
+            format!("advertised.listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port}"),
+            "listener.security.protocol.map=SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL".to_owned(),
+            "inter.broker.listener.name=SSL".to_owned(),
+            "ssl.keystore.type=PEM".to_owned(),
+            format!("ssl.keystore.location={}", store.display()),
+            "ssl.truststore.type=PEM".to_owned(),
+            format!("ssl.truststore.location={}", authority.ca_file().display()),
+            "ssl.client.auth=required".to_owned(),
+            // Users of the other listener prove a password.
+            "listener.name.sasl_ssl.ssl.client.auth=none".to_owned(),
+            "ssl.principal.mapping.rules=RULE:^.*CN=([^,]+).*$/$1/,DEFAULT".to_owned(),
+            "sasl.enabled.mechanisms=SCRAM-SHA-512".to_owned(),
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;"
+                .to_owned(),
+            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer".to_owned(),
+            "allow.everyone.if.no.acl.found=false".to_owned(),
+            format!("super.users=User:broker;User:{ADMIN}"),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let mut format = Vec::new();
+        for user in users {
+            format.push("--add-scram".to_owned());
+            format.push(format!("SCRAM-SHA-512=[name={user},password={}]", password(user)));
+        }
+        let kafka = Kafka::start_formatted(&lines, &format)?;
+        Ok(Self { kafka, authority, dir, ssl_port })
+    }
+
+    /// `host:port` of the listener for users with passwords.
+    pub fn brokers(&self) -> String {
+        self.kafka.brokers()
+    }
+
+    /// `host:port` of the listener for users with certificates.
+    pub fn ssl_brokers(&self) -> String {
+        format!("127.0.0.1:{}", self.ssl_port)
+    }
+
+    /// A user's file with the password.
+    pub fn password_file(&self, user: &str) -> Result<PathBuf> {
+        let file = self.dir.path().join(format!("{user}.password"));
+        private(&file, &format!("{}\n", password(user)))?;
+        Ok(file)
+    }
+
+    /// How a user is known by password.
+    pub fn user(&self, name: &str) -> Security {
+        Security {
+            protocol: Protocol::SaslSsl,
+            mechanism: Mechanism::ScramSha512,
+            username: name.to_owned(),
+            password: Some(Secret::new(password(name))),
+            ca_file: Some(self.authority.ca_file()),
+            ..Security::default()
+        }
+    }
+
+    /// How a user is known by a certificate, signed now.
+    pub fn holder(&self, name: &str) -> Result<Security> {
+        let (certificate, key) = self.authority.sign(name)?;
+        Ok(Security {
+            protocol: Protocol::Ssl,
+            ca_file: Some(self.authority.ca_file()),
+            certificate_file: Some(certificate),
+            key_file: Some(key),
+            ..Security::default()
+        })
+    }
+
+    /// A client of this user.
+    pub fn bus(&self, name: &str) -> eadt_bus::Result<KafkaBus> {
+        KafkaBus::connect(KafkaOptions::secured(self.brokers(), &[].into(), &self.user(name), "eadt")?)
+    }
+
+    /// A client that may do everything.
+    pub fn admin(&self) -> Result<KafkaBus> {
+        let options = KafkaOptions::secured(self.ssl_brokers(), &[].into(), &self.holder(ADMIN)?, "eadt-admin")?;
+        KafkaBus::connect(options).context("connecting as the administrator")
+    }
+}
+
+impl std::fmt::Debug for SecuredKafka {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SecuredKafka").field("kafka", &self.kafka).finish_non_exhaustive()
+    }
+}
+
+/// The password of a user.
+pub fn password(user: &str) -> String {
+    format!("planted-{user}-7f3c1e")
+}
