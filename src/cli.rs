@@ -206,6 +206,9 @@ pub struct Backtest {
     /// Controllers; the untouched layout and the oracle take part in any case.
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "hybrid,power-cap,matrix,matrix-literal")]
     pub controller: Vec<String>,
+    /// Power that the GPUs of all jobs of a scenario share, in watts; the controller `power-budget` takes part then.
+    #[arg(long, value_name = "WATTS")]
+    pub power_budget: Option<f64>,
     /// Simulated days of each run.
     #[arg(long, value_name = "DAYS", default_value_t = 14.0)]
     pub days: f64,

@@ -11,9 +11,13 @@ use crate::cli::{Backtest, BacktestOversubscription};
 use crate::settings::Settings;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    let mut names = args.controller.clone();
+    if args.power_budget.is_some() {
+        names.push(eadt_core::budget::CONTROLLER.to_owned());
+    }
     let contest = Contest {
         subjects: args.scenario.iter().map(|name| subject(name)).collect::<anyhow::Result<_>>()?,
-        contenders: contenders(&args.controller)?,
+        contenders: contenders(&names)?,
         oversubscription: match args.oversubscription {
             BacktestOversubscription::Both => vec![Oversubscription::Allowed, Oversubscription::Clamped],
             BacktestOversubscription::Allowed => vec![Oversubscription::Allowed],
@@ -23,6 +27,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
         seeds: args.seeds,
         settings: settings.processor.controller_settings.clone(),
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
+        power_budget_watts: args.power_budget,
     };
     contest.check()?;
     let bar = progress(contest.len() as u64, !args.json);

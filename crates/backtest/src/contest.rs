@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use eadt_cluster::{Change, RollBack};
+use eadt_core::budget::{self, BudgetSettings, BudgetState, Consumer, PowerPoint};
 use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
@@ -20,6 +21,8 @@ pub enum Contender {
     Fixed,
     /// In each phase at once the best layout and cap, without any restart.
     Oracle,
+    /// The controller `power-budget`: all jobs of the scenario share [`Contest::power_budget_watts`].
+    Budget,
     Controller(ControllerName),
 }
 
@@ -28,6 +31,7 @@ impl fmt::Display for Contender {
         f.pad(match self {
             Self::Fixed => "fixed",
             Self::Oracle => "oracle",
+            Self::Budget => budget::CONTROLLER,
             Self::Controller(name) => name.as_str(),
         })
     }
@@ -40,9 +44,10 @@ impl FromStr for Contender {
         match name {
             "fixed" => Ok(Self::Fixed),
             "oracle" => Ok(Self::Oracle),
+            budget::CONTROLLER => Ok(Self::Budget),
             _ => {
                 let known = name.parse::<ControllerName>().map(Self::Controller);
-                known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed and oracle")))
+                known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed, oracle and power-budget")))
             }
         }
     }
@@ -134,6 +139,8 @@ pub struct Contest {
     pub settings: ControllerSettings,
     /// From a decision to its effect, in seconds.
     pub delay_seconds: f64,
+    /// Power that the GPUs of all jobs of a scenario share; [`Contender::Budget`] needs it.
+    pub power_budget_watts: Option<f64>,
 }
 
 /// What became of one workload under one contender with one seed.
@@ -155,8 +162,12 @@ pub struct Run {
     pub turns: u64,
     /// Decisions that the cluster refused.
     pub refused: u64,
+    /// Highest mean power that the GPUs of all jobs together drew in any window from the sixth on, in watts.
+    pub cluster_power_watts_max: f64,
 }
 
+/// Windows in which a budget is brought into force: they do not count against it.
+const BUDGET_BEGINS: u32 = 5;
 const WINDOW_SECONDS: f64 = 60.0;
 const DAY_SECONDS: f64 = 86_400.0;
 /// 2026-01-01, so that a contest depends on nothing outside.
@@ -181,6 +192,9 @@ impl Contest {
             return Err(ContestError::new(format!("seeds is {}, but must be 1 to 100000", self.seeds)));
         }
         self.settings.check().map_err(ContestError::new)?;
+        if self.contenders.contains(&Contender::Budget) && !self.power_budget_watts.is_some_and(|watts| watts > 0.0) {
+            return Err(ContestError::new("power-budget needs a budget above 0 W: name it with --power-budget"));
+        }
         for subject in &self.subjects {
             let scenario = subject.scenario(0, self.days);
             scenario.check().map_err(|error| ContestError::new(format!("{}: {error}", subject.name())))?;
@@ -247,12 +261,13 @@ impl Contest {
             }
         }
         let end = EventTime::from_seconds(START_SECONDS + self.days * DAY_SECONDS);
-        let mut plant = Plant::new(scenario, task.contender, &self.settings, self.delay_seconds)?;
+        let mut plant = Plant::new(scenario, task.contender, self)?;
         while plant.now() < end {
             plant.window()?;
         }
-        let name = task.subject.name();
-        Ok(plant.jobs.into_iter().map(|job| job.finish(name, task.oversubscription, task.contender, task.seed)).collect())
+        let (name, most) = (task.subject.name(), plant.power_watts_max);
+        let finish = |job: Job| job.finish(name, task.oversubscription, task.contender, task.seed, most);
+        Ok(plant.jobs.into_iter().map(finish).collect())
     }
 }
 
@@ -262,6 +277,9 @@ struct Plant {
     jobs: Vec<Job>,
     contender: Contender,
     delay_seconds: f64,
+    budget: Option<(BudgetSettings, BudgetState)>,
+    windows: u32,
+    power_watts_max: f64,
 }
 
 struct Job {
@@ -282,15 +300,13 @@ struct Job {
     refused: u64,
     last_decision: Option<Decision>,
     last_window: Option<EfficiencyWindow>,
+    /// Power of a GPU and throughput at the caps of the last hours.
+    seen: Vec<Seen>,
 }
 
 impl Plant {
-    fn new(
-        scenario: Scenario,
-        contender: Contender,
-        settings: &ControllerSettings,
-        delay_seconds: f64,
-    ) -> Result<Self, ContestError> {
+    fn new(scenario: Scenario, contender: Contender, contest: &Contest) -> Result<Self, ContestError> {
+        let settings = &contest.settings;
         let jobs = scenario.workloads.clone();
         let cluster = Cluster::new(scenario, EventTime::from_seconds(START_SECONDS))?;
         let managed = cluster.managed();
@@ -315,11 +331,24 @@ impl Plant {
                     refused: 0,
                     last_decision: None,
                     last_window: None,
+                    seen: Vec::new(),
                     scenario: job,
                 })
             })
             .collect::<Result<_, ContestError>>()?;
-        Ok(Self { cluster, jobs, contender, delay_seconds })
+        let budget = contest.power_budget_watts.filter(|_| contender == Contender::Budget).map(|budget_watts| {
+            let ControllerSettings { power_limit_min_ratio, max_slowdown_ratio, expiry_seconds, .. } = *settings;
+            let own = BudgetSettings {
+                budget_watts,
+                power_limit_min_ratio,
+                max_slowdown_ratio,
+                expiry_seconds,
+                ..BudgetSettings::default()
+            };
+            (own, BudgetState::default())
+        });
+        let delay_seconds = contest.delay_seconds;
+        Ok(Self { cluster, jobs, contender, delay_seconds, budget, windows: 0, power_watts_max: 0.0 })
     }
 
     fn now(&self) -> EventTime {
@@ -381,12 +410,37 @@ impl Plant {
             self.apply();
         }
         self.glide(end);
+        self.windows += 1;
+        if self.windows > BUDGET_BEGINS {
+            let joules: f64 = self.jobs.iter().map(|job| job.glide.energy_joules).sum();
+            self.power_watts_max = self.power_watts_max.max(joules / WINDOW_SECONDS);
+        }
         let managed = self.cluster.managed();
         for job in &mut self.jobs {
             let Some(managed) = managed.iter().find(|managed| managed.state.workload == job.scenario.name) else { continue };
             job.close(start, end, &managed.state, self.contender);
         }
+        self.share_budget(end);
         Ok(())
+    }
+
+    fn share_budget(&mut self, now: EventTime) {
+        let Some((settings, state)) = &mut self.budget else { return };
+        let mut workloads: Vec<Workload> = self.cluster.managed().into_iter().map(|managed| managed.state).collect();
+        workloads.sort_by(|a, b| a.workload.cmp(&b.workload));
+        let points = |workload: &Workload| -> Vec<PowerPoint> {
+            let job = self.jobs.iter().find(|job| job.scenario.name == workload.workload);
+            job.into_iter().flat_map(|job| &job.seen).map(|seen| seen.point).collect()
+        };
+        let points: Vec<Vec<PowerPoint>> = workloads.iter().map(points).collect();
+        let consumers: Vec<Consumer<'_>> =
+            workloads.iter().zip(&points).map(|(workload, points)| Consumer { workload, points, model_version: None }).collect();
+        for decision in budget::share(state, now, &consumers, settings).decisions {
+            if let Some(job) = self.jobs.iter_mut().find(|job| job.scenario.name == decision.workload) {
+                job.last_decision = Some(decision.clone());
+                job.pending = Some(decision);
+            }
+        }
     }
 
     /// Lets the oracle set every job to the best layout of its phase.
@@ -468,12 +522,57 @@ impl Plant {
     }
 }
 
+/// What a job did at a cap.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    cap_watts: f64,
+    point: PowerPoint,
+    windows: u32,
+    last: EventTime,
+}
+
+/// What was measured longer ago says little about what the job does now.
+const SEEN_SECONDS: f64 = 3.0 * 3600.0;
+/// Means forget what lies further back than this many windows.
+const SEEN_WINDOWS: u32 = 10;
+
 impl Job {
+    /// Remembers what a settled window says about power and throughput.
+    fn note(&mut self, window: &EfficiencyWindow, state: &Workload) {
+        let cap = state.layout.power_limit_watts.or(state.gpu_power_limit_watts);
+        let (Some(cap_watts), Some(watts), Some(rate)) = (cap, window.mean_power_per_gpu_watts, window.samples_per_second) else {
+            return;
+        };
+        self.seen.retain(|seen| window.window_end.seconds_since(seen.last) < SEEN_SECONDS);
+        let now = PowerPoint { watts, samples_per_second: rate };
+        match self.seen.iter_mut().find(|seen| (seen.cap_watts - cap_watts).abs() < 0.5) {
+            Some(seen) => {
+                seen.windows = (seen.windows + 1).min(SEEN_WINDOWS);
+                let part = 1.0 / f64::from(seen.windows);
+                seen.point.watts += part * (now.watts - seen.point.watts);
+                seen.point.samples_per_second += part * (now.samples_per_second - seen.point.samples_per_second);
+                seen.last = window.window_end;
+            }
+            None => self.seen.push(Seen { cap_watts, point: now, windows: 1, last: window.window_end }),
+        }
+    }
+
     /// Closes a window, and decides.
     fn close(&mut self, start: EventTime, end: EventTime, state: &Workload, contender: Contender) {
         let glide = std::mem::take(&mut self.glide);
         let changed = std::mem::take(&mut self.changed);
-        let Contender::Controller(name) = contender else { return };
+        let name = match contender {
+            Contender::Controller(name) => name,
+            Contender::Budget => {
+                let window = window(&glide, start, end, state, changed);
+                if !changed {
+                    self.note(&window, state);
+                }
+                self.last_window = Some(window);
+                return;
+            }
+            Contender::Fixed | Contender::Oracle => return,
+        };
         let rolling = state.ready_time.is_none_or(|ready| ready > start && state.decision_id.is_some());
         if let (Some(ready), Some(actuation)) = (state.ready_time, &mut self.actuation)
             && actuation.outcome == Outcome::Applied
@@ -495,6 +594,7 @@ impl Job {
             remaining_seconds: remaining,
             checkpoint_time: None,
             settings: &self.settings,
+            models: None,
         };
         let decision = decide(name, &mut self.state, &window, &context);
         if decision.action != Action::Maintain {
@@ -504,7 +604,14 @@ impl Job {
         self.last_window = Some(window);
     }
 
-    fn finish(self, scenario: &str, oversubscription: Oversubscription, controller: Contender, seed: u64) -> Run {
+    fn finish(
+        self,
+        scenario: &str,
+        oversubscription: Oversubscription,
+        controller: Contender,
+        seed: u64,
+        cluster_power_watts_max: f64,
+    ) -> Run {
         let within_a_day = |from: &EventTime| {
             self.restarts.iter().filter(|time| (0.0..DAY_SECONDS).contains(&time.seconds_since(*from))).count() as u64
         };
@@ -521,6 +628,7 @@ impl Job {
             restarts_worst_day: self.restarts.iter().map(within_a_day).max().unwrap_or(0),
             turns: self.turns,
             refused: self.refused,
+            cluster_power_watts_max,
         }
     }
 }
@@ -582,7 +690,7 @@ pub fn trace(
     contest.check()?;
     let end = EventTime::from_seconds(START_SECONDS + contest.days * DAY_SECONDS);
     let scenario = subject.scenario(seed, contest.days);
-    let mut plant = Plant::new(scenario, contender, &contest.settings, contest.delay_seconds)?;
+    let mut plant = Plant::new(scenario, contender, contest)?;
     while plant.now() < end {
         plant.window()?;
         for job in &plant.jobs {

@@ -24,7 +24,7 @@ pub fn text(report: &Report) -> String {
             group = Some(of);
             put!(
                 out,
-                "\n{} · {} · oversubscription {}\n{:<16}{:>10}{:>20}{:>9}{:>20}{:>22}{:>10}\n",
+                "\n{} · {} · oversubscription {}\n{:<16}{:>10}{:>20}{:>9}{:>20}{:>22}{:>10}{:>14}\n",
                 row.scenario,
                 row.workload,
                 row.oversubscription,
@@ -34,20 +34,22 @@ pub fn text(report: &Report) -> String {
                 "spread",
                 "throughput (worst)",
                 "restarts/day (worst)",
-                "turns/day"
+                "turns/day",
+                "all GPUs, W"
             );
         }
         let change = row.joules_per_sample_change;
         line!(
             out,
-            "{:<16}{:>10.3}{:>20}{:>9}{:>20}{:>22}{:>10.1}",
+            "{:<16}{:>10.3}{:>20}{:>9}{:>20}{:>22}{:>10.1}{:>14.0}",
             row.controller,
             row.joules_per_sample.mean,
             format!("{:+.1} % ({:+.1} %)", 100.0 * change.mean, 100.0 * change.worst),
             change.deviation.map_or("–".to_owned(), |deviation| format!("{:.1} %", 100.0 * deviation)),
             format!("{:.3} ({:.3})", row.throughput_ratio.mean, row.throughput_ratio.worst),
             format!("{:.1} ({})", row.restarts_per_day.mean, row.restarts_worst_day),
-            row.turns_per_day.mean
+            row.turns_per_day.mean,
+            row.cluster_power_watts_max
         );
     }
     out
@@ -84,13 +86,13 @@ pub fn html(report: &Report) -> String {
         plot(&mut out, rows);
         out.push_str(
             "<table><tr><th>controller</th><th>J/sample</th><th>change, mean</th><th>worst</th><th>spread</th>\
-             <th>throughput, mean</th><th>worst</th><th>restarts/day</th><th>worst day</th><th>turns/day</th></tr>\n",
+             <th>throughput, mean</th><th>worst</th><th>restarts/day</th><th>worst day</th><th>turns/day</th><th>all GPUs, W</th></tr>\n",
         );
         for row in rows {
             let change = row.joules_per_sample_change;
             line!(
                 out,
-                "<tr><td>{}</td><td>{:.3}</td><td>{:+.1} %</td><td>{:+.1} %</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{}</td><td>{:.1}</td></tr>",
+                "<tr><td>{}</td><td>{:.3}</td><td>{:+.1} %</td><td>{:+.1} %</td><td>{}</td><td>{:.3}</td><td>{:.3}</td><td>{:.1}</td><td>{}</td><td>{:.1}</td><td>{:.0}</td></tr>",
                 row.controller,
                 row.joules_per_sample.mean,
                 100.0 * change.mean,
@@ -100,7 +102,8 @@ pub fn html(report: &Report) -> String {
                 row.throughput_ratio.worst,
                 row.restarts_per_day.mean,
                 row.restarts_worst_day,
-                row.turns_per_day.mean
+                row.turns_per_day.mean,
+                row.cluster_power_watts_max
             );
         }
         out.push_str("</table>\n");

@@ -43,6 +43,8 @@ pub struct Row {
     pub restarts_worst_day: u64,
     pub turns_per_day: Spread,
     pub refused: u64,
+    /// Highest power of all GPUs of the scenario together in a window of any seed, the first five windows apart.
+    pub cluster_power_watts_max: f64,
     /// The change of each seed, in the order of the seeds.
     pub changes: Vec<f64>,
 }
@@ -112,6 +114,7 @@ fn row(
         restarts_worst_day: runs.iter().map(|run| run.restarts_worst_day).max().unwrap_or(0),
         turns_per_day: Spread::of(&turns, true)?,
         refused: runs.iter().map(|run| run.refused).sum(),
+        cluster_power_watts_max: runs.iter().map(|run| run.cluster_power_watts_max).fold(0.0, f64::max),
         changes,
     })
 }

@@ -17,6 +17,7 @@ fn contest(subjects: Vec<Subject>, controllers: &[&str], days: f64, seeds: u64) 
         seeds,
         settings: ControllerSettings::default(),
         delay_seconds: 10.0,
+        power_budget_watts: None,
     }
 }
 
@@ -149,4 +150,30 @@ fn what_cannot_be_held_is_refused_with_the_reason() {
     );
     let unknown = "better".parse::<Contender>().unwrap_err().to_string();
     assert!(unknown.contains("better") && unknown.contains("hybrid") && unknown.contains("oracle"), "{unknown}");
+}
+
+#[test]
+fn a_power_budget_is_kept_and_spent_where_it_does_most() {
+    // Together these draw about 2,000 W when nothing holds them back.
+    let job = |name: &str, profile| WorkloadScenario { gpus: 3, ..WorkloadScenario::constant(name, profile) };
+    let workloads = vec![job("eadt/busy", WorkloadProfile::COMPUTE), job("eadt/waits", WorkloadProfile::HOST)];
+    let scenario = Scenario { workloads, ..Scenario::default() };
+    let subject = Subject::Scenario { name: "two".into(), scenario: Box::new(scenario) };
+    let mut budgeted = contest(vec![subject], &["fixed", "power-budget"], 0.3, 2);
+    assert!(budgeted.check().unwrap_err().to_string().contains("--power-budget"));
+    budgeted.power_budget_watts = Some(1e6);
+    let free = report(&budgeted);
+    let fixed_watts = row(&free, "fixed").cluster_power_watts_max;
+    let budget = (0.75 * fixed_watts).floor();
+    budgeted.power_budget_watts = Some(budget);
+    let report = report(&budgeted);
+    println!("{}", text(&report));
+    let kept = row(&report, "power-budget");
+    assert!(kept.cluster_power_watts_max <= budget + 1e-6, "{} of {budget} W", kept.cluster_power_watts_max);
+    assert!(kept.cluster_power_watts_max > 0.8 * budget, "what there is is used: {} of {budget} W", kept.cluster_power_watts_max);
+    assert_eq!((kept.restarts_worst_day, kept.refused), (0, 0));
+    let of = |name: &str| report.rows.iter().find(|row| row.workload == name && row.controller == Contender::Budget).unwrap();
+    let (busy, waits) = (of("eadt/busy"), of("eadt/waits"));
+    assert!(waits.throughput_ratio.worst > 0.9, "who waits for the host loses little: {}", waits.throughput_ratio.worst);
+    assert!(busy.throughput_ratio.worst > 0.6, "{}", busy.throughput_ratio.worst);
 }

@@ -3,9 +3,11 @@
 //! In: decoded events with their log stamps, in any order that the log gives them. Out: windows, decisions,
 //! refusals. It never reads a clock, never awaits, does no I/O, and knows neither Kafka nor Kubernetes.
 
+pub mod budget;
 pub mod clock;
 pub mod controller;
 pub mod merge;
+pub mod models;
 pub mod partition;
 pub mod settings;
 pub mod state;

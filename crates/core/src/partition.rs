@@ -1,5 +1,9 @@
 //! The fold of one partition: each input record, in merged order, into state and outputs.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use eadt_models::published::Unusable;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{
     Actuation, DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
@@ -9,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::LogClock;
 use crate::controller::ControllerSettings;
+use crate::models::{self, Models};
 use crate::settings::FoldSettings;
 use crate::window::Tumbling;
 use crate::workload::source::Index;
@@ -24,6 +29,8 @@ pub enum Event<'a> {
     WorkloadGone,
     Actuation(&'a Actuation),
     Model(&'a Model),
+    /// A tombstone in the models topic.
+    ModelGone,
     Heartbeat,
     /// It could not be decoded.
     Refused(&'a Refusal),
@@ -38,7 +45,7 @@ impl Event<'_> {
             Self::Workload(event) => Some(event.time),
             Self::Actuation(event) => Some(event.time),
             Self::Model(event) => Some(event.time),
-            Self::WorkloadGone | Self::Heartbeat | Self::Refused(_) => None,
+            Self::WorkloadGone | Self::ModelGone | Self::Heartbeat | Self::Refused(_) => None,
         }
     }
 }
@@ -71,6 +78,22 @@ pub struct Tally {
     pub stale: u64,
     pub late_tables: u64,
     pub heartbeats: u64,
+    /// Models that came into force.
+    pub models: u64,
+    pub models_ignored: ModelsIgnored,
+}
+
+/// Models that say nothing here, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelsIgnored {
+    /// Of a form that this release does not know.
+    pub version: u64,
+    /// With missing or impossible figures.
+    pub damaged: u64,
+    /// Older than the one in force.
+    pub older: u64,
+    /// Decisions whose workload has another board than its model was learned on.
+    pub gpu: u64,
 }
 
 /// What of a partition belongs to no workload.
@@ -108,6 +131,9 @@ pub struct Partition {
     due: i64,
     tally: Tally,
     pub(crate) changed: Vec<usize>,
+    pub(crate) models: Arc<Models>,
+    /// Names of models that came or went since the last commit.
+    pub(crate) changed_models: BTreeSet<String>,
     /// Names of workloads that are forgotten, with the number of their state blocks: to be deleted.
     pub(crate) forgotten: Vec<(Box<str>, u32)>,
     device_key: String,
@@ -125,6 +151,8 @@ impl Partition {
             due: i64::MAX,
             tally: Tally::default(),
             changed: Vec::new(),
+            models: Arc::default(),
+            changed_models: BTreeSet::new(),
             forgotten: Vec::new(),
             device_key: String::new(),
         }
@@ -159,7 +187,8 @@ impl Partition {
         self.insert(state);
     }
 
-    fn insert(&mut self, state: WorkloadState) -> usize {
+    fn insert(&mut self, mut state: WorkloadState) -> usize {
+        state.models = self.models.clone();
         let i = if let Some(i) = self.free.pop() {
             self.workloads[i] = Some(state);
             i
@@ -248,7 +277,7 @@ impl Partition {
             Event::Progress(event) => &event.workload,
             Event::Workload(event) => &event.workload,
             Event::Actuation(event) => &event.workload,
-            Event::Model(_) | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
+            Event::Model(_) | Event::ModelGone | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
         };
         match key {
             Some(key) if key != expected => {
@@ -292,8 +321,13 @@ impl Partition {
                 Some(i) => i,
                 None => return Ok(()),
             },
-            Event::Model(_) => {
+            Event::Model(event) => {
                 self.tally.late_tables += u64::from(overtaken);
+                self.learn(event);
+                return Ok(());
+            }
+            Event::ModelGone => {
+                self.unlearn(key.unwrap_or_default());
                 return Ok(());
             }
             Event::Heartbeat | Event::Refused(_) => return Ok(()),
@@ -321,7 +355,7 @@ impl Partition {
                 state.head.tables.clear();
                 Taken::Folded
             }
-            Event::Model(_) | Event::Heartbeat | Event::Refused(_) => Taken::Folded,
+            Event::Model(_) | Event::ModelGone | Event::Heartbeat | Event::Refused(_) => Taken::Folded,
         };
         if overtaken && matches!(event, Event::Workload(_) | Event::Actuation(_)) {
             state.head.counts.late_tables += 1;
@@ -331,6 +365,7 @@ impl Partition {
             state.due = state.due.min(place.clock + self.settings.retention);
         }
         state.close(place.clock, &self.settings, out);
+        self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
         self.sources += state.sources() - before;
         self.due = self.due.min(state.due);
         match taken {
@@ -340,6 +375,34 @@ impl Partition {
                 Ok(())
             }
             Taken::Refused(refusal) => Err(refusal),
+        }
+    }
+
+    fn learn(&mut self, event: &Model) {
+        let ignored = &mut self.tally.models_ignored;
+        match Arc::make_mut(&mut self.models).put(event) {
+            models::Taken::InForce => {
+                self.tally.models += 1;
+                self.changed_models.insert(event.name.clone());
+            }
+            models::Taken::Older => ignored.older += 1,
+            models::Taken::Unusable(Unusable::Version) => ignored.version += 1,
+            models::Taken::Unusable(Unusable::Damaged | Unusable::Gpu) => ignored.damaged += 1,
+            models::Taken::Foreign => return,
+        }
+        self.hand_out_models();
+    }
+
+    fn unlearn(&mut self, name: &str) {
+        if Arc::make_mut(&mut self.models).withdraw(name) {
+            self.changed_models.insert(name.to_owned());
+            self.hand_out_models();
+        }
+    }
+
+    pub(crate) fn hand_out_models(&mut self) {
+        for state in self.workloads.iter_mut().flatten() {
+            state.models = self.models.clone();
         }
     }
 
@@ -354,6 +417,7 @@ impl Partition {
             state.age(clock, &self.settings);
             mark_changed(&mut self.changed, state, i);
             state.close(clock, &self.settings, out);
+            self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
             self.sources = self.sources + state.sources() - before;
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);

@@ -6,6 +6,7 @@
 //!   fits and where it holds.
 //! - [`choose`]: operating points in, a choice under a limit on the slowdown out: measured, or fitted and bounded.
 //! - [`online`]: phases of a running workload, and the clock to run it at.
+//! - [`published`]: how fitted models travel as events.
 //!
 //! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock,
 //! a file or the network; chance comes from a seed, so that the same input gives the same bytes. It never answers where
@@ -15,5 +16,6 @@ pub mod choose;
 pub mod energy;
 pub mod fit;
 pub mod online;
+pub mod published;
 
 mod stats;

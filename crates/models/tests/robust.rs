@@ -189,8 +189,14 @@ fn what_cannot_be_told_is_refused() {
     assert!(choose(Knob::SmClockMhz, &chaos, &bad, Method::Measured).is_err());
 }
 
+/// So many cases, or as many as `PROPTEST_CASES` asks for.
+fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(cases(64))]
 
     /// Whatever was measured: the limit is kept in the measurements themselves, by either method.
     #[test]

@@ -170,6 +170,7 @@ impl Job {
             remaining_seconds: None,
             checkpoint_time: None,
             settings: &ControllerSettings::default(),
+            models: None,
         };
         let decision = decide(self.name, &mut self.state, &window, &context);
         if decision.action != Action::Maintain {

@@ -15,6 +15,8 @@ pub enum Decoded {
     WorkloadGone,
     Actuation(Box<Actuation>),
     Model(Box<Model>),
+    /// A tombstone in the models topic.
+    ModelGone,
     /// It moves the log clock and nothing else.
     Heartbeat,
     Refused(Box<Refusal>),
@@ -84,8 +86,7 @@ impl Decoded {
         let Some(value) = value else {
             return match topic {
                 Topic::Workloads => Self::WorkloadGone,
-                // Nothing is decided by models that are kept elsewhere.
-                Topic::Models => Self::Heartbeat,
+                Topic::Models => Self::ModelGone,
                 _ => Self::refused(DeadLetterReason::Malformed, "the record has no value".to_owned()),
             };
         };
@@ -115,6 +116,7 @@ impl Decoded {
             Self::WorkloadGone => Event::WorkloadGone,
             Self::Actuation(event) => Event::Actuation(event),
             Self::Model(event) => Event::Model(event),
+            Self::ModelGone => Event::ModelGone,
             Self::Heartbeat => Event::Heartbeat,
             Self::Refused(refusal) => Event::Refused(refusal),
         }

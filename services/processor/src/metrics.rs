@@ -22,6 +22,8 @@ pub struct ProcessorMetrics {
     late: Counter,
     stale: Counter,
     late_tables: Counter,
+    models: Counter,
+    models_ignored: Family<ReasonLabels, Counter>,
     pub windows: Counter,
     pub decisions: Counter,
     dead_letters: Family<ReasonLabels, Counter>,
@@ -46,6 +48,8 @@ impl ProcessorMetrics {
                 late: Counter::default(),
                 stale: Counter::default(),
                 late_tables: Counter::default(),
+                models: Counter::default(),
+                models_ignored: Family::default(),
                 windows: Counter::default(),
                 decisions: Counter::default(),
                 dead_letters: Family::default(),
@@ -66,6 +70,13 @@ impl ProcessorMetrics {
             registry.register("late", "Events whose window was closed", this.late.clone());
             registry.register("stale", "Events older than their source's last one", this.stale.clone());
             registry.register("late_tables", "Table events merged after a larger key", this.late_tables.clone());
+            registry.register("models", "Learned models that came into force, in every partition", this.models.clone());
+            let ignored = this.models_ignored.clone();
+            registry.register(
+                "models_ignored",
+                "Learned models that said nothing, by reason: version, damaged, older; gpu counts decisions",
+                ignored,
+            );
             registry.register("windows", "Windows written, spans included", this.windows.clone());
             registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
             registry.register("dead_letters", "Refused records by reason", this.dead_letters.clone());
@@ -88,6 +99,7 @@ impl ProcessorMetrics {
     /// Gives every labelled metric one series: a family without series does not show in the registry's text.
     pub fn touch(&self) {
         let _series = self.dead_letters.get_or_create(&ReasonLabels { reason: "" });
+        let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
     }
 
     pub fn dead_letter(&self, reason: DeadLetterReason) {
@@ -101,5 +113,12 @@ impl ProcessorMetrics {
         self.late.inc_by(now.late - before.late);
         self.stale.inc_by(now.stale - before.stale);
         self.late_tables.inc_by(now.late_tables - before.late_tables);
+        self.models.inc_by(now.models - before.models);
+        let (was, is) = (before.models_ignored, now.models_ignored);
+        let ignored =
+            [("version", was.version, is.version), ("damaged", was.damaged, is.damaged), ("older", was.older, is.older), ("gpu", was.gpu, is.gpu)];
+        for (reason, before, now) in ignored.into_iter().filter(|(_, before, now)| now > before) {
+            self.models_ignored.get_or_create(&ReasonLabels { reason }).inc_by(now - before);
+        }
     }
 }

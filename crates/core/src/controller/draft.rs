@@ -1,5 +1,7 @@
 use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Validation};
 
+use crate::models::InForce;
+
 use super::history::Medians;
 use super::table::Thresholds;
 use super::trial::Note;
@@ -39,7 +41,23 @@ impl Draft {
         draft.note("power_watts", window.mean_power_watts);
         draft.note("power_per_gpu_watts", window.mean_power_per_gpu_watts);
         draft.note("joules_per_sample", window.joules_per_sample);
+        draft.expect_power(window, context);
         draft
+    }
+
+    /// What the board's model says that it draws at this activity, for who looks for a GPU that is not as others.
+    fn expect_power(&mut self, window: &EfficiencyWindow, context: &Context<'_>) {
+        let gpu_model = context.workload.and_then(|workload| workload.gpu_model.as_deref());
+        let activity = (window.mean_sm_active_ratio, window.mean_dram_active_ratio, window.mean_sm_clock_mhz);
+        if let Some(model) = context.models.and_then(|models| models.power(gpu_model))
+            && let (Some(sm), Some(dram), Some(clock)) = activity
+        {
+            let expected = model.document.expect(sm, dram, clock);
+            if expected.inside_range {
+                self.note("model_power_per_gpu_watts", Some(expected.watts));
+                self.with_model(&model);
+            }
+        }
     }
 
     /// Adds a number that the decision rests on. What is unknown, or no number, is left out.
@@ -73,8 +91,17 @@ impl Draft {
     /// Says where the validation of a change stands.
     pub fn validating(mut self, validation: Validation, concerns: &str) -> Self {
         self.decision.validation = validation;
-        self.decision.concerns = Some(concerns.into());
+        self.decision.concerns = Some(concerns.into()).filter(|id: &String| !id.is_empty());
         self
+    }
+
+    /// Names a learned model that the decision was made with.
+    pub fn with_model<T>(&mut self, model: &InForce<'_, T>) {
+        let said = format!("{}@{}", model.name, model.version);
+        self.decision.model_version = Some(match self.decision.model_version.take() {
+            Some(before) => format!("{before}, {said}"),
+            None => said,
+        });
     }
 
     pub fn holding(mut self, until: Option<eadt_schemas::EventTime>) -> Self {

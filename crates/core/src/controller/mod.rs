@@ -36,6 +36,8 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
+use crate::models::Models;
+
 pub use settings::{ControllerSettings, PowerReading};
 pub use state::ControllerState;
 
@@ -105,6 +107,8 @@ pub struct Context<'a> {
     /// When the job's last checkpoint was complete.
     pub checkpoint_time: Option<EventTime>,
     pub settings: &'a ControllerSettings,
+    /// Learned models in force.
+    pub models: Option<&'a Models>,
 }
 
 /// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.

@@ -2,8 +2,17 @@
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
+use proptest::prelude::ProptestConfig;
+
+use crate::models::Models;
 
 use super::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+
+/// So many cases, or as many as `PROPTEST_CASES` asks for.
+pub(super) fn cases(usual: u32) -> ProptestConfig {
+    let asked = std::env::var_os("PROPTEST_CASES").is_some();
+    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
+}
 
 pub(super) struct Bench {
     pub name: ControllerName,
@@ -13,6 +22,7 @@ pub(super) struct Bench {
     pub actuation: Option<Actuation>,
     pub remaining_seconds: Option<f64>,
     pub checkpoint_time: Option<EventTime>,
+    pub models: Option<Models>,
     pub now: EventTime,
     /// When the actuator here restarted the workload, oldest first.
     pub restarts: Vec<EventTime>,
@@ -56,6 +66,7 @@ impl Bench {
             actuation: None,
             remaining_seconds: None,
             checkpoint_time: None,
+            models: None,
             now: EventTime::from_seconds(1_767_225_600.0),
             restarts: Vec::new(),
             generations: 1,
@@ -100,6 +111,7 @@ impl Bench {
             remaining_seconds: self.remaining_seconds,
             checkpoint_time: self.checkpoint_time,
             settings: &self.settings,
+            models: self.models.as_ref(),
         };
         decide(self.name, &mut self.state, window, &context)
     }

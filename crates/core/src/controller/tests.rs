@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Meter, Outcome, UpdateMode, Validation};
 use proptest::prelude::*;
 
-use super::testing::{Bench, knobs, layout};
+use super::testing::{Bench, cases, knobs, layout};
 use super::{Context, ControllerName, ControllerSettings, ControllerState, PowerReading, decide};
 
 mod literal {
@@ -89,7 +89,7 @@ mod literal {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #![proptest_config(cases(256))]
 
         #[test]
         fn is_a_function_of_the_table(watts in 0.5..600.0, efficiency in 0.0..0.5, per_gpu in 1_u32..=4, threads in 25_u32..=100, before in 0_usize..4) {
@@ -166,6 +166,7 @@ mod usable {
                 remaining_seconds: None,
                 checkpoint_time: None,
                 settings: &settings,
+                models: None,
             };
             let decision = decide(name, &mut state, &window, &context);
             assert_eq!((decision.action, decision.generation), (Action::Maintain, None));
@@ -630,7 +631,7 @@ mod precise {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(300))]
+        #![proptest_config(cases(300))]
 
         #[test]
         fn never_does_what_it_must_not(bounds in bounds(), steps in prop::collection::vec((step(), 1_usize..9), 1..120), per_day in any::<bool>()) {

@@ -7,6 +7,7 @@
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ use crate::workload::{Head, WorkloadState};
 pub const BLOCK: usize = 256;
 /// Key of what belongs to no workload.
 const PARTITION_KEY: &str = "#";
+/// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
+const MODEL_PREFIX: &str = "#models//";
 
 /// One record of the state topic, to be written to the partition that it is the state of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,12 +100,16 @@ impl BlockIn {
 impl Partition {
     /// Whether anything was folded that a commit would have to write.
     pub fn has_changes(&self) -> bool {
-        !self.changed.is_empty() || !self.forgotten.is_empty()
+        !self.changed.is_empty() || !self.forgotten.is_empty() || !self.changed_models.is_empty()
     }
 
     /// The records of everything that changed since the last call.
     pub fn take_changes(&mut self) -> Vec<StateRecord> {
         let mut records = vec![StateRecord { key: PARTITION_KEY.to_owned(), value: Some(json(&self.head)) }];
+        for name in std::mem::take(&mut self.changed_models) {
+            let value = self.models.event(&name).map(json);
+            records.push(StateRecord { key: format!("{MODEL_PREFIX}{name}"), value });
+        }
         for (name, blocks) in std::mem::take(&mut self.forgotten) {
             records.extend((0..blocks).map(|block| StateRecord { key: key(&name, block), value: None }));
         }
@@ -146,6 +153,10 @@ impl Partition {
             let Some(value) = value else { continue };
             if key == PARTITION_KEY {
                 partition.head = from_json(&key, value.as_ref())?;
+                continue;
+            }
+            if key.starts_with(MODEL_PREFIX) {
+                Arc::make_mut(&mut partition.models).put(&from_json(&key, value.as_ref())?);
                 continue;
             }
             let block = BlockIn::read(&key, value.as_ref())?;

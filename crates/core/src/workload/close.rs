@@ -343,7 +343,10 @@ impl WorkloadState {
             remaining_seconds: remaining,
             checkpoint_time: checkpoint,
             settings: self.head.tables.settings().unwrap_or(&settings.controller_settings),
+            models: Some(&self.models),
         };
+        let gpu_model = workload.and_then(|workload| workload.gpu_model.as_deref());
+        self.of_another_gpu += u64::from(matches!(self.models.cap_curve(&self.head.name, gpu_model), Some(Err(_))));
         controller::decide(name, &mut self.head.controller, window, &context)
     }
 
@@ -410,5 +413,5 @@ impl WorkloadState {
 
 /// The controller with this name, `None` where no such one is known.
 pub fn controller_named(name: &str) -> Option<ControllerName> {
-    serde_json::from_value(serde_json::Value::String(name.to_owned())).ok()
+    name.parse().ok()
 }

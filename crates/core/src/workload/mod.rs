@@ -5,6 +5,7 @@ pub mod source;
 pub mod table;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
@@ -12,6 +13,7 @@ use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, Origin, Phase, TrainingPr
 use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerState;
+use crate::models::Models;
 use crate::settings::FoldSettings;
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
@@ -104,6 +106,10 @@ pub struct WorkloadState {
     pub changed: bool,
     /// State blocks that the last commit wrote.
     pub blocks: u32,
+    /// Those in force in the partition.
+    pub models: Arc<Models>,
+    /// Decisions for which the workload's model was of no use because it was learned on another board, not counted yet.
+    pub of_another_gpu: u64,
 }
 
 impl WorkloadState {
@@ -148,6 +154,8 @@ impl WorkloadState {
             due: 0,
             changed: false,
             blocks: 0,
+            models: Arc::default(),
+            of_another_gpu: 0,
         };
         state.reindex();
         state

@@ -5,7 +5,7 @@ use eadt_core::settings::SECOND;
 use eadt_core::{Event, FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{
-    DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, WindowKind, Workload,
+    DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, Phase, TrainingProgress, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
 
@@ -57,6 +57,7 @@ pub enum Item {
     Gpu(GpuTelemetry),
     Rank(TrainingProgress),
     Layout(Workload),
+    Learned(Model),
     Heartbeat,
     Gone,
 }
@@ -67,6 +68,7 @@ impl Item {
             Self::Gpu(event) => Event::Telemetry(event),
             Self::Rank(event) => Event::Progress(event),
             Self::Layout(event) => Event::Workload(event),
+            Self::Learned(event) => Event::Model(event),
             Self::Heartbeat => Event::Heartbeat,
             Self::Gone => Event::WorkloadGone,
         }
@@ -77,6 +79,7 @@ impl Item {
             Self::Gpu(_) | Self::Heartbeat => Topic::GpuTelemetry,
             Self::Rank(_) => Topic::TrainingProgress,
             Self::Layout(_) | Self::Gone => Topic::Workloads,
+            Self::Learned(_) => Topic::Models,
         }
     }
 }
@@ -90,6 +93,12 @@ impl From<GpuTelemetry> for Item {
 impl From<TrainingProgress> for Item {
     fn from(event: TrainingProgress) -> Self {
         Self::Rank(event)
+    }
+}
+
+impl From<Model> for Item {
+    fn from(event: Model) -> Self {
+        Self::Learned(event)
     }
 }
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use eadt_models::fit::{CapCurve, CapPoint, Verdict};
+use eadt_models::published::{CapCurveDocument, Shape};
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
-use serde_json::{Value, json};
+use serde::Deserialize;
+use serde_json::Value;
 
 use super::Fitted;
 
-const FORMAT: &str = "eadt.cap-curve.v1";
-
 /// Everything of a layout but what limits the power.
-fn shape(layout: &Layout) -> [Option<u32>; 4] {
+fn shape(layout: &Layout) -> Shape {
     [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size]
 }
 
@@ -29,7 +29,7 @@ fn point(window: &EfficiencyWindow) -> Option<CapPoint> {
     Some(CapPoint { watts, throughput: window.samples_per_second.filter(|rate| *rate > 0.0)? })
 }
 
-pub(super) fn fit(windows: &[&EfficiencyWindow]) -> Result<Fitted, String> {
+pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Result<Fitted, String> {
     let caps: std::collections::BTreeSet<_> =
         windows.iter().map(|w| w.layout.as_ref().and_then(|layout| layout.power_limit_watts).map(f64::to_bits)).collect();
     if caps.len() < 3 {
@@ -46,19 +46,20 @@ pub(super) fn fit(windows: &[&EfficiencyWindow]) -> Result<Fitted, String> {
     Ok(Fitted {
         mape_ratio: curve.offset_power_law.mape_ratio,
         r_squared: curve.offset_power_law.r_squared,
-        parameters: json!({
-            "format": FORMAT,
-            "layout": windows.first().and_then(|window| window.layout.as_ref()).map(shape),
-            "curve": curve,
-        }),
+        parameters: super::parameters(&CapCurveDocument::new(
+            gpu_model.map(str::to_owned),
+            windows.first().and_then(|window| window.layout.as_ref()).map(shape),
+            curve,
+        )),
     })
 }
 
 pub(super) fn predict(parameters: &Value, window: &EfficiencyWindow) -> Option<(f64, f64)> {
-    if parameters["format"] != FORMAT || parameters["layout"] != json!(window.layout.as_ref().map(shape)) {
+    let document =
+        CapCurveDocument::checked(parameters["format"].as_str(), || CapCurveDocument::deserialize(parameters).ok()).ok()?;
+    if document.layout != window.layout.as_ref().map(shape) {
         return None;
     }
-    let curve: CapCurve = serde_json::from_value(parameters["curve"].clone()).ok()?;
     let CapPoint { watts, throughput } = point(window)?;
-    Some((throughput, curve.throughput(watts)?))
+    Some((throughput, document.curve.throughput(watts)?))
 }

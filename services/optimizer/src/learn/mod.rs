@@ -5,6 +5,7 @@ mod power;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_models::published::{cap_curve_name, power_name};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, Model, Origin, Workload};
 use serde::Serialize;
@@ -49,14 +50,9 @@ pub struct Proposal {
     pub model: Option<Model>,
 }
 
-/// Name of the model of a board's power.
-pub fn power_name(gpu_model: &str) -> String {
-    format!("power/{gpu_model}")
-}
-
-/// Name of the model of a workload's throughput against power.
-pub fn cap_curve_name(workload: &str) -> String {
-    format!("cap-curve/{workload}")
+/// A document as the parameters of an event.
+fn parameters(document: &impl Serialize) -> Value {
+    serde_json::to_value(document).expect("invariant fits_are_json: finite numbers and texts")
 }
 
 /// Fits every model that the windows are about, and judges it. `now` becomes the event time of what is published.
@@ -68,13 +64,15 @@ pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &
             training.workloads.get(&window.workload).and_then(|w| w.gpu_model.as_deref()) == Some(board)
         };
         let windows: Vec<_> = training.windows.iter().filter(of_board).collect();
-        let subject = Subject { name: power_name(board), windows, training, present, settings, now };
+        let gpu_model = Some(board);
+        let subject = Subject { name: power_name(board), gpu_model, windows, training, present, settings, now };
         proposals.push(subject.judge(power::fit, power::predict));
     }
     let workloads: BTreeSet<&str> = training.windows.iter().map(|window| window.workload.as_str()).collect();
     for workload in workloads {
         let windows = cap_curve::comparable(training.windows.iter().filter(|window| window.workload == workload));
-        let subject = Subject { name: cap_curve_name(workload), windows, training, present, settings, now };
+        let gpu_model = training.workloads.get(workload).and_then(|known| known.gpu_model.as_deref());
+        let subject = Subject { name: cap_curve_name(workload), gpu_model, windows, training, present, settings, now };
         proposals.push(subject.judge(cap_curve::fit, cap_curve::predict));
     }
     proposals
@@ -90,6 +88,8 @@ struct Fitted {
 /// One model to be learned.
 struct Subject<'a> {
     name: String,
+    /// Board of its windows.
+    gpu_model: Option<&'a str>,
     windows: Vec<&'a EfficiencyWindow>,
     training: &'a Training,
     present: &'a BTreeMap<String, Model>,
@@ -100,7 +100,7 @@ struct Subject<'a> {
 /// What a window is and what a model says it should be; `None`: the model says nothing about it.
 type Predict = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
 /// The reason in words where the windows cannot tell.
-type Fit = fn(&[&EfficiencyWindow]) -> Result<Fitted, String>;
+type Fit = fn(&[&EfficiencyWindow], Option<&str>) -> Result<Fitted, String>;
 
 /// Mean absolute error as a part of the true value, and over how many windows.
 fn error_of(parameters: &Value, predict: Predict, windows: &[&EfficiencyWindow]) -> Option<(f64, usize)> {
@@ -140,7 +140,7 @@ impl Subject<'_> {
         }
         let held_back = ((count as f64 * self.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
         let (seen, unseen) = self.windows.split_at(count - held_back);
-        let fitted = match fit(seen) {
+        let fitted = match fit(seen, self.gpu_model) {
             Ok(fitted) => fitted,
             Err(reason) => return self.proposal(Verdict::CannotTell, reason, BTreeMap::new()),
         };

@@ -22,6 +22,7 @@ mod phase;
 #[cfg(test)]
 mod tests;
 
+use eadt_models::published::CapCurveDocument;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation, Workload};
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,7 @@ use super::state::ControllerState;
 use super::target::Knobs;
 use super::trial::{Note, Proposal};
 use super::{Context, ControllerName, ControllerSettings};
+use crate::models::InForce;
 use curve::{Point, Spot};
 use knob::Knob;
 use phase::{Heard, Phase, Phases, Seen, Stand};
@@ -117,6 +119,12 @@ pub(super) fn decide(
     decision
 }
 
+/// The learned curve of a workload's throughput against power, where one is in force and power is what is turned.
+fn cap_curve<'a>(name: ControllerName, workload: &Workload, context: &Context<'a>) -> Option<InForce<'a, CapCurveDocument>> {
+    let models = context.models.filter(|_| name != ControllerName::Frequency)?;
+    models.cap_curve(&workload.workload, workload.gpu_model.as_deref())?.ok()
+}
+
 fn spot(layout: &Layout) -> Spot {
     Spot { replicas: layout.replicas.unwrap_or(0), threads: layout.mps_thread_percentage.unwrap_or(0) }
 }
@@ -151,6 +159,10 @@ impl Seek {
         }
         if workload.layout.sm_clock_mhz.is_none() {
             self.highest_mhz = [self.highest_mhz, window.mean_sm_clock_mhz].into_iter().flatten().reduce(f64::max);
+        }
+        let mut draft = draft;
+        if let Some(model) = cap_curve(name, workload, context) {
+            draft.with_model(&model);
         }
         let own = self.base.and_then(|base| base.own);
         let knob = match name {
@@ -194,7 +206,8 @@ impl Seek {
         if heard == Heard::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
-        let mut view = View { seek: self, state, stand, knob: &knob, workload, context, now, gpus: window.gpus };
+        let learned = cap_curve(name, workload, context);
+        let mut view = View { seek: self, state, stand, knob: &knob, workload, context, now, gpus: window.gpus, learned };
         let step = view.plan(name == ControllerName::Hybrid);
         let celsius = window.max_temperature_celsius.filter(|celsius| *celsius >= settings.temperature_celsius_max);
         let step = match (step, celsius) {
@@ -548,12 +561,15 @@ struct View<'a> {
     context: &'a Context<'a>,
     now: EventTime,
     gpus: u32,
+    learned: Option<InForce<'a, CapCurveDocument>>,
 }
 
 /// Points of one layout in one phase after which the best known one is taken.
 const POINTS_ENOUGH: usize = 10;
 /// A throughput that is this part under the floor is not worth a turn: it is not known better.
 const FLOOR_SLACK: f64 = 0.0075;
+/// Caps at which a learned curve is asked.
+const ADVICE_STEPS: u32 = 200;
 /// Settings nearer than this, as a logarithm, are not told apart.
 const NOTCH: f64 = 0.012;
 
@@ -598,6 +614,9 @@ impl View<'_> {
             if layouts && let Some(step) = self.other_layout(phase, common_floor, &best, false) {
                 return step;
             }
+            if let Some(step) = self.advised(phase, floor) {
+                return step;
+            }
             let why = format!(
                 "{:.3} J/sample at {:.0} {}, {:.0} % of the throughput without a limit; tries {:.0} {}",
                 curve.at(stand.setting).joules_per_sample(),
@@ -637,6 +656,51 @@ impl View<'_> {
             100.0 * at.samples_per_second / reference_here
         );
         Step::Stay(held)
+    }
+
+    /// Where nothing was measured in this layout but what it does without a limit: the cap that a learned curve finds best.
+    /// The curve must be of this layout, and say of what was measured what was measured; it only says what to try first.
+    fn advised(&self, phase: &Phase, floor: f64) -> Option<Step> {
+        let (knob, stand) = (self.knob, self.stand);
+        let model = self.learned?;
+        let layout = &self.workload.layout;
+        let shape = [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size];
+        let here = phase.point(stand)?;
+        let alone = phase.points.iter().filter(|p| p.spot == stand.spot).count() == 1;
+        if model.document.layout != Some(shape) || !alone || stand.setting < knob.top {
+            return None;
+        }
+        let curve = &model.document.curve;
+        let [low, high] = curve.watts_range;
+        let free = here.reading.min(high);
+        let scale = here.samples_per_second / curve.throughput(free)?;
+        if scale.ln().abs() > (1.0 + self.context.settings.phase_change_ratio).ln() {
+            return None;
+        }
+        // Where the curve ends below what is drawn, the two are not of the same power.
+        let scale = if here.reading <= high { scale } else { 1.0 };
+        let (from, to) = (low.max(knob.least), free.min(knob.top));
+        let energy = |watts: f64| Some((watts, watts / (scale * curve.throughput(watts)?)));
+        let steps = f64::from(ADVICE_STEPS);
+        let best = (0..=ADVICE_STEPS)
+            .filter_map(|step| energy(from + (to - from) * f64::from(step) / steps))
+            .filter(|(watts, joules)| watts / joules >= floor)
+            // Of equals the higher one.
+            .reduce(|best, next| if next.1 <= best.1 { next } else { best })?;
+        let setting = knob.settable(best.0);
+        if (here.reading / setting).ln() < 2.0 * NOTCH {
+            return None;
+        }
+        let saving = 1.0 - best.1 / energy(free)?.1;
+        let why = format!(
+            "{:.3} J/sample at {:.0} W, where nothing holds it back; tries {setting:.0} W, where {} version {} expects {:.1} % less",
+            here.joules_per_sample(),
+            stand.setting,
+            model.name,
+            model.version,
+            100.0 * saving
+        );
+        Some(self.turn(setting, why))
     }
 
     fn turn(&self, to: f64, why: String) -> Step {

@@ -1,10 +1,13 @@
 //! On an analytic plant: throughput goes with a power of the cap up to a knee, other layouts and phases are factors.
 
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation};
+use eadt_models::fit::{CapCurve, CapPoint};
+use eadt_models::published::CapCurveDocument;
+use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation};
 use proptest::prelude::*;
 
-use crate::controller::testing::Bench;
+use crate::controller::testing::{Bench, cases};
 use crate::controller::{ControllerName, ControllerState};
+use crate::models::Models;
 
 /// How the job takes power and layouts.
 #[derive(Debug, Clone, Copy)]
@@ -336,7 +339,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(cases(150))]
 
     #[test]
     fn never_does_what_it_must_not(
@@ -414,5 +417,69 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// What the optimizer would publish after having seen the plant at many caps.
+fn curve(work: Work, scale: f64, change: impl FnOnce(&mut Model)) -> Models {
+    let points: Vec<CapPoint> = (0..30)
+        .map(|n| 200.0 + 6.0 * f64::from(n))
+        .map(|watts| CapPoint { watts, throughput: scale * work.free_rate * (watts / work.free_watts).powf(work.exponent) })
+        .collect();
+    let shape = [Some(6), Some(50), Some(6), Some(2)];
+    let document = CapCurveDocument::new(Some("A100".into()), Some(shape), CapCurve::fit(&points).unwrap());
+    let mut event = Model {
+        name: "cap-curve/eadt/llm-training".into(),
+        version: "3".into(),
+        parameters: serde_json::to_value(document).unwrap(),
+        ..Model::default()
+    };
+    change(&mut event);
+    let mut models = Models::default();
+    models.put(&event);
+    models
+}
+
+fn learned(models: Option<Models>) -> Plant {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.bench.workload.gpu_model = Some("A100".into());
+    plant.bench.models = models;
+    plant.steps(60);
+    plant
+}
+
+#[test]
+fn a_learned_curve_is_tried_first_and_named_in_every_decision() {
+    let without = learned(None);
+    let with = learned(Some(curve(HUNGRY, 1.0, |_| ())));
+    let first = &with.decisions[0];
+    // 93 % of the throughput at 0.93^2.5 of 390 W.
+    let expected = 390.0 * 0.93_f64.powf(1.0 / HUNGRY.exponent);
+    let tried = first.to.power_limit_watts.unwrap();
+    assert!((tried / expected - 1.0).abs() < 0.01, "{tried} W, {expected} W: {}", first.reason);
+    assert!(first.reason.contains("cap-curve/eadt/llm-training version 3 expects"), "{}", first.reason);
+    assert_eq!(first.model_version.as_deref(), Some("cap-curve/eadt/llm-training@3"));
+    let turns = (with.decisions.len(), without.decisions.len());
+    assert!(turns.0 < turns.1, "{turns:?}");
+    let (joules, rate) = with.against_free();
+    assert!(joules < 0.91 && rate > 0.925, "{joules} {rate}");
+    assert!(without.decisions.iter().all(|decision| decision.model_version.is_none()));
+}
+
+#[test]
+fn a_curve_that_is_not_of_this_work_changes_nothing() {
+    let plain = |plant: &Plant| -> Vec<(Layout, String)> {
+        plant.decisions.iter().map(|decision| (decision.to.clone(), decision.reason.clone())).collect()
+    };
+    let without = plain(&learned(None));
+    let changes: [(f64, &str, fn(&mut Model)); 5] = [
+        (1.3, "other work", |_| ()),
+        (1.0, "another board", |model| model.parameters["gpu_model"] = "V100".into()),
+        (1.0, "no board", |model| model.parameters["gpu_model"] = serde_json::Value::Null),
+        (1.0, "another layout", |model| model.parameters["layout"] = serde_json::json!([3, 100, 3, 1])),
+        (1.0, "another form", |model| model.parameters["format"] = "eadt.cap-curve.v9".into()),
+    ];
+    for (scale, what, change) in changes {
+        assert_eq!(plain(&learned(Some(curve(HUNGRY, scale, change)))), without, "{what}");
     }
 }
