@@ -8,6 +8,7 @@
 
 mod contest;
 mod days;
+mod hindsight;
 mod oracle;
 
 mod render;
@@ -15,6 +16,7 @@ mod summary;
 
 pub use contest::{Contender, Contest, ContestError, Oversubscription, Run, Subject, trace};
 pub use days::random_days;
+pub use hindsight::{Considered, ENOUGH_WINDOWS, Estimate, Hindsight, Record, RefusedChange, Unknown, hindsight_text, look_back};
 
 pub use render::{html, text};
 pub use summary::{Report, Row, Spread};

@@ -1,8 +1,9 @@
 //! The table of decisions.
 
-use eadt_schemas::v1::Decision;
+use eadt_schemas::v1::{Decision, Layout};
 
 use crate::column::{About, Get, Role, Spec, Table, table};
+use crate::common::{Outcomes, layout_columns, outcome_columns};
 use crate::history::{Became, History, Mean};
 use crate::words::word;
 
@@ -39,12 +40,28 @@ pub(crate) fn build(rows: &[Row<'_>]) -> Table {
     table("decisions", "one decision, `maintain` included", &specs(), rows)
 }
 
+#[allow(clippy::unnecessary_wraps, reason = "the columns of a layout take one that may be missing")]
+fn from<'a>(row: &'a Row<'_>) -> Option<&'a Layout> {
+    Some(&row.decision.from)
+}
+
+#[allow(clippy::unnecessary_wraps, reason = "as `from`")]
+fn to<'a>(row: &'a Row<'_>) -> Option<&'a Layout> {
+    Some(&row.decision.to)
+}
+
+impl Outcomes for Row<'_> {
+    fn became(&self) -> &Became {
+        &self.became
+    }
+}
+
 fn evidence(decision: &Decision) -> String {
     serde_json::to_string(&decision.evidence).expect("a map of numbers is JSON")
 }
 
 fn specs<'a>() -> Vec<Spec<Row<'a>>> {
-    vec![
+    let mut specs: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "decision_id",
             role: Role::Key,
@@ -88,82 +105,10 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Decision,
             get: Get::Text(|row| Some(row.decision.reason.clone())),
         },
-        Spec {
-            name: "from_replicas",
-            role: Role::Decision,
-            about: About::Text("Layout that the decision starts from: number of training processes."),
-            get: Get::Int(|row| row.decision.from.replicas.map(i64::from)),
-        },
-        Spec {
-            name: "from_mps_thread_percentage",
-            role: Role::Decision,
-            about: About::Text("Layout that the decision starts from: MPS thread percentage of each process, 1 to 100."),
-            get: Get::Int(|row| row.decision.from.mps_thread_percentage.map(i64::from)),
-        },
-        Spec {
-            name: "from_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout that the decision starts from: WORLD_SIZE."),
-            get: Get::Int(|row| row.decision.from.world_size.map(i64::from)),
-        },
-        Spec {
-            name: "from_local_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout that the decision starts from: LOCAL_WORLD_SIZE: processes that share a GPU."),
-            get: Get::Int(|row| row.decision.from.local_world_size.map(i64::from)),
-        },
-        Spec {
-            name: "from_power_limit_watts",
-            role: Role::Decision,
-            about: About::Text(
-                "Layout that the decision starts from: power cap of each GPU in watts; unknown where the board's own limit holds.",
-            ),
-            get: Get::Float(|row| row.decision.from.power_limit_watts),
-        },
-        Spec {
-            name: "from_sm_clock_mhz",
-            role: Role::Decision,
-            about: About::Text("Layout that the decision starts from: upper bound of the SM clock of each GPU in MHz."),
-            get: Get::Float(|row| row.decision.from.sm_clock_mhz),
-        },
-        Spec {
-            name: "to_replicas",
-            role: Role::Decision,
-            about: About::Text("Layout that is wanted: number of training processes."),
-            get: Get::Int(|row| row.decision.to.replicas.map(i64::from)),
-        },
-        Spec {
-            name: "to_mps_thread_percentage",
-            role: Role::Decision,
-            about: About::Text("Layout that is wanted: MPS thread percentage of each process, 1 to 100."),
-            get: Get::Int(|row| row.decision.to.mps_thread_percentage.map(i64::from)),
-        },
-        Spec {
-            name: "to_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout that is wanted: WORLD_SIZE."),
-            get: Get::Int(|row| row.decision.to.world_size.map(i64::from)),
-        },
-        Spec {
-            name: "to_local_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout that is wanted: LOCAL_WORLD_SIZE: processes that share a GPU."),
-            get: Get::Int(|row| row.decision.to.local_world_size.map(i64::from)),
-        },
-        Spec {
-            name: "to_power_limit_watts",
-            role: Role::Decision,
-            about: About::Text(
-                "Layout that is wanted: power cap of each GPU in watts; unknown where the board's own limit holds.",
-            ),
-            get: Get::Float(|row| row.decision.to.power_limit_watts),
-        },
-        Spec {
-            name: "to_sm_clock_mhz",
-            role: Role::Decision,
-            about: About::Text("Layout that is wanted: upper bound of the SM clock of each GPU in MHz."),
-            get: Get::Float(|row| row.decision.to.sm_clock_mhz),
-        },
+    ];
+    specs.extend(layout_columns!("from", "Layout that the decision starts from", Role::Decision, from));
+    specs.extend(layout_columns!("to", "Layout that is wanted", Role::Decision, to));
+    let more: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "generation",
             role: Role::Decision,
@@ -242,44 +187,10 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Text("Changes written to the workload in the 24 h before the decision."),
             get: Get::Int(|row| Some(row.changes_in_24h as i64)),
         },
-        Spec {
-            name: "outcome",
-            role: Role::Outcome,
-            about: About::Text(
-                "What became of the decision last: applied, ready, refused, recommended, rolled_back, failed; unknown where the actuator never answered.",
-            ),
-            get: Get::Text(|row| row.became.outcome.clone()),
-        },
-        Spec {
-            name: "outcome_reason",
-            role: Role::Outcome,
-            about: About::Text("Why, in words."),
-            get: Get::Text(|row| row.became.reason.clone()),
-        },
-        Spec {
-            name: "applied_time",
-            role: Role::Outcome,
-            about: About::Text("When the change was written."),
-            get: Get::Time(|row| row.became.applied),
-        },
-        Spec {
-            name: "ready_time",
-            role: Role::Outcome,
-            about: About::Text("When its rollout was complete."),
-            get: Get::Time(|row| row.became.ready),
-        },
-        Spec {
-            name: "rolled_back_time",
-            role: Role::Outcome,
-            about: About::Text("When it was taken back for not becoming ready."),
-            get: Get::Time(|row| row.became.rolled_back),
-        },
-        Spec {
-            name: "downtime_seconds",
-            role: Role::Outcome,
-            about: About::Text("From the change to readiness."),
-            get: Get::Float(|row| row.became.downtime_seconds),
-        },
+    ];
+    specs.extend(more);
+    specs.extend(outcome_columns());
+    let more: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "label_after_windows",
             role: Role::Label,
@@ -328,5 +239,7 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             ),
             get: Get::Bool(|row| row.judged),
         },
-    ]
+    ];
+    specs.extend(more);
+    specs
 }

@@ -8,6 +8,7 @@
 
 mod builder;
 mod column;
+mod common;
 mod datasheet;
 mod decisions;
 mod history;

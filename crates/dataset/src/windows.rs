@@ -4,6 +4,7 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow, Layout};
 
 use crate::TRAILING_WINDOWS;
 use crate::column::{About, Get, Role, Spec, Table, table};
+use crate::common::{Outcomes, layout_columns, outcome_columns};
 use crate::history::{Became, History, usable};
 use crate::words::word;
 
@@ -35,8 +36,18 @@ pub(crate) fn build(rows: &[Row<'_>]) -> Table {
     table("windows", "one tumbling window of one workload", &specs(), rows)
 }
 
-fn layout<'a>(row: &Row<'a>) -> Option<&'a Layout> {
+fn layout<'a>(row: &'a Row<'_>) -> Option<&'a Layout> {
     row.window.layout.as_ref()
+}
+
+fn to<'a>(row: &'a Row<'_>) -> Option<&'a Layout> {
+    row.decision.map(|decision| &decision.to)
+}
+
+impl Outcomes for Row<'_> {
+    fn became(&self) -> &Became {
+        &self.became
+    }
 }
 
 fn median(row: &Row<'_>, value: fn(&EfficiencyWindow) -> Option<f64>) -> Option<f64> {
@@ -51,7 +62,7 @@ fn median(row: &Row<'_>, value: fn(&EfficiencyWindow) -> Option<f64>) -> Option<
 }
 
 fn specs<'a>() -> Vec<Spec<Row<'a>>> {
-    vec![
+    let mut specs: Vec<Spec<Row<'a>>> = vec![
         Spec { name: "workload", role: Role::Key, about: About::Window, get: Get::Text(|row| Some(row.window.workload.clone())) },
         Spec { name: "window_start", role: Role::Key, about: About::Window, get: Get::Time(|row| Some(row.window.window_start)) },
         Spec { name: "window_end", role: Role::Key, about: About::Window, get: Get::Time(|row| Some(row.window.window_end)) },
@@ -244,44 +255,9 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Window,
             get: Get::Int(|row| row.window.generation.map(|g| g as i64)),
         },
-        Spec {
-            name: "layout_replicas",
-            role: Role::Feature,
-            about: About::Text("Layout in force at the window's end: number of training processes."),
-            get: Get::Int(|row| layout(row)?.replicas.map(i64::from)),
-        },
-        Spec {
-            name: "layout_mps_thread_percentage",
-            role: Role::Feature,
-            about: About::Text("Layout in force at the window's end: MPS thread percentage of each process, 1 to 100."),
-            get: Get::Int(|row| layout(row)?.mps_thread_percentage.map(i64::from)),
-        },
-        Spec {
-            name: "layout_world_size",
-            role: Role::Feature,
-            about: About::Text("Layout in force at the window's end: WORLD_SIZE."),
-            get: Get::Int(|row| layout(row)?.world_size.map(i64::from)),
-        },
-        Spec {
-            name: "layout_local_world_size",
-            role: Role::Feature,
-            about: About::Text("Layout in force at the window's end: LOCAL_WORLD_SIZE: processes that share a GPU."),
-            get: Get::Int(|row| layout(row)?.local_world_size.map(i64::from)),
-        },
-        Spec {
-            name: "layout_power_limit_watts",
-            role: Role::Feature,
-            about: About::Text(
-                "Layout in force at the window's end: power cap of each GPU in watts; unknown where the board's own limit holds.",
-            ),
-            get: Get::Float(|row| layout(row)?.power_limit_watts),
-        },
-        Spec {
-            name: "layout_sm_clock_mhz",
-            role: Role::Feature,
-            about: About::Text("Layout in force at the window's end: upper bound of the SM clock of each GPU in MHz."),
-            get: Get::Float(|row| layout(row)?.sm_clock_mhz),
-        },
+    ];
+    specs.extend(layout_columns!("layout", "Layout in force at the window's end", Role::Feature, layout));
+    let more: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "usable",
             role: Role::Feature,
@@ -344,44 +320,10 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Decision,
             get: Get::Text(|row| Some(row.decision?.reason.clone())),
         },
-        Spec {
-            name: "to_replicas",
-            role: Role::Decision,
-            about: About::Text("Layout wanted by the decision: number of training processes."),
-            get: Get::Int(|row| row.decision?.to.replicas.map(i64::from)),
-        },
-        Spec {
-            name: "to_mps_thread_percentage",
-            role: Role::Decision,
-            about: About::Text("Layout wanted by the decision: MPS thread percentage of each process, 1 to 100."),
-            get: Get::Int(|row| row.decision?.to.mps_thread_percentage.map(i64::from)),
-        },
-        Spec {
-            name: "to_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout wanted by the decision: WORLD_SIZE."),
-            get: Get::Int(|row| row.decision?.to.world_size.map(i64::from)),
-        },
-        Spec {
-            name: "to_local_world_size",
-            role: Role::Decision,
-            about: About::Text("Layout wanted by the decision: LOCAL_WORLD_SIZE: processes that share a GPU."),
-            get: Get::Int(|row| row.decision?.to.local_world_size.map(i64::from)),
-        },
-        Spec {
-            name: "to_power_limit_watts",
-            role: Role::Decision,
-            about: About::Text(
-                "Layout wanted by the decision: power cap of each GPU in watts; unknown where the board's own limit holds.",
-            ),
-            get: Get::Float(|row| row.decision?.to.power_limit_watts),
-        },
-        Spec {
-            name: "to_sm_clock_mhz",
-            role: Role::Decision,
-            about: About::Text("Layout wanted by the decision: upper bound of the SM clock of each GPU in MHz."),
-            get: Get::Float(|row| row.decision?.to.sm_clock_mhz),
-        },
+    ];
+    specs.extend(more);
+    specs.extend(layout_columns!("to", "Layout wanted by the decision", Role::Decision, to));
+    let more: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "validation",
             role: Role::Decision,
@@ -394,44 +336,10 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Decision,
             get: Get::Text(|row| row.decision?.model_version.clone()),
         },
-        Spec {
-            name: "outcome",
-            role: Role::Outcome,
-            about: About::Text(
-                "What became of the decision last: applied, ready, refused, recommended, rolled_back, failed; unknown where the actuator never answered.",
-            ),
-            get: Get::Text(|row| row.became.outcome.clone()),
-        },
-        Spec {
-            name: "outcome_reason",
-            role: Role::Outcome,
-            about: About::Text("Why, in words."),
-            get: Get::Text(|row| row.became.reason.clone()),
-        },
-        Spec {
-            name: "applied_time",
-            role: Role::Outcome,
-            about: About::Text("When the change was written."),
-            get: Get::Time(|row| row.became.applied),
-        },
-        Spec {
-            name: "ready_time",
-            role: Role::Outcome,
-            about: About::Text("When its rollout was complete."),
-            get: Get::Time(|row| row.became.ready),
-        },
-        Spec {
-            name: "rolled_back_time",
-            role: Role::Outcome,
-            about: About::Text("When it was taken back for not becoming ready."),
-            get: Get::Time(|row| row.became.rolled_back),
-        },
-        Spec {
-            name: "downtime_seconds",
-            role: Role::Outcome,
-            about: About::Text("From the change to readiness."),
-            get: Get::Float(|row| row.became.downtime_seconds),
-        },
+    ];
+    specs.extend(more);
+    specs.extend(outcome_columns());
+    let more: Vec<Spec<Row<'a>>> = vec![
         Spec {
             name: "label_next_joules_per_sample",
             role: Role::Label,
@@ -452,5 +360,7 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             about: About::Text("mean_power_watts of the window that follows without a hole, where that is usable, in W."),
             get: Get::Float(|row| row.next?.mean_power_watts),
         },
-    ]
+    ];
+    specs.extend(more);
+    specs
 }

@@ -115,8 +115,8 @@ pub enum ProfileError {
 struct Curve {
     sm_clock_mhz: Option<f64>,
     points: Vec<SoloPoint>,
-    /// The same with throughput and power that never fall where the share grows.
-    rising: Vec<SoloPoint>,
+    /// The same with throughput and power that never fall where the share grows, nor bend upwards.
+    expected: Vec<SoloPoint>,
 }
 
 /// What a workload does alone on one GPU model, at several shares of the SMs.
@@ -168,7 +168,7 @@ impl SoloProfile {
         for point in points {
             match curves.last_mut() {
                 Some(curve) if curve.sm_clock_mhz == point.sm_clock_mhz => curve.points.push(point),
-                _ => curves.push(Curve { sm_clock_mhz: point.sm_clock_mhz, points: vec![point], rising: Vec::new() }),
+                _ => curves.push(Curve { sm_clock_mhz: point.sm_clock_mhz, points: vec![point], expected: Vec::new() }),
             }
         }
         if curves.is_empty() {
@@ -188,14 +188,17 @@ impl SoloProfile {
             }
         }
         for curve in &mut curves {
-            let rates = rising(curve.points.iter().map(|point| point.samples_per_second));
-            let watts = rising(curve.points.iter().map(|point| point.power_watts));
+            let of_share = |value: fn(&SoloPoint) -> f64| -> Vec<(f64, f64)> {
+                curve.points.iter().map(|point| (f64::from(point.mps_thread_percentage), value(point))).collect()
+            };
+            let rates = bending(&of_share(|point| point.samples_per_second), false);
+            let watts = bending(&of_share(|point| point.power_watts), true);
             let of = |((point, samples_per_second), power_watts): ((&SoloPoint, f64), f64)| SoloPoint {
                 samples_per_second,
                 power_watts,
                 ..*point
             };
-            curve.rising = curve.points.iter().zip(rates).zip(watts).map(of).collect();
+            curve.expected = curve.points.iter().zip(rates).zip(watts).map(of).collect();
         }
         let elasticity = slope(&curves[0].points) / whole(&curves[0]).samples_per_second;
         Ok(Self { workload, gpu_model, curves, elasticity })
@@ -242,11 +245,10 @@ impl SoloProfile {
         between(&self.curve(sm_clock_mhz)?.points, mps_thread_percentage)
     }
 
-    /// As [`Self::at`], what is to be expected: throughput and power never fall where the share grows, so neighbours of which the
-    /// larger share measured less are both taken for their mean (isotonic regression). Takes most of the instruments' noise away
-    /// where more SMs do not help.
+    /// As [`Self::at`], what is to be expected: throughput and power never fall where the share grows, and grow by no more than with
+    /// the shares before (least squares). That takes most of the instruments' noise away.
     pub fn expected_at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {
-        between(&self.curve(sm_clock_mhz)?.rising, mps_thread_percentage)
+        between(&self.curve(sm_clock_mhz)?.expected, mps_thread_percentage)
     }
 
     /// Whether every measurement has this metric.
@@ -282,21 +284,42 @@ fn between(points: &[SoloPoint], mps_thread_percentage: u32) -> Option<SoloPoint
     })
 }
 
-/// The nearest values, by squares, that never fall: pools of neighbours at their mean.
-fn rising(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut pools: Vec<(f64, usize)> = Vec::new();
-    for value in values {
-        pools.push((value, 1));
-        while let [.., (before, many), (after, few)] = pools[..]
-            && after < before
-        {
-            pools.truncate(pools.len() - 2);
-            let count = many + few;
-            pools.push(((before * many as f64 + after * few as f64) / count as f64, count));
+/// The nearest values, by relative squares, of a function that never falls and never bends upwards: more SMs never slow a workload
+/// down, and each further one is worth no more than the one before. Without `idle` it begins at 0 for no SMs.
+///
+/// Such a function is a sum of ramps that end at the measured shares (and a constant), with no negative part: non-negative least
+/// squares, by coordinate descent.
+fn bending(points: &[(f64, f64)], idle: bool) -> Vec<f64> {
+    let columns: Vec<Vec<f64>> = points
+        .iter()
+        .map(|(end, _)| points.iter().map(|(share, value)| share.min(*end) / value).collect())
+        .chain(idle.then(|| points.iter().map(|(_, value)| 1.0 / value).collect()))
+        .collect();
+    let squares: Vec<f64> = columns.iter().map(|column| column.iter().map(|x| x * x).sum()).collect();
+    let mut weights = vec![0.0; columns.len()];
+    let mut residuals = vec![1.0; points.len()];
+    for _ in 0..ROUNDS {
+        let mut moved = 0.0_f64;
+        for ((column, weight), square) in columns.iter().zip(&mut weights).zip(&squares) {
+            let slope: f64 = column.iter().zip(&residuals).map(|(x, r)| x * r).sum();
+            let next = f64::max(*weight + slope / square, 0.0);
+            let step = next - *weight;
+            if step != 0.0 {
+                residuals.iter_mut().zip(column).for_each(|(r, x)| *r -= step * x);
+                *weight = next;
+                moved = moved.max((step * square.sqrt()).abs());
+            }
+        }
+        if moved < PRECISION {
+            break;
         }
     }
-    pools.into_iter().flat_map(|(value, count)| std::iter::repeat_n(value, count)).collect()
+    points.iter().zip(&residuals).map(|((_, value), residual)| value * (1.0 - residual)).collect()
 }
+
+/// Coordinate descent ends when no ramp changes a value by more than this part, or after so many rounds.
+const PRECISION: f64 = 1e-7;
+const ROUNDS: u32 = 20_000;
 
 fn check(workload: &str, point: &SoloPoint) -> Result<(), ProfileError> {
     let percentage = point.mps_thread_percentage;
@@ -338,12 +361,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn falls_are_pooled() {
-        let of = |values: &[f64]| rising(values.iter().copied());
-        assert_eq!(of(&[1.0, 2.0, 2.0, 5.0]), [1.0, 2.0, 2.0, 5.0]);
-        assert_eq!(of(&[1.0, 3.0, 2.0, 5.0]), [1.0, 2.5, 2.5, 5.0]);
-        // A pool may fall below the one before it.
-        assert_eq!(of(&[4.0, 5.0, 0.0, 6.0]), [3.0, 3.0, 3.0, 6.0]);
-        assert_eq!(of(&[]), [0.0; 0]);
+    fn noise_is_bent_away_and_what_is_right_stays() {
+        let of = |values: &[f64], idle| {
+            let points: Vec<(f64, f64)> = (1_u32..).map(|n| f64::from(n) * 20.0).zip(values.iter().copied()).collect();
+            bending(&points, idle)
+        };
+        let near = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a / b - 1.0).abs() < 1e-5);
+        for right in [[10.0, 20.0, 30.0, 40.0, 50.0], [10.0, 18.0, 24.0, 28.0, 28.0], [7.0; 5]] {
+            assert!(near(&of(&right, false), &right), "{right:?}: {:?}", of(&right, false));
+        }
+        assert!(near(&of(&[60.0, 70.0, 80.0, 85.0, 85.0], true), &[60.0, 70.0, 80.0, 85.0, 85.0]));
+        // What falls, and what bends upwards, is made even.
+        for noisy in [[10.0, 19.0, 31.0, 38.0, 51.0], [10.0, 12.0, 11.0, 13.0, 12.0], [5.0, 20.0, 21.0, 40.0, 41.0]] {
+            let bent = of(&noisy, false);
+            let slopes: Vec<f64> = bent.windows(2).map(|pair| pair[1] - pair[0]).collect();
+            assert!(
+                bent[0] >= slopes[0] - 1e-6 && slopes.windows(2).all(|pair| pair[0] >= pair[1] - 1e-5),
+                "{noisy:?}: {bent:?}"
+            );
+            assert!(slopes.iter().all(|slope| *slope >= -1e-6), "{noisy:?}: {bent:?}");
+            let off = |values: &[f64]| values.iter().zip(&noisy).map(|(a, b)| (a / b - 1.0).powi(2)).sum::<f64>();
+            let straight: Vec<f64> = (1..=5).map(|n| f64::from(n) * bent[4] / 5.0).collect();
+            assert!(off(&bent) <= off(&straight) + 1e-9, "{noisy:?}: {bent:?}");
+        }
     }
 }

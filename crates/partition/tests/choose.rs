@@ -8,6 +8,7 @@ use eadt_partition::{
     SoloProfile, Together, Verdict, choose,
 };
 use proptest::prelude::*;
+use support::cases;
 
 fn profile(name: &str, rates: &[(u32, f64)]) -> SoloProfile {
     let points = rates.iter().map(|(percentage, rate)| SoloPoint {
@@ -86,9 +87,11 @@ fn shares_go_to_whom_they_help() {
     let outlook = Additive.outlook(&together, &candidates).unwrap();
     let choice = choose(&together, &candidates, &outlook, &ChoiceSettings::default());
     assert_eq!((choice.verdict, choice.candidate.mps_thread_percentages.as_slice()), (Verdict::Better, &[90, 10][..]));
-    assert_eq!((choice.expected.samples_per_second, choice.expected.power_watts), (vec![90.0, 7.0], 150.0));
+    let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-5;
+    let [first, second] = choice.expected.samples_per_second[..] else { panic!("{choice:?}") };
+    assert!(near(first, 90.0) && near(second, 7.0) && near(choice.expected.power_watts, 150.0), "{choice:?}");
     // (0.9 + 1) / 150 against (0.5 + 1) / 150.
-    assert!((choice.gain_ratio - (1.9 / 1.5 - 1.0)).abs() < 1e-12);
+    assert!((choice.gain_ratio - (1.9 / 1.5 - 1.0)).abs() < 1e-5);
     // Nobody more than 60 % slower than alone: 40 % for the hungry one would do, but 90 % is better.
     let limited = ChoiceSettings { slowdown_max_ratio: Some(0.6), ..ChoiceSettings::default() };
     assert_eq!(choose(&together, &candidates, &outlook, &limited).feasible, 6);
@@ -178,7 +181,7 @@ fn a_model_is_written_exactly_and_damage_is_refused() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(cases(100))]
 
     /// By its own expectations a choice keeps its limits, and nothing that does is worth more.
     #[test]

@@ -1,11 +1,14 @@
 //! The forest: what it remembers, what it refuses, how it is written, and how it compares with another implementation.
 
+mod support;
+
 use eadt_partition::forest::{Forest, ForestSettings, RowError, Samples, SamplesError};
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use smartcore::ensemble::extra_trees_regressor::{ExtraTreesRegressor, ExtraTreesRegressorParameters};
 use smartcore::linalg::basic::matrix::DenseMatrix;
+use support::cases;
 
 fn samples(rows: &[Vec<f64>], targets: &[f64]) -> Samples {
     let names = (0..rows[0].len()).map(|i| format!("x{i}")).collect();
@@ -157,7 +160,7 @@ fn data() -> impl Strategy<Value = (Vec<Vec<f64>>, Vec<f64>, ForestSettings)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(cases(200))]
 
     /// Rows with the same features get the mean of their targets; a prediction never leaves the range of the targets.
     #[test]

@@ -1,11 +1,14 @@
 //! On line: profiles from windows, and shares that are turned in an order that never oversubscribes the GPU.
 
+mod support;
+
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
 use eadt_partition::rebalance::{Brain, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
 use eadt_partition::{Additive, Counters, Metric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Workload};
 use proptest::prelude::*;
+use support::cases;
 
 fn workload(name: &str, share: u32) -> Workload {
     Workload {
@@ -196,7 +199,7 @@ fn a_partition_that_nobody_applies_is_given_up() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(cases(150))]
 
     /// Whatever is applied, late or never, and in whatever order: shares in force never sum to more than before or than 100 %; and
     /// where everything is applied in the end, the partition is reached.

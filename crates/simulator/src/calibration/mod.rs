@@ -44,6 +44,27 @@ pub struct Sweep {
     pub points: Vec<SweepPoint>,
 }
 
+impl Sweep {
+    /// Least mean absolute deviation of the rate that anything can have whose rate never falls with the setting: what of a
+    /// measured sweep is noise to every model without noise. Settings are taken in ascending order.
+    pub fn rate_noise_ratio(&self) -> f64 {
+        let mut points = self.points.clone();
+        points.sort_by(|a, b| a.setting.total_cmp(&b.setting));
+        // A best rising sequence has measured values only, so the least cost of ending at each of them is all there is to know.
+        let mut levels: Vec<f64> = points.iter().map(|point| point.rate).collect();
+        levels.sort_by(f64::total_cmp);
+        let mut cost = vec![0.0; levels.len()];
+        for point in &points {
+            let mut least = f64::INFINITY;
+            for (cost, level) in cost.iter_mut().zip(&levels) {
+                least = f64::min(least, *cost);
+                *cost = least + (level / point.rate - 1.0).abs();
+            }
+        }
+        cost.into_iter().fold(f64::INFINITY, f64::min) / points.len() as f64
+    }
+}
+
 /// Mean absolute deviations over a sweep, as parts of what was measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Deviation {
@@ -97,4 +118,21 @@ pub fn deviation(board: &Board, profile: WorkloadProfile, sweep: &Sweep) -> Devi
         sum / sweep.points.len() as f64
     };
     Deviation { rate_ratio: mean(|point| point.rate), power_ratio: mean(|point| point.power_watts) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_falls_is_noise() {
+        let noise = |rates: &[f64]| {
+            let point = |(i, rate): (usize, &f64)| SweepPoint { setting: i as f64, rate: *rate, power_watts: 100.0 };
+            let points = rates.iter().enumerate().map(point).collect();
+            Sweep { name: String::new(), knob: Knob::PowerLimitWatts, points }.rate_noise_ratio()
+        };
+        assert_eq!(noise(&[1.0, 1.5, 1.5, 2.0]), 0.0);
+        // One of the two must give way, and the larger one does it more cheaply, by a twentieth of itself.
+        assert!((noise(&[1.0, 2.0, 1.9, 3.0]) - 0.1 / 2.0 / 4.0).abs() < 1e-12);
+    }
 }

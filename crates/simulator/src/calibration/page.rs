@@ -25,7 +25,8 @@ pub fn page(checks: &[Check]) -> String {
          are deviations of a fit, not of a forecast for jobs nobody measured; the boards' voltage curves were fitted to the same \
          sources. The jobs under power caps are every task of \
          the source at its default batch size; the means over all its jobs stand beside them. Those of movielens-1m draw far less \
-         than any cap, and at the default batch size the times vary by up to 8 % without order: no model without noise comes nearer. Of the clocks, those are left out at which the measured board drew more than 95 % of \
+         than any cap, and at the default batch size the times vary by up to 8 % without order: no model without noise comes nearer. *Noise* is the least deviation of any \
+         throughput that never falls with the cap. Of the clocks, those are left out at which the measured board drew more than 95 % of \
          the sweep's highest power: there its own limit held the clock.\n\n\
          ## Figures\n\n| what | asked | reached (simulated) | |\n| --- | --- | --- | --- |\n",
     );

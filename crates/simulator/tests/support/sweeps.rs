@@ -116,12 +116,20 @@ pub fn checks(data: &Path) -> Vec<Check> {
     swept("V100 under power caps (Zeus, NSDI 23)", BoardModel::V100, &v100_caps(data), CAPS_ASKED, true, &mut checks);
     let all = v100_caps_all(data);
     swept("V100 under power caps, every job of that source", BoardModel::V100, &all, CAPS_ASKED, false, &mut checks);
+    let noise = |sweeps: &[Sweep]| sweeps.iter().map(Sweep::rate_noise_ratio).sum::<f64>() / sweeps.len() as f64;
+    checks.push(Check {
+        what: "— noise: no rate that never falls with the cap comes nearer".into(),
+        asked: String::new(),
+        reached: format!("throughput {:.1} %", 100.0 * noise(&all)),
+        kept: None,
+    });
     let datasets: BTreeSet<&str> = all.iter().filter_map(|sweep| sweep.name.split(',').next()).collect();
     for dataset in datasets {
         let ours: Vec<Sweep> = all.iter().filter(|sweep| sweep.name.split(',').next() == Some(dataset)).cloned().collect();
         let (fits, mean) = fits(BoardModel::V100, &ours);
         let what = format!("— {dataset}: mean of {}", fits.len());
-        checks.push(Check { what, asked: String::new(), reached: deviation(mean), kept: None });
+        let reached = format!("{}; noise {:.1} %", deviation(mean), 100.0 * noise(&ours));
+        checks.push(Check { what, asked: String::new(), reached, kept: None });
     }
     swept("A100 over SM clocks (Perseus, SOSP 24)", BoardModel::A100, &a100_clocks(data), CLOCKS_ASKED, true, &mut checks);
     let (mean, largest) = pair_gains();

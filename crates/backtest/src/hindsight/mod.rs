@@ -1,0 +1,201 @@
+//! What would a controller have decided on a record, and what of that can the record tell?
+//!
+//! The controller goes through the record's windows in order, as it would have live. As long as it would have had the layout that
+//! the record ran, it sees the record's own windows. Where it would have had another one, it sees windows of that layout from
+//! another time of the record, of the same phase of the job, told by the memory activity of a sample, which hardly depends on
+//! the layout. A change whose target the record never ran in the present phase for three consistent windows is refused: nobody knows
+//! what it would have done, and the controller goes on where the record is. Nothing is extrapolated.
+//!
+//! Compared is J/sample of the windows that the controller would have seen with J/sample of the record's windows of the same times. The
+//! interval holds 90 % of what chance among the windows makes of it; it knows nothing of what else differed between the times.
+//! Windows of restarts, the record's and the imagined ones, are in neither figure; both are counted.
+
+mod evidence;
+mod walk;
+
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, EfficiencyWindow, Layout, Origin, Workload};
+use serde::Serialize;
+
+pub use evidence::{ENOUGH_WINDOWS, Estimate, Unknown};
+
+/// What is on record. Events in any order, repeated ones included.
+#[derive(Debug, Clone, Default)]
+pub struct Record {
+    pub windows: Vec<EfficiencyWindow>,
+    pub workloads: Vec<Workload>,
+    pub actuations: Vec<Actuation>,
+}
+
+/// One controller on one workload of the record.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Hindsight {
+    pub workload: String,
+    pub controller: ControllerName,
+    /// Of the record; the controller's part is imagined whatever this says.
+    pub origin: Origin,
+    /// Tumbling windows of the record.
+    pub windows: u64,
+    /// Usable windows in which the record ran what the controller would have had.
+    pub windows_as_recorded: u64,
+    /// Usable windows in which it ran something else, and other windows tell what the controller's layout does.
+    pub windows_estimated: u64,
+    /// Usable windows for which nothing tells it.
+    pub windows_unknown: u64,
+    /// As recorded and estimated over all usable ones: how much of the record the rest is about.
+    pub known_ratio: Option<f64>,
+    /// J/sample of the known windows in the record.
+    pub recorded_joules_per_sample: Option<f64>,
+    /// Change of it under the controller; absent where nothing is estimated.
+    pub joules_per_sample_change: Option<Estimate>,
+    /// Changes of the layout that the record can follow.
+    pub changes: Vec<Considered>,
+    /// Changes that the record cannot follow, the same ones of one phase once.
+    pub refused: Vec<RefusedChange>,
+    /// Imagined changes that replace processes.
+    pub restarts: u64,
+    /// Times that the record's layout changed.
+    pub recorded_changes: u64,
+    pub notes: Vec<String>,
+}
+
+/// A change that the controller would have made.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Considered {
+    pub time: EventTime,
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    /// Of the job, numbered as the record goes through them.
+    pub phase: usize,
+    /// Why, in the controller's words.
+    pub reason: String,
+    /// Windows of the record that ran the new layout in this phase.
+    pub windows: usize,
+    /// Change of J/sample in this phase; absent where too few windows ran the old layout in it.
+    pub effect: Option<Estimate>,
+}
+
+/// A change of which the record does not know what it would have done.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RefusedChange {
+    pub action: Action,
+    pub from: Layout,
+    pub to: Layout,
+    /// How often the controller would have wanted it.
+    pub count: u64,
+    /// The first time.
+    pub time: EventTime,
+    pub unknown: Unknown,
+    /// The same in words.
+    pub reason: String,
+}
+
+/// Lets controllers loose on every workload of a record. `settings` are those of workloads that declare none.
+pub fn look_back(record: &Record, controllers: &[ControllerName], settings: &ControllerSettings) -> Vec<Hindsight> {
+    let jobs = walk::jobs(record);
+    jobs.iter().flat_map(|job| controllers.iter().map(|controller| walk::walk(job, *controller, settings))).collect()
+}
+
+const SHOWN: usize = 5;
+
+/// For a terminal.
+pub fn hindsight_text(all: &[Hindsight]) -> String {
+    use std::fmt::Write;
+    let mut out = String::new();
+    let mut put = |line: std::fmt::Arguments<'_>| out.write_fmt(line).expect("a String takes every write");
+    let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
+    put(format_args!("What the record can tell of other decisions; nothing here was run.\n"));
+    for it in all {
+        let mark = match it.origin {
+            Origin::Measured => "measured",
+            Origin::Imported => "imported",
+            Origin::Simulated => "simulated",
+        };
+        put(format_args!("\n{} · {} · {mark} record\n", it.workload, it.controller));
+        put(format_args!(
+            "  windows: {}; usable: {} as recorded, {} estimated, {} unknown ({} known)\n",
+            it.windows,
+            it.windows_as_recorded,
+            it.windows_estimated,
+            it.windows_unknown,
+            it.known_ratio.map_or("-".to_owned(), percent)
+        ));
+        match (it.recorded_joules_per_sample, it.joules_per_sample_change) {
+            (Some(recorded), Some(change)) => put(format_args!(
+                "  J/sample: {recorded:.4} in the record's known windows, {} with the controller; saves with {} confidence\n",
+                interval(&change),
+                percent(change.confidence_saves_ratio)
+            )),
+            (Some(recorded), None) => {
+                put(format_args!("  J/sample: {recorded:.4}; the controller's would have been the same wherever it is known\n"));
+            }
+            (None, _) => put(format_args!("  J/sample: unknown\n")),
+        }
+        put(format_args!(
+            "  changes: {} that the record can follow ({} restarts), {} refused; the record's own: {}\n",
+            it.changes.len(),
+            it.restarts,
+            it.refused.iter().map(|refused| refused.count).sum::<u64>(),
+            it.recorded_changes
+        ));
+        for change in it.changes.iter().take(SHOWN) {
+            let effect = change.effect.as_ref().map_or("effect unknown".to_owned(), |effect| {
+                format!("{}, {} confidence", interval(effect), percent(effect.confidence_saves_ratio))
+            });
+            put(format_args!(
+                "    {} {} → {} in phase {}: {effect} ({} windows)\n      {}\n",
+                change.time,
+                layout(&change.from),
+                layout(&change.to),
+                change.phase,
+                change.windows,
+                plain(&change.reason)
+            ));
+        }
+        if it.changes.len() > SHOWN {
+            put(format_args!("    … and {} more\n", it.changes.len() - SHOWN));
+        }
+        for refused in it.refused.iter().take(SHOWN) {
+            put(format_args!(
+                "    refused, {} times from {} on: {} → {}: {}\n",
+                refused.count,
+                refused.time,
+                layout(&refused.from),
+                layout(&refused.to),
+                refused.reason
+            ));
+        }
+        if it.refused.len() > SHOWN {
+            put(format_args!("    … and {} more refused\n", it.refused.len() - SHOWN));
+        }
+        for note in &it.notes {
+            put(format_args!("  note: {note}\n"));
+        }
+    }
+    out
+}
+
+fn interval(estimate: &Estimate) -> String {
+    let [value, low, high] = [estimate.value, estimate.low, estimate.high].map(|ratio| format!("{:+.1} %", 100.0 * ratio));
+    format!("{value} ({low} to {high})")
+}
+
+/// As `6 × 50 %, 300 W`.
+fn layout(layout: &Layout) -> String {
+    let mut parts = Vec::new();
+    match (layout.replicas, layout.mps_thread_percentage) {
+        (Some(replicas), Some(percent)) => parts.push(format!("{replicas} × {percent} %")),
+        (Some(replicas), None) => parts.push(format!("{replicas} replicas")),
+        (None, Some(percent)) => parts.push(format!("{percent} %")),
+        (None, None) => {}
+    }
+    parts.extend(layout.power_limit_watts.map(|watts| format!("{watts:.0} W")));
+    parts.extend(layout.sm_clock_mhz.map(|mhz| format!("{mhz:.0} MHz")));
+    if parts.is_empty() { "as it was".to_owned() } else { parts.join(", ") }
+}
+
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
