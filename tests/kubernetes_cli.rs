@@ -169,7 +169,12 @@ fn a_recommendation_is_approved_once_and_only_what_was_seen() {
 
 #[test]
 fn the_program_understands_the_charts_settings_and_commands() {
-    let more = ["--set=actuator.onlyNamespace=training", "--set=kafka.properties.security\\.protocol=SASL_SSL"];
+    let more = [
+        "--set=actuator.onlyNamespace=training",
+        "--set=kafka.properties.security\\.protocol=SASL_SSL",
+        "--set=optimizer.enabled=true",
+        "--set=optimizer.settings.windows_min=30",
+    ];
     let rendered = eadt_tests::kubernetes::chart::template(&more).unwrap();
     let (_, after) = rendered.split_once("eadt.toml: |\n").expect("a settings file");
     let lines = after.lines().take_while(|line| line.is_empty() || line.starts_with("    "));
@@ -188,6 +193,7 @@ fn the_program_understands_the_charts_settings_and_commands() {
         "only_namespace = \"training\"",
         "\"security.protocol\" = \"SASL_SSL\"",
         "identity = \"eadt-actuator-0\"",
+        "windows_min = 30",
     ] {
         assert!(shown.contains(wanted), "{wanted} is not in force:\n{shown}");
     }
@@ -195,7 +201,7 @@ fn the_program_understands_the_charts_settings_and_commands() {
         rendered.lines().filter_map(|line| line.trim().strip_prefix("args: [")?.strip_suffix(']')).collect();
     commands.sort_unstable();
     commands.dedup();
-    assert!(commands.len() >= 6, "{commands:?}");
+    assert!(commands.len() >= 7, "{commands:?}");
     for command in commands {
         let mut arguments: Vec<&str> = command.split(", ").collect();
         arguments.push("--help");

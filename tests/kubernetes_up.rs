@@ -62,7 +62,8 @@ fn up_changes_what_runs_on_a_real_cluster_and_lets_go_of_it() {
         }),
     );
     let data = tempfile::tempdir().unwrap();
-    let mut command = eadt(data.path(), &["up", "--kubernetes", "--speed", "30", "--controller", "matrix", "--no-view", "--json"]);
+    let mut command =
+        eadt(data.path(), &["up", "--kubernetes", "--speed", "30", "--controller", "matrix", "--no-view", "--json"]);
     command.env("KUBECONFIG", kubernetes.admin_kubeconfig());
     command.env("EADT_KUBERNETES__NAMESPACE", &namespace).env("EADT_KUBERNETES__ONLY_NAMESPACE", &namespace);
     let errors = std::fs::File::create(data.path().join("stderr")).unwrap();

@@ -13,7 +13,7 @@ use common::{cpu_seconds, peak_mib};
 use eadt_actuator::Service;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Outgoing, topics};
-use eadt_cluster::{Change, Cluster, ClusterError, Managed, RollBack};
+use eadt_cluster::{Change, Changes, Cluster, ClusterError, Devices, Managed, RollBack};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
 use eadt_kubernetes::{KubernetesCluster, Settings};
 use eadt_schemas::v1::{Action, Decision, Layout, Origin};
@@ -127,6 +127,18 @@ impl Cluster for Timed {
     }
     fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
         self.inner.workloads()
+    }
+    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+        self.inner.changes(since)
+    }
+    fn restarts_barred(&self, workload: &str) -> Option<String> {
+        self.inner.restarts_barred(workload)
+    }
+    fn approved(&self) -> Vec<Decision> {
+        self.inner.approved()
+    }
+    fn devices(&self) -> Option<&dyn Devices> {
+        self.inner.devices()
     }
     fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
         let result = self.inner.apply(change);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use actuator::{Rig, energy_policy, environment, layout, training};
-use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Decision, Outcome};
@@ -165,6 +165,37 @@ fn an_autoscaler_on_the_same_object_is_not_fought_either() {
 }
 
 #[test]
+fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is_touched() {
+    let rig = enforced("limits");
+    let generation = || rig.set("llm-training")["metadata"]["generation"].clone();
+    let before = generation();
+    rig.apply(&json!({
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": {"requests.nvidia.com/gpu": "8"}},
+    }));
+    rig.eventually("the quota is counted", || {
+        let used = rig.kubectl(&["get", "resourcequota", "team", "-o", "jsonpath={.status.used}"]);
+        used.contains("\"6\"").then_some(())
+    });
+    let refused = rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    for word in ["quota team", "allows 8 of requests.nvidia.com/gpu", "6 are in use"] {
+        assert!(refused.reason.contains(word), "{word}: {}", refused.reason);
+    }
+    rig.kubectl(&["delete", "resourcequota", "team"]);
+    rig.apply(&json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llm"}}},
+    }));
+    let refused = rig.change("d-2", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    assert!(refused.reason.contains("PodDisruptionBudget calm lets 1 of 6 pods"), "{}", refused.reason);
+    assert_eq!(generation(), before, "nothing was touched");
+    // One pod after another is what both allow.
+    rig.change("d-3", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.kubectl(&["delete", "poddisruptionbudget", "calm"]);
+    rig.ready_with(&layout(6, 40, 2));
+    rig.change("d-4", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+}
+
+#[test]
 fn decisions_that_are_stale_expired_or_for_another_layout_change_nothing() {
     let rig = enforced("stale");
     let first = rig.decision("d-1", Action::Decrease, layout(6, 40, 2));
@@ -207,6 +238,9 @@ impl Cluster for Deadly {
     fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
         self.inner.workloads()
     }
+    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+        self.inner.changes(since)
+    }
     fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
         self.inner.apply(change)?;
         self.deaths.fetch_add(1, Ordering::SeqCst);
@@ -227,7 +261,10 @@ fn an_actuator_that_dies_between_patch_and_commit_makes_no_second_generation() {
     // What is fenced is the object: without pods a round takes no time.
     set["spec"]["replicas"] = json!(0);
     rig.apply(&set);
-    rig.apply(&energy_policy("Enforce"));
+    let mut policy = energy_policy("Enforce");
+    // The most that a policy can have, and so the most rounds.
+    policy["spec"]["restartBudget"]["perDay"] = json!(1000);
+    rig.apply(&policy);
     rig.start(60.0);
     let rounds: u32 = std::env::var("EADT_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(25);
     let mut deaths = 0;

@@ -1,5 +1,6 @@
 //! The chart, the plain manifests and the examples on the real API server, strictly.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -9,8 +10,9 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 6] = [
+const EVERYTHING: [&str; 7] = [
     "--set=agent.enabled=true",
+    "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
@@ -52,7 +54,9 @@ fn cluster() -> &'static Kubernetes {
         kubernetes.apply("default", OTHERS).unwrap();
         kubernetes.apply("default", &text("deploy/crds/energypolicies.yaml")).unwrap();
         kubernetes.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).unwrap();
-        kubernetes.kubectl(&["create", "namespace", "eadt"]).unwrap();
+        for namespace in ["eadt", "eadt-monitoring"] {
+            kubernetes.kubectl(&["create", "namespace", namespace]).unwrap();
+        }
     });
     kubernetes
 }
@@ -82,15 +86,20 @@ fn everything_is_accepted_strictly() {
     for kind in ["daemonset", "statefulset", "networkpolicy", "poddisruptionbudget", "servicemonitor", "kafkatopic", "job"] {
         assert!(accepted.contains(kind), "no {kind} in\n{accepted}");
     }
-    let one_namespace = chart::template(&["--set=actuator.onlyNamespace=eadt", "--set=archiver.storage.size="]).unwrap();
-    std::fs::write(file.path(), one_namespace).unwrap();
-    dry(file.path());
+    let elsewhere =
+        ["--set=archiver.storage.size=", "--set=archiver.location=s3://bucket/archive", "--set=optimizer.enabled=true"];
+    let others = chart::template(&[&elsewhere[..], &["--set=actuator.onlyNamespace=eadt"]].concat()).unwrap();
+    std::fs::write(file.path(), others).unwrap();
+    assert!(dry(file.path()).contains("statefulset.apps/eadt-optimizer"));
     for example in ["deploy/examples/training.yaml", "deploy/examples/policy.yaml"] {
         dry(&root().join(example));
     }
     let kustomized = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-k"];
-    let folder = root().join("deploy/manifests");
-    kubernetes.kubectl(&[&kustomized[..], &[folder.to_str().unwrap()]].concat()).unwrap();
+    for (folder, objects) in [("deploy/manifests", None), ("deploy/monitoring", Some(9))] {
+        let path = root().join(folder);
+        let accepted = kubernetes.kubectl(&[&kustomized[..], &[path.to_str().unwrap()]].concat()).unwrap();
+        assert!(objects.is_none_or(|count| accepted.lines().count() == count), "{folder}: {accepted}");
+    }
 
     std::fs::write(file.path(), everything.replace("serviceName:", "servceName:")).unwrap();
     let told = format!(
@@ -111,6 +120,7 @@ fn the_chart_is_clean_and_its_values_are_checked() {
         ("processr.replicas=1", "processr"),
         ("agent.stateDirectory=here", "stateDirectory"),
         ("collector.pods.socketDirectory=here", "socketDirectory"),
+        ("optimizer.enabled=true,archiver.enabled=false", "no archive to learn from"),
     ] {
         let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
         assert!(refused.contains(field), "{wrong}: {refused}");
@@ -175,7 +185,8 @@ fn locked_down(flags: &[&str], asks: bool) {
             assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
             if ["StatefulSet", "DaemonSet", "Deployment"].contains(&kind) {
                 for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-                    assert!(container[probe]["httpGet"]["port"] == "metrics", "{name} has no {probe}");
+                    let port = &container[probe]["httpGet"]["port"];
+                    assert!(port.is_string() && *port == container["ports"][0]["name"], "{name} has no {probe}");
                 }
             }
         }
@@ -188,6 +199,37 @@ fn locked_down(flags: &[&str], asks: bool) {
         seen += 1;
     }
     assert_eq!(seen, 7, "five services, the topics, the test");
+}
+
+#[test]
+fn what_stands_beside_the_chart_fits_it() {
+    let objects = objects(&chart::template(&EVERYTHING).unwrap());
+    let ports: BTreeMap<&str, u64> = objects
+        .iter()
+        .filter(|object| object["kind"] == "Service")
+        .map(|service| (service["metadata"]["name"].as_str().unwrap(), service["spec"]["ports"][0]["port"].as_u64().unwrap()))
+        .collect();
+    let scraped: Value = serde_saphyr::from_str(&text("deploy/monitoring/prometheus.yml")).unwrap();
+    let mut found = BTreeMap::new();
+    for job in scraped["scrape_configs"].as_array().unwrap() {
+        for discovery in job["dns_sd_configs"].as_array().into_iter().flatten() {
+            for name in discovery["names"].as_array().unwrap() {
+                if let Some(service) = name.as_str().unwrap().strip_suffix(".eadt.svc") {
+                    found.insert(service.to_owned(), discovery["port"].as_u64().unwrap());
+                }
+            }
+        }
+    }
+    let expected: BTreeMap<String, u64> = ports.into_iter().map(|(name, port)| (name.to_owned(), port)).collect();
+    assert_eq!(found, expected, "every service is scraped, at its port");
+    let provider = "deploy/grafana/provisioning/dashboards/eadt.yml";
+    assert_eq!(text("deploy/monitoring/dashboards.yml"), text(provider));
+    let compose = text("docker-compose.yml");
+    for part in ["prometheus", "grafana"] {
+        let manifest = text(&format!("deploy/monitoring/{part}.yaml"));
+        let image = manifest.lines().find_map(|line| line.trim().strip_prefix("image: ")).unwrap();
+        assert!(compose.contains(image), "{image} is not that of docker-compose.yml");
+    }
 }
 
 #[test]
@@ -204,12 +246,17 @@ fn the_chart_is_installed_and_leaves_nothing_behind() {
         String::from_utf8(output.stdout).unwrap()
     };
     // There is nobody here who would give the archiver a volume.
-    let settings = ["--set=agent.enabled=true", "--set=archiver.storage.size=", "--set=archiver.location=s3://bucket/archive"];
+    let settings = [
+        "--set=agent.enabled=true",
+        "--set=optimizer.enabled=true",
+        "--set=archiver.storage.size=",
+        "--set=archiver.location=s3://bucket/archive",
+    ];
     let notes =
         run(&[&["install", "eadt", "deploy/helm/eadt", "--skip-crds", "--wait", "--timeout=180s"], &settings[..]].concat());
     assert!(notes.contains("changes nothing yet") && notes.contains("eadt policy explain"), "{notes}");
     let ready = kubernetes.kubectl(&["get", "sts,ds", "-n", &namespace, "-o", "name"]).unwrap();
-    assert_eq!(ready.lines().count(), 5, "{ready}");
+    assert_eq!(ready.lines().count(), 6, "{ready}");
     run(&[&["upgrade", "eadt", "deploy/helm/eadt", "--skip-crds", "--set=processor.replicas=3"], &settings[..]].concat());
     run(&["uninstall", "eadt", "--wait", "--timeout=180s"]);
     let left = kubernetes

@@ -98,6 +98,21 @@ async fn parts_restart_with_their_data_and_leave_nothing_running() -> Result<()>
 }
 
 #[test]
+fn what_ends_by_itself_is_started_again_and_what_was_stopped_is_not() {
+    let kubernetes = Kubernetes::start().unwrap();
+    let pid = |component| kubernetes.part(component).pid();
+    let kwok = pid(Component::Kwok).unwrap();
+    kubernetes.kill(Component::Scheduler).unwrap();
+    assert!(std::process::Command::new("kill").args(["-9", &kwok.to_string()]).status().unwrap().success());
+    let begun = std::time::Instant::now();
+    while pid(Component::Kwok).is_none_or(|now| now == kwok) {
+        assert!(begun.elapsed() < std::time::Duration::from_mins(2), "kwok stays away");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(pid(Component::Scheduler), None, "it was stopped on purpose");
+}
+
+#[test]
 fn what_cannot_start_says_why() {
     let flags = vec!["--no-such-flag".to_owned()];
     let settings = Settings { api_server_flags: flags, controllers: false, ..Settings::default() };

@@ -20,6 +20,8 @@ use crate::rollout::Pod;
 const CALL: Duration = Duration::from_secs(30);
 /// Pods that are looked at of one workload; more than that are counted by its status only.
 const MAX_PODS: u32 = 5000;
+/// Quotas or budgets of a namespace that are looked at.
+const MAX_LISTED: u32 = 500;
 
 /// The API server, as far as it is written to or read outside of watches.
 #[derive(Clone)]
@@ -61,6 +63,7 @@ pub fn failure(what: &str, error: &Error) -> ClusterError {
             404 | 409 => ClusterRemedy::Conflict,
             // A token may just be rotating.
             401 | 408 | 429 | 500.. => ClusterRemedy::Retry,
+            403 if without_rights(status) => ClusterRemedy::Retry,
             _ => ClusterRemedy::Refused,
         },
         _ => ClusterRemedy::Retry,
@@ -70,6 +73,12 @@ pub fn failure(what: &str, error: &Error) -> ClusterError {
         None => format!("{what}: {}", words(error)),
     };
     ClusterError::new(remedy, detail)
+}
+
+/// The API server's authorizer forbids it. It does so for a moment after every start, before it has read its roles, and while roles
+/// are replaced; so this is no final answer, as that of an admission plugin is.
+pub fn without_rights(status: &kube::core::Status) -> bool {
+    status.code == 403 && status.message.contains("forbidden: User \"")
 }
 
 /// The other owners of fields and their fields, where that is why a write failed.
@@ -178,6 +187,28 @@ impl Server {
         Ok(list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).filter_map(|pod| devices::tenant(&pod)).collect())
     }
 
+    /// The quotas of a namespace.
+    pub async fn quotas(&self, namespace: &str) -> Result<Vec<Value>, ClusterError> {
+        self.list(namespace, core("ResourceQuota", "resourcequotas")).await
+    }
+
+    /// The disruption budgets of a namespace.
+    pub async fn budgets(&self, namespace: &str) -> Result<Vec<Value>, ClusterError> {
+        let group = ApiResource {
+            group: "policy".into(),
+            api_version: "policy/v1".into(),
+            ..core("PodDisruptionBudget", "poddisruptionbudgets")
+        };
+        self.list(namespace, group).await
+    }
+
+    async fn list(&self, namespace: &str, resource: ApiResource) -> Result<Vec<Value>, ClusterError> {
+        let what = format!("listing the {} of {namespace}", resource.plural);
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let list = bounded(&what, api.list(&ListParams::default().limit(MAX_LISTED))).await?;
+        list.items.iter().map(value).collect()
+    }
+
     /// The pods of a workload, those that are ending included.
     pub async fn pods(&self, seen: &Seen) -> Result<Vec<Pod>, ClusterError> {
         let Some(selector) = selector(seen) else { return Ok(vec![]) };
@@ -203,13 +234,11 @@ impl Server {
 }
 
 fn pod_resource() -> ApiResource {
-    ApiResource {
-        group: String::new(),
-        version: "v1".into(),
-        api_version: "v1".into(),
-        kind: "Pod".into(),
-        plural: "pods".into(),
-    }
+    core("Pod", "pods")
+}
+
+fn core(kind: &str, plural: &str) -> ApiResource {
+    ApiResource { group: String::new(), version: "v1".into(), api_version: "v1".into(), kind: kind.into(), plural: plural.into() }
 }
 
 /// How the pods of a workload are found.
@@ -280,6 +309,19 @@ mod tests {
                 (error.remedy, error.detail.as_str()),
                 (remedy, &*format!("patching StatefulSet eadt/llm: because ({code})"))
             );
+        }
+    }
+
+    #[test]
+    fn rights_that_are_missing_may_come_and_what_admission_forbids_stays_forbidden() {
+        let rights = r#"statefulsets.apps "llm" is forbidden: User "system:serviceaccount:eadt:actuator" cannot patch resource "statefulsets" in API group "apps" in the namespace "eadt""#;
+        let failed = failure("patching", &api(403, rights, vec![]));
+        assert!(failed.remedy == ClusterRemedy::Retry && failed.detail.contains("cannot patch resource"), "{failed}");
+        for message in [
+            r#"statefulsets.apps "llm" is forbidden: exceeded quota: gpus"#,
+            r#"admission webhook "guard" denied the request: User "llm" is not known"#,
+        ] {
+            assert_eq!(failure("patching", &api(403, message, vec![])).remedy, ClusterRemedy::Refused, "{message}");
         }
     }
 

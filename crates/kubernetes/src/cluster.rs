@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Devices, Managed, RollBack};
+use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed, RollBack};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, DeviceIntent, DeviceState, Origin};
 use kube::Client;
@@ -16,10 +16,11 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::agents::{self, Agents};
+use crate::beforehand::{over_budget, over_quota};
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
 use crate::devices::{self, Standing, Wish};
-use crate::kinds::KINDS;
+use crate::kinds::{KINDS, at};
 use crate::lease::{Candidate, Leadership};
 use crate::object::Seen;
 use crate::rollout::obstacles;
@@ -34,6 +35,10 @@ use crate::{rules, status, tend};
 const FIRST: Duration = Duration::from_secs(2);
 /// Reads of an object for one write: its status may change all the time while pods come and go.
 const ATTEMPTS: usize = 8;
+
+/// A leader that has just begun takes back nothing that was changed before: what kept it from leading (an API server that was away)
+/// kept the controllers from rolling out as well, and they come back with pauses of up to half a minute.
+const SETTLING: Duration = Duration::from_mins(1);
 
 /// Tells the time: the wall's, or a simulated one.
 pub type Clock = Arc<dyn Fn() -> EventTime + Send + Sync>;
@@ -291,6 +296,18 @@ impl KubernetesCluster {
         candidate.run(&shared.leadership, stop).await;
     }
 
+    /// The state once every watch has brought its first list.
+    fn complete(&self) -> Result<MutexGuard<'_, State>, ClusterError> {
+        let waiting = |_: &mut State| !self.shared.all_synced();
+        let waited = self.shared.changed.wait_timeout_while(lock(&self.shared.state), FIRST, waiting);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if self.shared.all_synced() {
+            Ok(state)
+        } else {
+            Err(ClusterError::new(ClusterRemedy::Retry, "the watches have not finished their first lists"))
+        }
+    }
+
     /// Tells when leading begins and ends.
     pub fn leading(&self) -> tokio::sync::watch::Receiver<bool> {
         self.shared.leadership.changes()
@@ -312,9 +329,44 @@ impl KubernetesCluster {
         }
     }
 
+    /// What quotas and disruption budgets have against a change of the number of processes. A change of the threads alone rolls, and
+    /// needs no more than there is.
+    async fn beforehand(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
+        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
+        let (Some(seen), Some(kind)) = (seen, key.kind()) else { return Ok(()) };
+        let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+        let made = applied.is_some_and(|applied| applied.decision_id == change.decision_id);
+        if made || change.layout.replicas == seen.layout.replicas {
+            return Ok(());
+        }
+        // Its own read says that it is gone, and why nothing is done.
+        let Some(object) = self.shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(()) };
+        let Some((_, template)) = kind.templates.last().and_then(|place| at(&object, place).into_iter().next()) else {
+            return Ok(());
+        };
+        let ranks = change.layout.replicas.unwrap_or(0).saturating_sub(seen.layout.replicas.unwrap_or(0));
+        let more = ranks.div_ceil(seen.ranks_per_pod.max(1));
+        let quotas = if more > 0 { self.shared.server.quotas(&key.namespace).await? } else { Vec::new() };
+        let budgets = self.shared.server.budgets(&key.namespace).await?;
+        let against = over_quota(&quotas, template, more).or_else(|| over_budget(&budgets, template, seen.pods));
+        match against {
+            Some(reason) => Err(ClusterError::new(ClusterRemedy::Refused, reason)),
+            None => Ok(()),
+        }
+    }
+
     async fn roll_back_now(&self, back: &RollBack) -> Result<(), ClusterError> {
         let key = self.shared.key(&back.workload)?;
         let entry: Option<Entry> = self.shared.with_state(|state, _| state.entry(&key).cloned());
+        let changed = entry.as_ref().and_then(|entry| entry.seen.mark.as_ref()?.applied.as_ref()).map(|applied| applied.time);
+        if let (Some(changed), Some(led)) = (changed, self.shared.leadership.lasted())
+            && let Some(left) = settling(self.shared.now().seconds_since(changed), led)
+        {
+            let (led, left) = (led.as_secs(), left.as_secs() + 1);
+            let detail = format!("taking back {key}: leading for {led} s only, so that its rollout has {left} s more");
+            return Err(ClusterError::new(ClusterRemedy::Retry, detail));
+        }
+        let mut held = true;
         let what = match entry {
             // The reason is better with what was seen; without it, the way back must not wait.
             Some(entry) => {
@@ -324,6 +376,7 @@ impl KubernetesCluster {
                     Some(applied) => agents::standing(&self.shared, &key, &entry.seen, applied).await.unwrap_or(Standing::Held),
                     None => Standing::Held,
                 };
+                held = standing == Standing::Held;
                 match standing {
                     Standing::Waiting(what) | Standing::Refused(what) => what,
                     Standing::Held => obstacles(&entry.seen, &pods),
@@ -333,9 +386,22 @@ impl KubernetesCluster {
         };
         let reason = if what.is_empty() { back.reason.clone() } else { format!("{}: {what}", back.reason) };
         let tried = format!("rolling back {key}");
-        let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| change::roll_back(seen, back, &reason, self.shared.now(), term);
+        let now = self.shared.now();
+        let plan = |seen: &Seen, _: &Terms, _: bool, term: u64| {
+            // It was only not noted yet.
+            let ready = held && seen.progress.complete() && seen.mark.as_ref().is_some_and(|mark| !mark.resume);
+            match if ready { change::ready(seen, now, term)? } else { Planned::Nothing } {
+                Planned::Nothing => change::roll_back(seen, back, &reason, now, term),
+                noted @ Planned::Write(_) => Ok(noted),
+            }
+        };
         self.shared.write(&key, &tried, plan).await.map(drop)
     }
+}
+
+/// How much longer a rollout has that began before this process led; `None`: no longer. `ago`: seconds since the change.
+fn settling(ago: f64, led: Duration) -> Option<Duration> {
+    (ago > led.as_secs_f64()).then(|| SETTLING.checked_sub(led)).flatten().filter(|left| !left.is_zero())
 }
 
 impl Cluster for KubernetesCluster {
@@ -348,16 +414,11 @@ impl Cluster for KubernetesCluster {
     }
 
     fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
-        let waiting = |_: &mut State| !self.shared.all_synced();
-        let (state, _) = self
-            .shared
-            .changed
-            .wait_timeout_while(lock(&self.shared.state), FIRST, waiting)
-            .unwrap_or_else(PoisonError::into_inner);
-        if !self.shared.all_synced() {
-            return Err(ClusterError::new(ClusterRemedy::Retry, "the watches have not finished their first lists"));
-        }
-        Ok(state.workloads())
+        Ok(self.complete()?.workloads())
+    }
+
+    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+        Ok(self.complete()?.changes(since))
     }
 
     fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
@@ -368,6 +429,7 @@ impl Cluster for KubernetesCluster {
         if shared.with_state(|state, _| state.entry(&key).is_some_and(Entry::may_take_over)) {
             self.runtime.block_on(tend::take_over(shared, &key, approved))?;
         }
+        self.runtime.block_on(self.beforehand(&key, change))?;
         let nodes = self.runtime.block_on(self.ask_agents(&key, change))?;
         let plan = |seen: &Seen, terms: &Terms, paused: bool, term: u64| {
             change::apply(seen, terms, paused, approved, change, shared.now(), term)
@@ -435,5 +497,19 @@ impl Devices for KubernetesCluster {
 
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
         self.shared.agents().wanted()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_leader_gives_rollouts_that_it_did_not_begin_a_minute() {
+        let seconds = Duration::from_secs;
+        assert_eq!(settling(400.0, seconds(10)), Some(seconds(50)));
+        assert_eq!(settling(400.0, seconds(60)), None);
+        assert_eq!(settling(400.0, seconds(3600)), None);
+        assert_eq!(settling(5.0, seconds(10)), None, "its own");
     }
 }

@@ -31,6 +31,8 @@ pub struct Leadership {
 #[derive(Debug, Default)]
 struct Held {
     until: Option<Instant>,
+    /// Since when without a gap.
+    since: Option<Instant>,
     term: u64,
 }
 
@@ -47,13 +49,24 @@ impl Leadership {
         held.until.filter(|until| Instant::now() < *until).map(|_| held.term)
     }
 
+    /// For how long this process has led without a gap; `None`: it does not lead.
+    pub fn lasted(&self) -> Option<Duration> {
+        let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        held.until.filter(|until| Instant::now() < *until).and_then(|_| held.since).map(|since| since.elapsed())
+    }
+
     /// Tells when leading begins and ends.
     pub fn changes(&self) -> watch::Receiver<bool> {
         self.changed.subscribe()
     }
 
     fn set(&self, until: Option<Instant>, term: u64) {
-        *self.inner.lock().unwrap_or_else(PoisonError::into_inner) = Held { until, term };
+        let now = Instant::now();
+        let mut held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let going_on = held.until.is_some_and(|until| now < until) && held.term == term;
+        let since = if going_on { held.since } else { Some(now) };
+        *held = Held { until, since: until.and(since), term };
+        drop(held);
         self.changed.send_if_modified(|leads| std::mem::replace(leads, until.is_some()) != until.is_some());
     }
 }
@@ -242,6 +255,19 @@ mod tests {
         leadership.set(Some(Instant::now() + Duration::from_secs(5)), 7);
         assert_eq!(leadership.term(), Some(7));
         leadership.set(Some(Instant::now()), 7);
-        assert_eq!(leadership.term(), None);
+        assert_eq!((leadership.term(), leadership.lasted()), (None, None));
+    }
+
+    #[test]
+    fn a_gap_in_leading_begins_it_anew() {
+        let (leadership, soon) = (Leadership::default(), || Some(Instant::now() + Duration::from_mins(1)));
+        leadership.set(soon(), 7);
+        let first = leadership.inner.lock().unwrap().since;
+        leadership.set(soon(), 7);
+        assert!(leadership.inner.lock().unwrap().since == first && leadership.lasted().is_some());
+        leadership.set(None, 0);
+        assert_eq!(leadership.lasted(), None);
+        leadership.set(soon(), 7);
+        assert!(leadership.inner.lock().unwrap().since > first, "the same term, after a gap");
     }
 }

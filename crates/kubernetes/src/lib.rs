@@ -11,6 +11,7 @@
 //! own, and changes no field but those that were taken over.
 
 mod agents;
+pub mod beforehand;
 pub mod change;
 mod client;
 mod cluster;

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_cluster::Managed;
+use eadt_cluster::{Changes, Managed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 
@@ -15,6 +15,9 @@ use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::{Problem, Reason, Target, check, paused, short_form};
 use crate::rules::Rule;
 use crate::terms::Terms;
+
+/// Changes of workloads that are gone are remembered up to so many beside those that are there.
+const MAX_GONE: usize = 1000;
 
 /// Names an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,6 +67,11 @@ pub struct State {
     rules: BTreeMap<RuleKey, Rule>,
     targets: BTreeMap<Key, BTreeSet<RuleKey>>,
     entries: BTreeMap<Key, Entry>,
+    /// Objects by the workload that they are.
+    named: BTreeMap<String, BTreeSet<Key>>,
+    log: Log,
+    /// Policies with an approval.
+    approvals: BTreeSet<RuleKey>,
     /// Values of the annotation that pauses, by namespace.
     namespaces: BTreeMap<String, String>,
     /// Objects by the object that manages them, as `namespace/Kind/name`.
@@ -78,6 +86,35 @@ pub struct State {
     unread: BTreeSet<Key>,
     /// Targets that are not there.
     missing: BTreeSet<Key>,
+}
+
+/// Which workload changed when, each once.
+#[derive(Debug, Default)]
+struct Log {
+    /// Workloads by the revision of their last change.
+    changes: BTreeMap<u64, String>,
+    last: BTreeMap<String, u64>,
+    /// What changed up to this revision may be forgotten.
+    complete_after: u64,
+}
+
+impl Log {
+    fn note(&mut self, workload: &str, revision: u64, there: usize) {
+        if let Some(before) = self.last.insert(workload.to_owned(), revision) {
+            self.changes.remove(&before);
+        }
+        self.changes.insert(revision, workload.to_owned());
+        while self.changes.len() > there + MAX_GONE {
+            let Some((revision, workload)) = self.changes.pop_first() else { return };
+            self.last.remove(&workload);
+            self.complete_after = revision;
+        }
+    }
+
+    /// `None`: it is not known any more.
+    fn since(&self, revision: u64) -> Option<impl Iterator<Item = &String>> {
+        (revision >= self.complete_after).then(|| self.changes.range(revision + 1..).map(|(_, workload)| workload))
+    }
 }
 
 impl State {
@@ -107,7 +144,8 @@ impl State {
     /// An object is gone.
     pub fn gone(&mut self, key: &Key) {
         if let Some(entry) = self.entries.remove(key) {
-            self.revision += 1;
+            self.unname(&entry.managed.state.workload, key);
+            self.note(&entry.managed.state.workload);
             self.forget_child(&entry.seen, key);
         }
         self.dirty.remove(key);
@@ -130,6 +168,11 @@ impl State {
         let name = (rule.namespace.clone(), rule.name.clone());
         let after = rule.key();
         let approved = rule.approved().map(str::to_owned);
+        if approved.is_some() {
+            self.approvals.insert(name.clone());
+        } else {
+            self.approvals.remove(&name);
+        }
         let before = self.rules.insert(name.clone(), rule);
         // Whoever applies changes looks for approvals where something is new.
         self.revision += u64::from(before.as_ref().and_then(Rule::approved) != approved.as_deref());
@@ -149,6 +192,7 @@ impl State {
     }
 
     pub fn rule_gone(&mut self, name: &RuleKey, now: EventTime) {
+        self.approvals.remove(name);
         if let Some(target) = self.rules.remove(name).and_then(|rule| rule.key()) {
             self.untarget(&target, name, now);
             self.judge_relatives(&target, now);
@@ -211,6 +255,11 @@ impl State {
 
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
         self.rules.values()
+    }
+
+    /// Policies whose recommendation somebody approved.
+    pub fn approvals(&self) -> impl Iterator<Item = &Rule> {
+        self.approvals.iter().filter_map(|name| self.rules.get(name))
     }
 
     /// What the policies of an object have against it, beside what each says of itself.
@@ -278,19 +327,24 @@ impl State {
             self.children.entry(format!("{}/{parent}", seen.namespace)).or_default().insert(key.clone());
         }
         let Some((terms, paused, orphaned)) = self.terms(&seen, now) else {
-            self.revision += u64::from(before.is_some());
+            if let Some(before) = before {
+                self.unname(&before.managed.state.workload, key);
+                self.note(&before.managed.state.workload);
+            }
             self.forget_child(&seen, key);
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
         let managed = managed(&seen, &terms, paused, self.origin, &mut since, now);
-        let labelled = seen.labels.contains_key(OBSERVE);
-        let known = |entry: &Entry| (!entry.orphaned || labelled).then(|| entry.managed.clone());
+        let workload = managed.state.workload.clone();
+        self.named.entry(workload.clone()).or_default().insert(key.clone());
         let entry = Entry { seen, terms, paused, orphaned, managed, since };
         if before.as_ref().map(Entry::told) != Some(entry.told()) {
             self.touch(key);
         }
-        self.revision += u64::from(before.as_ref().and_then(known) != known(&entry));
+        if before.as_ref().and_then(Entry::known) != entry.known() {
+            self.note(&workload);
+        }
         if entry.wants_looking_after() {
             self.dirty.insert(key.clone());
         }
@@ -318,16 +372,53 @@ impl State {
         }
     }
 
-    /// Every workload that opted in. Two objects of different kinds with one name are one workload too many: the second is left out.
+    fn note(&mut self, workload: &str) {
+        self.revision += 1;
+        self.log.note(workload, self.revision, self.named.len());
+    }
+
+    fn unname(&mut self, workload: &str, key: &Key) {
+        if let Some(keys) = self.named.get_mut(workload) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.named.remove(workload);
+            }
+        }
+    }
+
+    fn named(&self, workload: &str) -> impl Iterator<Item = &Entry> {
+        self.named.get(workload).into_iter().flatten().filter_map(|key| self.entries.get(key))
+    }
+
+    /// A workload that opted in. Of two objects of different kinds with one name the second is left out.
+    fn managed(&self, workload: &str) -> Option<&Managed> {
+        self.named(workload).find_map(Entry::known)
+    }
+
+    /// Every workload that opted in.
     pub fn workloads(&self) -> Vec<Managed> {
-        let mut names = BTreeSet::new();
-        let opted_in = self.entries.values().filter(|entry| !entry.orphaned || entry.seen.labels.contains_key(OBSERVE));
-        opted_in.filter(|entry| names.insert(entry.managed.state.workload.as_str())).map(|entry| entry.managed.clone()).collect()
+        self.named.keys().filter_map(|workload| self.managed(workload)).cloned().collect()
+    }
+
+    /// What changed since a revision.
+    pub fn changes(&self, since: Option<u64>) -> Changes {
+        let revision = self.revision;
+        let Some(changed) = since.and_then(|since| self.log.since(since)) else {
+            return Changes { revision, all: true, workloads: self.workloads(), gone: Vec::new() };
+        };
+        let mut changes = Changes { revision, ..Changes::default() };
+        for workload in changed {
+            match self.managed(workload) {
+                Some(managed) => changes.workloads.push(managed.clone()),
+                None => changes.gone.push(workload.clone()),
+            }
+        }
+        changes
     }
 
     /// The object of a workload.
     pub fn find(&self, workload: &str) -> Option<&Entry> {
-        self.entries.values().find(|entry| entry.managed.state.workload == workload && !entry.orphaned)
+        self.named(workload).find(|entry| !entry.orphaned)
     }
 
     pub fn entry(&self, key: &Key) -> Option<&Entry> {
@@ -367,6 +458,11 @@ impl Entry {
     /// Fields that were taken over must be given back.
     pub fn restoring(&self) -> bool {
         self.orphaned
+    }
+
+    /// What is said of it; an orphan is spoken of only where its label asks for that.
+    fn known(&self) -> Option<&Managed> {
+        (!self.orphaned || self.seen.labels.contains_key(OBSERVE)).then_some(&self.managed)
     }
 
     /// The enabled knobs' fields are to be taken over.
@@ -568,5 +664,45 @@ mod tests {
         assert_eq!(state.workloads()[0].state.generation, 3, "another object of that name");
         state.listed("StatefulSet", &BTreeSet::new());
         assert!(state.workloads().is_empty() && state.is_missing(&key()));
+    }
+
+    fn set(name: &str, version: u64) -> Seen {
+        let mut object = object(version);
+        object["metadata"]["name"] = json!(name);
+        object["metadata"]["labels"][OBSERVE] = json!("true");
+        seen(&object)
+    }
+
+    fn names(changes: &Changes) -> Vec<&str> {
+        changes.workloads.iter().map(|managed| managed.state.workload.as_str()).collect()
+    }
+
+    #[test]
+    fn only_what_changed_is_told_and_what_is_forgotten_is_told_as_a_whole() {
+        let mut state = State::new(Origin::Measured);
+        for name in ["a", "b", "c"] {
+            state.saw(set(name, 1), at(0.0));
+        }
+        let all = state.changes(None);
+        assert!(all.all && names(&all) == ["eadt/a", "eadt/b", "eadt/c"], "{all:?}");
+        let since = Some(all.revision);
+        assert_eq!(state.changes(since), Changes { revision: all.revision, ..Changes::default() });
+        let mut changed = set("b", 2);
+        changed.generation += 1;
+        changed.layout.replicas = Some(9);
+        state.saw(changed, at(1.0));
+        state.gone(&Key { name: "c".into(), ..key() });
+        let some = state.changes(since);
+        assert!(!some.all && names(&some) == ["eadt/b"] && some.gone == ["eadt/c"], "{some:?}");
+        assert_eq!(names(&state.changes(Some(some.revision))), Vec::<&str>::new());
+        // It comes and goes more often than is remembered.
+        for round in 0..MAX_GONE as u64 + 10 {
+            let name = format!("x-{round}");
+            state.saw(set(&name, 1), at(2.0));
+            state.gone(&Key { name, ..key() });
+        }
+        let later = state.changes(Some(some.revision));
+        assert!(later.all && names(&later) == ["eadt/a", "eadt/b"] && later.revision == state.revision, "{later:?}");
+        assert!(state.log.changes.len() <= state.named.len() + MAX_GONE && state.log.last.len() == state.log.changes.len());
     }
 }

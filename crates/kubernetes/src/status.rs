@@ -129,7 +129,7 @@ pub fn told(shared: &Shared, actuation: &Actuation) {
 /// Recommendations that people approved.
 pub fn approved(shared: &Shared) -> Vec<Decision> {
     let approvals: Vec<(RuleKey, String)> = shared.with_state_quietly(|state| {
-        let rules = state.rules().filter_map(|rule| Some((rule, rule.approved()?)));
+        let rules = state.approvals().filter_map(|rule| Some((rule, rule.approved()?)));
         rules.map(|(rule, id)| ((rule.namespace.clone(), rule.name.clone()), id.to_owned())).collect()
     });
     let statuses = shared.statuses();
@@ -304,6 +304,11 @@ pub async fn write(shared: Arc<Shared>) {
             }));
         }
         for name in names {
+            // Another one leads by now, and says it itself; this one goes on where it left off when it leads again.
+            if shared.leadership.term() != term {
+                shared.statuses().changed.insert(name);
+                continue;
+            }
             if let Err(error) = write_one(&shared, &name).await {
                 tracing::warn!(policy = format!("{}/{}", name.0, name.1), error, "a policy's status could not be written");
                 shared.statuses().changed.insert(name);

@@ -1,8 +1,9 @@
 //! Looks after workloads while this process leads: takes over the fields of the enabled knobs, follows rollouts to their end, and
 //! gives everything back once a policy is gone. Driven by what the watches see; nothing is polled while nothing is due.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eadt_cluster::{ClusterError, ClusterRemedy, RollBack};
 use futures::stream::{self, StreamExt};
@@ -23,14 +24,45 @@ use crate::watch::Source;
 const AT_ONCE: usize = 16;
 /// Between two rounds, so that a burst of news of one workload is one round.
 const BREATH: Duration = Duration::from_millis(20);
-/// Until what failed is tried again.
+/// Until what failed is tried again; it doubles with every failure in a row.
 const RETRY: Duration = Duration::from_secs(1);
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// What is in motion is looked at so often even without news: the end of a pod is no news of its workload.
 const MOTION: Duration = Duration::from_secs(1);
+
+/// How one round for a workload ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Done,
+    /// Something is on its way: it is looked at again.
+    Moving,
+    Failed,
+}
+
+/// Workloads that could not be looked after: news of them does not bring the next attempt forward, which may well have caused them.
+#[derive(Debug, Default)]
+struct Failing(BTreeMap<Key, (u32, Instant)>);
+
+impl Failing {
+    fn is_due(&self, key: &Key, now: Instant) -> bool {
+        self.0.get(key).is_none_or(|(_, at)| *at <= now)
+    }
+
+    fn failed(&mut self, key: Key, now: Instant) {
+        let (failures, at) = self.0.entry(key).or_insert((0, now));
+        *at = now + RETRY.saturating_mul(1 << (*failures).min(8)).min(LONGEST_RETRY);
+        *failures += 1;
+    }
+
+    fn next(&self, now: Instant) -> Option<Duration> {
+        self.0.values().map(|(_, at)| at.saturating_duration_since(now)).min()
+    }
+}
 
 /// Runs for ever.
 pub async fn run(shared: Arc<Shared>) {
     let mut leading = shared.leadership.changes();
+    let mut failing = Failing::default();
     loop {
         if shared.leadership.term().is_none() {
             // The next leader begins with everything that is due.
@@ -47,17 +79,28 @@ pub async fn run(shared: Arc<Shared>) {
             .fold(false, |failed, read| async move { failed || !read })
             .await;
         let dirty = shared.with_state_quietly(crate::state::State::take_dirty);
+        let (dirty, mut later): (BTreeSet<Key>, BTreeSet<Key>) =
+            dirty.into_iter().partition(|key| failing.is_due(key, Instant::now()));
         let idle = dirty.is_empty();
-        let again = stream::iter(dirty)
-            .map(|key| look_after(&shared, key))
-            .buffer_unordered(AT_ONCE)
-            .filter_map(|again| async move { again })
-            .collect::<Vec<_>>()
-            .await;
-        let pause = again.iter().map(|(_, pause)| *pause).chain(failed.then_some(RETRY)).min();
-        for (key, _) in again {
-            shared.with_state_quietly(|state| state.mark_dirty(key.clone()));
+        let rounds = stream::iter(dirty).map(|key| look_after(&shared, key)).buffer_unordered(AT_ONCE).collect::<Vec<_>>().await;
+        let now = Instant::now();
+        let mut moving = false;
+        for (key, round) in rounds {
+            match round {
+                Round::Failed => failing.failed(key.clone(), now),
+                Round::Done | Round::Moving => drop(failing.0.remove(&key)),
+            }
+            if round != Round::Done {
+                moving |= round == Round::Moving;
+                later.insert(key);
+            }
         }
+        // What is gone, or is not its to look after any more, is not tried again.
+        failing.0.retain(|key, _| later.contains(key));
+        for key in later {
+            shared.with_state_quietly(|state| state.mark_dirty(key));
+        }
+        let pause = failed.then_some(RETRY).into_iter().chain(moving.then_some(MOTION)).chain(failing.next(now)).min();
         tokio::time::sleep(BREATH).await;
         match pause {
             Some(pause) => {
@@ -95,9 +138,9 @@ async fn fetch(shared: &Shared, key: Key) -> bool {
     true
 }
 
-/// One round for one workload; whether and when to look again.
-async fn look_after(shared: &Shared, key: Key) -> Option<(Key, Duration)> {
-    let entry = shared.with_state_quietly(|state| state.entry(&key).cloned())?;
+/// One round for one workload.
+async fn look_after(shared: &Shared, key: Key) -> (Key, Round) {
+    let Some(entry) = shared.with_state_quietly(|state| state.entry(&key).cloned()) else { return (key, Round::Done) };
     let tell = |trouble: Option<&str>| {
         let rules = shared.with_state_quietly(|state| {
             state.rules_for(&key).into_iter().map(|rule| (rule.namespace.clone(), rule.name.clone())).collect::<Vec<_>>()
@@ -108,18 +151,19 @@ async fn look_after(shared: &Shared, key: Key) -> Option<(Key, Duration)> {
             statuses.change(rule);
         }
     };
-    match step(shared, &key, &entry).await {
+    let round = match step(shared, &key, &entry).await {
         Ok(again) => {
             tell(None);
-            again.then_some((key, MOTION))
+            if again { Round::Moving } else { Round::Done }
         }
         Err(error) => {
             tell(Some(&error.detail));
             let again = error.remedy != ClusterRemedy::Stopped && error.remedy != ClusterRemedy::Refused;
             tracing::warn!(%key, %error, again, "a workload cannot be looked after");
-            again.then_some((key, RETRY))
+            if again { Round::Failed } else { Round::Done }
         }
-    }
+    };
+    (key, round)
 }
 
 /// Does what is due; true where more will be.
@@ -289,4 +333,24 @@ fn finish(
 fn wall_time() -> String {
     let now = k8s_openapi::jiff::Timestamp::now();
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_less_and_less() {
+        let key = Key { kind: "StatefulSet", namespace: "eadt".into(), name: "llm".into() };
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        assert!(failing.is_due(&key, now) && failing.next(now).is_none());
+        let mut pauses = Vec::new();
+        for _ in 0..40 {
+            failing.failed(key.clone(), now);
+            pauses.push(failing.next(now).unwrap().as_secs());
+        }
+        assert_eq!(pauses[..7], [1, 2, 4, 8, 16, 30, 30]);
+        assert!(pauses[7..].iter().all(|pause| *pause == 30));
+        assert!(!failing.is_due(&key, now) && failing.is_due(&key, now + LONGEST_RETRY));
+    }
 }

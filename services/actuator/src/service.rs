@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Reader, Record, Remedy, Start, Step, TopicPartition,
-    partition_for_key,
+    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step, TopicPartition,
+    partition_for_key, read_to_end,
 };
-use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, Devices};
+use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{
-    Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Outcome, UpdateMode, Workload, dead_letter_header,
-};
+use eadt_schemas::v1::{Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Outcome, UpdateMode, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -63,7 +60,8 @@ pub fn run(service: &Service) -> Result<(), Error> {
 /// The same with metrics that are registered already: for one that runs whenever it leads.
 pub fn run_with(service: &Service, metrics: &ActuatorMetrics) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
-    let mut pause = service.settings.retry_min_seconds;
+    let [least, most] = [service.settings.retry_min_seconds, service.settings.retry_max_seconds].map(Duration::from_secs_f64);
+    let mut patience = Patience::new(least, most);
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
         match Session::open(service, metrics).and_then(|mut session| session.run()) {
@@ -71,12 +69,11 @@ pub fn run_with(service: &Service, metrics: &ActuatorMetrics) -> Result<(), Erro
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 metrics.restarts.inc();
-                if began.elapsed().as_secs_f64() > service.settings.retry_max_seconds {
-                    pause = service.settings.retry_min_seconds;
+                let what = "beginning anew from the committed positions";
+                if began.elapsed() > most {
+                    patience.worked(what);
                 }
-                tracing::warn!(%error, pause_seconds = pause, "beginning anew from the committed positions");
-                sleep(&service.shutdown, Duration::from_secs_f64(pause));
-                pause = (pause * 2.0).min(service.settings.retry_max_seconds);
+                sleep(&service.shutdown, patience.failed(what, &error));
             }
         }
         service.ready.set(false);
@@ -125,13 +122,20 @@ struct Session<'a> {
     /// The last published event of each workload.
     published: BTreeMap<String, Workload>,
     view: View,
-    /// Revision of the cluster that `view` shows; `None`: look now.
+    /// Those of `view` whose last change is on its way.
+    rolling: BTreeSet<String>,
+    /// Revision of the cluster that `view` shows; `None`: nothing was seen yet.
     revision: Option<u64>,
+    /// Look whatever the revision is.
+    look_again: bool,
+    /// When everything was looked at last, not only what changed.
     looked: Instant,
     look_not_before: Option<Instant>,
     failures: u32,
     /// Rollouts that could not be taken back.
     given_up: BTreeSet<String>,
+    /// Rollouts whose way back failed: how often, and when it is tried again.
+    put_off: BTreeMap<String, (u32, Instant)>,
     outputs: Vec<Outgoing>,
     /// Where the cluster has node agents.
     agents: Option<Agents>,
@@ -199,11 +203,14 @@ impl<'a> Session<'a> {
             assigned: BTreeMap::new(),
             published: BTreeMap::new(),
             view: View::new(),
+            rolling: BTreeSet::new(),
             revision: None,
+            look_again: false,
             looked: Instant::now(),
             look_not_before: None,
             failures: 0,
             given_up: BTreeSet::new(),
+            put_off: BTreeMap::new(),
             outputs: Vec::new(),
             agents: None,
         })
@@ -261,6 +268,7 @@ impl<'a> Session<'a> {
                     self.assigned.remove(&at.partition);
                 }
                 self.view.clear();
+                self.rolling.clear();
                 self.revision = None;
                 self.outputs.clear();
             }
@@ -288,29 +296,26 @@ impl<'a> Session<'a> {
     /// end that is noted now is the end.
     fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
         let at = TopicPartition::new(self.topics.workloads.clone(), partition);
-        let high = self.service.bus.watermarks(&at)?.high;
-        let mut reader = self.service.bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
-        let (mut polled, mut complete) = (Vec::new(), high == 0);
-        while !complete && !self.service.shutdown.is_cancelled() {
-            reader.poll(1000, Duration::from_millis(100), &mut polled)?;
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => match record.value.as_deref().map(decode::<Workload>) {
-                        Some(Ok(workload)) => {
-                            self.published.insert(workload.workload.clone(), workload);
-                        }
-                        None => {
-                            let key = record.key.as_deref().unwrap_or_default();
-                            self.published.remove(&*String::from_utf8_lossy(key));
-                        }
-                        // A heartbeat, or not ours; what the cluster says is published over it.
-                        Some(Err(_)) => {}
-                    },
-                    Polled::End { position, .. } => complete = position >= high,
-                    _ => {}
+        let (service, published) = (self.service, &mut self.published);
+        read_to_end(
+            &*service.bus,
+            &[(at, Start::Earliest)],
+            || service.shutdown.is_cancelled(),
+            |record| {
+                match record.value.as_deref().map(decode::<Workload>) {
+                    Some(Ok(workload)) => {
+                        published.insert(workload.workload.clone(), workload);
+                    }
+                    None => {
+                        let key = record.key.as_deref().unwrap_or_default();
+                        published.remove(&*String::from_utf8_lossy(key));
+                    }
+                    // A heartbeat, or not ours; what the cluster says is published over it.
+                    Some(Err(_)) => {}
                 }
-            }
-        }
+                Ok::<_, BusError>(())
+            },
+        )?;
         Ok(())
     }
 
@@ -320,25 +325,16 @@ impl<'a> Session<'a> {
         let topic = self.topics.device_states.clone();
         let partitions = self.partitions_of(&topic)?;
         let all: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
-        let mut waiting = BTreeMap::new();
-        for (at, _) in &all {
-            waiting.insert(at.partition, self.service.bus.watermarks(at)?.high);
-        }
-        waiting.retain(|_, high| *high > 0);
-        let (mut states, mut polled) = (self.service.bus.reader(&all, Isolation::ReadCommitted)?, Vec::new());
-        while !waiting.is_empty() && !self.service.shutdown.is_cancelled() {
-            states.poll(1000, Duration::from_millis(100), &mut polled)?;
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => hear(devices, &record),
-                    Polled::End { at, position } => {
-                        waiting.retain(|partition, high| *partition != at.partition || *high > position);
-                    }
-                    _ => {}
-                }
-            }
-        }
-        self.agents = Some(Agents { published: Published::default(), states, wanted: None });
+        let states = read_to_end(
+            &*self.service.bus,
+            &all,
+            || self.service.shutdown.is_cancelled(),
+            |record| {
+                hear(devices, &record);
+                Ok::<_, BusError>(())
+            },
+        )?;
+        self.agents = states.map(|states| Agents { published: Published::default(), states, wanted: None });
         Ok(())
     }
 
@@ -370,23 +366,17 @@ impl<'a> Session<'a> {
         let mut published = Published::default();
         for partition in 0..self.partitions_of(&self.topics.device_intents)? {
             let at = TopicPartition::new(self.topics.device_intents.clone(), partition);
-            let high = self.service.bus.watermarks(&at)?.high;
-            let mut reader = self.service.bus.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted)?;
-            let (mut polled, mut complete) = (Vec::new(), high == 0);
-            while !complete && !self.service.shutdown.is_cancelled() {
-                reader.poll(1000, Duration::from_millis(100), &mut polled)?;
-                for item in polled.drain(..) {
-                    match item {
-                        Polled::Record(record) => {
-                            let node = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-                            // An unreadable one holds nothing: agents do not follow it.
-                            published.read(&node, record.value.as_deref().and_then(|value| decode(value).ok()));
-                        }
-                        Polled::End { position, .. } => complete = position >= high,
-                        _ => {}
-                    }
-                }
-            }
+            read_to_end(
+                &*self.service.bus,
+                &[(at, Start::Earliest)],
+                || self.service.shutdown.is_cancelled(),
+                |record| {
+                    let node = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+                    // An unreadable one holds nothing: agents do not follow it.
+                    published.read(&node, record.value.as_deref().and_then(|value| decode(value).ok()));
+                    Ok::<_, BusError>(())
+                },
+            )?;
         }
         if let Some(agents) = &mut self.agents {
             (agents.published, agents.wanted) = (published, None);
@@ -419,7 +409,7 @@ impl<'a> Session<'a> {
                         time: intent.time,
                         subject: intent.node.clone(),
                     };
-                    event(&topic, &intent.node, &envelope, &intent)
+                    Outgoing::event(&topic, &intent.node, &envelope, &intent)
                 }
                 Due::Withdraw(node) => {
                     tracing::info!(node, "an agent's intent is withdrawn");
@@ -430,42 +420,66 @@ impl<'a> Session<'a> {
         agents.wanted = Some((wanted, Instant::now()));
     }
 
-    /// Looks at the cluster where something may have changed, and notes what is to be said; true once it was seen.
+    /// Looks at what changed in the cluster, and notes what is to be said; true once it was seen.
     fn look(&mut self) -> bool {
         let Service { cluster, settings, .. } = self.service;
-        let revision = cluster.revision();
-        let stale = self.looked.elapsed().as_secs_f64() >= settings.reconcile_seconds;
         if self.look_not_before.is_some_and(|not_before| Instant::now() < not_before) {
-            return self.revision.is_some();
+            return self.is_seen();
         }
-        if self.revision != Some(revision) || stale {
-            match cluster.workloads() {
-                Ok(workloads) => {
-                    let (partitions, assigned) = (self.partitions, &self.assigned);
-                    self.view = workloads
-                        .into_iter()
-                        .filter(|m| assigned.contains_key(&partition_for_key(m.state.workload.as_bytes(), partitions)))
-                        .map(|m| (m.state.workload.clone(), m))
-                        .collect();
-                    self.revision = Some(revision);
-                    self.looked = Instant::now();
-                    self.failures = 0;
-                    self.look_not_before = None;
-                }
+        let stale = self.looked.elapsed().as_secs_f64() >= settings.reconcile_seconds;
+        if self.look_again || stale || self.revision != Some(cluster.revision()) {
+            match cluster.changes(self.revision.filter(|_| !stale)) {
+                Ok(changes) => self.see_changes(changes),
                 Err(error) => {
                     self.put_off_looking(&error, "the cluster cannot be looked at");
-                    return self.revision.is_some();
+                    return self.is_seen();
                 }
             }
-            for name in self.view.keys().cloned().collect::<Vec<_>>() {
-                self.say_changes(&name);
-            }
-            self.approved();
-            self.metrics.workloads.set(self.view.len() as i64);
-            self.metrics.rollouts.set(self.view.values().filter(|m| m.rolling_out().is_some()).count() as i64);
         }
         self.take_back_overdue();
         true
+    }
+
+    /// What is to be known of the cluster is known.
+    fn is_seen(&self) -> bool {
+        self.revision.is_some() && !self.look_again
+    }
+
+    fn see_changes(&mut self, changes: Changes) {
+        let Changes { revision, all, workloads, gone } = changes;
+        if all {
+            self.view.clear();
+            self.rolling.clear();
+            self.looked = Instant::now();
+        }
+        for name in &gone {
+            self.view.remove(name);
+            self.rolling.remove(name);
+        }
+        let mine = |m: &Managed| self.assigned.contains_key(&partition_for_key(m.state.workload.as_bytes(), self.partitions));
+        for managed in workloads.into_iter().filter(mine).collect::<Vec<_>>() {
+            let name = managed.state.workload.clone();
+            self.see(managed);
+            self.say_changes(&name);
+        }
+        self.revision = Some(revision);
+        self.look_again = false;
+        self.failures = 0;
+        self.look_not_before = None;
+        self.approved();
+        self.metrics.workloads.set(self.view.len() as i64);
+        self.metrics.rollouts.set(self.rolling.len() as i64);
+    }
+
+    /// A workload as it is now.
+    fn see(&mut self, managed: Managed) {
+        let name = managed.state.workload.clone();
+        if managed.rolling_out().is_some() {
+            self.rolling.insert(name.clone());
+        } else {
+            self.rolling.remove(&name);
+        }
+        self.view.insert(name, managed);
     }
 
     fn put_off_looking(&mut self, error: &ClusterError, what: &'static str) {
@@ -482,15 +496,24 @@ impl<'a> Session<'a> {
     }
 
     fn take_back_overdue(&mut self) {
+        if self.rolling.is_empty() {
+            self.put_off.clear();
+            return;
+        }
         let now = self.service.cluster.now();
-        let overdue: Vec<_> = self.view.values().filter_map(|managed| watch::overdue(managed, now)).collect();
+        let rolling = self.rolling.iter().filter_map(|name| self.view.get(name));
+        let overdue: Vec<_> = rolling.filter_map(|managed| watch::overdue(managed, now)).collect();
         for back in overdue {
-            if self.given_up.contains(&back.decision_id) {
+            let early = self.put_off.get(&back.decision_id).is_some_and(|(_, not_before)| Instant::now() < *not_before);
+            if early || self.given_up.contains(&back.decision_id) {
                 continue;
             }
             tracing::warn!(workload = back.workload, decision = back.decision_id, reason = back.reason, "rolling back");
             match apply::roll_back(&*self.service.cluster, &back) {
-                Ok(written) => self.written(written),
+                Ok(written) => {
+                    self.put_off.remove(&back.decision_id);
+                    self.written(written);
+                }
                 Err(error) => match error.remedy {
                     ClusterRemedy::Refused => {
                         if let Some(report) = self.view.get(&back.workload).and_then(|m| report::failed(m, &error.detail, now)) {
@@ -498,8 +521,20 @@ impl<'a> Session<'a> {
                         }
                         self.given_up.insert(back.decision_id);
                     }
-                    ClusterRemedy::Conflict => self.revision = None,
-                    ClusterRemedy::Retry => self.put_off_looking(&error, "a rollout cannot be taken back"),
+                    ClusterRemedy::Conflict | ClusterRemedy::Retry => {
+                        self.metrics.retries.inc();
+                        self.look_again = true;
+                        let failures = self.put_off.get(&back.decision_id).map_or(0, |(failures, _)| *failures);
+                        let pause = self.pause(failures);
+                        tracing::warn!(
+                            workload = back.workload,
+                            decision = back.decision_id,
+                            %error,
+                            pause_seconds = pause.as_secs_f64(),
+                            "a rollout cannot be taken back; it is tried again"
+                        );
+                        self.put_off.insert(back.decision_id, (failures.saturating_add(1), Instant::now() + pause));
+                    }
                     ClusterRemedy::Stopped => {}
                 },
             }
@@ -508,7 +543,7 @@ impl<'a> Session<'a> {
 
     /// Finishes what can be finished; false when the cluster is going away.
     fn act(&mut self) -> bool {
-        if self.revision.is_none() {
+        if !self.is_seen() {
             return true;
         }
         for partition in self.assigned.keys().copied().collect::<Vec<_>>() {
@@ -538,13 +573,13 @@ impl<'a> Session<'a> {
             Ok(decision) => decision,
             Err(unreadable) => {
                 self.metrics.dead_letters.inc();
-                self.outputs.push(dead_letter(&self.topics.dead_letters, &waiting.record, unreadable));
+                self.outputs.push(Outgoing::dead_letter(&self.topics.dead_letters, &waiting.record, unreadable, "actuator"));
                 return Attempt::Done;
             }
         };
         let Some(now) = self.service.cluster.turn(decision) else { return Attempt::Later };
         // The object may have changed while the decision waited for its turn.
-        if self.revision != Some(self.service.cluster.revision()) && !self.look() {
+        if (self.look_again || self.revision != Some(self.service.cluster.revision())) && !self.look() {
             return Attempt::Later;
         }
         if waiting.attempts == 0 {
@@ -566,7 +601,7 @@ impl<'a> Session<'a> {
                 }
                 // Look again: it may have taken effect, or somebody else changed the object.
                 ClusterRemedy::Retry | ClusterRemedy::Conflict => {
-                    self.revision = None;
+                    self.look_again = true;
                     self.metrics.retries.inc();
                     let pause = self.pause(waiting.attempts);
                     tracing::warn!(
@@ -675,7 +710,7 @@ impl<'a> Session<'a> {
 
     fn written(&mut self, written: apply::Written) {
         let name = written.0.state.workload.clone();
-        self.view.insert(name.clone(), written.0);
+        self.see(written.0);
         self.say_changes(&name);
     }
 
@@ -706,7 +741,7 @@ impl<'a> Session<'a> {
                     time: actuation.time,
                     subject: actuation.workload.clone(),
                 };
-                self.outputs.push(event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
+                self.outputs.push(Outgoing::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
             }
             Report::Workload(workload) => {
                 let envelope = Envelope {
@@ -716,7 +751,7 @@ impl<'a> Session<'a> {
                     time: workload.time,
                     subject: workload.workload.clone(),
                 };
-                self.outputs.push(event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
+                self.outputs.push(Outgoing::event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
                 self.published.insert(workload.workload.clone(), *workload);
             }
         }
@@ -765,44 +800,4 @@ fn hear(devices: &dyn Devices, record: &Record) {
         }
         None => {}
     }
-}
-
-fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl serde::Serialize) -> Outgoing {
-    let headers = envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
-    let value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
-    Outgoing {
-        topic: topic.clone(),
-        partition: None,
-        key: Some(Bytes::copy_from_slice(key.as_bytes())),
-        value: Some(value.into()),
-        headers,
-    }
-}
-
-fn dead_letter(topic: &Arc<str>, record: &Record, unreadable: &Unreadable) -> Outgoing {
-    let envelope = Envelope {
-        id: format!("{}/{}", record.at, record.offset),
-        source: SOURCE.into(),
-        kind: EventType::DeadLetter,
-        time: record.stamp,
-        subject: record.at.topic.to_string(),
-    };
-    let mut headers: Vec<(Arc<str>, Bytes)> =
-        envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec();
-    let mut add = |name: &str, value: Bytes| headers.push((name.into(), value));
-    add(dead_letter_header::REASON, unreadable.reason.name().into());
-    add(dead_letter_header::DETAIL, unreadable.detail.clone().into());
-    if let Some(field) = unreadable.field {
-        add(dead_letter_header::FIELD, field.into());
-    }
-    add(dead_letter_header::ORIGIN_TOPIC, record.at.topic.to_string().into());
-    add(dead_letter_header::ORIGIN_PARTITION, record.at.partition.to_string().into());
-    add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
-    add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
-    if let Some(key) = &record.key {
-        add(dead_letter_header::ORIGIN_KEY, key.clone());
-    }
-    add(dead_letter_header::REFUSED_BY, "actuator".into());
-    let key = Some(Bytes::copy_from_slice(record.at.topic.as_bytes()));
-    Outgoing { topic: topic.clone(), partition: None, key, value: record.value.clone(), headers }
 }

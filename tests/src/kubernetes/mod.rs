@@ -14,8 +14,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -36,6 +36,8 @@ const STAGES: &str = include_str!("../../control-plane/stages.yaml");
 const AUDIT: &str = include_str!("../../control-plane/audit.yaml");
 const READY_WITHIN: Duration = Duration::from_mins(2);
 const STEP: Duration = Duration::from_millis(50);
+/// How often is looked whether something ended by itself.
+const REVIVE: Duration = Duration::from_secs(1);
 
 /// Removes the data once standard input closes, which it does however this process ends.
 const CLEANER: &str = r#"cat >/dev/null; for _ in 1 2 3 4 5 6 7 8 9 10; do rm -rf "$1" 2>/dev/null && exit; sleep 0.5; done"#;
@@ -74,7 +76,8 @@ pub enum Component {
 pub struct Kubernetes {
     // In this order they end: nobody complains about an API server that is gone.
     worlds: Option<oneshot::Sender<()>>,
-    parts: Vec<Part>,
+    supervisor: Option<mpsc::SyncSender<()>>,
+    parts: Vec<Arc<Part>>,
     cleaner: Option<(Child, ChildStdin)>,
     dir: PathBuf,
     logs: PathBuf,
@@ -120,10 +123,12 @@ impl Kubernetes {
         fs::create_dir_all(&logs)?;
         cache::keep_newest(&all_logs, 20);
         let ports = free_ports::<6>()?;
-        let mut kubernetes = Self { worlds: None, parts: Vec::new(), cleaner: None, dir, logs, api_port: ports[0] };
+        let mut kubernetes =
+            Self { worlds: None, supervisor: None, parts: Vec::new(), cleaner: None, dir, logs, api_port: ports[0] };
         kubernetes.cleaner = Some(kubernetes.cleaner()?);
         kubernetes.write_files(program)?;
-        kubernetes.parts = flags::parts(program, settings, ports, &kubernetes.dir, &kubernetes.logs);
+        let parts = flags::parts(program, settings, ports, &kubernetes.dir, &kubernetes.logs);
+        kubernetes.parts = parts.into_iter().map(Arc::new).collect();
         kubernetes.part(Component::Etcd).start()?;
         kubernetes.part(Component::ApiServer).start()?;
         let begun = Instant::now();
@@ -134,6 +139,7 @@ impl Kubernetes {
             }
             kubernetes.worlds = Some(kubernetes.watch_worlds()?);
             kubernetes.wait_for_nodes(settings, begun)?;
+            kubernetes.supervisor = Some(kubernetes.supervise()?);
         }
         Ok(kubernetes)
     }
@@ -363,6 +369,26 @@ impl Kubernetes {
         })
     }
 
+    /// Starts again what ends by itself, as the supervisor of every cluster does: the scheduler exits on purpose where its cache
+    /// contradicts what it hears after an outage of the API server. What a test stopped stays stopped.
+    fn supervise(&self) -> Result<mpsc::SyncSender<()>> {
+        let (stop, stopped) = mpsc::sync_channel::<()>(1);
+        let parts: Vec<_> = [Component::ControllerManager, Component::Scheduler, Component::Kwok]
+            .into_iter()
+            .map(|component| self.parts[component as usize].clone())
+            .collect();
+        std::thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
+            while stopped.recv_timeout(REVIVE) == Err(mpsc::RecvTimeoutError::Timeout) {
+                for part in &parts {
+                    if let Err(error) = part.revive() {
+                        eprintln!("{} cannot be started again: {error:#}", part.name());
+                    }
+                }
+            }
+        })?;
+        Ok(stop)
+    }
+
     fn watch_worlds(&self) -> Result<oneshot::Sender<()>> {
         let (stop, stopped) = oneshot::channel::<()>();
         let kubeconfig = self.admin_kubeconfig();
@@ -401,6 +427,7 @@ impl Kubernetes {
 impl Drop for Kubernetes {
     fn drop(&mut self) {
         self.worlds.take();
+        self.supervisor.take();
         for part in self.parts.iter().rev() {
             if let Err(error) = part.kill() {
                 eprintln!("{} may still run: {error:#}", part.name());

@@ -55,6 +55,22 @@ impl Part {
         Ok(())
     }
 
+    /// Starts it again where it has ended by itself; true where it had.
+    pub fn revive(&self) -> Result<bool> {
+        let ended = {
+            let mut running = self.running();
+            let ended = running.as_mut().map(Child::try_wait).transpose()?.flatten();
+            if ended.is_some() {
+                *running = None;
+            }
+            ended
+        };
+        let Some(status) = ended else { return Ok(false) };
+        eprintln!("{} ended ({status}) and is started again; its log is {}", self.name(), self.log.display());
+        self.start()?;
+        Ok(true)
+    }
+
     /// The process id, `None` while it is stopped.
     pub fn pid(&self) -> Option<u32> {
         self.running().as_ref().map(Child::id)

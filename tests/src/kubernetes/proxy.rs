@@ -222,6 +222,7 @@ fn said(code: u16, body: Body) -> Response {
 /// As the API server says such things.
 fn status(code: u16) -> Value {
     let reason = match code {
+        403 => "Forbidden",
         409 => "Conflict",
         410 => "Expired",
         429 => "TooManyRequests",
@@ -230,7 +231,11 @@ fn status(code: u16) -> Value {
     };
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
-        "message": format!("the proxy says {code}"),
+        "message": match code {
+            // As an API server says it for a moment after its start, before it has read its roles.
+            403 => "statefulsets.apps is forbidden: User \"system:serviceaccount:t:t\" cannot do this: the proxy says 403".to_owned(),
+            _ => format!("the proxy says {code}"),
+        },
     })
 }
 

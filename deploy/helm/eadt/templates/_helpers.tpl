@@ -72,18 +72,20 @@ envFrom:
 {{- end }}
 {{- end }}
 
+{{- /* Of the port with this name: (dict "port" "learning"), or everything, for the port metrics. */ -}}
 {{- define "eadt.probes" -}}
+{{- $port := ternary .port "metrics" (hasKey . "port") -}}
 startupProbe:
-  httpGet: {path: /healthz, port: metrics}
+  httpGet: {path: /healthz, port: {{ $port }}}
   periodSeconds: 2
   failureThreshold: 30
 livenessProbe:
-  httpGet: {path: /healthz, port: metrics}
+  httpGet: {path: /healthz, port: {{ $port }}}
   periodSeconds: 10
   timeoutSeconds: 3
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: metrics}
+  httpGet: {path: /readyz, port: {{ $port }}}
   periodSeconds: 5
   timeoutSeconds: 3
 {{- end }}
@@ -106,8 +108,39 @@ readinessProbe:
   "actuator" .Values.actuator.settings
   "archiver" (mergeOverwrite (dict "location" .Values.archiver.location) .Values.archiver.settings)
 }}
+{{- if .Values.optimizer.settings }}{{ $_ := set $chart "optimizer" .Values.optimizer.settings }}{{ end }}
 {{- if $kubernetes }}{{ $_ := set $chart "kubernetes" $kubernetes }}{{ end }}
 {{- toToml (mergeOverwrite $chart .Values.settings) }}
+{{- end }}
+
+{{- /* Where the optimizer runs: "beside" the archiver, whose volume it reads, "alone", for an object store, or "" for nowhere. */ -}}
+{{- define "eadt.optimizer" -}}
+{{- if .Values.optimizer.enabled }}
+{{- if contains "://" .Values.archiver.location }}alone
+{{- else if and .Values.archiver.enabled .Values.archiver.storage.size }}beside
+{{- else }}{{ fail "optimizer.enabled: there is no archive to learn from; enable the archiver with a volume, or set archiver.location to an object-store URL" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "eadt.optimizerContainer" -}}
+- name: optimizer
+  image: {{ include "eadt.image" .root }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  args: [optimizer]
+  env:
+    {{- include "eadt.environment" .root | replace "0.0.0.0:9464" (printf "0.0.0.0:%d" (int .number)) | nindent 4 }}
+  {{- include "eadt.environmentFrom" .root | nindent 2 }}
+  ports:
+    - {name: {{ .port }}, containerPort: {{ .number }}}
+  {{- include "eadt.probes" (dict "port" .port) | nindent 2 }}
+  securityContext: {{- include "eadt.containerSecurity" .root | nindent 4 }}
+  resources: {{- toYaml .root.Values.optimizer.resources | nindent 4 }}
+  volumeMounts:
+    - {name: settings, mountPath: /etc/eadt, readOnly: true}
+    {{- if .archive }}
+    - {name: data, mountPath: /var/lib/eadt, readOnly: true}
+    {{- end }}
 {{- end }}
 
 {{- define "eadt.settingsVolume" -}}

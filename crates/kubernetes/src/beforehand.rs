@@ -1,0 +1,237 @@
+//! What would hold a change up that can be known before it is made: quotas and disruption budgets. Pure.
+//!
+//! Budgets bind evictions, not the controllers that replace pods; they are kept here because they say how many pods may be away at
+//! once, and a new world takes all of them. Quotas with scopes are not judged: which pods they count depends on more than the template.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// A quantity of Kubernetes: `500m`, `1.5`, `2Gi`, `1e3`.
+fn quantity(value: &Value) -> Option<f64> {
+    let text = match value {
+        Value::String(text) => text.trim(),
+        Value::Number(number) => return number.as_f64(),
+        _ => return None,
+    };
+    let binary = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"].into_iter().zip(1..).map(|(suffix, power)| (suffix, 1024_f64.powi(power)));
+    let decimal =
+        [("n", 1e-9), ("u", 1e-6), ("m", 1e-3), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("P", 1e15), ("E", 1e18)];
+    let scaled =
+        binary.chain(decimal).find_map(|(suffix, factor)| Some(text.strip_suffix(suffix)?.parse::<f64>().ok()? * factor));
+    scaled.or_else(|| text.parse().ok()).filter(|number| number.is_finite())
+}
+
+/// What a pod of this template asks for, by the names that quotas have for it. A resource without a request is asked for by its limit.
+fn asked_for(template: &Value) -> BTreeMap<String, f64> {
+    let of = |container: &Value| {
+        let mut asked: BTreeMap<String, f64> = BTreeMap::new();
+        for (group, name) in [("limits", "requests"), ("limits", "limits"), ("requests", "requests")] {
+            for (resource, value) in container["resources"][group].as_object().into_iter().flatten() {
+                if let Some(value) = quantity(value) {
+                    asked.insert(format!("{name}.{resource}"), value);
+                }
+            }
+        }
+        asked
+    };
+    let list = |name: &str| template["spec"][name].as_array().into_iter().flatten().map(of).collect::<Vec<_>>();
+    let mut sum: BTreeMap<String, f64> = BTreeMap::new();
+    for (name, value) in list("containers").into_iter().flatten() {
+        *sum.entry(name).or_default() += value;
+    }
+    // They run one after another, before the others.
+    for (name, value) in list("initContainers").into_iter().flatten() {
+        let at_most = sum.entry(name).or_default();
+        *at_most = at_most.max(value);
+    }
+    for resource in ["cpu", "memory"] {
+        if let Some(value) = sum.get(&format!("requests.{resource}")).copied() {
+            sum.insert(resource.to_owned(), value);
+        }
+    }
+    sum.insert("pods".to_owned(), 1.0);
+    sum.insert("count/pods".to_owned(), 1.0);
+    sum
+}
+
+/// Which quota does not allow so many more pods of a template, in words.
+pub fn over_quota(quotas: &[Value], template: &Value, more: u32) -> Option<String> {
+    if more == 0 {
+        return None;
+    }
+    let asked = asked_for(template);
+    let scoped = |quota: &Value| !quota["spec"]["scopes"].is_null() || !quota["spec"]["scopeSelector"].is_null();
+    quotas.iter().filter(|quota| !scoped(quota)).find_map(|quota| {
+        let (hard, used) = (quota["status"]["hard"].as_object()?, &quota["status"]["used"]);
+        hard.iter().find_map(|(resource, hard)| {
+            let needed = asked.get(resource)? * f64::from(more);
+            let (allowed, in_use) = (quantity(hard)?, quantity(&used[resource])?);
+            // Sums of decimal fractions are not exact.
+            (in_use + needed > allowed * (1.0 + 1e-9)).then(|| {
+                let name = quota["metadata"]["name"].as_str().unwrap_or_default();
+                let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!(
+                    "quota {name} allows {} of {resource}, {} are in use, and {more} more pods do not fit",
+                    text(hard),
+                    text(&used[resource])
+                )
+            })
+        })
+    })
+}
+
+/// Which disruption budget does not allow all pods of a template to be away at once, in words.
+pub fn over_budget(budgets: &[Value], template: &Value, pods: u32) -> Option<String> {
+    let labels = &template["metadata"]["labels"];
+    budgets.iter().filter(|budget| selects(&budget["spec"]["selector"], labels)).find_map(|budget| {
+        let spec = &budget["spec"];
+        let away = match (share(&spec["maxUnavailable"], pods), share(&spec["minAvailable"], pods)) {
+            (Some(away), _) => away,
+            (None, Some(stay)) => pods.saturating_sub(stay),
+            (None, None) => return None,
+        };
+        (away < pods).then(|| {
+            let name = budget["metadata"]["name"].as_str().unwrap_or_default();
+            format!("PodDisruptionBudget {name} lets {away} of {pods} pods be away at once, and all of them would be")
+        })
+    })
+}
+
+/// A number of pods, or a percentage of them, which Kubernetes rounds up.
+fn share(value: &Value, pods: u32) -> Option<u32> {
+    match value {
+        Value::Number(number) => number.as_u64().map(|number| number.try_into().unwrap_or(u32::MAX)),
+        Value::String(text) => {
+            let percent: u64 = text.strip_suffix('%')?.parse().ok()?;
+            Some((u64::from(pods) * percent).div_ceil(100).try_into().unwrap_or(u32::MAX))
+        }
+        _ => None,
+    }
+}
+
+/// A selector of labels; an empty one selects everything, none nothing.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let Some(selector) = selector.as_object() else { return false };
+    let equal = selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten();
+    let expressions = selector.get("matchExpressions").and_then(Value::as_array).into_iter().flatten();
+    equal.into_iter().all(|(name, value)| labels[name] == *value)
+        && expressions.into_iter().all(|expression| {
+            let label = expression["key"].as_str().map_or(&Value::Null, |key| &labels[key]);
+            let among = expression["values"].as_array().is_some_and(|values| values.contains(label));
+            match expression["operator"].as_str() {
+                Some("In") => among,
+                Some("NotIn") => !among,
+                Some("Exists") => !label.is_null(),
+                Some("DoesNotExist") => label.is_null(),
+                _ => false,
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template() -> Value {
+        json!({
+            "metadata": {"labels": {"app": "llm", "team": "a"}},
+            "spec": {
+                "containers": [
+                    {"name": "logs", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}}},
+                    {"name": "train", "resources": {"limits": {"nvidia.com/gpu": "2", "cpu": 4}}},
+                ],
+                "initContainers": [{"name": "fetch", "resources": {"requests": {"cpu": "6"}}}],
+            },
+        })
+    }
+
+    #[test]
+    fn quantities_are_read_as_kubernetes_writes_them() {
+        for (text, value) in
+            [("500m", 0.5), ("1.5", 1.5), ("2Gi", 2.0 * 1024.0 * 1024.0 * 1024.0), ("3k", 3000.0), ("1e3", 1000.0)]
+        {
+            assert_eq!(quantity(&json!(text)), Some(value), "{text}");
+        }
+        assert_eq!((quantity(&json!(8)), quantity(&json!("much")), quantity(&Value::Null)), (Some(8.0), None, None));
+    }
+
+    #[test]
+    fn a_pod_asks_for_what_its_containers_ask_for_together() {
+        let asked = asked_for(&template());
+        let expected = [
+            ("count/pods", 1.0),
+            // The one that fetches asks for more than the others together.
+            ("cpu", 6.0),
+            ("limits.cpu", 4.0),
+            ("limits.memory", 128.0 * 1024.0 * 1024.0),
+            ("limits.nvidia.com/gpu", 2.0),
+            ("memory", 64.0 * 1024.0 * 1024.0),
+            ("pods", 1.0),
+            ("requests.cpu", 6.0),
+            ("requests.memory", 64.0 * 1024.0 * 1024.0),
+            ("requests.nvidia.com/gpu", 2.0),
+        ];
+        assert_eq!(asked, expected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+    }
+
+    #[test]
+    fn a_quota_that_is_too_small_is_named_with_its_figures() {
+        let quota = |resource: &str, hard: &str, used: &str| json!({"metadata": {"name": "team"}, "spec": {}, "status": {"hard": {resource: hard}, "used": {resource: used}}});
+        let over = |quota: Value, more| over_quota(&[quota], &template(), more);
+        let told = over(quota("requests.nvidia.com/gpu", "16", "12"), 3).unwrap();
+        for word in ["quota team", "16", "requests.nvidia.com/gpu", "12", "3 more pods"] {
+            assert!(told.contains(word), "{word}: {told}");
+        }
+        assert_eq!(over(quota("requests.nvidia.com/gpu", "16", "12"), 2), None, "just enough");
+        assert_eq!(over(quota("requests.nvidia.com/gpu", "16", "12"), 0), None);
+        assert_eq!(over(quota("configmaps", "1", "1"), 3), None, "it asks for none");
+        assert!(over(quota("limits.cpu", "5900m", "2"), 1).is_some());
+        let mut scoped = quota("pods", "1", "1");
+        scoped["spec"]["scopes"] = json!(["BestEffort"]);
+        assert_eq!(over(scoped, 1), None);
+        let uncounted = json!({"metadata": {"name": "new"}, "spec": {"hard": {"pods": "1"}}, "status": {}});
+        assert_eq!(over(uncounted, 1), None, "nothing was counted yet");
+    }
+
+    #[test]
+    fn a_budget_that_keeps_pods_here_is_named() {
+        let budget = |spec: Value| {
+            let mut budget = json!({"metadata": {"name": "calm"}, "spec": {"selector": {"matchLabels": {"app": "llm"}}}});
+            budget["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+            budget
+        };
+        let over = |budget: Value, pods| over_budget(&[budget], &template(), pods);
+        for (spec, away) in [
+            (json!({"maxUnavailable": 1}), 1),
+            (json!({"maxUnavailable": "34%"}), 3),
+            (json!({"minAvailable": 5}), 1),
+            (json!({"minAvailable": "50%"}), 3),
+        ] {
+            let told = over(budget(spec.clone()), 6).unwrap();
+            assert!(told.contains("calm") && told.contains(&format!("lets {away} of 6 pods")), "{spec}: {told}");
+        }
+        for spec in [json!({"maxUnavailable": 6}), json!({"maxUnavailable": "100%"}), json!({"minAvailable": 0}), json!({})] {
+            assert_eq!(over(budget(spec.clone()), 6), None, "{spec}");
+        }
+        assert_eq!(over(budget(json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "other"}}})), 6), None);
+    }
+
+    #[test]
+    fn selectors_select_as_kubernetes_selectors_do() {
+        let labels = json!({"app": "llm", "team": "a"});
+        let expression = |key: &str, operator: &str, values: &[&str]| {
+            selects(&json!({"matchExpressions": [{"key": key, "operator": operator, "values": values}]}), &labels)
+        };
+        assert!(selects(&json!({}), &labels) && !selects(&Value::Null, &labels));
+        assert!(expression("team", "In", &["a", "b"]) && !expression("team", "In", &["b"]));
+        assert!(
+            expression("team", "NotIn", &["b"]) && expression("none", "NotIn", &["b"]) && !expression("team", "NotIn", &["a"])
+        );
+        assert!(expression("team", "Exists", &[]) && !expression("none", "Exists", &[]));
+        assert!(expression("none", "DoesNotExist", &[]) && !expression("team", "DoesNotExist", &[]));
+        assert!(!expression("team", "Near", &["a"]));
+    }
+}
