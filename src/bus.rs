@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
-use eadt_bus::Bus;
 use eadt_bus::embedded::Stamps;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::{Bus, BusError};
 
 use crate::settings::Settings;
 
+/// The name of this program's clients.
+pub const CLIENT: &str = "eadt";
+
 /// The Kafka of the settings.
 pub fn connect(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
-    let options = KafkaOptions {
-        brokers: settings.bus.brokers.clone(),
-        properties: settings.bus.properties.clone(),
-        client_id: "eadt".to_owned(),
-    };
-    Ok(Arc::new(KafkaBus::connect(options)?))
+    Ok(Arc::new(kafka(settings)?))
+}
+
+/// The same, with what only a Kafka can be asked.
+pub fn kafka(settings: &Settings) -> Result<KafkaBus, BusError> {
+    let bus = &settings.bus;
+    KafkaBus::connect(KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?)
 }
 
 /// Kafka where brokers are set, else the embedded log of the data folder.

@@ -2,7 +2,15 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use eadt_core::controller::ControllerName;
+
+use crate::rights::Part;
+
+fn controllers() -> PossibleValuesParser {
+    PossibleValuesParser::new(ControllerName::ALL.map(ControllerName::as_str))
+}
 
 /// Energy-adaptive distributed training: joules per sample, measured, decided, applied, verified.
 #[derive(Debug, Parser)]
@@ -53,7 +61,7 @@ pub enum Command {
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(Dataset),
-    /// Let controllers loose on simulated days: energy per sample, throughput and restarts of each.
+    /// Let controllers loose on simulated days, or look back on a record: energy per sample, throughput and restarts of each.
     Backtest(Backtest),
     /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
     #[command(subcommand)]
@@ -68,6 +76,9 @@ pub enum Command {
     /// Create or check the topics.
     #[command(subcommand)]
     Topics(Topics),
+    /// Tokens with which training jobs report their progress.
+    #[command(subcommand)]
+    Token(Token),
     /// Turn other people's recordings into an event log.
     Import(Import),
     /// Copy events from the bus into an event log.
@@ -78,6 +89,8 @@ pub enum Command {
     Report(Report),
     /// Show events as they arrive.
     Tail(Tail),
+    /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
+    Doctor(Doctor),
     /// Show settings and their reference.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -101,7 +114,9 @@ pub struct Simulation {
     /// How much faster than real time simulated time runs: a number, or `max` [default: 60].
     #[arg(long, value_name = "FACTOR")]
     pub speed: Option<String>,
-    /// Stop after so much simulated time, for example `90m`, `6h`, `3600s`.
+    /// Stop after so much time from this start: `90s`, `15m`, `6h`, `2d`; a bare number is seconds. Simulated time, and real time
+    /// with `--gpus nvml`. Where simulated time would end while decisions of a closed window are on their way, it ends when
+    /// they take effect: at most 10 s later.
     #[arg(long, value_name = "TIME")]
     pub duration: Option<String>,
     /// Seed of the simulated noise [default: 0].
@@ -123,8 +138,8 @@ pub struct Up {
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
-    /// Controller that decides: hybrid, power-cap, frequency, matrix, matrix-literal [default: hybrid].
-    #[arg(long)]
+    /// Controller that decides where a workload names none; docs/controllers.md says what each does [default: hybrid].
+    #[arg(long, value_name = "NAME", value_parser = controllers())]
     pub controller: Option<String>,
     /// Log lines instead of the live view, also on a terminal.
     #[arg(long)]
@@ -200,6 +215,10 @@ pub enum SqlFormat {
 
 #[derive(Debug, Args)]
 pub struct Backtest {
+    /// Look back on a record instead of simulating: what would the controllers have decided, as far as the record can tell. A data
+    /// folder or an archive.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["scenario", "days", "seeds", "oversubscription", "html"])]
+    pub archive: Option<PathBuf>,
     /// `random-days`, `default` or scenario files (TOML).
     #[arg(long, value_name = "NAME|FILE", num_args = 1.., value_delimiter = ',', default_value = "random-days")]
     pub scenario: Vec<String>,
@@ -276,6 +295,73 @@ pub enum Topics {
         #[arg(long, value_name = "CLUSTER")]
         strimzi: Option<String>,
     },
+    /// Show, write or grant the rights that each part needs on a Kafka with access lists.
+    Acls(Acls),
+}
+
+#[derive(Debug, Args)]
+pub struct Acls {
+    /// Only these parts [default: all].
+    #[arg(value_enum)]
+    pub parts: Vec<Part>,
+    /// Allow this principal (`User:NAME`) what the parts need; as a user who may alter the cluster.
+    #[arg(long, value_name = "PRINCIPAL", conflicts_with_all = ["json", "strimzi"])]
+    pub grant: Option<String>,
+    /// With --grant: say what would be allowed, do nothing.
+    #[arg(long, requires = "grant")]
+    pub dry_run: bool,
+    /// Print them as `KafkaUser` objects for Strimzi's user operator, of this Kafka cluster.
+    #[arg(long, value_name = "CLUSTER", conflicts_with = "json")]
+    pub strimzi: Option<String>,
+    /// Print them as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// On Kafka: the parts that this user runs, for their rights [default: collector, processor, actuator, archiver].
+    #[arg(value_enum)]
+    pub parts: Vec<Part>,
+    /// Print the findings as JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Token {
+    /// Make a token and print it, this once; the file keeps its hash. Running collectors take it within a second.
+    Create {
+        /// Namespaces whose workloads its bearer may report for; `*` is every one. May be repeated.
+        #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
+        namespace: Vec<String>,
+        /// Worth nothing after so much time: `12h`, `90d` [default: it never expires].
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+        /// Tokens file [default: the setting `collector.progress.tokens_file`].
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Print id, token, namespaces and expiry as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the tokens: ids, namespaces, times.
+    List {
+        /// Tokens file [default: the setting `collector.progress.tokens_file`].
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+        /// Print the list as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a token's worth away.
+    Revoke {
+        /// Its id, as `list` says: what stands between the two underscores.
+        id: String,
+        /// Tokens file [default: the setting `collector.progress.tokens_file`].
+        #[arg(long, value_name = "FILE")]
+        file: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -350,7 +436,7 @@ pub struct Replay {
     #[arg(required = true)]
     pub logs: Vec<PathBuf>,
     /// Decide with this controller instead of the one in force at the time.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME", value_parser = controllers())]
     pub controller: Option<String>,
     /// Write windows and decisions under this folder, in the archive's layout.
     #[arg(long, value_name = "DIR")]
@@ -517,4 +603,28 @@ pub struct ClusterOptions {
     /// Namespace [default: the context's].
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn up_says_which_controllers_there_are_and_which_one_decides() {
+        let mut up = Cli::command().find_subcommand("up").unwrap().clone();
+        let help = up.render_long_help().to_string();
+        for name in ControllerName::ALL {
+            assert!(help.contains(name.as_str()), "{name:?}: {help}");
+        }
+        assert!(help.contains(&format!("[default: {}]", ControllerName::default().as_str())), "{help}");
+        let error = Cli::try_parse_from(["eadt", "up", "--controller", "matrx"]).unwrap_err().to_string();
+        assert!(error.contains("matrx") && error.contains("'matrix'"), "{error}");
+    }
 }

@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod duration;
 mod output;
+mod rights;
 mod scenario;
 mod services;
 mod settings;
@@ -66,7 +67,14 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Policy(command) => return commands::policy::run(command),
         _ => {}
     }
-    let settings = settings::load(cli.config.as_deref(), &variables, &overrides)?;
+    let settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    if let Command::Doctor(args) = &cli.command {
+        if let Ok(settings) = &settings {
+            start_logs(&cli.command, settings)?;
+        }
+        return commands::doctor::run(args, settings);
+    }
+    let settings = settings?;
     start_logs(&cli.command, &settings)?;
     dispatch(cli.command, settings)
 }
@@ -100,6 +108,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             on_runtime(Box::pin(async move { up::run(&args, settings, stop).await }))
         }
         Command::Collector { recording } if !recording.is_empty() => {
+            commands::publish::readable(&recording)?;
             let bus = bus::shared(&settings)?;
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
@@ -120,12 +129,14 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
         }
+        Command::Topics(cli::Topics::Acls(args)) => commands::acls::run(&args, &settings),
         Command::Profile(args) => {
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::profile::run(&args, &stop)).await? }))
         }
         Command::Tune(args) => commands::tune::run(*args),
         Command::Partition(command) => commands::partition::run(&command),
+        Command::Token(command) => commands::token::run(&command, &settings),
         Command::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         Command::Import(args) => commands::import::run(&args),
         Command::Replay(args) => commands::replay::run(&args, &settings),
@@ -158,6 +169,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         }
         Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. })
         | Command::Completions { .. }
+        | Command::Doctor(_)
         | Command::Policy(_) => Ok(()),
     }
 }

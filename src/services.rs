@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use eadt_actuator::Service as Actuator;
 use eadt_actuator::metrics::ActuatorMetrics;
-use eadt_archiver::{Clock, Service as Archiver};
+use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
 use eadt_kubernetes::KubernetesCluster;
@@ -15,7 +15,7 @@ use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, Service as Processor};
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{OnFailure, on_signals};
-use eadt_service::{Health, Metrics, Shutdown, Supervisor, http};
+use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, http};
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
@@ -34,12 +34,14 @@ pub enum Single {
 
 /// Runs one service against Kafka until interrupted.
 pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let (metrics, health) = (Metrics::default(), Health::default());
+    let address = settings.http.address.parse().context("http.address")?;
+    // Before anybody waits for a broker.
+    let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), shutdown.clone()).await?;
     let bus = crate::bus::shared(&settings)?;
     let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;
     tracing::debug!(partitions, "topics are as they should be");
-    let (metrics, health) = (Metrics::default(), Health::default());
     let mut tasks = Supervisor::new(shutdown.clone());
-    let address = settings.http.address.parse().context("http.address")?;
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
@@ -49,7 +51,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
         Single::Actuator(cli::Actuator { kubernetes: Some(context), .. }) => {
-            let clock: eadt_kubernetes::Clock = Arc::new(up::wall_clock);
+            let clock: eadt_kubernetes::Clock = Arc::new(|| Clock::wall().now());
             let cluster = connect(&settings, &context, Origin::Measured, clock).await?;
             spawn_leading(&mut tasks, &settings, &bus, &cluster, &shutdown, &metrics, &health);
         }
@@ -65,7 +67,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
                 settings: settings.optimizer.clone(),
                 prefix: settings.topics.prefix.clone(),
                 bus: bus.clone(),
-                clock: eadt_optimizer::wall_clock,
+                clock: Clock::wall(),
                 shutdown: shutdown.clone(),
                 metrics: metrics.clone(),
                 ready: health.part("optimizer"),
@@ -74,7 +76,6 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             tasks.spawn_thread("optimizer", OnFailure::Fatal, move || eadt_optimizer::run(&service).map(drop));
         }
     }
-    let (bound, server) = eadt_service::serve(address, http::routes(metrics, health), shutdown).await?;
     tracing::info!(address = %bound, "metrics and health");
     tasks.spawn("http", OnFailure::Report, server);
     tasks.join().await?;

@@ -6,8 +6,9 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use eadt_nvml::fake::FakeLibrary;
 use serde_json::Value;
-use support::{Running, eadt, files, json, signal, text};
+use support::{Running, Told, eadt, files, json, signal, text};
 
 fn replayed(dir: &Path, out: &str) -> Value {
     let (archive, out) = (dir.join("archive"), dir.join(out));
@@ -93,20 +94,67 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
 #[test]
 fn ctrl_c_drains_prints_the_report_and_exits_0() {
     let dir = tempfile::tempdir().unwrap();
-    let child = eadt(dir.path(), &["up", "--speed", "600", "--no-view", "--json"])
+    let mut child = eadt(dir.path(), &["up", "--speed", "600", "--no-view", "--json"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Ten simulated minutes take a second; the rest is for a busy machine to start.
-    std::thread::sleep(Duration::from_secs(10));
+    let mut told = Told::by(&mut child);
+    told.until(" window ");
     signal(&child, "-INT");
-    let began = Instant::now();
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(began.elapsed() < Duration::from_secs(30));
+    assert!(output.status.success(), "{:?}", told.so_far);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["workloads"][0]["windows"].as_u64().unwrap() > 0);
+}
+
+/// `up` on GPUs of a library of our own.
+fn observing(dir: &Path, fake: &FakeLibrary, more: &[&str]) -> std::process::Command {
+    let mut command = eadt(dir, &["up", "--gpus", "nvml", "--no-view", "--json"]);
+    command.args(more).env("EADT_COLLECTOR__NVML__LIBRARY_PATH", fake.library());
+    command.env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once_what_does_not_drain() {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), FakeLibrary::new("0 hang 1\n"));
+    let mut command = observing(dir.path(), &fake, &[]);
+    // So long a stop waits for a GPU that hangs.
+    let mut child = Running(command.env("EADT_COLLECTOR__NVML__CALL_TIMEOUT_SECONDS", "5").spawn().unwrap());
+    let mut told = Told::by(&mut child.0);
+    told.until("the GPU does not answer");
+    signal(&child.0, "-INT");
+    told.until("draining; a second signal aborts");
+    signal(&child.0, "-INT");
+    assert_eq!(child.0.wait().unwrap().code(), Some(130), "{:?}", told.so_far);
+}
+
+#[test]
+fn with_real_gpus_the_duration_is_real_time_from_this_start() {
+    let (dir, fake) = (tempfile::tempdir().unwrap(), FakeLibrary::new(""));
+    for round in 0..2 {
+        let began = Instant::now();
+        let output = observing(dir.path(), &fake, &["--duration", "2"]).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && told.contains("the duration is over"), "{told}");
+        assert!(began.elapsed() >= Duration::from_secs(2), "{round}: {told}");
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["workloads"].as_array().unwrap();
+    }
+    let (_, err, good) = text(observing(dir.path(), &fake, &["--duration", "2", "--speed", "60"]));
+    assert!(!good && err.contains("--speed is of the simulation"), "{err}");
+}
+
+#[test]
+fn simulated_time_ends_where_it_was_told_to_unless_decisions_are_on_their_way() {
+    for (duration, end) in [("5", "00:00:05.0"), ("59s", "00:00:59.0"), ("61", "00:01:10.0"), ("1.5m", "00:01:30.0")] {
+        let dir = tempfile::tempdir().unwrap();
+        let (_, err, good) = text(eadt(dir.path(), &["up", "--speed", "max", "--no-view", "--duration", duration]));
+        assert!(good && err.contains(&format!("duration is over now=2026-01-01T{end}")), "{duration}: {err}");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (_, err, good) = text(eadt(dir.path(), &["up", "--duration", "5x"]));
+    assert!(!good && err.contains("--duration: \"5x\" is not a length of time"), "{err}");
 }
 
 #[test]

@@ -149,7 +149,9 @@ mod tests {
     fn other_versions_of_a_type_are_known_by_their_family() {
         assert_eq!(EventType::of_another_version("io.eadt.gpu.telemetry.v2"), Some(EventType::GpuTelemetry));
         assert_eq!(EventType::of_another_version("io.eadt.decision.v12"), Some(EventType::Decision));
-        for other in ["io.eadt.gpu.telemetry.v1", "io.eadt.gpu.v2", "io.eadt.gpu.telemetry.vx", "io.eadt.gpu.telemetry.v", "x", ""] {
+        for other in
+            ["io.eadt.gpu.telemetry.v1", "io.eadt.gpu.v2", "io.eadt.gpu.telemetry.vx", "io.eadt.gpu.telemetry.v", "x", ""]
+        {
             assert_eq!(EventType::of_another_version(other), None, "{other}");
         }
     }

@@ -116,6 +116,22 @@ impl EventTime {
     }
 }
 
+/// jiff's time stamps end 26 hours before the last civil time, so that every offset stays representable.
+fn last_hours(text: &str) -> Option<i64> {
+    use jiff::fmt::temporal::{Pieces, PiecesOffset};
+    let pieces = Pieces::parse(text).ok()?;
+    let offset = match pieces.offset()? {
+        PiecesOffset::Zulu => 0,
+        PiecesOffset::Numeric(numeric) => numeric.offset().seconds(),
+        _ => return None,
+    };
+    let (date, time) = (pieces.date(), pieces.time()?);
+    let days = days_from_civil(date.year().into(), date.month().into(), date.day().into());
+    let within = i64::from(time.hour()) * 3600 + i64::from(time.minute()) * 60 + i64::from(time.second());
+    let nanoseconds = i64::from(time.subsec_nanosecond());
+    Some((days * 86_400 + within - i64::from(offset)) * 1_000_000 + nanoseconds / 1000)
+}
+
 const DAY: i64 = 86_400_000_000;
 
 fn digits(out: &mut [u8], mut value: i64) {
@@ -180,9 +196,9 @@ impl FromStr for EventTime {
         if let Some(time) = Self::from_canonical(text.as_bytes()) {
             return Ok(time);
         }
-        text.parse::<jiff::Timestamp>()
-            .ok()
-            .map(jiff::Timestamp::as_microsecond)
+        let micros = text.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond);
+        micros
+            .or_else(|| last_hours(text))
             .filter(|micros| (Self::MIN.0..=Self::MAX.0).contains(micros))
             .map(Self)
             .ok_or_else(|| InvalidTime { text: text.chars().take(64).collect() })
@@ -237,7 +253,19 @@ mod tests {
         assert_eq!(at("1970-01-01T00:00:00Z").ok(), Some(0));
         assert_eq!(at("1970-01-01T01:00:00.5+01:00").ok(), Some(500_000));
         assert_eq!(at("1969-12-31T23:59:59.999999Z").ok(), Some(-1));
-        for bad in ["", "yesterday", "2026-02-30T00:00:00.000000Z", "2026-01-01T00:00:00", "2026-01-01"] {
+        assert_eq!(at("9999-12-31T23:59:59Z").ok(), Some(EventTime::MAX.micros() - 999_999));
+        assert_eq!(at("9999-12-31T23:59:59.999999999Z").ok(), Some(EventTime::MAX.micros()));
+        assert_eq!(at("9999-12-31T20:59:59-03:00").ok(), Some(EventTime::MAX.micros() - 999_999));
+        for bad in [
+            "",
+            "9999-12-31T23:59:59",
+            "9999-12-31T23:59:59-01:00",
+            "10000-01-01T00:00:00Z",
+            "yesterday",
+            "2026-02-30T00:00:00.000000Z",
+            "2026-01-01T00:00:00",
+            "2026-01-01",
+        ] {
             assert!(at(bad).is_err(), "{bad}");
         }
     }

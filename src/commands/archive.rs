@@ -1,11 +1,11 @@
 //! `eadt archive compact`: fewer, larger files of past days.
 
 use eadt_schemas::EventTime;
+use eadt_service::Clock;
 
 use crate::cli::Archive;
 use crate::output::say;
 use crate::settings::Settings;
-use crate::up::wall_clock;
 
 /// Files are merged up to about this size.
 const TARGET_BYTES: u64 = 128 << 20;
@@ -13,7 +13,7 @@ const TARGET_BYTES: u64 = 128 << 20;
 pub fn run(command: &Archive, settings: &Settings) -> anyhow::Result<()> {
     let Archive::Compact { path, before, json } = command;
     let path = path.clone().unwrap_or_else(|| settings.bus.data_dir.clone());
-    let before = before.clone().unwrap_or_else(|| wall_clock().date());
+    let before = before.clone().unwrap_or_else(|| Clock::wall().now().date());
     if !(before.len() == 10 && format!("{before}T00:00:00Z").parse::<EventTime>().is_ok()) {
         anyhow::bail!("--before {before:?} is not a date such as 2026-01-31");
     }

@@ -1,16 +1,23 @@
-//! `eadt backtest`: controllers on simulated days, against the untouched layout and an oracle.
+//! `eadt backtest`: controllers on simulated days, against the untouched layout and an oracle, or in hindsight on a record.
 
 use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_backtest::{Contender, Contest, Oversubscription, Report, Subject, html, text};
+use eadt_backtest::{Contender, Contest, Oversubscription, Record, Report, Subject, hindsight_text, html, text};
+use eadt_core::controller::ControllerName;
+use eadt_lake::Archive;
+use eadt_schemas::Topic;
+use eadt_schemas::decode::Check;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{Backtest, BacktestOversubscription};
 use crate::settings::Settings;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    if let Some(path) = &args.archive {
+        return look_back(args, path, settings);
+    }
     let mut names = args.controller.clone();
     if args.power_budget.is_some() {
         names.push(eadt_core::budget::CONTROLLER.to_owned());
@@ -42,6 +49,34 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     } else {
         crate::output::print(&text(&report))
     }
+}
+
+/// What the controllers would have decided on a record.
+fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Result<()> {
+    let controllers: Vec<ControllerName> = args.controller.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let archive = Archive::find(path)?;
+    let record = Record {
+        windows: events(&archive, Topic::EfficiencyWindows)?,
+        workloads: events(&archive, Topic::Workloads)?,
+        actuations: events(&archive, Topic::Actuations)?,
+    };
+    let all = eadt_backtest::look_back(&record, &controllers, &settings.processor.controller_settings);
+    if all.is_empty() {
+        anyhow::bail!("{} holds no windows of a workload: there is nothing to look back on", path.display());
+    }
+    if args.json {
+        crate::output::print(&(serde_json::to_string_pretty(&serde_json::json!({ "hindsight": all }))? + "\n"))
+    } else {
+        crate::output::print(&hindsight_text(&all))
+    }
+}
+
+fn events<T: Check>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
+    let read = eadt_lake::read_events(archive, topic)?;
+    for (partition, offset, refusal) in &read.refused {
+        eprintln!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
+    }
+    Ok(read.events)
 }
 
 /// On a terminal; nothing of it goes to standard output.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufReader;
 
 use anyhow::Context;
-use eadt_recordings::{Compression, Format, Input, LogWriter, Options, parse_interval};
+use eadt_recordings::{Format, Input, LogWriter, Options, parse_interval};
 
 use crate::cli::{Import, ImportFormat};
 use crate::output::say;
@@ -26,7 +26,7 @@ pub fn run(args: &Import) -> anyhow::Result<()> {
         interval: args.interval.as_deref().map(parse_interval).transpose()?,
         ..Options::default()
     };
-    let target = Target::create(&args.out, &args.files)?;
+    let (target, compression) = Target::event_log(&args.out, &args.files, args.force)?;
     let mut inputs = Vec::new();
     for path in &args.files {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -35,7 +35,7 @@ pub fn run(args: &Import) -> anyhow::Result<()> {
     let imported = eadt_recordings::import(format, inputs, &options)?;
     let report = imported.report.clone();
     let cannot = || format!("cannot write {}", args.out.display());
-    let mut log = LogWriter::new(target.writer()?, Compression::of_name(&args.out.to_string_lossy()))?;
+    let mut log = LogWriter::new(target.writer()?, compression)?;
     for event in imported.events() {
         log.write(&event).with_context(cannot)?;
     }

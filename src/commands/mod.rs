@@ -1,8 +1,10 @@
 //! One file a command. Each returns an error that says what to do; `main` prints it.
 
+pub mod acls;
 pub mod archive;
 pub mod backtest;
 pub mod dataset;
+pub mod doctor;
 pub mod import;
 pub mod metrics;
 pub mod optimizer;
@@ -15,6 +17,7 @@ pub mod replay;
 pub mod report;
 pub mod sql;
 pub mod tail;
+pub mod token;
 pub mod topics;
 pub mod tune;
 
@@ -60,12 +63,26 @@ pub fn parse_topics(names: &[String], default: &[Topic]) -> anyhow::Result<Vec<T
     names
         .iter()
         .map(|name| {
-            Topic::from_base_name(name).or_else(|| Topic::from_base_name(&format!("{name}.v1"))).ok_or_else(|| {
-                let nearest = Topic::ALL.into_iter().min_by_key(|t| strsim::levenshtein(t.base_name(), name));
-                anyhow::anyhow!("unknown topic={name}; did you mean {}?", nearest.map_or("", Topic::base_name))
-            })
+            let known = Topic::from_base_name(name).or_else(|| Topic::from_base_name(&format!("{name}.v1")));
+            known.ok_or_else(|| anyhow::anyhow!("no topic is named {name:?}; {}", near(name)))
         })
         .collect()
+}
+
+/// The topics that somebody may have meant; all, where none is near.
+fn near(name: &str) -> String {
+    let name = name.to_lowercase();
+    let distance = |topic: Topic| {
+        let whole = topic.base_name().trim_end_matches(".v1");
+        let parts = whole.split(['.', '-']).chain([whole, topic.base_name()]);
+        parts.map(|part| strsim::damerau_levenshtein(part, &name)).min().unwrap_or(usize::MAX)
+    };
+    let least = Topic::ALL.into_iter().map(distance).min().unwrap_or_default();
+    if least > 1 + name.len() / 4 {
+        return format!("there are {}", Topic::ALL.map(|topic| topic.base_name().trim_end_matches(".v1")).join(", "));
+    }
+    let nearest = Topic::ALL.into_iter().filter(|topic| distance(*topic) == least).map(Topic::base_name);
+    format!("did you mean {}?", nearest.map(|name| name.trim_end_matches(".v1")).collect::<Vec<_>>().join(" or "))
 }
 
 /// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
@@ -91,4 +108,27 @@ pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
         stamp: Some(record.stamp),
         data,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_topic_that_is_not_there_is_told_with_those_that_are_near() {
+        let told = |name: &str| parse_topics(&[name.to_owned()], &[]).unwrap_err().to_string();
+        for (name, near) in [
+            ("decisons", "did you mean decisions?"),
+            ("windows", "did you mean efficiency.windows?"),
+            ("telemetry.v1", "did you mean gpu.telemetry?"),
+            ("Progress", "did you mean training.progress?"),
+            ("device", "did you mean device-intents or device-states?"),
+            ("deadletters", "did you mean dead-letters?"),
+        ] {
+            assert_eq!(told(name), format!("no topic is named {name:?}; {near}"));
+        }
+        let far = told("energy-of-the-sun");
+        assert!(far.contains("there are ") && far.contains("gpu.telemetry, ") && far.contains("models"), "{far}");
+        assert_eq!(parse_topics(&["decisions".to_owned()], &[]).unwrap(), [Topic::Decisions]);
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use eadt_lake::Archive;
 use eadt_optimizer::{Proposal, Service, Verdict};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{Clock, Health, Metrics, Shutdown};
 use serde_json::json;
 
 use crate::cli::Optimizer;
@@ -18,14 +18,14 @@ pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow
         if refused > 0 {
             eprintln!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
         }
-        let now = eadt_optimizer::wall_clock();
+        let now = Clock::wall().now();
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
     } else {
         let round = eadt_optimizer::run(&Service {
             settings: settings.optimizer.clone(),
             prefix: settings.topics.prefix.clone(),
             bus: crate::bus::open(settings)?,
-            clock: eadt_optimizer::wall_clock,
+            clock: Clock::wall(),
             shutdown: shutdown.clone(),
             metrics: Metrics::default(),
             ready: Health::default().part("optimizer"),

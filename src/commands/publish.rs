@@ -14,6 +14,11 @@ use eadt_service::Shutdown;
 use crate::output::say;
 use crate::settings::TopicSettings;
 
+/// Whether all of them can be read: told before anybody waits for a broker.
+pub fn readable(logs: &[PathBuf]) -> anyhow::Result<()> {
+    logs.iter().try_for_each(|path| File::open(path).map(drop).with_context(|| format!("cannot read {}", path.display())))
+}
+
 /// Publishes the input events of `logs` in their order; events that only a pipeline makes (windows, decisions, …) are left out
 /// and counted.
 pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -42,13 +47,8 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
                 subject: event.subject.to_string(),
             };
             let key = event.key.as_deref().unwrap_or(&event.subject);
-            let record = Outgoing {
-                topic: format!("{}{topic}", names.prefix).into(),
-                partition: None,
-                key: Some(Bytes::copy_from_slice(key.as_bytes())),
-                value: event.value().map(Bytes::copy_from_slice),
-                headers: envelope.headers().into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
-            };
+            let name = format!("{}{topic}", names.prefix).into();
+            let record = Outgoing::enveloped(&name, key, &envelope, event.value().map(Bytes::copy_from_slice));
             send(&mut *producer, &record, shutdown)?;
             if shutdown.is_cancelled() {
                 bail!("interrupted after {} events of {}", log.events(), path.display());

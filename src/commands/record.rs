@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
 use eadt_core::Merge;
-use eadt_recordings::{Compression, LogWriter};
+use eadt_recordings::LogWriter;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
 
@@ -37,8 +37,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     let ends: HashMap<TopicPartition, i64> =
         from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
 
-    let target = Target::create(&args.out, &[])?;
-    let compression = Compression::of_name(&args.out.to_string_lossy());
+    let (target, compression) = Target::event_log(&args.out, &[], args.force)?;
     let mut log = LogWriter::new(target.writer()?, compression)?;
     let mut recorded = Recorded::default();
     let max_future = settings.processor.fold().max_future;

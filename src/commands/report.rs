@@ -1,9 +1,9 @@
 //! `eadt report`: figures per workload from a data folder, an archive or a replay.
 
-use eadt_report::{By, Form, Reporter, Settings, parse_baseline};
+use eadt_report::{By, Form, Reporter, Settings, parse_baseline, parse_currency};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start};
+use eadt_bus::{Start, read_to_end};
 use eadt_schemas::{Topic, decode};
 
 use super::{partitions, topic_of};
@@ -21,6 +21,7 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     }
     let settings = Settings {
         price_per_kwh: args.price_per_kwh,
+        currency: args.currency.as_deref().map(parse_currency).transpose()?,
         carbon_grams_per_kwh: args.carbon_grams_per_kwh,
         baselines: args.baseline.iter().map(|text| parse_baseline(text)).collect::<Result<_, _>>()?,
         by: args.by.map(|by| match by {
@@ -53,7 +54,7 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     }
     let form = match args.format {
         _ if args.json => Form::Json,
-        ReportFormat::Text => Form::Text,
+        ReportFormat::Text => return crate::output::print(&report.text(crate::output::width())),
         ReportFormat::Markdown => Form::Markdown,
         ReportFormat::Html => Form::Html,
     };
@@ -78,27 +79,20 @@ fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<(
 /// Everything that the embedded log still has.
 fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> anyhow::Result<()> {
     let from = partitions(bus, names, &[Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations], Start::Earliest)?;
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
-    let (mut polled, mut open) = (Vec::new(), from.len());
-    while open > 0 {
-        reader.poll(4096, std::time::Duration::from_secs(1), &mut polled)?;
-        for item in polled.drain(..) {
-            let record = match item {
-                Polled::Record(record) => record,
-                Polled::End { .. } => {
-                    open -= 1;
-                    continue;
-                }
-                _ => continue,
-            };
-            let Some(value) = &record.value else { continue };
+    read_to_end(
+        bus,
+        &from,
+        || false,
+        |record| {
+            let Some(value) = &record.value else { return Ok(()) };
             match topic_of(&record, &names.prefix) {
                 Some(Topic::EfficiencyWindows) => reporter.window(&decode(value)?),
                 Some(Topic::Decisions) => reporter.decision(&decode(value)?),
                 Some(Topic::Actuations) => reporter.actuation(&decode(value)?),
                 _ => {}
             }
-        }
-    }
+            anyhow::Ok(())
+        },
+    )?;
     Ok(())
 }

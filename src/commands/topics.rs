@@ -11,7 +11,7 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
     let existing = bus.topics(&names.prefix)?;
     match command {
         // Handled without a log.
-        Topics::Desired { .. } => {}
+        Topics::Desired { .. } | Topics::Acls(_) => {}
         Topics::Apply { dry_run, repartition, json } => {
             let desired = topics::desired(&names.prefix, names.partitions, names.replication);
             let force = if *repartition { Repartition::Force } else { Repartition::Refuse };
@@ -19,7 +19,7 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
             if *json {
                 let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
                 say!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
-            } else {
+            } else if plan.refusals.is_empty() {
                 for action in &plan.actions {
                     say!("{}{action}", if *dry_run { "would " } else { "" });
                 }
@@ -28,7 +28,7 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
                 }
             }
             if !plan.refusals.is_empty() {
-                anyhow::bail!("refused, and nothing was changed: {}", plan.refusals.join("; "));
+                anyhow::bail!("refused, and nothing was changed: {}", together(&plan.refusals));
             }
             if !dry_run {
                 topics::apply(bus, &plan)?;
@@ -52,6 +52,23 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
         }
     }
     Ok(())
+}
+
+/// Refusals for one reason said once, with the topics that they concern before it. Each begins with its topic's name.
+fn together(refusals: &[String]) -> String {
+    let mut reasons: Vec<(&str, Vec<&str>)> = Vec::new();
+    for refusal in refusals {
+        let (name, reason) = refusal.split_once(' ').unwrap_or(("", refusal));
+        match reasons.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => reasons.push((reason, vec![name])),
+        }
+    }
+    let said = reasons.into_iter().map(|(reason, names)| match names[..] {
+        [name] => format!("{name} {reason}"),
+        _ => format!("each of {} topics ({}) {reason}", names.len(), names.join(", ")),
+    });
+    said.collect::<Vec<_>>().join("; ")
 }
 
 /// The topics as they should be: a line each, as JSON, or as `KafkaTopic` objects of a Kafka cluster that Strimzi runs.
@@ -86,4 +103,21 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_reason_is_said_once() {
+        let (four, two) = (topics::desired("p.", 4, 1), topics::desired("p.", 2, 1));
+        let existing: Vec<_> = four.iter().map(|spec| topics::Existing { spec: spec.clone(), holds_data: false }).collect();
+        let said = together(&topics::plan(&existing, &two, Repartition::Refuse).refusals);
+        assert_eq!(said.matches("cannot shrink").count(), 1, "{said}");
+        for topic in &four {
+            assert!(said.contains(&*topic.name), "{said}");
+        }
+        assert_eq!(together(&["p.a has 4".to_owned(), "p.b has 3".to_owned()]), "p.a has 4; p.b has 3");
+    }
 }

@@ -1,5 +1,6 @@
 //! Settings: defaults, then a TOML file, then `EADT_…` variables, then flags. Unknown keys are refused.
 
+mod origins;
 mod reference;
 mod unknown;
 
@@ -7,15 +8,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use config::{Config, Environment, File, FileFormat};
+use eadt_bus::kafka::{Secret, Security, hide, secret_in_file};
 use eadt_service::logs::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use origins::Origins;
 pub use reference::markdown as reference_markdown;
 pub use unknown::resolve;
 
 /// Names the settings file, as `--config` does.
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
+/// Sets `bus.brokers`, too.
+const BROKERS: &str = "KAFKA_BROKERS";
+const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
+const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
+const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
+/// Taken as they stand, not as the numbers that they may look like; and no error about settings can show them.
+const VERBATIM: [&str; 3] = [USERNAME, PASSWORD, KEY_PASSWORD];
 /// Variables start with this; `__` separates levels: `EADT_PROCESSOR__WINDOW_SECONDS=30`.
 pub const ENV_PREFIX: &str = "EADT";
 
@@ -56,13 +66,21 @@ pub struct BusSettings {
     pub brokers: String,
     /// Folder of the embedded log, and of the archive under `archive`. Default: `eadt-data`.
     pub data_dir: PathBuf,
-    /// Further librdkafka properties, for example `security.protocol`. Default: none.
+    /// How Kafka's brokers know this process, and it them.
+    pub security: Security,
+    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Default: none.
+    #[serde(serialize_with = "hide")]
     pub properties: BTreeMap<String, String>,
 }
 
 impl Default for BusSettings {
     fn default() -> Self {
-        Self { brokers: String::new(), data_dir: PathBuf::from("eadt-data"), properties: BTreeMap::new() }
+        Self {
+            brokers: String::new(),
+            data_dir: PathBuf::from("eadt-data"),
+            security: Security::default(),
+            properties: BTreeMap::new(),
+        }
     }
 }
 
@@ -121,10 +139,13 @@ impl Default for HttpSettings {
 pub enum SettingsError {
     #[error("cannot read settings file={path:?}: {detail}")]
     Unreadable { path: PathBuf, detail: String },
-    #[error("unknown setting key={key}; {advice}")]
-    Unknown { key: String, advice: String },
-    #[error("setting {detail}")]
-    Invalid { detail: String },
+    #[error("unknown setting {key}{from}; {advice}")]
+    Unknown { key: String, from: String, advice: String },
+    #[error("setting {key}{from}: {detail}")]
+    Invalid { key: String, from: String, detail: String },
+    /// A part's own check; names the key.
+    #[error("setting {0}")]
+    Refused(String),
 }
 
 /// The process environment, passed in so that tests need not change their own.
@@ -133,49 +154,61 @@ pub type Variables = std::collections::HashMap<String, String>;
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
 pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml::Value)]) -> Result<Settings, SettingsError> {
     let mut builder = Config::builder();
+    let mut table = None;
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() })?;
-        let table: toml::Table = text
-            .parse()
-            .map_err(|error: toml::de::Error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() })?;
-        let flattened = toml::to_string(&table)
-            .map_err(|error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() })?;
+        let unreadable = |detail: String| SettingsError::Unreadable { path: path.to_owned(), detail };
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
+        if let Some(key) = serde_json::to_value(&read).ok().and_then(|tree| secret_in_file(&tree)) {
+            return Err(SettingsError::Refused(format!(
+                "{key} is a secret, and settings files are copied and shown: name a file with bus.security.password_file or key_password_file, or set the variable {}",
+                variable_of(&key)
+            )));
+        }
+        let flattened = toml::to_string(&read).map_err(|error| unreadable(error.to_string()))?;
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
+        table = Some(read);
     }
-    let invalid = |error: config::ConfigError| SettingsError::Invalid { detail: error.to_string() };
-    let empty = overrides.iter().any(|(key, value)| *key == "bus.brokers" && value.as_str().is_some_and(|v| v.trim().is_empty()));
-    if empty {
-        return Err(SettingsError::Invalid {
-            detail: "--kafka is empty: give the brokers, or leave it out for the embedded log".to_owned(),
-        });
+    let origins = Origins { file: table.as_ref().zip(file), variables, overrides };
+    for (name, given, other) in [
+        (
+            "--kafka",
+            overrides.iter().find(|(key, _)| *key == "bus.brokers").and_then(|(_, value)| value.as_str()),
+            "leave it out",
+        ),
+        (BROKERS, variables.get(BROKERS).map(String::as_str), "unset it"),
+    ] {
+        if given.is_some_and(|brokers| brokers.trim().is_empty()) {
+            let detail = format!("{name} is empty: give the brokers, or {other} for the embedded log");
+            return Err(SettingsError::Refused(detail));
+        }
     }
-    if variables.get("KAFKA_BROKERS").is_some_and(|brokers| brokers.trim().is_empty()) {
-        let detail = "KAFKA_BROKERS is empty: set it to the brokers, or unset it for the embedded log";
-        return Err(SettingsError::Invalid { detail: detail.to_owned() });
+    let unusable = |error: config::ConfigError| SettingsError::Refused(error.to_string());
+    if let Some(brokers) = variables.get(BROKERS) {
+        builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
     }
-    if let Some(brokers) = variables.get("KAFKA_BROKERS") {
-        builder = builder.set_override("bus.brokers", brokers.clone()).map_err(invalid)?;
-    }
-    // Tests of this project read EADT_TEST_… variables; they are no settings.
-    let own: Variables = variables
-        .iter()
-        .filter(|(name, _)| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && *name != CONFIG_FILE)
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+    let own: Variables = variables.iter().filter(|(name, _)| is_setting(name)).map(|(k, v)| (k.clone(), v.clone())).collect();
     builder = builder.add_source(
         Environment::with_prefix(ENV_PREFIX).prefix_separator("_").separator("__").try_parsing(true).source(Some(own)),
     );
     for (key, value) in overrides {
-        builder = builder.set_override(*key, from_toml(value)).map_err(invalid)?;
+        builder = builder.set_override(*key, from_toml(value)).map_err(unusable)?;
     }
-    let merged = builder.build().map_err(invalid)?;
-    let tree: serde_json::Value = merged.clone().try_deserialize().map_err(invalid)?;
+    let merged = builder.build().map_err(unusable)?;
+    let tree: serde_json::Value = merged.clone().try_deserialize().map_err(unusable)?;
     let schema = schemars::schema_for!(Settings);
     if let Some((key, advice)) = unknown::first(&tree, schema.as_value()) {
-        return Err(SettingsError::Unknown { key, advice });
+        let from = origins.of(&key);
+        return Err(SettingsError::Unknown { key, from, advice });
     }
-    let mut settings: Settings = merged.try_deserialize().map_err(invalid)?;
+    let mut settings: Settings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
+    let verbatim = |name: &str| variables.get(name).cloned();
+    let security = &mut settings.bus.security;
+    security.password = verbatim(PASSWORD).map(Secret::new);
+    security.key_password = verbatim(KEY_PASSWORD).map(Secret::new);
+    if let Some(username) = verbatim(USERNAME) {
+        security.username = username;
+    }
     for prefix in [&mut settings.processor.prefix, &mut settings.actuator.prefix, &mut settings.simulator.prefix] {
         prefix.clone_from(&settings.topics.prefix);
     }
@@ -185,7 +218,17 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     if settings.optimizer.location.is_empty() {
         settings.optimizer.location.clone_from(&settings.archiver.location);
     }
-    validate(settings)
+    validate(settings, &origins)
+}
+
+/// Whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
+fn is_setting(name: &str) -> bool {
+    name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && name != CONFIG_FILE && !VERBATIM.contains(&name)
+}
+
+/// The variable that sets this key.
+fn variable_of(key: &str) -> String {
+    format!("{ENV_PREFIX}_{}", key.replace('.', "__").to_uppercase())
 }
 
 fn from_toml(value: &toml::Value) -> config::Value {
@@ -198,24 +241,28 @@ fn from_toml(value: &toml::Value) -> config::Value {
     }
 }
 
-fn validate(settings: Settings) -> Result<Settings, SettingsError> {
-    let invalid = |detail: String| Err(SettingsError::Invalid { detail });
-    if !(1..=1000).contains(&settings.topics.partitions) {
-        return invalid(format!("topics.partitions={} is not between 1 and 1000", settings.topics.partitions));
+fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, SettingsError> {
+    let invalid = |key: &str, value: &dyn std::fmt::Debug, detail: &str| {
+        Err(SettingsError::Invalid { key: format!("{key}={value:?}"), from: origins.of(key), detail: detail.to_owned() })
+    };
+    let TopicSettings { prefix, partitions, replication } = &settings.topics;
+    if !(1..=1000).contains(partitions) {
+        return invalid("topics.partitions", partitions, "it is not between 1 and 1000");
     }
-    if !(1..=7).contains(&settings.topics.replication) {
-        return invalid(format!("topics.replication={} is not between 1 and 7", settings.topics.replication));
+    if !(1..=7).contains(replication) {
+        return invalid("topics.replication", replication, "it is not between 1 and 7");
     }
-    let prefix = &settings.topics.prefix;
     if prefix.len() > 100 || !prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b)) {
-        return invalid(format!("topics.prefix={prefix:?} may hold letters, digits, '.', '_' and '-' only, at most 100"));
+        return invalid("topics.prefix", prefix, "it may hold letters, digits, '.', '_' and '-' only, at most 100");
     }
-    if settings.http.address.parse::<std::net::SocketAddr>().is_err() {
-        return invalid(format!(
-            "http.address={:?} is not an address with a port, such as 127.0.0.1:9464",
-            settings.http.address
-        ));
+    let address = &settings.http.address;
+    if address.parse::<std::net::SocketAddr>().is_err() {
+        return invalid("http.address", address, "it is not an address with a port, such as 127.0.0.1:9464");
     }
+    settings.processor.check().map_err(SettingsError::Refused)?;
+    settings.actuator.check().map_err(SettingsError::Refused)?;
+    settings.archiver.check().map_err(SettingsError::Refused)?;
+    settings.optimizer.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 
@@ -248,18 +295,20 @@ mod tests {
     #[test]
     fn unknown_keys_are_refused_with_the_nearest() {
         let message = with_file("[topics]\npartition = 8\n").unwrap_err().to_string();
-        assert_eq!(message, "unknown setting key=topics.partition; did you mean topics.partitions?");
+        assert!(message.starts_with("unknown setting topics.partition from "), "{message}");
+        assert!(message.ends_with("eadt.toml; did you mean topics.partitions?"), "{message}");
         let error = load(None, &variables(&[("EADT_TOPIC__PREFIX", "x")]), &[]).unwrap_err().to_string();
-        assert_eq!(error, "unknown setting key=topic.prefix; did you mean topics.prefix?");
+        assert_eq!(error, "unknown setting topic.prefix from EADT_TOPIC__PREFIX; did you mean topics.prefix?");
         let message =
             with_file("[[collector.jobs]]\nworkload = \"a/b\"\n[[collector.jobs]]\nworklod = \"a/b\"\n").unwrap_err().to_string();
-        assert_eq!(message, "unknown setting key=collector.jobs[1].worklod; did you mean collector.jobs[].workload?");
+        assert!(message.starts_with("unknown setting collector.jobs[1].worklod from "), "{message}");
+        assert!(message.ends_with("; did you mean collector.jobs[].workload?"), "{message}");
     }
 
     #[test]
     fn unknown_keys_that_are_near_to_none_are_told_what_there_is() {
         let message = with_file("[up]\nspeed = 3\n").unwrap_err().to_string();
-        assert!(message.starts_with("unknown setting key=up.speed; known sections are actuator, archiver, bus, "), "{message}");
+        assert!(message.contains("; known sections are actuator, archiver, bus, "), "{message}");
         let message = with_file("[topics]\ncleanup_of_old_things = true\n").unwrap_err().to_string();
         assert!(message.ends_with("known in topics are partitions, prefix, replication"), "{message}");
     }
@@ -276,12 +325,38 @@ mod tests {
             ("[topics]\npartitions = 0", "topics.partitions=0"),
             ("[topics]\nprefix = \"../x\"", "topics.prefix"),
             ("[http]\naddress = \"here\"", "http.address"),
-            ("[topics]\npartitions = \"many\"", "partitions"),
+            ("[topics]\npartitions = \"many\"", "eadt.toml: invalid type: string \"many\", expected a whole number"),
+            ("[processor]\nwindow_seconds = 0", "processor.window_seconds is 0"),
             ("[topics", "cannot read settings file"),
         ] {
             let message = with_file(text).unwrap_err().to_string();
             assert!(message.contains(part), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_told_with_its_key_its_origin_and_what_is_possible() {
+        let wrong = |pairs: &[(&str, &str)]| load(None, &variables(pairs), &[]).unwrap_err().to_string();
+        assert_eq!(
+            wrong(&[("EADT_LOG__FORMAT", "xml")]),
+            "setting log.format=\"xml\" from EADT_LOG__FORMAT: unknown variant `xml`, expected `text` or `json`"
+        );
+        let controller = wrong(&[("EADT_PROCESSOR__CONTROLLER", "matrx")]);
+        assert!(
+            controller.starts_with("setting processor.controller=\"matrx\" from EADT_PROCESSOR__CONTROLLER: "),
+            "{controller}"
+        );
+        assert!(controller.contains("`matrix`") && controller.contains("`hybrid`"), "{controller}");
+        let rate = wrong(&[("EADT_COLLECTOR__NVML__RATE_HERTZ", "fast")]);
+        assert!(rate.contains("EADT_COLLECTOR__NVML__RATE_HERTZ") && rate.ends_with("expected a number"), "{rate}");
+        let speed = wrong(&[("EADT_SIMULATOR__SPEED", "0")]);
+        assert!(speed.contains("simulator.speed=0 from EADT_SIMULATOR__SPEED: ") && speed.contains("or max"), "{speed}");
+        let file = with_file("[[collector.jobs]]\nrank = -1\n").unwrap_err().to_string();
+        assert!(file.starts_with("setting collector.jobs[0].rank=-1 from ") && file.contains("eadt.toml: "), "{file}");
+        let flag = load(None, &Variables::new(), &[("log.format", "xml".into())]).unwrap_err().to_string();
+        assert!(flag.starts_with("setting log.format=\"xml\" from a flag: "), "{flag}");
+        let partitions = wrong(&[("EADT_TOPICS__PARTITIONS", "0")]);
+        assert_eq!(partitions, "setting topics.partitions=0 from EADT_TOPICS__PARTITIONS: it is not between 1 and 1000");
     }
 
     #[test]

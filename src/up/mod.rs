@@ -15,23 +15,17 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus, topics};
-use eadt_core::controller::ControllerName;
 use eadt_processor::{HeartbeatClock, Limit};
 use eadt_report::Form;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::OnFailure;
-use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor, http};
+use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, http};
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
 use crate::services;
 use crate::settings::Settings;
-
-/// A controller by its name on the command line.
-pub fn parse_controller(name: &str) -> anyhow::Result<ControllerName> {
-    Ok(name.parse()?)
-}
 
 /// Takes the flags of the simulation into its settings.
 pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<()> {
@@ -44,10 +38,10 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
         simulator.scenario.noise.seed = seed;
     }
     if let Some(speed) = &flags.speed {
-        simulator.speed = speed.parse().map_err(anyhow::Error::msg)?;
+        simulator.speed = speed.parse().map_err(anyhow::Error::msg).context("--speed")?;
     }
     if let Some(duration) = &flags.duration {
-        simulator.duration_seconds = Some(crate::duration::parse(duration)?.as_secs_f64());
+        simulator.duration_seconds = Some(crate::duration::parse(duration).context("--duration")?.as_secs_f64());
     }
     let processor = &settings.processor;
     if processor.window_seconds.fract() != 0.0 {
@@ -63,7 +57,7 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
 pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let simulated = args.gpus == Gpus::Simulated;
     if let Some(name) = &args.controller {
-        settings.processor.controller = parse_controller(name)?;
+        settings.processor.controller = name.parse()?;
     }
     if args.kubernetes.is_some() {
         if !simulated {
@@ -72,7 +66,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
             );
         }
         // The cluster is real, and so is its time.
-        settings.simulator.start = wall_clock();
+        settings.simulator.start = Clock::wall().now();
         settings.simulator.speed = Speed::Times(1.0);
     }
     let clock = SimClock::new(settings.simulator.start);
@@ -80,16 +74,18 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let embedded = settings.bus.brokers.is_empty();
     if !simulated {
         let flags = &args.simulation;
-        let given = [
-            ("--speed", flags.speed.is_some()),
-            ("--duration", flags.duration.is_some()),
-            ("--seed", flags.seed.is_some()),
-            ("--scenario", flags.scenario.is_some()),
-        ];
+        let given =
+            [("--speed", flags.speed.is_some()), ("--seed", flags.seed.is_some()), ("--scenario", flags.scenario.is_some())];
         if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
             bail!("{flag} is of the simulation, and --gpus nvml observes this machine's GPUs: leave it out");
         }
+        // Before anything is opened or written.
+        collector_settings(&settings).validate(&eadt_collector::host_name())?;
     }
+    let real_duration = match &args.simulation.duration {
+        Some(text) if !simulated => Some(crate::duration::parse(text).context("--duration")?),
+        _ => None,
+    };
     if simulated {
         simulate(&mut settings, &args.simulation)?;
         if !embedded {
@@ -106,6 +102,9 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         (crate::bus::connect(&settings)?, None)
     };
     apply_topics(&*bus, &settings)?;
+    // An archive that this log cannot go on with is said once, before anything runs on it.
+    let (archiver, prefix, log_of) = (settings.archiver.clone(), settings.topics.prefix.clone(), bus.clone());
+    tokio::task::spawn_blocking(move || eadt_archiver::check(&archiver, &prefix, &*log_of)).await??;
 
     // Heartbeats follow the clock that stamps the log.
     let heartbeat = if simulated && embedded { HeartbeatClock::new(move || source()) } else { HeartbeatClock::default() };
@@ -135,15 +134,27 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
-        let mut raw = settings.collector.clone();
-        raw.nvml.enabled = true;
+        let raw = collector_settings(&settings);
         services::spawn_collector(&mut sampling, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+    }
+    if let Some(duration) = real_duration {
+        let stop = shutdown.clone();
+        sampling.spawn("duration", OnFailure::Report, async move {
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = tokio::time::sleep(duration) => {
+                    tracing::info!(seconds = duration.as_secs_f64(), "the duration is over");
+                    stop.cancel();
+                }
+            }
+            anyhow::Ok(())
+        });
     }
     services::spawn_processor(&mut deciders, &settings, &bus, heartbeat, &deciding, &metrics, &health);
     services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
     if let Some(log) = log {
         // Retention goes by the clock that stamps the log.
-        let now: Now = if simulated { maintenance_clock } else { Arc::new(wall_clock) };
+        let now: Now = if simulated { maintenance_clock } else { Arc::new(|| Clock::wall().now()) };
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
@@ -153,8 +164,15 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
     ended?;
     let report = tally.report();
-    crate::output::print(&report.render(if args.json { Form::Json } else { Form::Text }))?;
+    crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
     Ok(())
+}
+
+/// The collector of `--gpus nvml`.
+fn collector_settings(settings: &Settings) -> eadt_collector::RawSettings {
+    let mut raw = settings.collector.clone();
+    raw.nvml.enabled = true;
+    raw
 }
 
 /// Lets the stages end one after another, whichever ended first; the first failure is returned.
@@ -253,10 +271,4 @@ fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutd
             }
         }
     });
-}
-
-/// The wall clock, for the edge of the program only.
-pub fn wall_clock() -> EventTime {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    EventTime::from_micros(since.as_micros() as i64)
 }

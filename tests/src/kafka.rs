@@ -1,5 +1,7 @@
 //! One Apache Kafka broker (broker and controller in one process), fetched by Maven.
 
+pub mod secured;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -67,29 +69,72 @@ impl Kafka {
         Self::start_with(&[])
     }
 
-    /// The same with further lines for `server.properties`.
+    /// The same with further lines for `server.properties`; `@PORT@`, `@CONTROLLER_PORT@` and `@DIR@` are filled in.
     pub fn start_with(settings: &[&str]) -> Result<Self> {
-        Self::start_on(&SMALL, settings)
+        Self::start_on(&SMALL, settings, &[])
     }
 
     /// A broker to measure with: a gigabyte of heap and the whole compiler.
     pub fn start_fast(settings: &[&str]) -> Result<Self> {
-        Self::start_on(&FAST, settings)
+        Self::start_on(&FAST, settings, &[])
     }
 
-    fn start_on(jvm: &'static [&'static str], settings: &[&str]) -> Result<Self> {
+    /// Several brokers of one cluster, topics of its own replicated to three of them; `settings` go to every broker.
+    pub fn start_cluster(count: usize, settings: &[&str]) -> Result<Vec<Self>> {
+        let jars = fetch()?;
+        let ports: Vec<(u16, u16)> = (0..count).map(|_| free_ports()).collect::<Result<_>>()?;
+        let voters: Vec<String> = (1..).zip(&ports).map(|(id, (_, port))| format!("{id}@127.0.0.1:{port}")).collect();
+        let voters = format!("controller.quorum.voters={}", voters.join(","));
+        let copies = count.min(3);
+        let mut lines: Vec<String> = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"]
+            .map(|topic| format!("{topic}.replication.factor={copies}"))
+            .into();
+        lines.push(format!("transaction.state.log.min.isr={}", copies.min(2)));
+        lines.extend(settings.iter().map(ToString::to_string));
+        let mut brokers = Vec::new();
+        for (id, ports) in (1..).zip(ports) {
+            let own = format!("node.id={id}");
+            let lines: Vec<&str> = lines.iter().map(String::as_str).chain([voters.as_str(), own.as_str()]).collect();
+            brokers.push(Self::prepare(&jars, &SMALL, &lines, &[], ports)?);
+        }
+        // None is ready before most of them run.
+        let begun = brokers.iter_mut().map(Self::spawn).collect::<Result<Vec<_>>>()?;
+        for (broker, begun) in brokers.iter().zip(begun) {
+            broker.await_ready(begun)?;
+        }
+        Ok(brokers)
+    }
+
+    /// The same with further arguments for the formatting of its storage, such as users.
+    fn start_formatted(settings: &[&str], format: &[String]) -> Result<Self> {
+        Self::start_on(&SMALL, settings, format)
+    }
+
+    fn start_on(jvm: &'static [&'static str], settings: &[&str], format: &[String]) -> Result<Self> {
         let jars = fetch()?;
         let mut attempt = 1;
         loop {
             // Another process may take a port between its choice and its use.
-            match Self::try_start(&jars, jvm, settings) {
+            match Self::try_start(&jars, jvm, settings, format) {
                 Err(error) if attempt < 3 && format!("{error:#}").contains("in use") => attempt += 1,
                 started => return started,
             }
         }
     }
 
-    fn try_start(jars: &Path, jvm: &'static [&'static str], settings: &[&str]) -> Result<Self> {
+    fn try_start(jars: &Path, jvm: &'static [&'static str], settings: &[&str], format: &[String]) -> Result<Self> {
+        let mut kafka = Self::prepare(jars, jvm, settings, format, free_ports()?)?;
+        kafka.run()?;
+        Ok(kafka)
+    }
+
+    fn prepare(
+        jars: &Path,
+        jvm: &'static [&'static str],
+        settings: &[&str],
+        format: &[String],
+        (port, controller_port): (u16, u16),
+    ) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("eadt-kafka-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let dir = std::env::temp_dir().join(&name);
@@ -97,19 +142,18 @@ impl Kafka {
         let logs = cache::folder()?.join("kafka-logs");
         fs::create_dir_all(&logs)?;
         cache::keep_newest(&logs, 30);
-        let (port, controller_port) = free_ports()?;
-        let mut properties = SERVER
-            .replace("@PORT@", &port.to_string())
-            .replace("@CONTROLLER_PORT@", &controller_port.to_string())
-            .replace("@DIR@", &dir.display().to_string());
+        let mut properties = SERVER.to_owned();
         for line in settings {
             properties.push_str(line);
             properties.push('\n');
         }
+        let properties = properties
+            .replace("@PORT@", &port.to_string())
+            .replace("@CONTROLLER_PORT@", &controller_port.to_string())
+            .replace("@DIR@", &dir.display().to_string());
         fs::write(dir.join("server.properties"), properties)?;
-        let mut kafka = Self { log: logs.join(format!("{name}.log")), dir, jars: jars.to_path_buf(), jvm, port, keeper: None };
-        kafka.format()?;
-        kafka.run()?;
+        let kafka = Self { log: logs.join(format!("{name}.log")), dir, jars: jars.to_path_buf(), jvm, port, keeper: None };
+        kafka.format(format)?;
         Ok(kafka)
     }
 
@@ -164,12 +208,13 @@ impl Kafka {
         Ok(())
     }
 
-    fn format(&self) -> Result<()> {
+    fn format(&self, more: &[String]) -> Result<()> {
         let output = Command::new("java")
             .args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp"])
             .arg(self.class_path())
             .args(["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c"])
             .arg(self.dir.join("server.properties"))
+            .args(more)
             .stdin(Stdio::null())
             .output()
             .map_err(|error| anyhow!("java does not start ({error}): {INSTALL}"))?;
@@ -179,6 +224,12 @@ impl Kafka {
     }
 
     fn run(&mut self) -> Result<()> {
+        let begun = self.spawn()?;
+        self.await_ready(begun)
+    }
+
+    /// Starts the process; where its log begins.
+    fn spawn(&mut self) -> Result<u64> {
         let from = fs::metadata(&self.log).map_or(0, |meta| meta.len());
         let mut process = Command::new("sh")
             .args(["-c", KEEPER, "keeper"])
@@ -207,6 +258,12 @@ impl Kafka {
         };
         fs::remove_file(self.dir.join("pid"))?;
         self.keeper = Some(Keeper { process, stdin, broker });
+        Ok(from)
+    }
+
+    fn await_ready(&self, from: u64) -> Result<()> {
+        let broker = self.keeper.as_ref().context("the broker is stopped")?.broker;
+        let begun = Instant::now();
         loop {
             let lines = self.lines(from);
             if lines.iter().any(|line| line.contains("Kafka Server started")) {

@@ -1,10 +1,12 @@
 //! The real program as a child process.
 
-// Each test binary uses its own part of these.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -61,6 +63,49 @@ pub fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
     }
     found.sort();
     found
+}
+
+/// What a process says on standard error, line by line as it comes.
+pub struct Told {
+    lines: Receiver<String>,
+    pub so_far: Vec<String>,
+}
+
+impl Told {
+    /// Takes the child's standard error, which must be piped, and reads it to the end, so that the child never waits for room.
+    pub fn by(child: &mut Child) -> Self {
+        let stderr = child.stderr.take().expect("standard error is piped");
+        // More than any of these processes says; were it ever full, the child would wait for the test.
+        let (say, lines) = sync_channel(100_000);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if say.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { lines, so_far: Vec::new() }
+    }
+
+    /// Reads to the end of what is said, once the process has ended.
+    pub fn drain(&mut self) {
+        self.so_far.extend(self.lines.iter());
+    }
+
+    /// Waits until a line has this part; returns the line.
+    pub fn until(&mut self, part: &str) -> String {
+        let deadline = Instant::now() + Duration::from_mins(2);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(line) = self.lines.recv_timeout(left) else {
+                panic!("nothing was said of {part:?}:\n{}", self.so_far.join("\n"));
+            };
+            self.so_far.push(line.clone());
+            if line.contains(part) {
+                return line;
+            }
+        }
+    }
 }
 
 /// A process that is killed when the test ends.

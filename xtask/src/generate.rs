@@ -10,7 +10,7 @@ use eadt_schemas::documents;
 use crate::process;
 
 /// Documents that the program prints: path and the arguments that print it.
-const PRINTED: [(&str, &[&str]); 6] = [
+const PRINTED: [(&str, &[&str]); 15] = [
     ("docs/configuration.md", &["config", "reference"]),
     ("docs/metrics.md", &["metrics"]),
     ("docs/scenario.md", &["config", "scenario", "--reference"]),
@@ -18,6 +18,15 @@ const PRINTED: [(&str, &[&str]); 6] = [
     // A chart cannot refer to a file outside of it.
     ("deploy/helm/eadt/crds/energypolicies.yaml", &["policy", "crd"]),
     ("deploy/helm/eadt/files/topics.json", &["topics", "desired", "--json"]),
+    ("deploy/kafka/acls/actuator.yaml", &["topics", "acls", "actuator", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/agent.yaml", &["topics", "acls", "agent", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/archiver.yaml", &["topics", "acls", "archiver", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/collector.yaml", &["topics", "acls", "collector", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/optimizer.yaml", &["topics", "acls", "optimizer", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/processor.yaml", &["topics", "acls", "processor", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/reader.yaml", &["topics", "acls", "reader", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/simulator.yaml", &["topics", "acls", "simulator", "--strimzi", "kafka"]),
+    ("deploy/kafka/acls/topics.yaml", &["topics", "acls", "topics", "--strimzi", "kafka"]),
 ];
 
 /// A document with its content.

@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `deny`.
+//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
@@ -7,6 +7,7 @@ mod bench;
 mod generate;
 mod prerequisites;
 mod process;
+mod sbom;
 mod summary;
 mod test;
 
@@ -33,6 +34,8 @@ enum Command {
     Bench(bench::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,
+    /// The bill of materials of the program and the node agent, in `CycloneDX`'s JSON.
+    Sbom(sbom::Options),
 }
 
 fn main() -> ExitCode {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::ReleaseSchemas => generate::release_schemas(),
         Command::Bench(options) => bench::run(&options),
         Command::Deny => process::deny(),
+        Command::Sbom(options) => sbom::run(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -50,6 +50,9 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let compilers = has("cc", &["--version"]) && has("c++", &["--version"]);
     need(compilers, "a C and a C++ compiler (cc, c++; for librdkafka and zstd)".to_owned(), &["gcc", "g++", "libc6-dev"]);
     need(has("make", &["--version"]), "make (for librdkafka)".to_owned(), &["make"]);
+    // Kafka's TLS is built from source (docs/adr/0003); Debian's own perl lacks modules that its configuration needs.
+    let perl = has("perl", &["-MFindBin", "-MIPC::Cmd", "-MFile::Compare", "-e", "1"]);
+    need(perl, "perl with its modules (builds OpenSSL, for the tests of a secured Kafka)".to_owned(), &["perl"]);
     let java = machine.output("java", &["-version"]).and_then(|text| java_major(&text));
     let found = java.map_or_else(|| "none found".to_owned(), |major| format!("found {major}"));
     let package = java_package(&machine.os_release());
@@ -150,7 +153,7 @@ mod tests {
 
     fn all() -> BTreeMap<&'static str, &'static str> {
         let java = "openjdk version \"17.0.15\" 2025-04-15";
-        [("cc", ""), ("c++", ""), ("make", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
+        [("cc", ""), ("c++", ""), ("make", ""), ("perl", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
     }
 
     #[test]
@@ -164,6 +167,7 @@ mod tests {
             ("cc", "gcc"),
             ("c++", "g++"),
             ("make", "make"),
+            ("perl", "perl"),
             ("java", "openjdk-17-jre-headless"),
             ("mvn", "maven"),
             ("python3", "python3-venv"),
@@ -203,7 +207,7 @@ mod tests {
             shown(true),
             [
                 "apt-get update",
-                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make openjdk-17-jre-headless maven python3 \
+                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make perl openjdk-17-jre-headless maven python3 \
                  python3-venv python3-pip"
             ]
         );

@@ -49,12 +49,16 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
 
     step("formatting", process::run(process::cargo().args(["fmt", "--all", "--check"])));
+    let features = features(options);
     let clippy = ["clippy", "--workspace", "--all-targets"];
-    step("lints", timed(|| process::run(process::cargo().args(clippy).args(locked).args(["--", "-D", "warnings"]))));
+    step(
+        "lints",
+        timed(|| process::run(process::cargo().args(clippy).args(features).args(locked).args(["--", "-D", "warnings"]))),
+    );
 
     // Together with the tests, so that both share what they are built from; tests start the program as a process.
     let build = ["build", "--workspace", "--bins", "--tests"];
-    step("build", timed(|| process::run(process::cargo().args(build).args(locked))));
+    step("build", timed(|| process::run(process::cargo().args(build).args(features).args(locked))));
     if !options.fast {
         // No test has to wait for what takes minutes.
         let prepare = ["run", "--quiet", "--package", "eadt-tests", "--bin", "prepare"];
@@ -84,12 +88,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if failed.is_empty() { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
 }
 
+/// Without Kafka there is nothing to be reached by TLS, which takes perl to build (docs/adr/0003).
+fn features(options: &Options) -> &'static [&'static str] {
+    if options.fast { &["--no-default-features"] } else { &[] }
+}
+
 /// The `cargo test` calls of this run.
 fn test_commands(options: &Options, locked: &[&str]) -> anyhow::Result<Vec<Command>> {
     let own_selection = options.extra.iter().any(|word| word == "-p" || word.starts_with("--package") || word.starts_with("-p="));
     let base = || {
         let mut command = process::cargo();
-        command.args(["test", "--no-fail-fast"]).args(locked);
+        command.args(["test", "--no-fail-fast"]).args(features(options)).args(locked);
         if !own_selection {
             command.arg("--workspace");
         }
@@ -198,8 +207,9 @@ mod tests {
         assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace"]);
         assert_eq!(words(false, &["-p", "eadt-core", "late"]), ["test --no-fail-fast -p eadt-core late"]);
         let fast = words(true, &[]);
+        assert!(fast.iter().all(|command| command.contains(" --no-default-features ")), "no perl is needed: {fast:?}");
         assert!(fast[0].contains("--lib --bins") && fast[0].contains("--test walls"), "{fast:?}");
         assert!(!fast[0].contains("kafka_") && !fast[0].contains("kubernetes_"), "{fast:?}");
-        assert_eq!(fast[1], "test --no-fail-fast --workspace --doc");
+        assert_eq!(fast[1], "test --no-fail-fast --no-default-features --workspace --doc");
     }
 }

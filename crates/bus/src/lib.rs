@@ -4,6 +4,7 @@
 //! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
 //! Everything here blocks and is called from plain threads; it never decides anything and never decodes a value.
 
+pub mod chaos;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
@@ -12,6 +13,7 @@ mod headers;
 pub mod kafka;
 mod partitioner;
 mod patience;
+pub mod rights;
 pub mod topics;
 mod whole;
 
@@ -192,6 +194,10 @@ pub struct Step {
 pub trait Bus: Send + Sync + fmt::Debug {
     /// All topics whose names start with `prefix`.
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>>;
+    /// Which right this client lacks on a topic that it cannot see, in words; `None` where the topic is not there.
+    fn denied(&self, _topic: &str) -> Option<String> {
+        None
+    }
     fn create_topic(&self, topic: &TopicSpec) -> Result<()>;
     /// Sets exactly these settings of an existing topic, leaves others alone.
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;

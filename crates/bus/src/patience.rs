@@ -9,20 +9,24 @@ pub struct Patience {
     least: Duration,
     most: Duration,
     failures: u32,
+    /// What was told last, without its figures.
+    told: String,
 }
 
 impl Patience {
     pub fn new(least: Duration, most: Duration) -> Self {
-        Self { least, most: most.max(least), failures: 0 }
+        Self { least, most: most.max(least), failures: 0, told: String::new() }
     }
 
-    /// An attempt failed: the pause before the next one. The first failure is a warning; those that follow repeat it, and are
-    /// there for debugging.
+    /// An attempt failed: the pause before the next one. A failure is a warning unless the last one told was the same but for its
+    /// figures: repetitions are there for debugging.
     pub fn failed(&mut self, what: &str, error: &dyn Display) -> Duration {
         let doubled = self.least.saturating_mul(1 << self.failures.min(20));
         let wait = doubled.min(self.most);
         self.failures = self.failures.saturating_add(1);
-        if self.failures == 1 {
+        let told: String = error.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.failures == 1 || told != self.told {
+            self.told = told;
             tracing::warn!(%error, "{what}: tried again until it works, at least every {} s", self.most.as_secs_f64());
         } else {
             tracing::debug!(%error, attempts = self.failures, "{what}");
@@ -75,7 +79,8 @@ mod tests {
             struct Text(String);
             impl Visit for Text {
                 fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                    self.0 += &format!("{field}={value:?} ");
+                    use std::fmt::Write as _;
+                    write!(self.0, "{field}={value:?} ").unwrap();
                 }
             }
             let mut text = Text(String::new());
@@ -94,7 +99,8 @@ mod tests {
         tracing::subscriber::with_default(lines.clone(), || {
             let mut patience = Patience::new(Duration::from_millis(100), Duration::from_secs(2));
             for _ in 0..2 {
-                let pauses: Vec<u128> = (0..7).map(|_| patience.failed("writing", &"the disk is full").as_millis()).collect();
+                let full = |n| format!("the disk is full: {n} MiB are free");
+                let pauses: Vec<u128> = (0..7).map(|n| patience.failed("writing", &full(n)).as_millis()).collect();
                 assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
                 assert!(patience.is_tried());
                 patience.worked("writing");
@@ -106,6 +112,20 @@ mod tests {
         assert_eq!(told.len(), 4, "{told:?}");
         assert!(told[0].0 == Level::WARN && told[0].1.contains("the disk is full") && told[0].1.contains("every 2 s"));
         assert!(told[1].0 == Level::INFO && told[1].1.contains("attempts=7"), "{told:?}");
+    }
+
+    #[test]
+    fn another_trouble_is_told_too() {
+        let lines = Lines::default();
+        tracing::subscriber::with_default(lines.clone(), || {
+            let mut patience = Patience::new(Duration::ZERO, Duration::ZERO);
+            for error in ["no route 1", "no route 2", "no leader", "no leader"] {
+                assert_eq!(patience.failed("asking", &error), Duration::ZERO);
+            }
+        });
+        let lines = lines.0.lock().unwrap();
+        let told: Vec<_> = lines.iter().filter(|(level, _)| *level == Level::WARN).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
     }
 
     #[test]

@@ -237,6 +237,12 @@ pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
     if wrong.is_empty() {
         return Ok(partitions);
     }
+    // Kafka shows nobody a topic that he may not see.
+    let unseen = wanted.iter().filter(|topic| !existing.iter().any(|present| present.name == topic.name));
+    let denied: Vec<String> = unseen.filter_map(|topic| bus.denied(&topic.name)).collect();
+    if !denied.is_empty() {
+        return Err(BusError::new(Remedy::Stop, format!("checking the topics with prefix {prefix}"), denied.join("; ")));
+    }
     Err(BusError::new(
         Remedy::Stop,
         format!("checking the topics with prefix {prefix}"),

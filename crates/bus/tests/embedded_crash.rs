@@ -3,7 +3,7 @@
 //! Crash tests run this binary again as a child, told by the environment what to do.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,19 +54,32 @@ fn child() {
     let (Ok(what), Some(dir)) = (std::env::var(CHILD), std::env::var_os(DIR)) else { return };
     let dir = Path::new(&dir);
     match what.as_str() {
-        "commit" => commit_for_ever(dir),
+        "commit" => commit_for_ever(dir, 300),
+        // Large enough that tables are written and journals go within a second.
+        "commit-much" => commit_for_ever(dir, 40_000),
         "open" => match EmbeddedLog::open(dir, options()) {
             Ok(_) => println!("opened"),
             Err(error) => println!("refused {error}"),
         },
         "fill" => fill_the_disk(dir),
+        "sync" => {
+            sync_all(dir);
+            let made = rustix::fs::statx(
+                rustix::fs::CWD,
+                dir,
+                rustix::fs::AtFlags::empty(),
+                rustix::fs::StatxFlags::INO | rustix::fs::StatxFlags::BTIME,
+            )
+            .unwrap();
+            println!("root {}-{}-{}", made.stx_ino, made.stx_btime.tv_sec, made.stx_btime.tv_nsec);
+        }
         other => panic!("no such child: {other}"),
     }
 }
 
 /// Steps n, n + 1, …: each writes n to three partitions, commits n as position, and says so once it is acknowledged. Beside
 /// them a plain producer, which says what it knows to be acknowledged.
-fn commit_for_ever(dir: &Path) {
+fn commit_for_ever(dir: &Path, filler: usize) {
     let log = open(dir);
     let mut member =
         log.member(MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] }).unwrap();
@@ -76,7 +89,7 @@ fn commit_for_ever(dir: &Path) {
     let mut sent = read_all(&log, &input, 2, Isolation::ReadCommitted).len() as u64;
     let before = sent;
     let mut n = member.committed(std::slice::from_ref(&at)).unwrap()[0].unwrap_or(0) as u64;
-    let filler = "x".repeat(300);
+    let filler = "x".repeat(filler);
     println!("ready");
     loop {
         n += 1;
@@ -194,6 +207,144 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
     }
     assert!(steps > u64::from(kills), "too few steps for a test: {steps}");
     eprintln!("{kills} kills, {steps} steps, slowest open {slowest:?}");
+}
+
+/// What a power cut leaves of a folder: what was synced, as the library in `power/synced.c` has kept it.
+fn rebuild(shadow: &Path, id: &str, into: &Path) {
+    std::fs::create_dir_all(into).unwrap();
+    // A folder that was never synced has lost its entries.
+    let entries = std::fs::read_to_string(shadow.join(format!("d-{id}"))).unwrap_or_default();
+    for entry in entries.lines() {
+        let (kind, rest) = entry.split_at(2);
+        let (id, name) = rest.split_once(' ').unwrap();
+        if kind == "d " {
+            rebuild(shadow, id, &into.join(name));
+        } else {
+            // A file whose name is durable and whose bytes are not.
+            let bytes = std::fs::read(shadow.join(format!("f-{id}"))).unwrap_or_default();
+            std::fs::write(into.join(name), bytes).unwrap();
+        }
+    }
+}
+
+/// The library that keeps what is synced, built by the C compiler that this workspace needs anyway.
+fn synced_library(dir: &Path) -> PathBuf {
+    let library = dir.join("synced.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/power/synced.c");
+    let built =
+        Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).arg("-ldl").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    library
+}
+
+/// Steps and plain records that the child had said to be acknowledged: of its last line, and of the one before.
+#[derive(Debug, Default, Clone, Copy)]
+struct Said {
+    step: u64,
+    /// Acknowledged before the last step was begun, and so made durable with it.
+    plain: u64,
+}
+
+/// Runs the child on `dir` for a while with a power cut at its end; what it said, and what is left, in `left`.
+fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path, run: Duration, lie: bool) -> Said {
+    std::fs::create_dir(shadow).unwrap();
+    let mut command = again(what, dir);
+    command.env("LD_PRELOAD", library).env("EADT_POWER_ROOT", dir).env("EADT_POWER_SHADOW", shadow);
+    if lie {
+        command.env("EADT_POWER_LIE", "1");
+    }
+    // What was there when the power came is durable.
+    let first = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(CHILD, "sync")
+        .env(DIR, dir)
+        .env("LD_PRELOAD", library)
+        .env("EADT_POWER_ROOT", dir)
+        .env("EADT_POWER_SHADOW", shadow)
+        .output()
+        .unwrap();
+    assert!(first.status.success(), "{}", String::from_utf8_lossy(&first.stdout));
+    let root = String::from_utf8(first.stdout).unwrap();
+    let root = root.lines().find_map(|line| line.split_once("root ")).expect("the child names the folder").1.to_owned();
+    let mut process = command.spawn().unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.ends_with("ready")), "the child did not come up");
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(run);
+        process.kill().unwrap();
+        process.wait().unwrap();
+    });
+    let (mut said, mut plain) = (Said::default(), 0);
+    for line in lines {
+        if let ["step", n, "plain", p] = line.split(' ').collect::<Vec<_>>()[..] {
+            said = Said { step: n.parse().unwrap(), plain };
+            plain = p.parse().unwrap();
+        }
+    }
+    killer.join().unwrap();
+    rebuild(shadow, &root, left);
+    said
+}
+
+/// Syncs every file and folder below, as if they had been there for long, and names the folder as the library does.
+fn sync_all(dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sync_all(&path);
+        } else {
+            std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        }
+    }
+    std::fs::File::open(dir).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
+    let data = tempfile::tempdir().unwrap();
+    let library = synced_library(data.path());
+    let mut dir = data.path().join("log-0");
+    drop(open(&dir));
+    let (mut steps, mut inputs_before) = (0, 0);
+    let rounds = kills().div_ceil(3);
+    for round in 0..rounds {
+        let (shadow, left) = (data.path().join(format!("shadow-{round}")), data.path().join(format!("log-{}", round + 1)));
+        let much = round % 4 == 3;
+        let (what, run) = if much { ("commit-much", 700) } else { ("commit", 20 + u64::from(round) * 37 % 200) };
+        let said = power_cut(what, &dir, &shadow, &left, &library, Duration::from_millis(run), false);
+        std::fs::remove_dir_all(&shadow).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        dir = left;
+        let log = open(&dir);
+        let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
+        assert!(committed >= said.step.max(steps), "round {round}: {said:?} after {steps}, found {committed}");
+        let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
+        let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
+        for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
+            let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
+            assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
+        }
+        let inputs: Vec<_> = read_all(&log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
+        assert!(inputs.len() as u64 >= said.plain.max(inputs_before), "round {round}: {said:?}, found {}", inputs.len());
+        assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
+        (steps, inputs_before) = (committed, inputs.len() as u64);
+    }
+    assert!(steps > u64::from(rounds), "too few steps for a test: {steps}");
+    eprintln!("{rounds} power cuts, {steps} steps");
+}
+
+/// The test above bites: where syncs are not done, steps that were acknowledged are gone.
+#[test]
+fn a_disk_that_says_it_synced_and_did_not_loses_steps() {
+    let data = tempfile::tempdir().unwrap();
+    let library = synced_library(data.path());
+    let [dir, shadow, left] = ["log", "shadow", "left"].map(|name| data.path().join(name));
+    drop(open(&dir));
+    let said = power_cut("commit", &dir, &shadow, &left, &library, Duration::from_millis(300), true);
+    assert!(said.step > 0, "{said:?}");
+    let found = EmbeddedLog::open(&left, options())
+        .map(|log| log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64);
+    assert!(found.as_ref().is_ok_and(|found| *found < said.step) || found.is_err(), "{said:?}, found {found:?}");
 }
 
 #[test]
@@ -332,7 +483,9 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     // A plain producer keeps what it took and says that it is not written.
     let mut producer = log.producer("p").unwrap();
     let waiting: Vec<_> = (0..20).map(|n| outgoing(&"output".into(), "k", &format!("waits {n}"))).collect();
-    waiting.iter().for_each(|record| producer.send(record.clone()).unwrap());
+    for record in &waiting {
+        producer.send(record.clone()).unwrap();
+    }
     assert!(!producer.flush(Duration::from_millis(300)).unwrap());
     assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (20, 0, 0));
     assert_eq!(read_all(&log, &"output".into(), 2, Isolation::ReadCommitted).len(), 0);

@@ -91,6 +91,19 @@ pub struct RollBack {
     pub reason: String,
 }
 
+/// What became different since a revision.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Changes {
+    /// Where this leads; what is asked from next.
+    pub revision: u64,
+    /// `workloads` has every one: what is not among them has gone.
+    pub all: bool,
+    /// Those that changed, in any order.
+    pub workloads: Vec<Managed>,
+    /// Names of those that are gone, or did not opt in any more.
+    pub gone: Vec<String>,
+}
+
 /// What a failed call means for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterRemedy {
@@ -133,6 +146,13 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn revision(&self) -> u64;
     /// Every workload that opted in, in any order.
     fn workloads(&self) -> Result<Vec<Managed>, ClusterError>;
+    /// What changed since a revision that [`Cluster::changes`] gave; all of it without one, or where that is not known any more.
+    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+        let _: Option<u64> = since;
+        // Read first, so that what changes meanwhile is seen the next time.
+        let revision = self.revision();
+        Ok(Changes { revision, all: true, workloads: self.workloads()?, gone: Vec::new() })
+    }
     /// Writes a change. Asked again for the decision that is applied already, it changes nothing and returns the same.
     fn apply(&self, change: &Change) -> Result<Managed, ClusterError>;
     /// Restores the layout before a change. Asked again, it changes nothing and returns the same.

@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use eadt_schemas::Topic;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaDataReader;
 
 use crate::error::{LakeError, Result};
-use crate::file::{Batches, Reader, damaged};
+use crate::file::{About, Batches, Newest, Reader, damaged};
 use crate::layout::FileName;
 use crate::row::Row;
 use crate::store::{Local, Objects, RealDisk, Store};
@@ -53,6 +55,16 @@ impl Listing {
         partitions
     }
 }
+
+impl Listing {
+    /// Each superseded file with the one that covers it.
+    fn covered(&self) -> impl Iterator<Item = (&ArchiveFile, &ArchiveFile)> {
+        self.superseded.iter().filter_map(|old| Some((old, self.files.iter().find(|file| file.name.covers(&old.name))?)))
+    }
+}
+
+/// As much of a file's end as holds most footers.
+const FOOTER_BYTES: u64 = 64 << 10;
 
 impl Archive {
     /// A folder, or an object-store URL with credentials from the process's environment (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
@@ -126,7 +138,23 @@ impl Archive {
                 Err(detail) => return Err(LakeError::Foreign { path: self.full(&file.path), detail }),
             }
         }
-        resolve(files, &self.place)
+        let listing = resolve(files, &self.place)?;
+        // What is to be ignored, and why, is not taken from names alone.
+        for (old, new) in listing.covered() {
+            self.about(old)?;
+            self.about(new)?;
+        }
+        Ok(listing)
+    }
+
+    /// The newest row of every partition that has files: offset and append time, where its file tells. Looks into the newest file
+    /// of each, which alone says where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
+    pub fn newest(&self, listing: &Listing) -> Result<BTreeMap<(Topic, i32), Newest>> {
+        let mut newest = BTreeMap::new();
+        for file in &listing.files {
+            newest.insert((file.name.topic, file.name.partition), file);
+        }
+        newest.into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
     }
 
     /// The first offset that no file stands for, by topic and partition. The files are the truth about what is archived.
@@ -135,6 +163,7 @@ impl Archive {
         if let Some(&(topic, partition, from, to)) = listing.gaps.first() {
             return Err(LakeError::Gap { topic, partition, from, to, root: self.place.to_string() });
         }
+        self.newest(&listing)?;
         Ok(listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect())
     }
 
@@ -147,13 +176,50 @@ impl Archive {
 
     pub(crate) fn drop_superseded(&self) -> Result<u64> {
         let listing = self.files()?;
-        for old in &listing.superseded {
-            if let Some(new) = listing.files.iter().find(|file| file.name.covers(&old.name)) {
-                self.reader(&new.name)?;
-                self.delete(&old.name)?;
+        let mut covering: Option<(&FileName, Vec<i64>)> = None;
+        for (old, new) in listing.covered() {
+            let offsets = match &covering {
+                Some((name, offsets)) if **name == new.name => offsets,
+                _ => {
+                    let mut offsets = self.offsets(&new.name)?;
+                    offsets.sort_unstable();
+                    &covering.insert((&new.name, offsets)).1
+                }
+            };
+            // What is deleted next must be there, whole.
+            if let Some(offset) = self.offsets(&old.name)?.into_iter().find(|offset| offsets.binary_search(offset).is_err()) {
+                let (path, covering) = (self.full(&old.name.path()), self.full(&new.name.path()));
+                return Err(LakeError::Uncovered { path, covering, offset });
             }
+            self.delete(&old.name)?;
         }
         Ok(listing.superseded.len() as u64)
+    }
+
+    fn offsets(&self, name: &FileName) -> Result<Vec<i64>> {
+        Reader::offsets(name, self.input(name)?).map_err(|error| self.located(error))
+    }
+
+    /// What a file's footer says, once it is found to be the file that its name says.
+    fn about(&self, file: &ArchiveFile) -> Result<About> {
+        let path = file.name.path();
+        let wrong = |error: &dyn std::fmt::Display| self.located(damaged(&path, error));
+        let mut length = FOOTER_BYTES.min(file.bytes);
+        loop {
+            let range = file.bytes - length..file.bytes;
+            let end = self.store.range(&path, range).map_err(|source| self.failed("read", &path, source))?;
+            let mut reader = ParquetMetaDataReader::new();
+            match reader.try_parse_sized(&end, file.bytes) {
+                Ok(()) => {
+                    let metadata = reader.finish().map_err(|error| wrong(&error))?;
+                    return About::of(&file.name, &metadata).map_err(|error| self.located(error));
+                }
+                Err(ParquetError::NeedMoreData(needed)) if (length + 1..=file.bytes).contains(&(needed as u64)) => {
+                    length = needed as u64;
+                }
+                Err(error) => return Err(wrong(&error)),
+            }
+        }
     }
 
     /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
@@ -211,7 +277,11 @@ impl Archive {
 
     /// The same error with the archive's place before the file's path.
     pub(crate) fn located(&self, mut error: LakeError) -> LakeError {
-        if let LakeError::Foreign { path, .. } | LakeError::Damaged { path, .. } | LakeError::Newer { path, .. } = &mut error {
+        if let LakeError::Foreign { path, .. }
+        | LakeError::Misnamed { path, .. }
+        | LakeError::Damaged { path, .. }
+        | LakeError::Newer { path, .. } = &mut error
+        {
             *path = self.full(path);
         }
         error
@@ -317,7 +387,7 @@ struct Sorted {
 
 impl Sorted {
     fn open(archive: &Archive, name: FileName) -> Result<Self> {
-        let mut due = Reader::offsets(&name, archive.input(&name)?).map_err(|error| archive.located(error))?;
+        let mut due = archive.offsets(&name)?;
         due.sort_unstable_by_key(|offset| Reverse(*offset));
         let twice = due.windows(2).any(|pair| pair[0] == pair[1]);
         let outside = due.iter().any(|offset| !(name.first..=name.last).contains(offset));

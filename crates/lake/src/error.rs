@@ -19,6 +19,15 @@ pub enum LakeError {
     /// Parquet, or a folder, that this program did not write.
     #[error("{path} does not belong to an EADT archive: {detail}; move it out of the archive's folder")]
     Foreign { path: String, detail: String },
+    /// A file of ours under a name that is not its own.
+    #[error("{path} is not what its name says: {detail}; give it its own name back, or move it out of the archive's folder")]
+    Misnamed { path: String, detail: String },
+    /// A file whose range another one covers, which has not all its rows.
+    #[error(
+        "{path} has offset {offset}, which {covering} lacks although its range covers it; keep both files, and restore \
+         {covering} from a copy"
+    )]
+    Uncovered { path: String, covering: String, offset: i64 },
     /// A file of ours that cannot be read.
     #[error("{path} is damaged: {detail}; restore it from a copy, or delete it while the log still has its offsets")]
     Damaged { path: String, detail: String },

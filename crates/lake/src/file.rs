@@ -7,13 +7,14 @@ use arrow::compute::interleave;
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use arrow::error::ArrowError;
 use bytes::Bytes;
-use eadt_schemas::Topic;
+use eadt_schemas::{EventTime, Topic};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
 use crate::error::{LakeError, Result};
@@ -30,13 +31,15 @@ const FORMAT_VERSION: &str = "1";
 const PLACE: &str = "eadt.place";
 /// Offsets inside the range that the log had deleted before they could be archived, as `[[from, to], …]`.
 const DELETED: &str = "eadt.deleted";
+/// The row with the greatest offset, as `[offset, microseconds of its append time]`: tells the log of this file from another one.
+const NEWEST: &str = "eadt.newest";
 
 /// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
 pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
     let plan = plan(name.topic);
     let failed = |error: &dyn std::fmt::Display| LakeError::Encode { path: name.path(), detail: error.to_string() };
     let order = Order::of(plan, batches);
-    let properties = properties(plan, name, deleted, order.timed);
+    let properties = properties(plan, name, deleted, &order);
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
     let sink = Vec::with_capacity(64 * rows.min(1 << 20));
     let mut writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| failed(&e))?;
@@ -80,17 +83,21 @@ struct Order {
     sorted: bool,
     /// Every row has an event time.
     timed: bool,
+    /// Offset and append time of the row with the greatest offset.
+    newest: Option<(i64, i64)>,
 }
 
 impl Order {
     fn of(plan: &Plan, batches: &[RecordBatch]) -> Self {
         let mut rows = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
-        let mut timed = true;
+        let (mut timed, mut newest) = (true, None::<(i64, i64)>);
         for (index, batch) in batches.iter().enumerate() {
             let time = batch.column(plan.common(Common::CeTime)).as_primitive::<TimestampMicrosecondType>();
             let stamp = batch.column(plan.common(Common::Stamp)).as_primitive::<TimestampMicrosecondType>();
             let offset = batch.column(plan.common(Common::Offset)).as_primitive::<Int64Type>();
             timed &= time.null_count() == 0;
+            let places = (0..batch.num_rows()).map(|row| (offset.value(row), stamp.value(row)));
+            newest = newest.max(places.max());
             rows.extend((0..batch.num_rows()).map(|row| Key {
                 time: if time.is_null(row) { stamp.value(row) } else { time.value(row) },
                 offset: offset.value(row),
@@ -102,15 +109,18 @@ impl Order {
         if !sorted {
             rows.sort_unstable();
         }
-        Self { rows, sorted, timed }
+        Self { rows, sorted, timed, newest }
     }
 }
 
-fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], timed: bool) -> WriterProperties {
+fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], order: &Order) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
     if !deleted.is_empty() {
         metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(deleted).to_string()));
+    }
+    if let Some(newest) = order.newest {
+        metadata.push(KeyValue::new(NEWEST.to_owned(), serde_json::json!(newest).to_string()));
     }
     let by_time = SortingColumn { column_idx: plan.common(Common::CeTime) as i32, descending: false, nulls_first: false };
     let mut builder = WriterProperties::builder()
@@ -119,7 +129,7 @@ fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], timed: bool)
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(metadata))
-        .set_sorting_columns(timed.then(|| vec![by_time]));
+        .set_sorting_columns(order.timed.then(|| vec![by_time]));
     for (index, column) in plan.columns.iter().enumerate() {
         let path = ColumnPath::from(column.name.as_str());
         let unique = index == plan.common(Common::CeId);
@@ -146,6 +156,69 @@ fn properties(plan: &Plan, name: &FileName, deleted: &[(i64, i64)], timed: bool)
     builder.build()
 }
 
+/// Offset and append time of a newest row; `None` where its file does not tell.
+pub type Newest = Option<(i64, EventTime)>;
+
+/// What a file's footer says about it.
+#[derive(Debug)]
+pub(crate) struct About {
+    pub deleted: Vec<(i64, i64)>,
+    /// Offset and append time of the row with the greatest offset; files of older versions do not tell.
+    pub newest: Newest,
+}
+
+impl About {
+    /// Checks that the file is ours, and the one that its name says: what it was written as, and what its rows' partition and
+    /// offsets are.
+    pub(crate) fn of(name: &FileName, metadata: &ParquetMetaData) -> Result<Self> {
+        let path = name.path();
+        let entries = metadata.file_metadata().key_value_metadata();
+        let entry =
+            |key: &str| entries.into_iter().flatten().find(|entry| entry.key == key).and_then(|entry| entry.value.as_deref());
+        match (entry(FORMAT), entry(PLACE)) {
+            (Some(FORMAT_VERSION), Some(place)) if place == path => {}
+            (Some(FORMAT_VERSION), Some(place)) => {
+                return Err(LakeError::Misnamed { detail: format!("it was written as {place}"), path });
+            }
+            (Some(other), _) => return Err(LakeError::Newer { column: format!("format {other}"), path }),
+            (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
+        }
+        let bounds = [
+            (Common::Offset, "offsets", name.first..=name.last),
+            (Common::Partition, "partitions", name.partition.into()..=name.partition.into()),
+        ];
+        for (column, what, allowed) in bounds {
+            for (least, greatest) in ranges(name.topic, metadata, column) {
+                if !allowed.contains(&least) || !allowed.contains(&greatest) {
+                    let detail = format!("it has {what} {least} to {greatest}");
+                    return Err(LakeError::Misnamed { path, detail });
+                }
+            }
+        }
+        let deleted = entry(DELETED).map(serde_json::from_str).transpose();
+        let newest = entry(NEWEST).map(serde_json::from_str).transpose();
+        let newest = newest.map_err(|error| damaged(&path, &error))?;
+        Ok(Self {
+            deleted: deleted.map_err(|error| damaged(&path, &error))?.unwrap_or_default(),
+            newest: newest.map(|(offset, stamp)| (offset, EventTime::from_micros(stamp))),
+        })
+    }
+}
+
+/// Least and greatest value of a column of integers in each row group that tells them.
+fn ranges(topic: Topic, metadata: &ParquetMetaData, column: Common) -> impl Iterator<Item = (i64, i64)> {
+    let plan = plan(topic);
+    let name = &plan.columns[plan.common(column)].name;
+    metadata.row_groups().iter().flat_map(parquet::file::metadata::RowGroupMetaData::columns).filter_map(move |chunk| match chunk
+        .statistics()
+    {
+        Some(Statistics::Int64(values)) if chunk.column_path().string() == *name => {
+            Some((*values.min_opt()?, *values.max_opt()?))
+        }
+        _ => None,
+    })
+}
+
 /// A file of the archive, opened and recognised.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -159,19 +232,7 @@ impl Reader {
     pub(crate) fn open(name: &FileName, input: Input) -> Result<Self> {
         let path = name.path();
         let builder = ParquetRecordBatchReaderBuilder::try_new(input).map_err(|error| damaged(&path, &error))?;
-        let entries = builder.metadata().file_metadata().key_value_metadata();
-        let entry =
-            |key: &str| entries.into_iter().flatten().find(|entry| entry.key == key).and_then(|entry| entry.value.as_deref());
-        match (entry(FORMAT), entry(PLACE)) {
-            (Some(FORMAT_VERSION), Some(place)) if place == path => {}
-            (Some(FORMAT_VERSION), Some(place)) => {
-                return Err(LakeError::Foreign { detail: format!("it was written as {place}"), path });
-            }
-            (Some(other), _) => return Err(LakeError::Newer { column: format!("format {other}"), path }),
-            (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
-        }
-        let deleted = entry(DELETED).map(serde_json::from_str).transpose();
-        let deleted = deleted.map_err(|error| damaged(&path, &error))?.unwrap_or_default();
+        let About { deleted, .. } = About::of(name, builder.metadata())?;
         Ok(Self { topic: name.topic, path, builder, deleted })
     }
 

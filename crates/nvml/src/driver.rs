@@ -30,7 +30,8 @@ impl std::fmt::Debug for NvmlDriver {
 
 impl NvmlDriver {
     /// Loads and initialises the library; without a path, the system's own. Blocks, and may hang with a broken driver.
-    pub fn load(path: Option<&Path>) -> Result<Self, Lost> {
+    /// `setting` is what whoever reads an error can set to name another path.
+    pub fn load(path: Option<&Path>, setting: &str) -> Result<Self, Lost> {
         let candidates: Vec<&OsStr> = match path {
             Some(path) => vec![path.as_os_str()],
             // Only the second name is there without the development package.
@@ -43,11 +44,16 @@ impl NvmlDriver {
                 Err(error) => {
                     let missing = matches!(error, NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound);
                     let advice = if missing {
-                        "install the NVIDIA driver, or set nvml.library_path"
+                        format!("install the NVIDIA driver, or name its library with {setting}")
                     } else {
-                        "check the driver with nvidia-smi"
+                        "check the driver with nvidia-smi".to_owned()
                     };
-                    failure = Some(format!("cannot load NVML: {error}; {advice}, library={}", candidate.display()));
+                    // The loader names the file itself.
+                    let (detail, file) = match &error {
+                        NvmlError::LibloadingError(cause) => (cause.to_string(), String::new()),
+                        error => (error.to_string(), format!(" from {}", candidate.display())),
+                    };
+                    failure = Some(format!("cannot load NVML{file}: {detail}; {advice}"));
                     if !missing {
                         break;
                     }

@@ -321,7 +321,7 @@ fn check_counter(recording: &Recording, source: &Source, device: &str) -> Result
         );
         return Err(blame(recording, source, last, field, problem));
     }
-    Ok(Some(CounterCheck { device: device.to_owned(), counter_joules, integral_joules }))
+    Ok(Some(CounterCheck::new(device, counter_joules, integral_joules)))
 }
 
 fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {

@@ -10,6 +10,7 @@ mod assemble;
 mod clock;
 mod csv_table;
 mod dcgmi;
+mod duration;
 mod error;
 mod fields;
 mod format;
@@ -29,11 +30,12 @@ use std::io::Read;
 
 pub use assemble::{Events, Imported};
 pub use clock::TimeFormat;
+pub use duration::{parse_duration, parse_interval};
 pub use error::ImportError;
 pub use fields::Field;
 pub use format::Format;
 pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
-pub use options::{FieldMap, InvalidOption, Options, parse_interval};
+pub use options::{FieldMap, InvalidOption, Options};
 pub use report::{CounterCheck, Gap, Report, Skipped};
 
 /// One file of a recording.

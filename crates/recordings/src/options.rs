@@ -113,36 +113,9 @@ impl FromStr for FieldMap {
     }
 }
 
-/// Reads `20ms`, `2s`, `0.5s`, `1m`.
-pub fn parse_interval(text: &str) -> Result<Duration, InvalidOption> {
-    let wrong = || InvalidOption::new(format!("{text:?} is not an interval; say for example 20ms, 0.5s or 1m"));
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-    let value: f64 = text[..split].parse().map_err(|_| wrong())?;
-    let seconds = match text[split..].trim() {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(wrong()),
-    };
-    let micros = (value * seconds * 1e6).round();
-    if (1.0..=86_400e6).contains(&micros) { Ok(Duration::from_micros(micros as u64)) } else { Err(wrong()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_intervals() {
-        for (text, micros) in [("20ms", 20_000), ("2s", 2_000_000), ("0.5s", 500_000), ("1m", 60_000_000), ("250us", 250)] {
-            assert_eq!(parse_interval(text), Ok(Duration::from_micros(micros)), "{text}");
-        }
-        for text in ["", "20", "ms", "-1s", "1 fortnight", "0s", "1e3s", "48h"] {
-            assert!(parse_interval(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn reads_maps() {

@@ -67,12 +67,14 @@ pub struct CounterCheck {
     pub device: String,
     pub counter_joules: f64,
     pub integral_joules: f64,
+    /// Counter minus integral, over the integral; `None` where the integral is 0.
+    pub difference_ratio: Option<f64>,
 }
 
 impl CounterCheck {
-    /// Counter minus integral, over the integral; `None` where the integral is 0.
-    pub fn difference_ratio(&self) -> Option<f64> {
-        (self.integral_joules != 0.0).then(|| (self.counter_joules - self.integral_joules) / self.integral_joules)
+    pub(crate) fn new(device: &str, counter_joules: f64, integral_joules: f64) -> Self {
+        let difference_ratio = (integral_joules != 0.0).then(|| (counter_joules - integral_joules) / integral_joules);
+        Self { device: device.to_owned(), counter_joules, integral_joules, difference_ratio }
     }
 }
 
@@ -102,7 +104,7 @@ impl fmt::Display for Report {
         }
         for check in &self.counters {
             write!(f, "{}: counter {:.3} J, integral {:.3} J", check.device, check.counter_joules, check.integral_joules)?;
-            match check.difference_ratio() {
+            match check.difference_ratio {
                 Some(ratio) => writeln!(f, ", difference {:+.3} %", ratio * 100.0)?,
                 None => writeln!(f)?,
             }

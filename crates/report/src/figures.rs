@@ -11,8 +11,10 @@ pub struct Report {
 
 /// One workload. Absent figures are `null` in JSON: not known, which is not zero.
 ///
-/// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`,
-/// or everything where it says neither.
+/// Energy, duration, power and coverage are those of the run: the time between the job's `started` and `finished`. Where
+/// it says neither, everything counts, and the duration is the time from the first to the last moment that its devices or ranks
+/// were heard; coverage and power then are over that time, not over whole windows. Windows of a version that did not say what was
+/// observed count whole.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkloadReport {
@@ -22,7 +24,10 @@ pub struct WorkloadReport {
     pub energy_joules: Option<f64>,
     pub energy_kwh: Option<f64>,
     pub samples: Option<f64>,
+    pub tokens: Option<f64>,
     pub joules_per_sample: Option<f64>,
+    pub samples_per_joule: Option<f64>,
+    pub tokens_per_joule: Option<f64>,
     pub duration_seconds: Option<f64>,
     /// Over the covered time.
     pub mean_power_watts: Option<f64>,
@@ -35,12 +40,14 @@ pub struct WorkloadReport {
     /// Decisions to change something, reverts included.
     pub changes: u64,
     pub reverts: u64,
-    /// The weakest of its windows: simulated before imported before measured.
+    /// The weakest of its windows: simulated before imported before measured. Rows by window or span have their own.
     pub origin: Origin,
-    /// What the power and energy figures cover.
-    pub meter: Meter,
-    /// In the currency of the prices.
+    /// What the power and energy figures cover; absent where there are none.
+    pub meter: Option<Meter>,
+    /// In `currency`.
     pub cost: Option<f64>,
+    /// As the user named it; absent where nobody did, or where there is no cost.
+    pub currency: Option<String>,
     pub co2_grams: Option<f64>,
     /// Energy that the starting layout would have taken for what was done after the first applied change, less the energy
     /// that it took, restarts and redone work included. Negative: the changes cost energy. An estimate by comparison before
@@ -56,18 +63,25 @@ pub struct WorkloadReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,
     /// What a careful reader should know.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_window: Option<Vec<WindowRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_span: Option<Vec<SpanRow>>,
-    /// For the chart: middle of each window, J/sample.
+    /// For the chart.
     #[serde(skip)]
-    pub(crate) curve: Vec<(EventTime, Option<f64>)>,
+    pub(crate) curve: Vec<Point>,
     /// For the chart: when changes were applied.
     #[serde(skip)]
     pub(crate) changed: Vec<EventTime>,
+}
+
+/// The middle of a window and its J/sample.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Point {
+    pub(crate) time: EventTime,
+    pub(crate) joules_per_sample: Option<f64>,
+    pub(crate) origin: Origin,
 }
 
 /// One tumbling window.
@@ -76,11 +90,13 @@ pub struct WorkloadReport {
 pub struct WindowRow {
     pub window_start: EventTime,
     pub window_end: EventTime,
+    pub origin: Origin,
     /// Seconds of the window inside the run.
     pub duration_seconds: f64,
     /// Inside the run.
     pub energy_joules: Option<f64>,
     pub samples: Option<f64>,
+    pub tokens: Option<f64>,
     pub joules_per_sample: Option<f64>,
     pub mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,
@@ -98,9 +114,11 @@ pub struct SpanRow {
     pub span: String,
     pub start: EventTime,
     pub end: EventTime,
+    pub origin: Origin,
     pub duration_seconds: f64,
     pub energy_joules: Option<f64>,
     pub samples: Option<f64>,
+    pub tokens: Option<f64>,
     pub joules_per_sample: Option<f64>,
     pub mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,

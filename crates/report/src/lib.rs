@@ -3,7 +3,7 @@
 //! In: events of [`eadt_schemas`] in any order, repeated ones included ([`Reporter`]). Out: a [`Report`], as JSON, as a
 //! table for terminals, as Markdown, or as one self-contained HTML page. This crate never reads a clock or a file,
 //! never turns an unknown figure into a zero, and never hides where a figure comes from: `simulated` and `imported`
-//! stand in every heading over such figures.
+//! stand in every row of such figures, and in a heading only where they hold for all below it.
 
 mod figures;
 mod render;
@@ -14,7 +14,7 @@ mod settings;
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use render::Form;
 pub use reporter::Reporter;
-pub use settings::{By, InvalidBaseline, InvalidBy, Settings, parse_baseline};
+pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 

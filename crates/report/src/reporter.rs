@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Meter, Origin, Outcome, Validation, WindowKind};
 
-use crate::figures::{JOULES_PER_KWH, per};
+use crate::figures::{JOULES_PER_KWH, Point, per};
+use crate::render::origin_word;
 use crate::saving::{Saving, saving};
 use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
@@ -61,14 +62,21 @@ pub(crate) struct Fate {
 
 /// What a report needs of a tumbling window.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "four facts of a window, independent of each other")]
 pub(crate) struct Window {
     pub(crate) start: EventTime,
     pub(crate) end: EventTime,
+    origin: Origin,
+    /// The job has said when its run began or ended.
+    declared: bool,
+    /// From the first to the last moment that anybody was heard.
+    observed: Option<(EventTime, EventTime)>,
     pub(crate) run_seconds: f64,
     pub(crate) run_energy: Option<f64>,
     pub(crate) run_coverage: f64,
     pub(crate) unassigned: f64,
     pub(crate) samples: Option<f64>,
+    tokens: Option<f64>,
     pub(crate) progress_coverage: f64,
     /// Of the part inside the run.
     cost: Option<f64>,
@@ -78,16 +86,43 @@ pub(crate) struct Window {
     pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
-    ranks: u32,
     late: u64,
+}
+
+impl Window {
+    /// Seconds of it that lie inside the run; where the job has said nothing about its run, inside what was observed.
+    fn seconds(&self, observed: Interval) -> f64 {
+        if self.declared || self.run_seconds == 0.0 {
+            return self.run_seconds;
+        }
+        self.end.min(observed.1).seconds_since(self.start.max(observed.0)).clamp(0.0, self.run_seconds)
+    }
+
+    /// Seconds of known energy, of a mean device.
+    fn covered_seconds(&self) -> f64 {
+        self.run_seconds * self.run_coverage
+    }
+
+    fn progress_seconds(&self) -> f64 {
+        self.end.seconds_since(self.start) * self.progress_coverage
+    }
+}
+
+type Interval = (EventTime, EventTime);
+
+/// A part of some seconds; where the two come from different clocks of the same time, never more than all of it.
+fn part_of(part: f64, seconds: f64) -> f64 {
+    per(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
 }
 
 impl Reporter {
     pub fn window(&mut self, event: &EfficiencyWindow) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
-        // A figure for the wall covers the node, a node's its GPUs: the widest is what the energy means.
-        collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
+        if event.energy_joules.is_some() || event.unassigned_energy_joules != 0.0 {
+            // A figure for the wall covers the node, a node's its GPUs: the widest is what the energy means.
+            collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
+        }
         let key = (event.window_start, event.id.clone());
         if event.kind == WindowKind::Span {
             collected.spans.insert(key, span_row(event));
@@ -99,11 +134,15 @@ impl Reporter {
         let window = Window {
             start: event.window_start,
             end: event.window_end,
+            origin: event.origin,
+            declared: event.run_declared,
+            observed: event.observed_start.zip(event.observed_end),
             run_seconds: event.run_seconds,
             run_energy: event.run_energy_joules,
             run_coverage: event.run_coverage_ratio,
             unassigned: event.unassigned_energy_joules,
             samples: event.samples,
+            tokens: event.tokens,
             progress_coverage: event.progress_coverage_ratio,
             cost: part(event.cost),
             co2: part(event.co2_grams),
@@ -111,7 +150,6 @@ impl Reporter {
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
-            ranks: event.ranks,
             late: event.late,
         };
         collected.windows.insert(key, window);
@@ -163,14 +201,19 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
         span: event.span.clone().unwrap_or_default(),
         start: event.window_start,
         end: event.window_end,
+        origin: event.origin,
         duration_seconds: event.window_end.seconds_since(event.window_start),
         energy_joules: event.energy_joules,
         samples: event.samples,
+        tokens: event.tokens,
         joules_per_sample: per(event.energy_joules, event.samples),
         mean_power_watts: event.mean_power_watts,
         coverage_ratio: event.energy_coverage_ratio,
     }
 }
+
+/// Said where spans are asked for.
+pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
 
 /// The sum of what is known; `None` where nothing is.
 pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
@@ -180,21 +223,23 @@ pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 impl Collected {
     /// With the windows before the job's start taken out of the run.
     ///
-    /// A window that closes before a job says that it starts cannot know that it lies before the run. Where the job does
-    /// report its phases, which shows in a window that the run fills in part, the windows before its first word are outside.
+    /// A window that closes before a job says that it starts cannot know that it lies before the run; those after it do.
     fn in_run(&self) -> Cow<'_, Self> {
-        let fills_in_part = |window: &Window| window.run_seconds < window.end.seconds_since(window.start) - 1e-6;
-        let silent = |window: &&Window| window.ranks == 0 && !fills_in_part(window);
-        let early = self.windows.values().take_while(silent).count();
-        let spoken = self.windows.values().nth(early).is_some_and(|window| window.ranks > 0);
-        if early == 0 || !spoken || !self.windows.values().any(fills_in_part) {
+        let declared = self.windows.values().any(|window| window.declared);
+        if !declared || self.windows.values().all(|window| window.declared) {
             return Cow::Borrowed(self);
         }
         let mut corrected = self.clone();
-        for window in corrected.windows.values_mut().take(early) {
+        for window in corrected.windows.values_mut().filter(|window| !window.declared) {
             (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
         }
         Cow::Owned(corrected)
+    }
+
+    /// From the first to the last moment that anybody was heard; windows that do not say count whole.
+    fn observed(&self) -> Interval {
+        let ends = self.windows.values().map(|window| window.observed.unwrap_or((window.start, window.end)));
+        ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
     }
 
     /// Windows that overlap the run.
@@ -208,19 +253,19 @@ impl Collected {
         let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
         let unassigned = (unassigned > 0.0).then_some(unassigned);
         let energy = sum([in_windows, unassigned].into_iter());
+        let observed = self.observed();
         // Devices without a workload have a window each: the time of one interval counts once.
         let mut intervals = BTreeMap::<EventTime, f64>::new();
         for window in self.run() {
             let seconds = intervals.entry(window.start).or_default();
-            *seconds = seconds.max(window.run_seconds);
+            *seconds = seconds.max(window.seconds(observed));
         }
         let duration = sum(intervals.into_values().map(Some));
-        let coverage = {
-            let covered = self.run().map(|window| window.run_seconds * window.run_coverage).sum::<f64>();
-            per(Some(covered), sum(self.run().map(|window| Some(window.run_seconds))))
-        };
+        let device_seconds = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let coverage = self.run().next().map(|_| part_of(self.run().map(Window::covered_seconds).sum(), device_seconds));
         let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));
+        let tokens = sum(self.windows.values().map(|window| window.tokens));
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
         // What lies in no window has the mean price of what does.
@@ -235,14 +280,23 @@ impl Collected {
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
         let Saving { baseline, joules, ratio } = saving;
         self.note(&mut notes);
+        if settings.by == Some(By::Span) && self.spans.is_empty() {
+            notes.push(NO_SPANS.to_owned());
+        }
+        if cost.is_some() && settings.currency.is_none() {
+            notes.push("the cost is in the currency of the prices, which nobody named: --currency does".to_owned());
+        }
         let decided = self.by_time();
-        let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, &decided)).collect();
+        let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, observed, &decided)).collect();
         WorkloadReport {
             workload: name.to_owned(),
             energy_joules: energy,
             energy_kwh: kwh,
             samples,
+            tokens,
             joules_per_sample: per(energy, samples),
+            samples_per_joule: per(samples, energy),
+            tokens_per_joule: per(tokens, energy),
             duration_seconds: duration,
             mean_power_watts: per(in_windows, covered),
             coverage_ratio: coverage,
@@ -251,15 +305,16 @@ impl Collected {
             changes: self.decisions.values().filter(|decided| decided.action != Action::Maintain).count() as u64,
             reverts: self.decisions.values().filter(|decided| decided.action == Action::Revert).count() as u64,
             origin: self.origin.unwrap_or_default(),
-            meter: self.meter.unwrap_or_default(),
+            meter: self.meter.filter(|_| energy.is_some()),
             cost,
+            currency: settings.currency.clone().filter(|_| cost.is_some()),
             co2_grams,
             saving_joules: joules,
             saving_ratio: ratio,
             baseline_joules_per_sample: baseline,
             unassigned_energy_joules: unassigned,
             notes,
-            curve: rows.iter().map(|row| (middle(row), row.joules_per_sample)).collect(),
+            curve: rows.iter().map(point).collect(),
             changed: self.fates.values().filter_map(|fate| fate.applied).collect(),
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
@@ -273,6 +328,12 @@ impl Collected {
     }
 
     fn note(&self, notes: &mut Vec<String>) {
+        let mut origins: BTreeMap<Origin, usize> = BTreeMap::new();
+        self.windows.values().for_each(|window| *origins.entry(window.origin).or_default() += 1);
+        if origins.len() > 1 {
+            let of: Vec<String> = origins.iter().map(|(origin, count)| format!("{count} {}", origin_word(*origin))).collect();
+            notes.push(format!("the totals mix windows of different origins: {}", of.join(", ")));
+        }
         let gaps = self.windows.values().filter(|window| window.gap).count();
         if gaps > 0 {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
@@ -308,22 +369,28 @@ impl Collected {
     }
 }
 
-fn middle(row: &WindowRow) -> EventTime {
-    row.window_start.plus_micros((row.window_end.micros() - row.window_start.micros()) / 2)
+fn point(row: &WindowRow) -> Point {
+    let time = row.window_start.plus_micros((row.window_end.micros() - row.window_start.micros()) / 2);
+    Point { time, joules_per_sample: row.joules_per_sample, origin: row.origin }
 }
 
-fn window_row(window: &Window, decided: &BTreeMap<EventTime, (Action, &str)>) -> WindowRow {
+fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime, (Action, &str)>) -> WindowRow {
     let decision = decided.get(&window.end);
+    let seconds = window.seconds(observed);
+    // Progress is known for the window as a whole.
+    let progress_seconds = if window.declared { window.end.seconds_since(window.start) } else { seconds };
     WindowRow {
         window_start: window.start,
         window_end: window.end,
-        duration_seconds: window.run_seconds,
+        origin: window.origin,
+        duration_seconds: seconds,
         energy_joules: window.run_energy,
         samples: window.samples,
+        tokens: window.tokens,
         joules_per_sample: per(window.run_energy, window.samples),
-        mean_power_watts: per(window.run_energy, Some(window.run_seconds * window.run_coverage)),
-        coverage_ratio: window.run_coverage,
-        progress_coverage_ratio: window.progress_coverage,
+        mean_power_watts: per(window.run_energy, Some(window.covered_seconds())),
+        coverage_ratio: part_of(window.covered_seconds(), seconds),
+        progress_coverage_ratio: part_of(window.progress_seconds(), progress_seconds),
         action: decision.map(|(action, _)| *action),
         reason: decision.map(|(_, reason)| (*reason).to_owned()),
     }

@@ -32,6 +32,8 @@ impl FromStr for By {
 pub struct Settings {
     /// Currency units per kWh, in place of the prices that the windows carry.
     pub price_per_kwh: Option<f64>,
+    /// Name of the currency that prices are in, such as `EUR`; no event tells it.
+    pub currency: Option<String>,
     /// In place of the carbon intensities that the windows carry.
     pub carbon_grams_per_kwh: Option<f64>,
     /// J/sample to compare a workload with, by workload, in place of an estimate of what its starting layout would have
@@ -69,9 +71,33 @@ pub fn parse_baseline(text: &str) -> Result<(String, f64), InvalidBaseline> {
     }
 }
 
+/// A text that names no currency.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("currency {text:?} is no code of three letters such as EUR or USD")]
+pub struct InvalidCurrency {
+    text: String,
+}
+
+/// Reads a code as ISO 4217 has them, in either case; whether there is such a currency is not checked.
+pub fn parse_currency(text: &str) -> Result<String, InvalidCurrency> {
+    if text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_alphabetic()) {
+        Ok(text.to_ascii_uppercase())
+    } else {
+        Err(InvalidCurrency { text: text.to_owned() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reads_currencies() {
+        assert_eq!(parse_currency("eur").as_deref(), Ok("EUR"));
+        for text in ["", "€", "EU", "EURO", "E R", "12.", "<b>"] {
+            assert!(parse_currency(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn reads_baselines() {

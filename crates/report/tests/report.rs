@@ -178,6 +178,11 @@ fn unknown_is_null_and_never_zero() {
         "co2_grams",
         "saving_joules",
         "saving_ratio",
+        "meter",
+        "tokens",
+        "samples_per_joule",
+        "tokens_per_joule",
+        "currency",
     ] {
         assert!(it.get(field).is_some_and(serde_json::Value::is_null), "{field}: {}", it[field]);
     }
@@ -221,17 +226,155 @@ fn only_the_run_counts_and_unassigned_energy_belongs_to_it() {
 fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     let mut windows: Vec<EfficiencyWindow> = (0..4).map(|minute| window(minute, 1000.0, 100.0)).collect();
     windows[0].samples = None;
-    for (index, window) in windows.iter_mut().enumerate() {
-        window.ranks = u32::from(index > 0);
-    }
     // Nobody reports phases: everything counts.
     near(report(&windows, [], [], &Settings::default()).workloads[0].energy_joules, 4000.0);
+    for window in &mut windows[1..] {
+        window.run_declared = true;
+    }
     (windows[1].run_seconds, windows[1].run_energy_joules) = (45.0, Some(750.0));
     let it = report(&windows, [], [], &Settings { by: Some(By::Window), ..Settings::default() }).workloads.remove(0);
     near(it.energy_joules, 2750.0);
     near(it.duration_seconds, 165.0);
     assert_eq!(it.by_window.unwrap()[0].energy_joules, None);
     assert_eq!(it.windows, 4);
+}
+
+/// A log of 12.14 s in a window of 60.
+#[test]
+fn without_a_declared_run_the_duration_is_what_was_observed() {
+    let observed = |minute: i64, from: f64, to: f64, joules: f64| EfficiencyWindow {
+        observed_start: Some(at(minute).plus_seconds(from)),
+        observed_end: Some(at(minute).plus_seconds(to)),
+        run_coverage_ratio: (to - from) / 60.0,
+        progress_coverage_ratio: (to - from) / 60.0,
+        ..window(minute, joules, 10.0)
+    };
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let it = report([&observed(0, 0.0, 12.14, 1214.0)], [], [], &settings).workloads.remove(0);
+    near(it.duration_seconds, 12.14);
+    near(it.coverage_ratio, 1.0);
+    near(it.mean_power_watts, 100.0);
+    near(it.energy_joules, 1214.0);
+    let row = &it.by_window.unwrap()[0];
+    assert_eq!((row.duration_seconds, row.coverage_ratio, row.progress_coverage_ratio), (12.14, 1.0, 1.0));
+
+    // From the middle of one window to the middle of another: a silence between is part of it, and not covered.
+    let mut silent = window(1, 0.0, 0.0);
+    (silent.run_energy_joules, silent.run_coverage_ratio) = (None, 0.0);
+    let windows = [observed(0, 45.0, 60.0, 1500.0), silent, observed(2, 30.0, 36.0, 600.0)];
+    let it = report(&windows, [], [], &settings).workloads.remove(0);
+    near(it.duration_seconds, 15.0 + 60.0 + 36.0);
+    near(it.coverage_ratio, 21.0 / 111.0);
+    near(it.mean_power_watts, 100.0);
+    let seconds: Vec<f64> = it.by_window.unwrap().iter().map(|row| row.duration_seconds).collect();
+    assert_eq!(seconds, [15.0, 60.0, 36.0]);
+
+    // A last sample on a window's edge opens a window and adds no time.
+    let windows = [observed(0, 0.0, 60.0, 6000.0), observed(1, 0.0, 0.0, 0.0)];
+    near(report(&windows, [], [], &settings).workloads[0].duration_seconds, 60.0);
+
+    // A job that says when it runs is believed.
+    let mut declared = observed(0, 1.0, 59.0, 5800.0);
+    (declared.run_declared, declared.run_seconds, declared.run_coverage_ratio) = (true, 20.0, 1.0);
+    let it = report([&declared], [], [], &settings).workloads.remove(0);
+    near(it.duration_seconds, 20.0);
+    near(it.coverage_ratio, 1.0);
+}
+
+#[test]
+fn tokens_and_what_a_joule_does() {
+    let mut windows = [window(0, 1000.0, 10.0), window(1, 1000.0, 30.0)];
+    windows[0].tokens = Some(4000.0);
+    windows[1].tokens = Some(8000.0);
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let whole = report(&windows, [], [], &settings);
+    let it = &whole.workloads[0];
+    near(it.tokens, 12_000.0);
+    near(it.tokens_per_joule, 6.0);
+    near(it.samples_per_joule, 0.02);
+    assert_eq!(it.by_window.as_ref().unwrap()[1].tokens, Some(8000.0));
+    let text = whole.render(Form::Text);
+    assert!(text.contains("tokens/J") && text.contains("12000") && text.contains("8000"), "{text}");
+    // Energy unknown: so is what it did.
+    for window in &mut windows {
+        (window.energy_joules, window.run_energy_joules) = (None, None);
+    }
+    let it = report(&windows, [], [], &settings).workloads.remove(0);
+    assert_eq!((it.tokens, it.tokens_per_joule, it.samples_per_joule), (Some(12_000.0), None, None));
+    // Nothing says tokens: no column of dashes.
+    assert!(!report([&window(0, 1.0, 1.0)], [], [], &settings).render(Form::Text).contains("tokens"));
+}
+
+#[test]
+fn a_cost_names_its_currency_or_says_that_nobody_did() {
+    let settings = Settings { price_per_kwh: Some(0.25), ..Settings::default() };
+    let unnamed = report([&window(0, 3.6e6, 1.0)], [], [], &settings);
+    assert_eq!((unnamed.workloads[0].cost, &unnamed.workloads[0].currency), (Some(0.25), &None));
+    assert!(unnamed.render(Form::Text).contains("--currency"));
+    let json: serde_json::Value = serde_json::from_str(&unnamed.render(Form::Json)).unwrap();
+    assert!(json["workloads"][0].get("currency").is_some_and(serde_json::Value::is_null));
+    let settings = Settings { currency: Some("EUR".to_owned()), ..settings };
+    let named = report([&window(0, 3.6e6, 1.0)], [], [], &settings);
+    assert_eq!(named.workloads[0].currency.as_deref(), Some("EUR"));
+    for form in [Form::Text, Form::Markdown, Form::Html] {
+        assert!(named.render(form).contains("cost EUR"), "{form:?}");
+    }
+    assert!(!named.render(Form::Text).contains("--currency"));
+    // No cost, no currency.
+    let settings = Settings { price_per_kwh: None, ..settings };
+    assert_eq!(report([&window(0, 3.6e6, 1.0)], [], [], &settings).workloads[0].currency, None);
+}
+
+#[test]
+fn a_note_that_many_workloads_share_is_said_once() {
+    let windows: Vec<EfficiencyWindow> = (0..5)
+        .map(|index| EfficiencyWindow {
+            workload: format!("lab/job-{index}"),
+            energy_joules: None,
+            run_energy_joules: None,
+            ..window(0, 0.0, 1.0)
+        })
+        .collect();
+    let report = report(&windows, [], [], &Settings::default());
+    assert_eq!(report.workloads[4].notes, ["no energy is known"]);
+    for form in [Form::Text, Form::Markdown, Form::Html] {
+        assert_eq!(report.render(form).matches("no energy is known").count(), 1, "{form:?}");
+    }
+    let text = report.render(Form::Text);
+    assert!(text.contains("note: 5 workloads (lab/job-0, lab/job-1, lab/job-2 and 2 more): no energy is known"), "{text}");
+}
+
+#[test]
+fn no_spans_are_said_in_words_and_in_json() {
+    let settings = Settings { by: Some(By::Span), ..Settings::default() };
+    let without = report([&window(0, 1.0, 1.0)], [], [], &settings);
+    for form in [Form::Text, Form::Markdown, Form::Html, Form::Json] {
+        assert!(without.render(form).contains("the job named no spans"), "{form:?}");
+    }
+    assert_eq!(without.workloads[0].by_span.as_deref(), Some(&[][..]));
+    // Nobody asked: nothing to say.
+    let json = report([&window(0, 1.0, 1.0)], [], [], &Settings::default()).render(Form::Json);
+    assert!(json.contains("\"notes\": []"), "{json}");
+}
+
+#[test]
+fn every_figure_fits_into_a_narrow_terminal_whole() {
+    let (windows, decisions, actuations) = story();
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let report = report(&windows, &decisions, &actuations, &settings);
+    let wide = report.text(None);
+    assert_eq!(wide, report.render(Form::Text));
+    let words = |text: &str| -> std::collections::BTreeSet<String> { text.split_whitespace().map(str::to_owned).collect() };
+    for width in [40, 60, 80, 120] {
+        let narrow = report.text(Some(width));
+        let tables = narrow.lines().filter(|line| line.starts_with("  "));
+        for line in tables {
+            // The first column and one more always stand side by side.
+            assert!(line.chars().count() <= width.max(50), "{width}: {line:?}");
+        }
+        assert_eq!(words(&narrow), words(&wide), "{width}");
+    }
+    assert!(report.text(Some(60)).lines().count() > wide.lines().count());
 }
 
 #[test]
@@ -279,6 +422,67 @@ fn every_rendering_says_simulated_beside_every_heading() {
     assert_eq!(empty.render(Form::Json), "{\n  \"workloads\": []\n}\n");
 }
 
+/// One workload measured, one simulated, one that was simulated first and measured then.
+#[test]
+fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so() {
+    let named = |name: &str, minute, origin| EfficiencyWindow {
+        workload: name.to_owned(),
+        id: format!("{name}/{minute}"),
+        origin,
+        ..window(minute, 1000.0, 100.0)
+    };
+    let mut windows = Vec::new();
+    for minute in 0..4 {
+        windows.push(named("real/job", minute, Origin::Measured));
+        windows.push(named("toy/job", minute, Origin::Simulated));
+        windows.push(named("both/job", minute, if minute < 2 { Origin::Simulated } else { Origin::Measured }));
+    }
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let report = report(&windows, [], [], &settings);
+    // A row names a workload or a minute; below a marked heading all rows are simulated.
+    let check = |rows: &mut dyn Iterator<Item = (bool, String)>| {
+        let (mut section, mut rows_seen) = (String::new(), 0);
+        for (is_heading, line) in rows {
+            if is_heading {
+                section = line;
+                continue;
+            }
+            let of = |name: &str| line.contains(name) || section.contains(name);
+            let early = line.contains("22:13") || line.contains("22:14");
+            let simulated = of("toy/job") || (of("both/job") && (line.contains("both/job") || early));
+            assert_eq!(line.contains("simulated"), simulated, "{section}: {line}");
+            assert_eq!(line.contains("measured"), !simulated, "{section}: {line}");
+            assert_eq!(section.contains("(simulated)"), section.contains("toy/job"), "{section}");
+            rows_seen += 1;
+        }
+        assert_eq!(rows_seen, 3 + 3 + 12);
+    };
+    let text = report.render(Form::Text);
+    let body = |line: &&str| !line.is_empty() && !line.starts_with("note") && !line.starts_with("  w");
+    check(&mut text.lines().filter(body).map(|line| (!line.starts_with(' '), line.to_owned())));
+    let markdown = report.render(Form::Markdown);
+    let lines = markdown.lines().filter(|line| line.starts_with("## ") || line.starts_with("| "));
+    let body = lines.filter(|line| !line.starts_with("| w"));
+    check(&mut body.map(|line| (line.starts_with('#'), line.to_owned())));
+    let html = report.render(Form::Html);
+    let body =
+        html.lines().filter(|line| line.starts_with("<tr><td") || (line.starts_with("<h2") && !line.contains("over time")));
+    check(&mut body.map(|line| (line.starts_with("<h2"), line.to_owned())));
+    // The curve of the mixed one changes its stroke, and says what the strokes mean.
+    let charts: Vec<&str> = html.split("<h2>").filter(|part| part.contains("over time")).collect();
+    let chart = |name: &str| *charts.iter().find(|chart| chart.contains(name)).unwrap();
+    assert!(chart("toy/job").contains("over time (simulated)"));
+    assert!(!chart("real/job").contains("simulated"));
+    assert!(chart("both/job").contains(">simulated<") && chart("both/job").contains(">measured<"), "{}", chart("both/job"));
+    assert!(!chart("both/job").contains("(simulated)"));
+
+    let json: serde_json::Value = serde_json::from_str(&report.render(Form::Json)).unwrap();
+    let both = json["workloads"].as_array().unwrap().iter().find(|w| w["workload"] == "both/job").unwrap();
+    let origins: Vec<&str> = both["by_window"].as_array().unwrap().iter().map(|row| row["origin"].as_str().unwrap()).collect();
+    assert_eq!(origins, ["simulated", "simulated", "measured", "measured"]);
+    assert_eq!(both["notes"][0], "the totals mix windows of different origins: 2 measured, 2 simulated");
+}
+
 #[test]
 fn the_wall_meter_and_the_weakest_origin_win() {
     let mut a = window(0, 1.0, 1.0);
@@ -286,7 +490,7 @@ fn the_wall_meter_and_the_weakest_origin_win() {
     let mut b = window(1, 1.0, 1.0);
     (b.origin, b.meter) = (Origin::Imported, Meter::Wall);
     let it = report([&a, &b], [], [], &Settings::default()).workloads.remove(0);
-    assert_eq!((it.origin, it.meter), (Origin::Imported, Meter::Wall));
+    assert_eq!((it.origin, it.meter), (Origin::Imported, Some(Meter::Wall)));
 }
 
 fn hostile() -> impl Strategy<Value = String> {

@@ -92,7 +92,7 @@ pub fn routes(metrics: Metrics, health: Health) -> Router {
 
 /// The address could not be served.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: choose another address or stop what holds it")]
+#[error("cannot listen on {address}; set http.address (EADT_HTTP__ADDRESS) to a free port, or stop what holds it")]
 pub struct ListenError {
     pub address: SocketAddr,
     #[source]
@@ -109,4 +109,51 @@ pub async fn serve(
     let bound = listener.local_addr().map_err(|source| ListenError { address, source })?;
     let server = async move { axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await };
     Ok((bound, server))
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::family::Family;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The value of the only label of a line, read as the format says.
+    fn label_of(line: &str) -> Option<String> {
+        let mut rest = line.split_once("name=\"")?.1.chars();
+        let mut value = String::new();
+        loop {
+            match rest.next()? {
+                '"' => return rest.as_str().starts_with("} 1").then_some(value),
+                '\\' => value.push(match rest.next()? {
+                    'n' => '\n',
+                    other => other,
+                }),
+                other => value.push(other),
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_label_holds_any_text_and_ends_nowhere_else(name in prop_oneof![
+            "\\PC{0,20}",
+            Just("x\"} 9\neadt_test_forged_total{name=\"y".to_owned()),
+            Just("back\\slash\\".to_owned()),
+            Just("two\nlines".to_owned()),
+        ]) {
+            let metrics = Metrics::default();
+            let family = Family::<Vec<(String, String)>, Counter>::default();
+            metrics.register("test", |registry| registry.register("seen", "Seen", family.clone()));
+            family.get_or_create(&vec![("name".to_owned(), name.clone())]).inc();
+            let text = metrics.text();
+            let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+            prop_assert_eq!(lines.len(), 1, "{}", text);
+            let value = label_of(lines[0]);
+            prop_assert_eq!(value.as_deref(), Some(&*name), "{}", text);
+        }
+    }
 }

@@ -10,9 +10,8 @@ use eadt_nvml::set::SettableDriver;
 use eadt_nvml::{Lost, NvmlDriver};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceReport, DeviceState, SettingOutcome};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{Clock, Health, Metrics, Shutdown};
 
-use crate::clock::{Clock, SystemClock};
 use crate::gpu::GpuHolder;
 use crate::intents::{Inbox, Source, follow_file, follow_log};
 use crate::ledger::{Ledger, LedgerError};
@@ -42,13 +41,13 @@ pub struct Environment {
     pub health: Health,
     /// Cancelled: everything is put back.
     pub shutdown: Shutdown,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
 }
 
 impl Environment {
     /// With this machine's clock and GPUs.
     pub fn new(log: Option<Log>, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
-        Self { log, driver: None, metrics, health, shutdown, clock: Arc::new(SystemClock) }
+        Self { log, driver: None, metrics, health, shutdown, clock: Clock::wall() }
     }
 }
 
@@ -179,7 +178,7 @@ async fn open(settings: &Settings, given: Option<Arc<dyn SettableDriver>>) -> Re
     std::thread::Builder::new().name("nvml-open".to_owned()).spawn(move || {
         let opened = match given {
             Some(driver) => Ok(driver),
-            None => NvmlDriver::load(path.as_deref()).map(|nvml| {
+            None => NvmlDriver::load(path.as_deref(), "agent.library_path").map(|nvml| {
                 tracing::info!(version = nvml.version(), "NVML loaded");
                 Arc::new(nvml) as Arc<dyn SettableDriver>
             }),

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant, SystemTime};
 use eadt_bus::{Bus, BusError, Isolation, Polled, Record, Remedy, Start, TopicPartition, partition_for_key};
 use eadt_schemas::v1::{DeadLetterReason, DeviceIntent};
 use eadt_schemas::{EventTime, EventType, Refusal, Topic, decode, envelope};
-use eadt_service::Shutdown;
+use eadt_service::{Clock, Shutdown};
 
-use crate::clock::{self, Clock};
 use crate::log::Log;
 use crate::metrics::AgentMetrics;
 use crate::publish::Outbox;
@@ -79,13 +78,13 @@ pub fn accept(
 pub(crate) struct Inbox {
     pub node: String,
     pub orders: Arc<Orders>,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
     pub metrics: AgentMetrics,
     newest: Option<EventTime>,
 }
 
 impl Inbox {
-    pub fn new(node: String, orders: Arc<Orders>, clock: Arc<dyn Clock>, metrics: AgentMetrics) -> Self {
+    pub fn new(node: String, orders: Arc<Orders>, clock: Clock, metrics: AgentMetrics) -> Self {
         Self { node, orders, clock, metrics, newest: None }
     }
 
@@ -226,7 +225,7 @@ pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut Inbox, stop:
             Ok(now) if last.as_ref() == Some(&now) => {}
             Ok(now) => {
                 if let Err(why) = parse(&now.1, now.0, &inbox.node).map_err(NotFollowed::Invalid).and_then(|intent| {
-                    let stamp = clock::of(now.0);
+                    let stamp = Clock::of(now.0);
                     inbox.take(&intent, stamp)
                 }) {
                     inbox.refuse(&why);
@@ -265,7 +264,7 @@ fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, 
     let mut value: serde_json::Value = serde_json::from_slice(text).map_err(|error| malformed(error.to_string()))?;
     let object = value.as_object_mut().ok_or_else(|| malformed("not a JSON object".to_owned()))?;
     for (field, otherwise) in
-        [("time", clock::of(modified).to_string()), ("node", node.to_owned()), ("decision_id", "file".to_owned())]
+        [("time", Clock::of(modified).to_string()), ("node", node.to_owned()), ("decision_id", "file".to_owned())]
     {
         object.entry(field).or_insert_with(|| otherwise.into());
     }
@@ -300,7 +299,7 @@ mod tests {
     fn a_file_may_leave_out_what_is_known() {
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
         let intent = parse(br#"{"power_limit_watts": 300, "time_to_live_seconds": 60}"#, modified, "n").unwrap();
-        assert_eq!((intent.node.as_str(), intent.time, intent.power_limit_watts), ("n", clock::of(modified), Some(300.0)));
+        assert_eq!((intent.node.as_str(), intent.time, intent.power_limit_watts), ("n", Clock::of(modified), Some(300.0)));
         for text in ["", "[]", "{}", r#"{"power_limit_watts": -1, "time_to_live_seconds": 60}"#] {
             assert!(parse(text.as_bytes(), modified, "n").is_err(), "{text}");
         }

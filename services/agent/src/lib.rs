@@ -13,7 +13,6 @@
 //! [`ledger`], act, report.
 
 pub mod agent;
-pub mod clock;
 pub mod decide;
 pub mod gpu;
 pub mod intents;

@@ -95,11 +95,7 @@ fn log(raw: &RawSettings) -> anyhow::Result<Option<Log>> {
         );
         return Ok(None);
     }
-    let options = KafkaOptions {
-        brokers: raw.bus.brokers.clone(),
-        properties: raw.bus.properties.clone(),
-        client_id: "eadt-agent".to_owned(),
-    };
+    let options = KafkaOptions::secured(&*raw.bus.brokers, &raw.bus.properties, &raw.bus.security, "eadt-agent")?;
     Ok(Some(Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>))))
 }
 
@@ -136,7 +132,7 @@ fn say_left(summary: &Summary) -> ExitCode {
 fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     raw.validate(&settings::host_name())?;
     let mut out = std::io::stdout().lock();
-    let driver = NvmlDriver::load(raw.agent.library_path.as_deref())?;
+    let driver = NvmlDriver::load(raw.agent.library_path.as_deref(), "agent.library_path")?;
     let mut written = Ok(());
     for index in 0..SettableDriver::count(&driver)? {
         let shown = driver.with_settable_gpu(index, &mut |gpu| {

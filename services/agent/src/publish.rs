@@ -1,12 +1,11 @@
 //! What the agent says: its node's state, the newest only, and dead letters, bounded. By one thread; the log may be away.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use eadt_bus::{Outgoing, Producer, Record};
-use eadt_schemas::v1::{DeviceState, dead_letter_header};
+use eadt_schemas::v1::DeviceState;
 use eadt_schemas::{Envelope, EventType, Refusal, Topic};
 
 use crate::log::Log;
@@ -33,10 +32,6 @@ pub(crate) struct Outbox {
     changed: Condvar,
 }
 
-fn headers(envelope: &Envelope) -> Vec<(Arc<str>, Bytes)> {
-    envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec()
-}
-
 impl Outbox {
     pub fn new(prefix: &str, metrics: AgentMetrics) -> Self {
         Self { prefix: prefix.to_owned(), metrics, waiting: Mutex::default(), changed: Condvar::new() }
@@ -59,35 +54,8 @@ impl Outbox {
     }
 
     pub fn dead_letter(&self, record: &Record, refusal: &Refusal) {
-        let envelope = Envelope {
-            id: format!("{}/{}", record.at, record.offset),
-            source: "/agent".into(),
-            kind: EventType::DeadLetter,
-            time: record.stamp,
-            subject: record.at.topic.to_string(),
-        };
-        let mut headers = headers(&envelope);
-        let mut add = |name: &str, value: Bytes| headers.push((name.into(), value));
-        add(dead_letter_header::REASON, refusal.reason.name().into());
-        add(dead_letter_header::DETAIL, refusal.detail.clone().into());
-        if let Some(field) = refusal.field {
-            add(dead_letter_header::FIELD, field.into());
-        }
-        add(dead_letter_header::ORIGIN_TOPIC, record.at.topic.to_string().into());
-        add(dead_letter_header::ORIGIN_PARTITION, record.at.partition.to_string().into());
-        add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
-        add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
-        if let Some(key) = &record.key {
-            add(dead_letter_header::ORIGIN_KEY, Bytes::copy_from_slice(key));
-        }
-        add(dead_letter_header::REFUSED_BY, "agent".into());
-        let outgoing = Outgoing {
-            topic: format!("{}{}", self.prefix, Topic::DeadLetters).into(),
-            partition: None,
-            key: Some(Bytes::copy_from_slice(record.at.topic.as_bytes())),
-            value: record.value.as_deref().map(Bytes::copy_from_slice),
-            headers,
-        };
+        let topic = format!("{}{}", self.prefix, Topic::DeadLetters).into();
+        let outgoing = Outgoing::dead_letter(&topic, record, refusal, "agent");
         let mut waiting = self.lock();
         if waiting.letters.len() >= MAX_LETTERS {
             waiting.letters.pop_front();
@@ -142,13 +110,8 @@ impl Outbox {
             time: state.time,
             subject: state.node.clone(),
         };
-        Outgoing {
-            topic: format!("{}{}", self.prefix, Topic::DeviceStates).into(),
-            partition: None,
-            key: Some(Bytes::copy_from_slice(state.node.as_bytes())),
-            value: Some(serde_json::to_vec(state).expect("events are plain JSON").into()),
-            headers: headers(&envelope),
-        }
+        let topic = format!("{}{}", self.prefix, Topic::DeviceStates).into();
+        Outgoing::event(&topic, &state.node, &envelope, state)
     }
 
     /// True once the log has them all.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat};
+use eadt_bus::kafka::{Secret, Security, hide, secret_in_file};
 use eadt_service::logs::LogFormat;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,7 +37,10 @@ pub struct RawSettings {
 pub struct RawBus {
     /// Kafka bootstrap servers, `host:port` separated by commas. The variable `KAFKA_BROKERS` sets it, too.
     pub brokers: String,
-    /// Further librdkafka properties, for example `security.protocol`.
+    /// How Kafka's brokers know this process, and it them.
+    pub security: Security,
+    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only.
+    #[serde(serialize_with = "hide")]
     pub properties: BTreeMap<String, String>,
 }
 
@@ -199,21 +203,38 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, Stri
     let mut builder = Config::builder();
     if let Some(path) = file {
         let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+        let tree: Option<serde_json::Value> = text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok());
+        if let Some(key) = tree.and_then(|tree| secret_in_file(&tree)) {
+            return Err(SettingsError::Unusable(format!(
+                "{key} is a secret, and settings files are copied and shown: name a file with bus.security.password_file or key_password_file, or set the variable EADT_{}",
+                key.replace('.', "__").to_uppercase()
+            )));
+        }
         builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
     }
     if let Some(brokers) = variables.get("KAFKA_BROKERS") {
         builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
     }
     // Tests of this project read EADT_TEST_… variables; they are no settings.
-    let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_");
+    let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && !VERBATIM.contains(&name);
     let own = variables.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
     let environment = Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true);
     builder = builder.add_source(environment.source(Some(own)));
     for (key, value) in overrides {
         builder = builder.set_override(*key, value.clone()).map_err(unusable)?;
     }
-    builder.build().and_then(Config::try_deserialize).map_err(unusable)
+    let mut settings: RawSettings = builder.build().and_then(Config::try_deserialize).map_err(unusable)?;
+    let [username, password, key_password] = VERBATIM.map(|name| variables.get(name).cloned());
+    let security = &mut settings.bus.security;
+    (security.password, security.key_password) = (password.map(Secret::new), key_password.map(Secret::new));
+    if let Some(username) = username {
+        security.username = username;
+    }
+    Ok(settings)
 }
+
+/// Taken as they stand, not as the numbers that they may look like; and no error about settings can show them.
+const VERBATIM: [&str; 3] = ["EADT_BUS__SECURITY__USERNAME", "EADT_BUS__SECURITY__PASSWORD", "EADT_BUS__SECURITY__KEY_PASSWORD"];
 
 fn seconds(key: &'static str, value: f64, low: f64, high: f64) -> Result<Duration, SettingsError> {
     if (low..=high).contains(&value) {

@@ -4,8 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::EventTime;
+use eadt_service::Clock;
 
-use crate::clock::Clock;
 use crate::wish::Wish;
 
 /// An accepted intent.
@@ -33,7 +33,7 @@ struct Order {
 pub(crate) struct Orders {
     order: Mutex<Order>,
     changed: Condvar,
-    clock: Arc<dyn Clock>,
+    clock: Clock,
 }
 
 /// What a thread is to do now.
@@ -46,7 +46,7 @@ pub(crate) struct Now {
 }
 
 impl Orders {
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub fn new(clock: Clock) -> Self {
         Self { order: Mutex::default(), changed: Condvar::new(), clock }
     }
 

@@ -5,11 +5,12 @@
 //! says so, is not ready, and goes on when there is room; nothing is skipped. It never changes or decodes a record for
 //! anybody else, and memory is bounded: rows wait in memory until their file is complete, and then they are gone.
 
-mod clock;
+mod check;
 pub mod metrics;
 mod service;
 mod settings;
 
-pub use clock::Clock;
+pub use check::check;
+pub use eadt_service::Clock;
 pub use service::{Error, Service, run};
 pub use settings::Settings;

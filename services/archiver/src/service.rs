@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Polled, Record, Remedy, Step, TopicPartition};
+use eadt_bus::{Bus, BusError, Member, MemberOptions, Patience, Polled, Record, Remedy, Step, TopicPartition, chaos};
 use eadt_lake::{Archive, LakeError, Row, Writer};
-use eadt_schemas::Topic;
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
+use eadt_service::{Clock, Metrics, Shutdown};
 
-use crate::clock::Clock;
+use crate::check::{behind, confront};
 use crate::metrics::{ArchiverMetrics, PartLabel};
 use crate::settings::Settings;
 
@@ -38,20 +38,58 @@ pub enum Error {
     #[error(transparent)]
     Lake(#[from] LakeError),
     #[error(
-        "{place} is ahead of the log: it has {topic} partition {partition} up to offset {archived}, the log ends at {high}; \
-         the log was made anew, so give the archiver another location"
+        "{place} is ahead of the log: it has {topic} partition {partition} up to offset {archived}, the log ends at {high}: the \
+         log was made anew, or lost its end; move {place} away, or give the archiver another location (archiver.location); `eadt \
+         report` and `eadt replay` read it where it is"
     )]
     Ahead { place: String, topic: Topic, partition: i32, archived: i64, high: i64 },
     #[error(
-        "some rows are in no file, and the disk or store still refuses; they are in the log and are archived at the next start"
+        "{place} is of another log: its row of {topic} partition {partition} offset {offset} was appended at {archived}, this \
+         log's at {logged}; move {place} away, or give the archiver another location (archiver.location)"
     )]
-    Unwritten(#[source] LakeError),
+    Another { place: String, topic: Topic, partition: i32, offset: i64, archived: EventTime, logged: EventTime },
+    #[error(
+        "some rows are in no file, and the disk, store or log still refuses; they are in the log and are archived at the next start"
+    )]
+    Unwritten(#[source] Box<Error>),
 }
 
 /// Items of one poll.
 const POLL_ITEMS: usize = 2_048;
 const POLL_WAIT: Duration = Duration::from_millis(100);
 const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between questions that the log does not answer.
+const ASK_MAX: Duration = Duration::from_secs(5);
+const ASKING: &str = "the log does not answer";
+
+impl Error {
+    /// Whether the same call may succeed later, with nothing done so far.
+    fn passes(&self) -> bool {
+        match self {
+            Self::Bus(error) => error.remedy == Remedy::Retry,
+            Self::Lake(error) => error.is_transient(),
+            _ => false,
+        }
+    }
+
+    fn part(&self) -> PartLabel {
+        PartLabel { part: if matches!(self, Self::Bus(_)) { "log" } else { "store" } }
+    }
+
+    /// With its cause: what a full disk or an absent store says of itself.
+    fn said(&self) -> String {
+        match self {
+            Self::Lake(error) => match std::error::Error::source(error) {
+                Some(cause) => format!("{error}: {cause}"),
+                None => error.to_string(),
+            },
+            other => other.to_string(),
+        }
+    }
+}
+
+/// What is tried again, in the words of the log lines.
+const ARCHIVING: &str = "archiving waits, and nothing is skipped";
 
 /// Archives until `shutdown`; blocks, so give it a thread that runs no async tasks. Then reads what the log still has, for at
 /// most `drain_seconds`, and completes every file.
@@ -59,8 +97,10 @@ pub fn run(service: &Service) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
     let metrics = ArchiverMetrics::new(&service.metrics);
     let archive = Archive::open(&service.settings.location)?;
-    let mut pause = Pause::new(&service.settings);
+    let most = Duration::from_secs_f64(service.settings.retry_max_seconds);
+    let mut patience = Patience::new(RETRY_MIN, most);
     loop {
+        let began = Instant::now();
         let ended = archive
             .sweep()
             .map_err(Error::from)
@@ -68,9 +108,10 @@ pub fn run(service: &Service) -> Result<(), Error> {
                 if swept > 0 {
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
-                Archiver::join(service, &metrics, &archive)
+                confront(&archive, &service.prefix, &*service.bus)?;
+                Archiver::join(service, &metrics, &archive, &mut patience)
             })
-            .and_then(|mut archiver| archiver.run(&mut pause));
+            .and_then(|mut archiver| archiver.run());
         service.ready.set(false);
         metrics.partitions.set(0);
         let error = match ended {
@@ -78,38 +119,16 @@ pub fn run(service: &Service) -> Result<(), Error> {
             Err(Error::Lake(error)) if error.is_transient() => Error::Lake(error),
             other => return other,
         };
-        let part = if matches!(error, Error::Bus(_)) { "log" } else { "store" };
-        metrics.failures.get_or_create(&PartLabel { part }).inc();
+        metrics.failures.get_or_create(&error.part()).inc();
         if service.shutdown.is_cancelled() {
-            tracing::warn!(%error, "stopped before everything was in files; the rest is archived at the next start");
+            let error = error.said();
+            tracing::warn!(error, "stopped before everything was in files; the rest is archived at the next start");
             return Ok(());
         }
-        let wait = pause.next();
-        tracing::warn!(%error, wait_seconds = wait.as_secs_f64(), "going on from what the files hold");
-        sleep(wait, &service.shutdown);
-    }
-}
-
-/// Growing pauses between attempts.
-#[derive(Debug)]
-struct Pause {
-    now: Duration,
-    most: Duration,
-}
-
-impl Pause {
-    fn new(settings: &Settings) -> Self {
-        Self { now: RETRY_MIN, most: Duration::from_secs_f64(settings.retry_max_seconds) }
-    }
-
-    fn next(&mut self) -> Duration {
-        let pause = self.now.min(self.most);
-        self.now = (self.now * 2).min(self.most);
-        pause
-    }
-
-    fn reset(&mut self) {
-        self.now = RETRY_MIN;
+        if began.elapsed() > most {
+            patience.worked(ARCHIVING);
+        }
+        sleep(patience.failed(ARCHIVING, &error.said()), &service.shutdown);
     }
 }
 
@@ -133,10 +152,19 @@ struct Archiver<'a> {
     waiting: VecDeque<Polled>,
     /// When to try again after a file could not be written; reading is paused until then.
     stalled: Option<Instant>,
+    /// With what is written.
+    patience: &'a mut Patience,
+    /// With what is asked of the log.
+    asking: Patience,
 }
 
 impl<'a> Archiver<'a> {
-    fn join(service: &'a Service, metrics: &'a ArchiverMetrics, archive: &'a Archive) -> Result<Self, Error> {
+    fn join(
+        service: &'a Service,
+        metrics: &'a ArchiverMetrics,
+        archive: &'a Archive,
+        patience: &'a mut Patience,
+    ) -> Result<Self, Error> {
         let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", service.prefix)));
         let options = MemberOptions { group: service.settings.group.clone(), instance: None, topics: topics.to_vec() };
         let member = service.bus.member(options)?;
@@ -151,10 +179,12 @@ impl<'a> Archiver<'a> {
             ended: BTreeSet::new(),
             waiting: VecDeque::new(),
             stalled: None,
+            patience,
+            asking: Patience::new(POLL_WAIT, ASK_MAX),
         })
     }
 
-    fn run(&mut self, pause: &mut Pause) -> Result<(), Error> {
+    fn run(&mut self) -> Result<(), Error> {
         let mut drain: Option<Instant> = None;
         let mut polled = Vec::new();
         loop {
@@ -168,16 +198,16 @@ impl<'a> Archiver<'a> {
             match self.work() {
                 Ok(()) => {
                     if self.stalled.is_some() {
-                        self.resume(pause)?;
+                        self.resume()?;
                     }
                 }
-                Err(Error::Lake(error)) if error.is_transient() => {
+                Err(error) if error.passes() => {
                     if let Some(until) = drain
                         && Instant::now() >= until
                     {
-                        return Err(Error::Unwritten(error));
+                        return Err(Error::Unwritten(Box::new(error)));
                     }
-                    self.stall(&error, pause)?;
+                    self.stall(&error)?;
                 }
                 Err(error) => return Err(error),
             }
@@ -213,11 +243,13 @@ impl<'a> Archiver<'a> {
         match self.member.poll(POLL_ITEMS, wait, polled) {
             Err(error) if error.remedy == Remedy::Retry => {
                 self.metrics.failures.get_or_create(&PartLabel { part: "log" }).inc();
-                tracing::warn!(%error, "the log does not answer; asking again");
-                sleep(POLL_WAIT, &self.service.shutdown);
+                sleep(self.asking.failed(ASKING, &error), &self.service.shutdown);
                 Ok(())
             }
-            other => other.map_err(Error::from),
+            other => {
+                self.asking.worked(ASKING);
+                other.map_err(Error::from)
+            }
         }
     }
 
@@ -245,16 +277,20 @@ impl<'a> Archiver<'a> {
         for (topic, partition, from, to) in &listing.gaps {
             tracing::warn!(%topic, partition, from, to, place = self.archive.place(), "the archive lacks offsets: a file was removed");
         }
+        self.archive.newest(&listing)?;
         let archived = listing.partitions();
         for at in partitions {
             let Some(topic) = self.topic(at) else { continue };
+            let last = if chaos::is_off("files") {
+                self.member.committed(std::slice::from_ref(at))?.pop().flatten().map(|position| position - 1)
+            } else {
+                archived.get(&(topic, at.partition)).map(|(_, last)| *last)
+            };
             let watermarks = self.service.bus.watermarks(at)?;
-            let next = archived.get(&(topic, at.partition)).map_or(watermarks.low, |(_, last)| last + 1);
-            if next > watermarks.high {
-                let (archived, high) = (next - 1, watermarks.high);
-                let place = self.archive.place().to_owned();
-                return Err(Error::Ahead { place, topic, partition: at.partition, archived, high });
+            if let Some(last) = last {
+                behind(self.archive, topic, at.partition, last, watermarks)?;
             }
+            let next = last.map_or(watermarks.low, |last| last + 1);
             self.writer.start(topic, at.partition, next);
             if next < watermarks.low {
                 self.writer.deleted(topic, at.partition, watermarks.low - 1);
@@ -355,7 +391,11 @@ impl<'a> Archiver<'a> {
             self.metrics.roll_seconds.observe(began.elapsed().as_secs_f64());
             self.metrics.written(&written);
             tracing::debug!(file = written.name.path(), rows = written.rows, bytes = written.bytes, "wrote a file");
+            chaos::reach("archive.rolled");
             self.commit(topic, partition)?;
+            if self.stalled.is_none() {
+                self.patience.worked(ARCHIVING);
+            }
         }
         Ok(())
     }
@@ -368,13 +408,11 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
-    fn stall(&mut self, error: &LakeError, pause: &mut Pause) -> Result<(), Error> {
-        let wait = pause.next();
-        self.metrics.failures.get_or_create(&PartLabel { part: "store" }).inc();
-        self.metrics.stalled.set(1);
+    fn stall(&mut self, error: &Error) -> Result<(), Error> {
+        let wait = self.patience.failed(ARCHIVING, &error.said());
         self.service.ready.set(false);
-        let source = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
-        tracing::error!(%error, source, wait_seconds = wait.as_secs_f64(), "nothing is archived until this works again; nothing is skipped");
+        self.metrics.failures.get_or_create(&error.part()).inc();
+        self.metrics.stalled.set(1);
         if self.stalled.is_none() {
             let all: Vec<_> = self.mine.iter().cloned().collect();
             self.member.pause(&all)?;
@@ -384,17 +422,16 @@ impl<'a> Archiver<'a> {
     }
 
     /// Goes on once an attempt succeeded; before its time there is nothing to say.
-    fn resume(&mut self, pause: &mut Pause) -> Result<(), Error> {
+    fn resume(&mut self) -> Result<(), Error> {
         if self.stalled.is_some_and(|until| Instant::now() < until) || !self.waiting.is_empty() {
             return Ok(());
         }
         let all: Vec<_> = self.mine.iter().cloned().collect();
         self.member.resume(&all)?;
         self.stalled = None;
-        pause.reset();
+        self.patience.worked(ARCHIVING);
         self.metrics.stalled.set(0);
         self.service.ready.set(true);
-        tracing::info!("archiving goes on");
         Ok(())
     }
 
@@ -403,7 +440,7 @@ impl<'a> Archiver<'a> {
         for at in mine {
             let Some(topic) = self.topic(&at) else { continue };
             match self.publish(topic, at.partition) {
-                Err(Error::Lake(error)) if error.is_transient() => return Err(Error::Unwritten(error)),
+                Err(error) if error.passes() => return Err(Error::Unwritten(Box::new(error))),
                 other => other?,
             }
         }

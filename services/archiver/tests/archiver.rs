@@ -5,15 +5,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_archiver::{Clock, Error, Service, Settings, run};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, Stamps};
 use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Record, Start, Step, TopicPartition, topics};
-use eadt_lake::{Archive, Row};
+use eadt_lake::{Archive, FileName, Row};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -23,7 +23,11 @@ const PARTITIONS: i32 = 2;
 const START: i64 = 1_767_312_000_000_000;
 
 fn log(dir: &Path, stamps: Stamps) -> EmbeddedLog {
-    let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() }).unwrap();
+    log_with(dir, EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() })
+}
+
+fn log_with(dir: &Path, options: EmbeddedOptions) -> EmbeddedLog {
+    let log = EmbeddedLog::open(dir, options).unwrap();
     if log.topics("eadt.").unwrap().is_empty() {
         for topic in topics::desired("eadt.", PARTITIONS, 1) {
             log.create_topic(&topic).unwrap();
@@ -252,6 +256,95 @@ fn a_store_that_refuses_to_the_end_is_an_error_and_loses_nothing() {
 }
 
 #[test]
+fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let free = Arc::new(AtomicU64::new(1 << 40));
+    let space = {
+        let free = free.clone();
+        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+    };
+    let log = log_with(&dir.path().join("log"), EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() });
+    for n in 0..40 {
+        step(&log, n);
+    }
+    free.store(0, Ordering::Relaxed);
+    // Whatever was looked up last holds for a moment.
+    let options = MemberOptions { group: "full".to_owned(), instance: Some("full".to_owned()), topics: Vec::new() };
+    let mut other = log.member(options).unwrap();
+    until("the disk is full", || {
+        other.commit(Step { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() }).is_err()
+    });
+    let running = start(&log, settings(&place), Clock::wall());
+    until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
+    assert_eq!(running.health.waiting(), ["archiver"]);
+    until("it tried again", || running.metrics.text().contains("eadt_archiver_failures_total{part=\"log\"} 3"));
+    free.store(1 << 40, Ordering::Relaxed);
+    until("goes on", || running.health.waiting().is_empty());
+    for n in 40..60 {
+        step(&log, n);
+    }
+    running.stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
+fn an_archive_of_a_shorter_log_is_not_continued_by_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let at = Arc::new(AtomicI64::new(START));
+    let first = log(&dir.path().join("log"), stamps(&at));
+    for n in 0..5 {
+        step(&first, n);
+    }
+    start(&first, settings(&place), Clock::wall()).stop().unwrap();
+    let before = listed(&place);
+    at.fetch_add(3_600_000_000, Ordering::Relaxed);
+    let second = log(&dir.path().join("another"), stamps(&at));
+    for n in 0..20 {
+        step(&second, n);
+    }
+    let told = eadt_archiver::check(&settings(&place), "eadt.", &second).unwrap_err();
+    let error = start(&second, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err();
+    assert_eq!(told.to_string(), error.to_string(), "said before anything starts, too");
+    assert!(matches!(error, Error::Another { .. }), "{error}");
+    assert!(error.to_string().contains("of another log") && error.to_string().contains("archiver.location"), "{error}");
+    assert_eq!(listed(&place), before, "nothing was written");
+    // The log that it belongs to goes on.
+    eadt_archiver::check(&settings(&place), "eadt.", &first).unwrap();
+    step(&first, 5);
+    start(&first, settings(&place), Clock::wall()).stop().unwrap();
+    check(&first, &place);
+}
+
+fn listed(place: &Path) -> Vec<String> {
+    Archive::folder(place).unwrap().files().unwrap().files.iter().map(|file| file.name.path()).collect()
+}
+
+#[test]
+fn a_renamed_file_stops_it_before_anything_is_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), Stamps::Wall);
+    for n in 0..5 {
+        step(&log, n);
+    }
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    for n in 5..30 {
+        step(&log, n);
+    }
+    // As if the file stood for what is not archived yet.
+    let own = Archive::folder(&place).unwrap().files().unwrap().files.remove(0).name;
+    let wrong = FileName { last: own.last + 3, ..own.clone() };
+    fs::rename(place.join(own.path()), place.join(wrong.path())).unwrap();
+    let error = start(&log, settings(&place), Clock::wall()).thread.join().unwrap().unwrap_err().to_string();
+    assert!(error.contains(&wrong.path()) && error.contains(&own.path()) && error.contains("its own name back"), "{error}");
+    fs::rename(place.join(wrong.path()), place.join(own.path())).unwrap();
+    start(&log, settings(&place), Clock::wall()).stop().unwrap();
+    check(&log, &place);
+}
+
+#[test]
 fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
@@ -321,7 +414,8 @@ fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
     let place = dir.path().join("archive");
     drop(log(&dir.path().join("log"), Stamps::Wall));
     let mut files = 0;
-    for round in 0..8 {
+    let kills: u64 = std::env::var("EADT_TEST_KILLS").map_or(8, |count| count.parse().expect("EADT_TEST_KILLS is a number"));
+    for round in 0..kills {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "child_that_is_killed", "--nocapture"])
             .env(CHILD, dir.path())
@@ -332,7 +426,7 @@ fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
         // From one more file on, at a moment that differs from round to round.
         let more = |files| Archive::folder(&place).unwrap().files().is_ok_and(|listing| listing.files.len() > files);
         until("another file", || more(files));
-        std::thread::sleep(Duration::from_millis(17 * round));
+        std::thread::sleep(Duration::from_millis(17 * round % 150));
         child.kill().unwrap();
         child.wait().unwrap();
         let listing = Archive::folder(&place).unwrap().files().unwrap();

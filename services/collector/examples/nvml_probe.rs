@@ -6,11 +6,11 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use eadt_collector::clock::{Clock, SystemClock};
 use eadt_collector::nvml::counter_check::{CounterCheck, Verdict};
 use eadt_collector::nvml::{Driver, Gpu, NvmlDriver};
 use eadt_collector::plausible;
 use eadt_schemas::latest::GpuTelemetry;
+use eadt_service::Clock;
 use serde_json::json;
 
 const PERIOD: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
             _ => return Err(format!("unknown argument {argument}; known are --library and --samples").into()),
         }
     }
-    let driver = NvmlDriver::load(library.as_deref().map(std::path::Path::new))?;
+    let driver = NvmlDriver::load(library.as_deref().map(std::path::Path::new), "the argument of this program")?;
     let count = driver.count()?;
     say(&json!({"nvml": driver.version(), "gpus": count}))?;
     for index in 0..count {
@@ -61,7 +61,7 @@ fn probe(gpu: &mut dyn Gpu, samples: u32) -> Result<(), Box<dyn std::error::Erro
     let enough = |number: u32, settled: bool| number >= samples && (settled || started.elapsed() > Duration::from_secs(10));
     for number in 0.. {
         let mut sample = GpuTelemetry {
-            time: SystemClock.now(),
+            time: Clock::wall().now(),
             device: identity.uuid.clone(),
             collector: "probe".into(),
             ..GpuTelemetry::default()

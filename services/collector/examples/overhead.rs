@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release -p eadt-collector --example overhead -- [SECONDS]`
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -55,12 +56,19 @@ impl Driver for Machine {
     }
 }
 
-/// User and system time of this process in seconds; the kernel counts in hundredths.
-fn cpu_seconds() -> Option<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let fields: Vec<f64> = stat.rsplit(')').next()?.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    // After the name and the state letter: utime and stime are the 11th and 12th numbers.
-    Some((fields.get(10)? + fields.get(11)?) / 100.0)
+/// Seconds that each thread of this process was on a processor, by thread name without its number. From the scheduler's own
+/// account, which counts nanoseconds; no thread ends while this measures.
+fn cpu_seconds() -> std::io::Result<BTreeMap<String, f64>> {
+    let mut threads = BTreeMap::new();
+    for thread in std::fs::read_dir("/proc/self/task")? {
+        let folder = thread?.path();
+        let name = std::fs::read_to_string(folder.join("comm"))?;
+        let name = name.trim_end().trim_end_matches(|c: char| c.is_ascii_digit() || c == '-').to_owned();
+        let spent = std::fs::read_to_string(folder.join("schedstat"))?;
+        let nanoseconds: f64 = spent.split(' ').next().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN);
+        *threads.entry(name).or_default() += nanoseconds / 1e9;
+    }
+    Ok(threads)
 }
 
 fn resident_bytes(key: &str) -> Option<u64> {
@@ -94,16 +102,18 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let collector = tokio::spawn(eadt_collector::run(settings, environment));
     // Start-up and the counter check are not what is measured.
     tokio::time::sleep(Duration::from_secs(8)).await;
-    let (started, before) = (Instant::now(), cpu_seconds().ok_or("no /proc/self/stat")?);
+    let (started, before) = (Instant::now(), cpu_seconds()?);
     tokio::time::sleep(Duration::from_secs(seconds)).await;
-    let (took, after) = (started.elapsed().as_secs_f64(), cpu_seconds().ok_or("no /proc/self/stat")?);
+    let (took, after) = (started.elapsed().as_secs_f64(), cpu_seconds()?);
+    let by_thread: BTreeMap<_, _> =
+        after.iter().map(|(name, spent)| (name, (spent - before.get(name).unwrap_or(&0.0)) / took)).collect();
     let resident = (resident_bytes("VmRSS:"), resident_bytes("VmHWM:"));
     shutdown.cancel();
     let summary = collector.await??;
     println!(
         "{}",
         serde_json::json!({
-            "gpus": 8, "rate_hertz": 10, "seconds": took, "cpu_of_a_core_ratio": (after - before) / took,
+            "gpus": 8, "rate_hertz": 10, "seconds": took, "cpu_of_a_core_ratio": by_thread.values().sum::<f64>(), "by_thread": by_thread,
             "resident_bytes": resident.0, "peak_resident_bytes": resident.1,
             "sampled": summary.sampled, "sent": summary.sent, "dropped": summary.dropped.total(),
         })

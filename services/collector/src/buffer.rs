@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::Outgoing;
+use eadt_bus::{Header, Outgoing};
 
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub events: usize,
-    /// Keys, values and headers.
+    /// What they take in memory.
     pub bytes: usize,
 }
 
@@ -65,6 +65,15 @@ struct State {
     next: u64,
     counts: BufferCounts,
     closed: Option<Instant>,
+    /// A mark is in it, which waits for no company.
+    urgent: bool,
+}
+
+impl State {
+    /// Whether company is not worth waiting for: a mark is there, or half the room is gone.
+    fn presses(&self, limits: Limits) -> bool {
+        self.urgent || 2 * self.counts.events >= limits.events || 2 * self.counts.bytes >= limits.bytes
+    }
 }
 
 /// See the module.
@@ -75,9 +84,14 @@ pub struct Buffer {
     changed: Condvar,
 }
 
+/// What the allocator and the counts of shared texts cost beside each of them.
+const ALLOCATION: usize = 32;
+
+/// What an event takes in memory: its texts, and what holds them, which for small values is as much again.
 fn size(event: &Outgoing) -> usize {
-    let headers: usize = event.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    event.key.as_ref().map_or(0, bytes::Bytes::len) + event.value.as_ref().map_or(0, bytes::Bytes::len) + headers
+    let text = |text: &Option<bytes::Bytes>| text.as_ref().map_or(0, |text| text.len() + ALLOCATION);
+    let header = |(name, value): &Header| size_of::<Header>() + name.len() + value.len() + 2 * ALLOCATION;
+    size_of::<Entry>() + text(&event.key) + text(&event.value) + event.headers.iter().map(header).sum::<usize>()
 }
 
 impl Buffer {
@@ -112,22 +126,36 @@ impl Buffer {
         state.counts.evicted += evicted;
         let entry = Entry { number: state.next, bytes, event };
         state.next += 1;
+        // Whoever takes waits where nothing is, or for company: each notice costs a system call.
+        let (first, pressed) = (state.counts.events == 0, state.presses(self.limits));
         state.counts.events += 1;
         state.counts.bytes += bytes;
+        state.urgent |= mark;
+        let wake = first || (!pressed && state.presses(self.limits));
         if mark {
             state.marks.push_back(entry);
         } else {
             state.samples.push_back(entry);
         }
         drop(state);
-        self.changed.notify_one();
+        if wake {
+            self.changed.notify_one();
+        }
         Offered::Evicting(evicted)
     }
 
-    /// The oldest event, waiting at most `timeout` for one.
-    pub fn take(&self, timeout: Duration) -> Taken {
+    /// The oldest event, waiting at most `timeout` for one. One that had to be waited for waits `linger` longer for company,
+    /// unless it is a mark or the buffer fills up.
+    pub fn take(&self, timeout: Duration, linger: Duration) -> Taken {
         let idle = |state: &mut State| state.counts.events == 0 && state.closed.is_none();
-        let (mut state, _) = self.changed.wait_timeout_while(self.lock(), timeout, idle).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.lock();
+        if idle(&mut state) {
+            state = self.changed.wait_timeout_while(state, timeout, idle).unwrap_or_else(PoisonError::into_inner).0;
+            if state.counts.events > 0 {
+                let alone = |state: &mut State| state.closed.is_none() && !state.presses(self.limits);
+                state = self.changed.wait_timeout_while(state, linger, alone).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
         let mark_first = match (state.marks.front(), state.samples.front()) {
             (Some(mark), Some(sample)) => mark.number < sample.number,
             (mark, _) => mark.is_some(),
@@ -137,6 +165,7 @@ impl Buffer {
             Some(entry) => {
                 state.counts.events -= 1;
                 state.counts.bytes -= entry.bytes;
+                state.urgent &= state.counts.events > 0;
                 Taken::Event(entry.event)
             }
             None if state.closed.is_some() => Taken::Ended,
@@ -177,12 +206,15 @@ mod tests {
     use super::*;
 
     fn event(number: u32) -> Outgoing {
-        let value = Some(bytes::Bytes::from(number.to_string()));
-        Outgoing { topic: "t".into(), partition: None, key: None, value, headers: Vec::new() }
+        event_of(number.to_string().into())
+    }
+
+    fn event_of(value: bytes::Bytes) -> Outgoing {
+        Outgoing { topic: "t".into(), partition: None, key: None, value: Some(value), headers: Vec::new() }
     }
 
     fn drain(buffer: &Buffer) -> Vec<u32> {
-        std::iter::from_fn(|| match buffer.take(Duration::ZERO) {
+        std::iter::from_fn(|| match buffer.take(Duration::ZERO, Duration::ZERO) {
             Taken::Event(event) => Some(std::str::from_utf8(&event.value.unwrap()).unwrap().parse().unwrap()),
             Taken::Empty | Taken::Ended => None,
         })
@@ -191,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_oldest_sample_goes_first_and_marks_stay() {
-        let buffer = Buffer::new(Limits { events: 3, bytes: 1000 });
+        let buffer = Buffer::new(Limits { events: 3, bytes: 10_000 });
         for (number, mark) in [(1, true), (2, false), (3, false), (4, false), (5, true)] {
             buffer.offer(event(number), mark);
         }
@@ -201,42 +233,95 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_and_an_event_larger_than_all_is_given_up_itself() {
-        let buffer = Buffer::new(Limits { events: 100, bytes: 4 });
-        assert_eq!(buffer.offer(event(12_345), false), Offered::TooLarge);
+        let (small, large) = (size(&event(11)), size(&event(1_000_333)));
+        let buffer = Buffer::new(Limits { events: 100, bytes: 2 * small });
+        assert_eq!(buffer.offer(event_of("1".repeat(2 * small).into()), false), Offered::TooLarge);
         buffer.offer(event(11), false);
         buffer.offer(event(22), false);
-        assert_eq!(buffer.offer(event(333), false), Offered::Evicting(2));
-        assert_eq!((buffer.counts().bytes, drain(&buffer)), (3, vec![333]));
+        assert_eq!(buffer.offer(event(1_000_333), false), Offered::Evicting(2));
+        assert_eq!((buffer.counts().bytes, drain(&buffer)), (large, vec![1_000_333]));
+    }
+
+    #[test]
+    fn what_holds_an_event_counts_as_its_texts_do() {
+        let headers = vec![("ce_id".into(), bytes::Bytes::from_static(b"7")); 8];
+        let bare = Outgoing { headers, ..event(1) };
+        let texts = 1 + 8 * 6;
+        assert!(size(&bare) >= texts + size_of::<Outgoing>() + 8 * size_of::<Header>(), "{}", size(&bare));
+    }
+
+    #[test]
+    fn neither_marks_nor_a_buffer_that_fills_up_wait_for_company() {
+        for (events, limit) in
+            [(&[(1, true)][..], 100), (&[(1, false), (2, true)], 100), (&[(1, false), (2, false)], 4), (&[(1, false)], 1)]
+        {
+            let buffer = Buffer::new(Limits { events: limit, bytes: 1 << 20 });
+            let came = std::thread::scope(|scope| {
+                let taking = scope.spawn(|| buffer.take(Duration::from_hours(1), Duration::from_hours(1)));
+                // So that it waits by then; if it does not, it finds the events there.
+                std::thread::sleep(Duration::from_millis(20));
+                for (number, mark) in events {
+                    buffer.offer(event(*number), *mark);
+                }
+                let deadline = Instant::now() + Duration::from_secs(30);
+                while !taking.is_finished() && Instant::now() < deadline {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let came = taking.is_finished();
+                buffer.close();
+                assert!(matches!(taking.join().unwrap(), Taken::Event(_)));
+                came
+            });
+            assert!(came, "{events:?} in room for {limit}");
+        }
     }
 
     #[test]
     fn after_the_end_nothing_is_taken_in() {
-        let buffer = Buffer::new(Limits { events: 3, bytes: 1000 });
+        let buffer = Buffer::new(Limits { events: 3, bytes: 10_000 });
         buffer.offer(event(1), false);
         buffer.close();
         assert_eq!(buffer.offer(event(2), true), Offered::TooLate);
         assert_eq!(drain(&buffer), [1]);
-        assert!(matches!(buffer.take(Duration::from_mins(1)), Taken::Ended));
+        assert!(matches!(buffer.take(Duration::from_mins(1), Duration::ZERO), Taken::Ended));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
         #[test]
-        fn nothing_is_lost_uncounted_and_order_is_kept(steps in prop::collection::vec(prop::option::of(any::<bool>()), 0..200), events in 1usize..8, bytes in 3usize..20) {
+        fn exactly_what_has_no_room_is_given_up_and_counted(
+            steps in prop::collection::vec(prop::option::of((any::<bool>(), 0usize..40)), 0..200), events in 1usize..8, room in 1usize..6,
+        ) {
+            let bytes = room * size(&event(100_000));
             let buffer = Buffer::new(Limits { events, bytes });
-            let (mut number, mut taken) = (0, Vec::new());
+            // Number, mark and size of what must be in it, oldest first.
+            let (mut model, mut number, mut evicted): (Vec<(u32, bool, usize)>, _, _) = (Vec::new(), 100_000, 0);
             for step in steps {
-                match step {
-                    Some(mark) => { number += 1; buffer.offer(event(number), mark); }
-                    None => taken.extend(match buffer.take(Duration::ZERO) { Taken::Event(e) => Some(String::from_utf8(e.value.unwrap().to_vec()).unwrap().parse::<u32>().unwrap()), _ => None }),
+                if let Some((mark, zeros)) = step {
+                    number += 1;
+                    let offered = event_of(format!("{}{number}", "0".repeat(zeros)).into());
+                    let taken = size(&offered);
+                    buffer.offer(offered, mark);
+                    while taken <= bytes && (model.len() >= events || model.iter().map(|(_, _, size)| size).sum::<usize>() + taken > bytes) {
+                        let Some(oldest) = model.iter().position(|(_, mark, _)| !mark).or((!model.is_empty()).then_some(0)) else { break };
+                        model.remove(oldest);
+                        evicted += 1;
+                    }
+                    if taken <= bytes { model.push((number, mark, taken)) } else { evicted += 1 }
+                } else {
+                    let taken = match buffer.take(Duration::ZERO, Duration::ZERO) {
+                        Taken::Event(event) => std::str::from_utf8(&event.value.unwrap()).unwrap().parse::<u32>().ok(),
+                        _ => None,
+                    };
+                    prop_assert_eq!(taken, (!model.is_empty()).then(|| model.remove(0).0));
                 }
                 let counts = buffer.counts();
-                prop_assert!(counts.events <= events && counts.bytes <= bytes);
+                prop_assert_eq!((counts.events, counts.bytes), (model.len(), model.iter().map(|(_, _, size)| size).sum()));
+                prop_assert_eq!(counts.evicted, evicted);
             }
-            taken.extend(drain(&buffer));
-            prop_assert!(taken.is_sorted());
-            let counts = buffer.counts();
-            prop_assert_eq!(counts.offered, taken.len() as u64 + counts.evicted);
+            let left: Vec<u32> = model.iter().map(|(number, _, _)| *number).collect();
+            prop_assert_eq!(drain(&buffer), left);
+            prop_assert_eq!((buffer.counts().events, buffer.counts().bytes), (0, 0));
         }
     }
 }

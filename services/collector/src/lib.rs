@@ -12,7 +12,6 @@
 
 pub mod assignments;
 pub mod buffer;
-pub mod clock;
 pub mod dcgm;
 pub mod kubelet;
 pub mod metrics;
@@ -32,11 +31,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use eadt_bus::Bus;
 use eadt_service::supervise::OnFailure;
-use eadt_service::{Failure, Health, Metrics, Shutdown, Supervisor};
+use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor};
 
 use assignments::Assignments;
 use buffer::{Buffer, Limits};
-use clock::{Clock, SystemClock};
 use kubelet::PodGpus;
 use kubelet::owners::{ByName, Owners};
 use metrics::CollectorMetrics;
@@ -57,7 +55,7 @@ pub struct Environment {
     pub health: Health,
     /// Cancelled: everything is marked, drained and ended.
     pub shutdown: Shutdown,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
     /// Sampled instead of NVML's GPUs where `nvml.enabled` is set: a simulated machine, or a test's.
     pub driver: Option<Arc<dyn Driver>>,
     /// Finds the workloads of pods; `None`: by their names.
@@ -68,7 +66,7 @@ impl Environment {
     /// With the machine's clock and its own GPUs.
     pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         let topic_prefix = topic_prefix.to_owned();
-        Self { bus, topic_prefix, metrics, health, shutdown, clock: Arc::new(SystemClock), driver: None, owners: None }
+        Self { bus, topic_prefix, metrics, health, shutdown, clock: Clock::wall(), driver: None, owners: None }
     }
 }
 
@@ -133,6 +131,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         buffer: buffer.clone(),
         name: format!("eadt-collector-{}", settings.name),
         drain: settings.buffer.drain,
+        linger: settings.buffer.linger,
         shutdown: shutdown.clone(),
         metrics,
     };

@@ -9,7 +9,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// Why an event was not delivered: `buffer_full`, `delivery_failed`, `unconfirmed`, `shutdown`, `refused`.
+/// Why an event was not delivered: `buffer_full`, `delivery_failed`, `unconfirmed`, `shutdown`, `refused`. Why a connection was
+/// ended: `tls`, `slow`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
     pub reason: &'static str,
@@ -87,6 +88,8 @@ pub struct CollectorMetrics {
     pub scrape_skipped: Family<SkippedLabel, Counter>,
     pub requests: Family<RequestLabel, Counter>,
     pub progress_sources: Gauge,
+    pub connections_refused: Family<ReasonLabel, Counter>,
+    pub secrets_failed: Gauge,
 }
 
 impl CollectorMetrics {
@@ -121,6 +124,8 @@ impl CollectorMetrics {
             scrape_skipped: Family::default(),
             requests: Family::default(),
             progress_sources: Gauge::default(),
+            connections_refused: Family::default(),
+            secrets_failed: Gauge::default(),
         };
         registry.register("events_sampled", "Events taken from a source, by kind of source", all.sampled.clone());
         registry.register("events_sent", "Events that the log acknowledged", all.sent.clone());
@@ -184,6 +189,16 @@ impl CollectorMetrics {
             all.requests.clone(),
         );
         registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
+        registry.register(
+            "progress_connections_refused",
+            "Connections of senders that were ended: no TLS, or too slow",
+            all.connections_refused.clone(),
+        );
+        registry.register(
+            "progress_secrets_failed",
+            "1 while the tokens file or the certificate cannot be read; the last good ones are in force",
+            all.secrets_failed.clone(),
+        );
         all
     }
 
@@ -205,6 +220,7 @@ impl CollectorMetrics {
         touch(&self.scrapes, &ScrapeLabel { target: String::new(), outcome: "" });
         touch(&self.scrape_skipped, &SkippedLabel { target: String::new(), kind: "" });
         touch(&self.requests, &RequestLabel { endpoint: "", code: 0 });
+        touch(&self.connections_refused, &ReasonLabel { reason: "" });
     }
 
     pub(crate) fn drop_events(&self, reason: &'static str, count: u64) {

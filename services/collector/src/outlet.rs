@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use eadt_bus::{Header, Outgoing};
+use eadt_bus::Outgoing;
 use eadt_schemas::decode::Check;
 use eadt_schemas::latest::{GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal, Topic};
@@ -81,7 +80,6 @@ impl Outlet {
         event: &impl Serialize,
         collector: &str,
     ) {
-        let value = serde_json::to_vec(event).expect("a checked event has no value that JSON lacks");
         // A source's last event may be its last sample once more: another event, so another id.
         let suffix = if mark { "/mark" } else { "" };
         let envelope = Envelope {
@@ -91,16 +89,7 @@ impl Outlet {
             time,
             subject: key.to_owned(),
         };
-        let headers: Vec<Header> =
-            envelope.headers().into_iter().map(|(name, value)| (name.into(), Bytes::from(value))).collect();
-        let outgoing = Outgoing {
-            topic: topic.clone(),
-            partition: None,
-            key: Some(Bytes::copy_from_slice(key.as_bytes())),
-            value: Some(value.into()),
-            headers,
-        };
-        match self.buffer.offer(outgoing, mark) {
+        match self.buffer.offer(Outgoing::event(topic, key, &envelope, event), mark) {
             Offered::Evicting(others) => self.metrics.drop_events("buffer_full", others),
             Offered::TooLarge => self.metrics.drop_events("buffer_full", 1),
             Offered::TooLate => self.metrics.drop_events("shutdown", 1),
@@ -141,7 +130,7 @@ pub(crate) mod tests {
 
     /// Everything in the buffer.
     pub(crate) fn drain(buffer: &Buffer) -> Vec<Outgoing> {
-        std::iter::from_fn(|| match buffer.take(Duration::ZERO) {
+        std::iter::from_fn(|| match buffer.take(Duration::ZERO, Duration::ZERO) {
             Taken::Event(event) => Some(event),
             Taken::Empty | Taken::Ended => None,
         })

@@ -63,6 +63,9 @@ pub(crate) struct Publisher {
     pub name: String,
     /// How long a closed buffer is drained.
     pub drain: Duration,
+    /// How long the first event after a pause waits for others, which then share a wake-up and a write of the log: these cost
+    /// more than all the rest.
+    pub linger: Duration,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
     pub metrics: CollectorMetrics,
@@ -113,7 +116,7 @@ impl Publisher {
             }
             let event = match in_hand.take() {
                 Some(event) => event,
-                None => match self.buffer.take(IDLE) {
+                None => match self.buffer.take(IDLE, self.linger) {
                     Taken::Event(event) => event,
                     Taken::Empty => continue,
                     Taken::Ended => break None,
@@ -202,7 +205,7 @@ impl Publisher {
         self.shutdown.cancel();
         let mut count = 0;
         loop {
-            match self.buffer.take(IDLE) {
+            match self.buffer.take(IDLE, Duration::ZERO) {
                 Taken::Event(_) => count += 1,
                 Taken::Empty => {}
                 Taken::Ended => return count,
@@ -377,6 +380,7 @@ mod tests {
             buffer: buffer.clone(),
             name: "c".into(),
             drain,
+            linger: Duration::from_millis(1),
             shutdown: Shutdown::new(),
             metrics: metrics.clone(),
         };

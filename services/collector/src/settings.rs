@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::assignments::{self, Assignment};
 use crate::dcgm::workload::PodRule;
 use crate::progress::job::Field;
+use crate::progress::serve::Limits;
+use crate::progress::wire::Range;
 
 /// Settings of the collector as written in a file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -45,17 +47,21 @@ pub struct RawSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawBuffer {
-    /// Most events kept. Default 100,000 (about 20 minutes of 8 GPUs at 10 Hz). Range: 1 to 100,000,000.
+    /// Most events kept. Default 100,000. Range: 1 to 100,000,000.
     pub events: usize,
-    /// Most bytes kept, keys, values and headers together. Default 64 MiB. Range: at least 1 MiB.
+    /// Most memory that they take, in bytes. Default 128 MiB (about a quarter of an hour of 8 GPUs at 10 Hz). Range: at least
+    /// 1 MiB.
     pub bytes: usize,
     /// How long a graceful stop waits until the log has everything, in seconds. Default 10. Range: 0 to 600.
     pub drain_seconds: f64,
+    /// How long a sample waits for others to share a write of the log with, in seconds; what begins or ends something waits for
+    /// nothing. Default 0.25. Range: 0 to 10.
+    pub linger_seconds: f64,
 }
 
 impl Default for RawBuffer {
     fn default() -> Self {
-        Self { events: 100_000, bytes: 64 << 20, drain_seconds: 10.0 }
+        Self { events: 100_000, bytes: 128 << 20, drain_seconds: 10.0, linger_seconds: 0.25 }
     }
 }
 
@@ -177,9 +183,24 @@ impl Default for RawDcgm {
 pub struct RawProgress {
     /// Serve `POST /v1/progress` and Kubeflow's trainer status contract. Default true.
     pub enabled: bool,
-    /// Address and port; loopback only, because nothing authenticates the sender. Port 0 takes a free one.
+    /// Address and port. Off the loopback only with `certificate`, `key` and `tokens_file`. Port 0 takes a free one.
     /// Default `127.0.0.1:9477`.
     pub listen: SocketAddr,
+    /// PEM file with the certificate chain for TLS; read again when it changes. Default: plain HTTP.
+    pub certificate: Option<PathBuf>,
+    /// PEM file with the certificate's private key.
+    pub key: Option<PathBuf>,
+    /// File of the tokens that senders need, made by `eadt token create`; read again within a second of every change. Default:
+    /// nobody is asked who they are.
+    pub tokens_file: Option<PathBuf>,
+    /// Most connections at once; further ones wait. Default 256. Range: 1 to 65,536.
+    pub connections: usize,
+    /// Longest time that a TLS handshake, the head of a request, or a whole request may take, in seconds; slower clients are
+    /// cut off. Default 10. Range: 0.1 to 600.
+    pub request_seconds: f64,
+    /// Requests a second of each token, or of all senders where there are no tokens; as many at once. Default 1,000.
+    /// Range: 0.01 to 1,000,000.
+    pub requests_per_second: f64,
     /// Largest request in bytes. Default 1 MiB. Range: 1 KiB to 64 MiB.
     pub body_bytes: usize,
     /// Most events in one request. Default 1,000. Range: 1 to 100,000.
@@ -188,6 +209,9 @@ pub struct RawProgress {
     pub sources: usize,
     /// Times further ahead of this machine's clock are refused, in seconds; 0 accepts any. Default 60. Range: 0 to 86400.
     pub max_future_seconds: f64,
+    /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. So much that whatever a job says late
+    /// is taken, and so little that a clock which was never set is noticed. Default 31,622,400 (366 days). Range: 0 to 1e10.
+    pub max_past_seconds: f64,
 }
 
 impl Default for RawProgress {
@@ -195,10 +219,17 @@ impl Default for RawProgress {
         Self {
             enabled: true,
             listen: SocketAddr::from(([127, 0, 0, 1], 9477)),
+            certificate: None,
+            key: None,
+            tokens_file: None,
+            connections: 256,
+            request_seconds: 10.0,
+            requests_per_second: 1000.0,
             body_bytes: 1 << 20,
             batch_events: 1000,
             sources: 10_000,
             max_future_seconds: 60.0,
+            max_past_seconds: 31_622_400.0,
         }
     }
 }
@@ -270,6 +301,7 @@ pub(crate) struct Buffer {
     pub events: usize,
     pub bytes: usize,
     pub drain: Duration,
+    pub linger: Duration,
 }
 
 /// Sampling of GPUs, checked.
@@ -304,10 +336,15 @@ pub(crate) struct Dcgm {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Progress {
     pub listen: SocketAddr,
+    /// Certificate chain and key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    pub tokens_file: Option<PathBuf>,
+    pub limits: Limits,
+    pub requests_per_second: f64,
     pub body_bytes: usize,
     pub batch_events: usize,
     pub sources: usize,
-    pub max_future_seconds: Option<f64>,
+    pub times: Range,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -331,6 +368,7 @@ impl RawSettings {
             events: within("buffer.events", self.buffer.events, 1, 100_000_000)?,
             bytes: within("buffer.bytes", self.buffer.bytes, 1 << 20, usize::MAX)?,
             drain: seconds("buffer.drain_seconds", self.buffer.drain_seconds, 0.0, 600.0)?,
+            linger: seconds("buffer.linger_seconds", self.buffer.linger_seconds, 0.0, 10.0)?,
         };
         let nvml = if self.nvml.enabled { Some(self.nvml.validate()?) } else { None };
         let mut dcgm = Vec::new();
@@ -355,7 +393,10 @@ impl RawSettings {
         let kubelet = if self.kubelet.enabled { Some(self.kubelet.validate()?) } else { None };
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
         if nvml.is_none() && dcgm.is_empty() && progress.is_none() && jobs.is_empty() {
-            return Err(refuse("nvml.enabled", "no source is enabled: enable nvml or progress, or add dcgm or jobs"));
+            return Err(refuse(
+                "nvml.enabled",
+                "no source is enabled: enable collector.nvml or collector.progress, or add collector.dcgm or collector.jobs",
+            ));
         }
         Ok(Settings {
             name,
@@ -414,21 +455,37 @@ impl RawKubelet {
 
 impl RawProgress {
     fn validate(self) -> Result<Progress, SettingsError> {
-        if !self.listen.ip().is_loopback() {
+        let certificate = match (self.certificate, self.key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(refuse("progress.key", "a certificate is of no use without its private key")),
+            (None, Some(_)) => return Err(refuse("progress.certificate", "a private key is of no use without its certificate")),
+        };
+        if !self.listen.ip().is_loopback() && (certificate.is_none() || self.tokens_file.is_none()) {
             let detail = format!(
-                "{} is not a loopback address: nothing authenticates senders yet, so only 127.0.0.1 or [::1] is served; \
-                 reach it from other hosts through an authenticating proxy",
+                "{} is not a loopback address, and others are served only with TLS and tokens: set collector.progress.certificate, \
+                 key and tokens_file (eadt token create makes tokens), or listen on 127.0.0.1",
                 self.listen
             );
             return Err(refuse("progress.listen", detail));
         }
+        let limits = Limits {
+            connections: within("progress.connections", self.connections, 1, 65_536)?,
+            request: seconds("progress.request_seconds", self.request_seconds, 0.1, 600.0)?,
+        };
         let future = number("progress.max_future_seconds", self.max_future_seconds, 0.0, 86_400.0)?;
+        let past = number("progress.max_past_seconds", self.max_past_seconds, 0.0, 1e10)?;
+        let limit = |seconds: f64| (seconds > 0.0).then_some(seconds);
         Ok(Progress {
             listen: self.listen,
+            certificate,
+            tokens_file: self.tokens_file,
+            limits,
+            requests_per_second: number("progress.requests_per_second", self.requests_per_second, 0.01, 1e6)?,
             body_bytes: within("progress.body_bytes", self.body_bytes, 1 << 10, 64 << 20)?,
             batch_events: within("progress.batch_events", self.batch_events, 1, 100_000)?,
             sources: within("progress.sources", self.sources, 1, 1_000_000)?,
-            max_future_seconds: (future > 0.0).then_some(future),
+            times: Range { past: limit(past), future: limit(future) },
         })
     }
 }
@@ -501,6 +558,12 @@ mod tests {
         for (text, field) in [
             ("name = \"\"", "name"),
             ("[progress]\nlisten = \"0.0.0.0:9477\"", "progress.listen"),
+            ("[progress]\nlisten = \"0.0.0.0:9477\"\ntokens_file = \"t\"", "progress.listen"),
+            ("[progress]\nlisten = \"[::]:9477\"\ncertificate = \"c\"\nkey = \"k\"", "progress.listen"),
+            ("[progress]\ncertificate = \"c\"", "progress.key"),
+            ("[progress]\nkey = \"k\"", "progress.certificate"),
+            ("[progress]\nrequest_seconds = 0.0", "progress.request_seconds"),
+            ("[progress]\nmax_past_seconds = -1.0", "progress.max_past_seconds"),
             ("[nvml]\nenabled = true\nrate_hertz = 0.0", "nvml.rate_hertz"),
             ("[nvml]\nenabled = true\nrate_hertz = nan", "nvml.rate_hertz"),
             ("[buffer]\nevents = 0", "buffer.events"),
@@ -514,6 +577,12 @@ mod tests {
         ] {
             assert_eq!(check(text).unwrap_err().field, field, "{text}");
         }
+    }
+
+    #[test]
+    fn with_tls_and_tokens_any_address_is_served() {
+        let text = "[progress]\nlisten = \"0.0.0.0:9477\"\ncertificate = \"c\"\nkey = \"k\"\ntokens_file = \"t\"";
+        assert!(!check(text).unwrap().progress.unwrap().listen.ip().is_loopback());
     }
 
     #[test]

@@ -275,7 +275,7 @@ async fn an_assignments_file_moves_a_gpu_between_workloads() {
 async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
     let fake = FakeLibrary::new("");
     for (more, expected) in [
-        ("library_path = \"/nowhere/libnvidia-ml.so\"", "set nvml.library_path"),
+        ("library_path = \"/nowhere/libnvidia-ml.so\"", "with collector.nvml.library_path"),
         (&format!("library_path = \"{}\"\ngpus = [7]", fake.library().display()), "names GPU 7, but there are 4"),
     ] {
         let running = start(&format!("[progress]\nenabled = false\n[nvml]\nenabled = true\n{more}"));

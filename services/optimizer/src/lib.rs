@@ -12,5 +12,5 @@ mod service;
 mod settings;
 
 pub use learn::{Proposal, Training, Verdict, learn};
-pub use service::{Clock, Error, Round, Service, read, run, wall_clock};
+pub use service::{Error, Round, Service, read, run};
 pub use settings::Settings;

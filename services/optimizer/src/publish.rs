@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Isolation, Outgoing, Polled, Remedy, Start, TopicPartition};
+use eadt_bus::{Bus, BusError, Outgoing, Remedy, Start, TopicPartition, read_to_end};
 use eadt_schemas::v1::Model;
 use eadt_schemas::{Envelope, EventType, Topic};
 
 use crate::service::Error;
 
-const POLL_ITEMS: usize = 512;
-const POLL_WAIT: Duration = Duration::from_millis(200);
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The models topic, and what each of its partitions has.
@@ -32,34 +30,27 @@ impl Published {
         let count = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(missing)?.partitions;
         let from: Vec<_> = (0..count).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
         let mut partitions = vec![BTreeMap::new(); from.len()];
-        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
-        let (mut polled, mut open, until) = (Vec::new(), from.len(), Instant::now() + TIMEOUT);
-        while open > 0 {
-            if Instant::now() > until {
-                let detail = format!("no end was reached within {} s; is the broker there?", TIMEOUT.as_secs());
-                return Err(BusError::new(Remedy::Retry, format!("reading {topic}"), detail).into());
-            }
-            reader.poll(POLL_ITEMS, POLL_WAIT, &mut polled)?;
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => {
-                        let of: &mut BTreeMap<String, Model> = &mut partitions[record.at.partition as usize];
-                        let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default();
-                        let Some(value) = &record.value else {
-                            of.remove(key);
-                            continue;
-                        };
-                        match eadt_schemas::decode::<Model>(value) {
-                            Ok(model) => drop(of.insert(model.name.clone(), model)),
-                            Err(refusal) => {
-                                tracing::warn!(at = %record.at, offset = record.offset, %refusal, "a model cannot be read and counts as none");
-                            }
-                        }
+        let until = Instant::now() + TIMEOUT;
+        let read = read_to_end(
+            bus,
+            &from,
+            || Instant::now() > until,
+            |record| {
+                let of: &mut BTreeMap<String, Model> = &mut partitions[record.at.partition as usize];
+                let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok()).unwrap_or_default();
+                match record.value.as_deref().map(eadt_schemas::decode::<Model>) {
+                    None => drop(of.remove(key)),
+                    Some(Ok(model)) => drop(of.insert(model.name.clone(), model)),
+                    Some(Err(refusal)) => {
+                        tracing::warn!(at = %record.at, offset = record.offset, %refusal, "a model cannot be read and counts as none");
                     }
-                    Polled::End { .. } => open -= 1,
-                    Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
                 }
-            }
+                Ok::<_, BusError>(())
+            },
+        )?;
+        if read.is_none() {
+            let detail = format!("no end was reached within {} s; is the broker there?", TIMEOUT.as_secs());
+            return Err(BusError::new(Remedy::Retry, format!("reading {topic}"), detail).into());
         }
         Ok(Self { topic, partitions })
     }
@@ -110,12 +101,6 @@ impl Published {
             time: model.time,
             subject: model.name.clone(),
         };
-        Outgoing {
-            topic: self.topic.clone(),
-            partition: Some(partition as i32),
-            key: Some(model.name.clone().into_bytes().into()),
-            value: Some(serde_json::to_vec(model).expect("a model is JSON").into()),
-            headers: envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), value.into_bytes().into())).collect(),
-        }
+        Outgoing { partition: Some(partition as i32), ..Outgoing::event(&self.topic, &model.name, &envelope, model) }
     }
 }

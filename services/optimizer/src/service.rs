@@ -2,23 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Remedy};
 use eadt_dataset::{Builder, usable};
 use eadt_lake::{Archive, LakeError, read_events};
+use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, WindowKind, Workload};
-use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
-use eadt_service::{Metrics, Shutdown};
+use eadt_service::{Clock, Metrics, Shutdown};
 
 use crate::learn::{Proposal, Training, Verdict, learn};
 use crate::metrics::OptimizerMetrics;
 use crate::publish::Published;
 use crate::settings::Settings;
-
-/// What time it is, for the event time of what is published.
-pub type Clock = fn() -> EventTime;
 
 /// Everything that the optimizer needs.
 #[derive(Debug)]
@@ -27,6 +24,7 @@ pub struct Service {
     /// Prefix of every topic.
     pub prefix: String,
     pub bus: Arc<dyn Bus>,
+    /// What time it is, for the event time of what is published.
     pub clock: Clock,
     pub shutdown: Shutdown,
     pub metrics: Metrics,
@@ -65,12 +63,6 @@ pub struct Round {
     pub proposals: Vec<Proposal>,
     /// Records written to the bus.
     pub sent: usize,
-}
-
-/// The machine's clock.
-pub fn wall_clock() -> EventTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    EventTime::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
 }
 
 /// What an archive has to learn from, and how many of its records are no valid events.
@@ -145,7 +137,7 @@ fn round(service: &Service, archive: &Archive, metrics: &OptimizerMetrics, seen:
     }
     metrics.rounds.inc();
     metrics.windows.set(training.windows.len() as i64);
-    let proposals = learn(&training, &published.in_force(), &service.settings, (service.clock)());
+    let proposals = learn(&training, &published.in_force(), &service.settings, service.clock.now());
     for proposal in &proposals {
         metrics.count(proposal.verdict);
         let Proposal { name, verdict, reason, .. } = proposal;

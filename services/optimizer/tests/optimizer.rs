@@ -13,7 +13,7 @@ use eadt_optimizer::{Service, Settings, Training, Verdict, learn};
 use eadt_schemas::envelope::{Envelope, EventType};
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{Clock, Health, Metrics, Shutdown};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 
@@ -216,7 +216,7 @@ fn every_partition_gets_each_version_once() {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
-            clock: || minute(600),
+            clock: Clock::new(|| minute(600)),
             shutdown: Shutdown::new(),
             metrics: Metrics::default(),
             ready: Health::default().part("optimizer"),
@@ -260,7 +260,7 @@ fn settings_and_topics_that_cannot_be_are_named() {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
-            clock: || minute(0),
+            clock: Clock::new(|| minute(0)),
             shutdown: Shutdown::new(),
             metrics: Metrics::default(),
             ready: Health::default().part("optimizer"),

@@ -3,45 +3,14 @@
 //! Log time is the partition's, whichever input a stamp comes from, so one heartbeat in the telemetry input is enough, and
 //! the compacted inputs stay free of them.
 
-use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use eadt_bus::{Bus, Outgoing, Producer, Remedy, Result};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
-use crate::outputs::headers;
-
-/// Says when a partition was quiet for long enough: the wall clock, or simulated time.
-#[derive(Clone)]
-pub struct HeartbeatClock(Arc<dyn Fn() -> EventTime + Send + Sync>);
-
-impl HeartbeatClock {
-    /// The clock that the log's stamps come from, where it is not the wall clock.
-    pub fn new(now: impl Fn() -> EventTime + Send + Sync + 'static) -> Self {
-        Self(Arc::new(now))
-    }
-
-    pub fn now(&self) -> EventTime {
-        (self.0)()
-    }
-}
-
-impl Default for HeartbeatClock {
-    fn default() -> Self {
-        Self::new(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            EventTime::from_micros(since.as_micros() as i64)
-        })
-    }
-}
-
-impl fmt::Debug for HeartbeatClock {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HeartbeatClock")
-    }
-}
+/// Says when a partition was quiet for long enough: the clock that the log's stamps come from, the wall clock or simulated time.
+pub type HeartbeatClock = eadt_service::Clock;
 
 /// Appends heartbeats, outside any transaction.
 #[derive(Debug)]
@@ -69,26 +38,22 @@ impl Heartbeats {
     }
 
     /// Appends a heartbeat where `heard` is long ago; returns when the partition was heard last. A full buffer is no error:
-    /// there is another turn.
-    pub fn beat(&mut self, partition: i32, heard: EventTime) -> Result<(EventTime, bool)> {
+    /// there is another turn. `end` is where the partition ends as far as it was read; `None`: there is more, so it is not quiet.
+    ///
+    /// Ids are unique: this process gives none twice at one time, and another one after it begins only where it has read what
+    /// the former appended. The position comes from the log, the time from the clock, so ids follow the host's scheduling.
+    pub fn beat(&mut self, partition: i32, heard: EventTime, end: Option<i64>) -> Result<(EventTime, bool)> {
         let now = self.now();
-        if now.micros() - heard.micros() < self.interval {
-            return Ok((heard, false));
-        }
+        let Some(end) = end.filter(|_| now.micros() - heard.micros() >= self.interval) else { return Ok((heard, false)) };
         let envelope = Envelope {
-            id: format!("heartbeat/{partition}/{now}"),
+            id: format!("heartbeat/{partition}/{end}/{now}"),
             source: self.source.clone(),
             kind: EventType::Heartbeat,
             time: now,
             subject: String::new(),
         };
-        let record = Outgoing {
-            topic: self.topic.clone(),
-            partition: Some(partition),
-            key: None,
-            value: Some(Bytes::from_static(b"{}")),
-            headers: headers(&envelope),
-        };
+        let beat = Outgoing::enveloped(&self.topic, "", &envelope, Some(Bytes::from_static(b"{}")));
+        let record = Outgoing { partition: Some(partition), key: None, ..beat };
         match self.producer.send(record) {
             Ok(()) => Ok((now, true)),
             Err(error) if error.remedy == Remedy::Retry => Ok((heard, false)),

@@ -115,8 +115,12 @@ impl ProcessorMetrics {
         self.late_tables.inc_by(now.late_tables - before.late_tables);
         self.models.inc_by(now.models - before.models);
         let (was, is) = (before.models_ignored, now.models_ignored);
-        let ignored =
-            [("version", was.version, is.version), ("damaged", was.damaged, is.damaged), ("older", was.older, is.older), ("gpu", was.gpu, is.gpu)];
+        let ignored = [
+            ("version", was.version, is.version),
+            ("damaged", was.damaged, is.damaged),
+            ("older", was.older, is.older),
+            ("gpu", was.gpu, is.gpu),
+        ];
         for (reason, before, now) in ignored.into_iter().filter(|(_, before, now)| now > before) {
             self.models_ignored.get_or_create(&ReasonLabels { reason }).inc_by(now - before);
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use eadt_core::partition::merge_key;
 use eadt_core::{FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress};
+use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::codec::Decoded;
@@ -170,9 +170,20 @@ pub enum Replayed {
 pub struct Counts {
     /// Events folded, heartbeats left out.
     pub events: u64,
+    /// Tumbling ones.
     pub windows: u64,
+    /// Windows of spans that jobs named.
+    pub spans: u64,
     pub decisions: u64,
+    /// Late and stale ones included.
     pub refused: u64,
+    /// Events of closed windows, whether or not a window after them says so.
+    pub late: u64,
+    pub stale: u64,
+    /// Events as old as their source's last one.
+    pub duplicates: u64,
+    /// Table events merged after a larger key.
+    pub late_tables: u64,
 }
 
 /// Replays the sources to their ends and hands everything that comes out, with its partition, to `say`.
@@ -207,6 +218,12 @@ pub fn replay<E>(
             tell(&mut out, &mut counts, None, *number, &mut say)?;
         }
     }
+    for tally in partitions.values().map(Partition::tally) {
+        counts.late += tally.late;
+        counts.stale += tally.stale;
+        counts.duplicates += tally.duplicates;
+        counts.late_tables += tally.late_tables;
+    }
     Ok(counts)
 }
 
@@ -220,7 +237,10 @@ fn tell<E>(
     for output in out.drain(..) {
         let replayed = match output {
             Output::Window(window) => {
-                counts.windows += 1;
+                match window.kind {
+                    WindowKind::Tumbling => counts.windows += 1,
+                    WindowKind::Span => counts.spans += 1,
+                }
                 Replayed::Window(window)
             }
             Output::Decision(decision) => {

@@ -1,10 +1,9 @@
 //! One owned partition: its restored state, its merge, its fold.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use bytes::Bytes;
-use eadt_bus::{Bus, BusError, Isolation, Member, Outgoing, Polled, Record, Remedy, Result, Start, Step, TopicPartition};
+use eadt_bus::{Bus, BusError, Member, Outgoing, Record, Remedy, Result, Start, Step, TopicPartition, chaos, read_to_end};
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
@@ -46,6 +45,8 @@ pub struct Owned {
     paused: Vec<bool>,
     /// When the partition was heard last, by the heartbeats' clock.
     pub heard: EventTime,
+    /// Where the input that heartbeats are appended to ends; `None` while there is more to read.
+    telemetry_end: Option<i64>,
     counted: Tally,
     folded_since_commit: bool,
     /// Of its last part of a commit: what the next one will about take.
@@ -58,10 +59,13 @@ impl Owned {
     pub fn begin(number: i32, member: &mut dyn Member, heard: EventTime, with: &Surroundings<'_>) -> Result<Self> {
         let Surroundings { bus, prefix, names, settings, metrics, shutdown } = *with;
         let inputs: Vec<_> = INPUTS.iter().map(|topic| TopicPartition::new(format!("{prefix}{topic}"), number)).collect();
+        chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&inputs)?;
+        chaos::reach("restore.positions");
         let state = TopicPartition::new(names.state.clone(), number);
         let records = read_state(bus, &state, shutdown)?;
+        chaos::reach("restore.state");
         let first_start = committed.iter().all(Option::is_none);
         if !first_start && records.is_empty() {
             tracing::warn!(partition = number, topic = %state.topic, "positions were committed but the state is gone: windows begin anew");
@@ -79,9 +83,13 @@ impl Owned {
                 metrics.gaps.inc();
                 gap = true;
             }
+            if committed.is_some() && chaos::is_off("rewind") {
+                positions.push(bus.watermarks(at)?.high);
+                continue;
+            }
             positions.push(committed.map_or(low, |committed| committed.max(low)));
         }
-        if gap {
+        if gap && !chaos::is_off("gaps") {
             partition.mark_gap();
         }
         for (at, position) in inputs.iter().zip(&positions) {
@@ -97,6 +105,7 @@ impl Owned {
             inputs,
             partition,
             heard,
+            telemetry_end: None,
             folded_since_commit: false,
             state_bytes: 0,
             scratch: Vec::new(),
@@ -120,15 +129,31 @@ impl Owned {
     pub fn push(&mut self, record: Record) -> usize {
         let Some(input) = self.input(&record.at) else { return 0 };
         let bytes = record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len);
+        if INPUTS[input] == Topic::GpuTelemetry {
+            self.telemetry_end = None;
+        }
         // Headers and bookkeeping take about as much as a small value.
+        let next = record.offset + 1;
         self.merge.push(input, record.offset, record.stamp, bytes + 256, record);
+        if chaos::is_off("merge") {
+            // As if the other inputs had nothing: nobody is waited for.
+            (0..self.inputs.len()).for_each(|other| self.merge.end(other, if other == input { next } else { 0 }));
+        }
         bytes
     }
 
     pub fn end(&mut self, at: &TopicPartition, position: i64) {
         if let Some(input) = self.input(at) {
             self.merge.end(input, position);
+            if INPUTS[input] == Topic::GpuTelemetry {
+                self.telemetry_end = Some(position);
+            }
         }
+    }
+
+    /// Where the telemetry input ends; `None` while there is more to read.
+    pub fn telemetry_end(&self) -> Option<i64> {
+        self.telemetry_end
     }
 
     /// Folds what can be folded, at most `limit` records, and appends what is to be written.
@@ -167,6 +192,7 @@ impl Owned {
                         folded.outputs += 1;
                         outputs.push(names.decision(&decision, &positions));
                     }
+                    Output::Refused(_) if chaos::is_off("dead-letters") => {}
                     Output::Refused(refusal) => {
                         metrics.dead_letter(refusal.reason);
                         folded.dead_letters += 1;
@@ -239,29 +265,21 @@ impl Owned {
     }
 }
 
-/// Everything that was committed to a state partition. Its end counts once it has reached the high watermark of now: a commit
-/// returns before its records can be read.
+/// The newest record of every key that was committed to a state partition.
 fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Vec<(String, Option<Bytes>)>> {
-    let high = bus.watermarks(at)?.high;
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
-    let mut polled = Vec::new();
     let mut newest: std::collections::BTreeMap<String, Option<Bytes>> = std::collections::BTreeMap::new();
-    let mut complete = false;
-    while !complete {
-        if shutdown.is_cancelled() {
-            return Err(BusError::new(Remedy::Retry, format!("restoring {at}"), "stopped before the state was read"));
-        }
-        reader.poll(4096, Duration::from_millis(100), &mut polled)?;
-        for item in polled.drain(..) {
-            match item {
-                Polled::Record(record) => {
-                    let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-                    newest.insert(key, record.value);
-                }
-                Polled::End { position, .. } => complete = position >= high,
-                Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
-            }
-        }
+    let read = read_to_end(
+        bus,
+        &[(at.clone(), Start::Earliest)],
+        || shutdown.is_cancelled(),
+        |record| {
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+            newest.insert(key, record.value);
+            Ok::<_, BusError>(())
+        },
+    )?;
+    if read.is_none() {
+        return Err(BusError::new(Remedy::Retry, format!("restoring {at}"), "stopped before the state was read"));
     }
     Ok(newest.into_iter().collect())
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Outgoing, Polled, Remedy, Step, TopicPartition};
+use eadt_bus::{Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Remedy, Step, TopicPartition, chaos};
 use eadt_core::FoldSettings;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -32,6 +32,8 @@ const DRAIN: Duration = Duration::from_secs(10);
 const MAX_LINGER: Duration = Duration::from_secs(5);
 /// Longest pause before a session begins anew.
 const MAX_PAUSE: f64 = 10.0;
+/// What is tried again, in the words of the log lines.
+const COMMITTING: &str = "the log does not take what was decided";
 /// An output that waits for a commit takes memory: this many are committed at once.
 const MAX_OUTPUTS: usize = 8_192;
 
@@ -201,6 +203,7 @@ impl<'a> Session<'a> {
                     }
                     Polled::Assigned(partitions) => self.assigned(partitions)?,
                     Polled::Revoked(partitions) => {
+                        chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
                         self.commit(Scope::Everything)?;
                         self.drop_partitions(&partitions);
@@ -336,8 +339,11 @@ impl<'a> Session<'a> {
     }
 
     fn beat(&mut self) -> Result<(), BusError> {
+        if chaos::is_off("heartbeats") {
+            return Ok(());
+        }
         for owned in self.owned.values_mut() {
-            let (heard, sent) = self.heartbeats.beat(owned.number, owned.heard)?;
+            let (heard, sent) = self.heartbeats.beat(owned.number, owned.heard, owned.telemetry_end())?;
             owned.heard = heard;
             self.metrics.heartbeats.inc_by(u64::from(sent));
         }
@@ -384,6 +390,12 @@ impl<'a> Session<'a> {
         let earned = self.earned();
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
+        if chaos::is_off("atomic-steps") {
+            let outputs = std::mem::take(&mut step.outputs);
+            chaos::reach("step.outputs");
+            self.member.commit(Step { outputs, positions: Vec::new() })?;
+            chaos::reach("step.torn");
+        }
         let concerned = self.owned.values_mut().filter(|owned| concerned(owned));
         let state_bytes: usize = concerned.map(|owned| owned.commit(&self.names, &mut step)).sum();
         if self.owned.values().any(Owned::is_dirty) {
@@ -391,13 +403,14 @@ impl<'a> Session<'a> {
         }
         self.earned_bytes = earned.saturating_sub(state_bytes);
         let began = Instant::now();
+        let least = Duration::from_secs_f64(self.service.settings.retry_seconds);
+        let mut patience = Patience::new(least, Duration::from_secs_f64(MAX_PAUSE));
         loop {
             match self.member.commit(step.clone()) {
-                Ok(()) => break,
+                Ok(()) => break patience.worked(COMMITTING),
                 // Nothing was done: the same step again, until it succeeds or somebody stops the processor.
                 Err(error) if error.remedy == Remedy::Retry && !self.service.shutdown.is_cancelled() => {
-                    tracing::warn!(%error, "the step is tried again");
-                    wait(&self.service.shutdown, Duration::from_secs_f64(self.service.settings.retry_seconds));
+                    wait(&self.service.shutdown, patience.failed(COMMITTING, &error));
                 }
                 Err(error) => return Err(error),
             }

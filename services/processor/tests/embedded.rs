@@ -379,6 +379,35 @@ fn a_quiet_log_is_kept_going_by_heartbeats_until_the_windows_are_closed() {
 }
 
 #[test]
+fn no_two_heartbeats_have_one_id_even_where_the_clock_falls_back_with_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(dir.path());
+    rig.clock_stands = false;
+    let ids = |rig: &Rig| -> Vec<String> {
+        let records = rig.read(Topic::GpuTelemetry);
+        let text = |record: &Record, name: &str| record.header(name).unwrap().to_owned();
+        records.iter().map(|r| format!("{} {}", text(r, header::SOURCE), text(r, header::ID))).collect()
+    };
+    for round in 1..=3 {
+        rig.set(0.0);
+        let (now, ticking) = (rig.now.clone(), Shutdown::new());
+        let stop = ticking.clone();
+        let clock = std::thread::spawn(move || {
+            while !stop.is_cancelled() {
+                now.fetch_add(10 * SECOND, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        });
+        rig.process(rig.bus(), settings(), |rig| ids(rig).len() >= 40 * round);
+        ticking.cancel();
+        clock.join().unwrap();
+    }
+    let all = ids(&rig);
+    let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(distinct.len(), all.len(), "{all:?}");
+}
+
+#[test]
 fn positions_that_retention_has_deleted_mark_the_windows() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(dir.path());

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition,
-    partition_for_key,
+    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Record, Remedy, Start, Step, TopicPartition,
+    partition_for_key, read_to_end,
 };
 use eadt_cluster::{ClusterError, ClusterRemedy};
 use eadt_schemas::decode::{Check, MAX_VALUE_BYTES};
@@ -31,7 +31,10 @@ const HELD_POLL: Duration = Duration::from_millis(1);
 const WARN: Duration = Duration::from_secs(10);
 /// Lost wall time beyond this is not caught up on.
 const CATCH_UP: Duration = Duration::from_secs(1);
-const RETRY: Duration = Duration::from_millis(500);
+/// Pauses before another try, the first and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
+/// What is tried again, in the words of the log lines.
+const GOING_ON: &str = "the simulation goes on from its last committed state";
 
 /// Why the simulation cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -93,16 +96,20 @@ impl Driver {
     pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &Metrics, ready: &Ready) -> Result<Ended, Error> {
         let metrics = SimulatorMetrics::new(metrics);
         let mut end = None;
+        let mut patience = Patience::new(RETRY.0, RETRY.1);
         let ended = loop {
             if shutdown.is_cancelled() {
                 break Ok(Ended::Shutdown);
             }
-            match Session::open(&self, bus, shutdown, &metrics, &mut end).and_then(|mut session| session.run(ready)) {
+            let session = Session::open(&self, bus, shutdown, &metrics, &mut end, &mut patience);
+            match session.and_then(|mut session| session.run(ready)) {
                 Ok(ended) => break Ok(ended),
                 Err(Error::Bus(error)) if error.remedy != Remedy::Stop => {
                     metrics.restarts.inc();
-                    tracing::warn!(%error, "going on from the last committed state");
-                    std::thread::sleep(RETRY);
+                    let until = Instant::now() + patience.failed(GOING_ON, &error);
+                    while !shutdown.is_cancelled() && Instant::now() < until {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
                 }
                 Err(error) => break Err(error),
             }
@@ -128,6 +135,7 @@ struct Session<'a> {
     unanswered: Vec<Unanswered>,
     end: Option<EventTime>,
     pace: Option<Pace>,
+    patience: &'a mut Patience,
 }
 
 /// A call that was carried out; it is answered when that is durable.
@@ -161,6 +169,7 @@ impl<'a> Session<'a> {
         shutdown: &'a Shutdown,
         metrics: &'a SimulatorMetrics,
         end: &mut Option<EventTime>,
+        patience: &'a mut Patience,
     ) -> Result<Self, Error> {
         let settings = &driver.settings;
         let full = |topic: Topic| -> Arc<str> { format!("{}{topic}", settings.prefix).into() };
@@ -221,7 +230,8 @@ impl<'a> Session<'a> {
         };
         let now = state.cluster.now();
         if let (None, Some(duration)) = (&end, settings.duration_seconds) {
-            *end = Some(state.cluster.instant_at_or_after(driver.rules.not_between(now.plus_seconds(duration))));
+            let planned = driver.rules.not_between(now.plus_seconds(duration), state.cluster.start());
+            *end = Some(state.cluster.instant_at_or_after(planned));
         }
         tracing::info!(%now, speed = %settings.speed, seed = state.cluster.scenario().noise.seed, "simulating");
         Ok(Self {
@@ -237,6 +247,7 @@ impl<'a> Session<'a> {
             unanswered: Vec::new(),
             end: *end,
             pace: None,
+            patience,
         })
     }
 
@@ -404,6 +415,7 @@ impl<'a> Session<'a> {
                 return Err(error.into());
             }
             self.metrics.steps.inc();
+            self.patience.worked(GOING_ON);
             self.changed = false;
         }
         let State { cluster, gate } = &self.state;
@@ -436,21 +448,20 @@ fn fresh(scenario: &Scenario, start: EventTime) -> Result<State, Error> {
     Ok(State { cluster, gate })
 }
 
-/// The newest state on the topic; complete once its end is at or after the high watermark that is noted first.
+/// The newest state on the topic.
 fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<State>, Error> {
-    let high = bus.watermarks(at)?.high;
-    let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
-    let (mut polled, mut newest, mut complete) = (Vec::new(), None, high == 0);
-    while !complete && !shutdown.is_cancelled() {
-        reader.poll(1000, Duration::from_millis(100), &mut polled)?;
-        for item in polled.drain(..) {
-            match item {
-                Polled::Record(record) if record.key.as_deref() == Some(records::STATE_KEY.as_bytes()) => newest = record.value,
-                Polled::End { position, .. } => complete = position >= high,
-                _ => {}
+    let mut newest = None;
+    read_to_end(
+        bus,
+        &[(at.clone(), Start::Earliest)],
+        || shutdown.is_cancelled(),
+        |record| {
+            if record.key.as_deref() == Some(records::STATE_KEY.as_bytes()) {
+                newest = record.value;
             }
-        }
-    }
+            Ok::<_, BusError>(())
+        },
+    )?;
     let parse = |value: bytes::Bytes| {
         serde_json::from_slice(&value).map_err(|error| Error::State { topic: at.topic.clone(), detail: error.to_string() })
     };

@@ -53,8 +53,12 @@ impl Rules {
     }
 
     /// The first moment of effect that is not before `time`, where `time` lies between a window's end and it.
-    pub fn not_between(&self, time: EventTime) -> EventTime {
+    /// Nothing closes at `start`, where the simulation begins.
+    pub fn not_between(&self, time: EventTime, start: EventTime) -> EventTime {
         let edge = time.micros().div_euclid(self.window_micros) * self.window_micros;
+        if edge <= start.micros() {
+            return time;
+        }
         time.max(EventTime::from_micros(edge + self.delay_micros))
     }
 }
@@ -423,9 +427,13 @@ mod tests {
 
     #[test]
     fn a_run_does_not_end_between_a_close_and_its_effect() {
-        assert_eq!(rules().not_between(at(3600)), at(3610));
-        assert_eq!(rules().not_between(at(3609)), at(3610));
-        assert_eq!(rules().not_between(at(3610)), at(3610));
-        assert_eq!(rules().not_between(at(3630)), at(3630));
+        for (time, end) in [(3600, 3610), (3609, 3610), (3610, 3610), (3630, 3630)] {
+            assert_eq!(rules().not_between(at(time), at(0)), at(end), "{time}");
+        }
+        // No window has closed yet, so no decision is on its way.
+        for time in [3600, 3605, 3659] {
+            assert_eq!(rules().not_between(at(time), at(3600)), at(time), "{time}");
+        }
+        assert_eq!(rules().not_between(at(3660), at(3600)), at(3670));
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use eadt_bus::Outgoing;
 use eadt_schemas::{Envelope, EventTime, EventType};
 use eadt_simulator::Event;
@@ -34,11 +33,5 @@ pub fn state(topic: &Arc<str>, now: EventTime, state: &impl Serialize) -> Outgoi
 
 fn record(topic: &Arc<str>, key: &str, id: String, kind: EventType, time: EventTime, value: &impl Serialize) -> Outgoing {
     let envelope = Envelope { id, source: SOURCE.into(), kind, time, subject: key.to_owned() };
-    Outgoing {
-        topic: topic.clone(),
-        partition: None,
-        key: Some(Bytes::copy_from_slice(key.as_bytes())),
-        value: Some(serde_json::to_vec(value).expect("string keys and no failing serialiser").into()),
-        headers: envelope.headers().map(|(name, value)| (Arc::from(name), Bytes::from(value))).to_vec(),
-    }
+    Outgoing::event(topic, key, &envelope, value)
 }

@@ -21,6 +21,8 @@ const READING: Duration = Duration::from_millis(100);
 const TIME_TO_LIVE: Duration = Duration::from_mins(1);
 /// The order is prolonged this often.
 const PROLONG: Duration = Duration::from_secs(15);
+/// How long the agent may take beyond the time to settle.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(30);
 /// A clock this far above its bound was not bounded.
 const CLOCK_TOLERANCE: f64 = 1.03;
 
@@ -49,7 +51,8 @@ impl Device {
             bail!("no command to run: put it after --, or try a simulated job with --simulate A100:compute");
         }
         let settle = parse_interval(&args.settle).with_context(|| format!("--settle {:?}", args.settle))?;
-        let driver = NvmlDriver::load(args.library.as_deref()).context("cannot read GPUs: is NVIDIA's driver there?")?;
+        let driver =
+            NvmlDriver::load(args.library.as_deref(), "--library").context("cannot read GPUs: is NVIDIA's driver there?")?;
         let mut seen = None;
         driver
             .with_gpu(args.gpu, &mut |gpu| seen = Some(gpu.identity().clone()))
@@ -102,22 +105,26 @@ impl Device {
         order.write(&intent.to_string())?;
         let began = Instant::now();
         std::thread::sleep(self.settle);
-        if self.knob == ProfileKnob::PowerLimitWatts {
-            loop {
+        loop {
+            let (now, in_force, unit) = if self.knob == ProfileKnob::PowerLimitWatts {
                 let now = self.read()?.power_limit_watts;
-                if now.is_some_and(|watts| (watts - setting).abs() < 0.5) {
-                    break;
-                }
-                if began.elapsed() > self.settle + Duration::from_secs(30) {
-                    let now = now.map_or("unknown".to_owned(), |watts| format!("{watts} W"));
-                    bail!(
-                        "the cap is {now}, not {setting} W: does the node agent run, follow this file, and does the device take this cap?"
-                    );
-                }
-                std::thread::sleep(READING);
+                (now, now.is_some_and(|watts| (watts - setting).abs() < 0.5), "W")
+            } else {
+                // A GPU that waits may run slower than it is allowed to, and says so.
+                let now = self.read()?.sm_clock_mhz;
+                (now, now.is_none_or(|mhz| mhz <= CLOCK_TOLERANCE * setting), "MHz")
+            };
+            if in_force {
+                return Ok(());
             }
+            if began.elapsed() > self.settle + IN_FORCE_WITHIN {
+                let now = now.map_or("unknown".to_owned(), |now| format!("{now} {unit}"));
+                bail!(
+                    "the device is at {now}, not at {setting} {unit}: does the node agent run, follow this file, and does the device take this setting?"
+                );
+            }
+            std::thread::sleep(READING);
         }
-        Ok(())
     }
 }
 

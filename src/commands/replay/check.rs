@@ -14,6 +14,19 @@ pub struct Checked {
     /// Workloads that had late events or tables, for which equality is not promised.
     pub excused: Vec<String>,
     pub differences: Vec<String>,
+    /// Why no window could be compared: nothing is checked then.
+    pub not_compared: Option<String>,
+}
+
+impl Checked {
+    /// What is wrong, in one sentence.
+    pub fn failure(&self) -> Option<String> {
+        if let Some(why) = &self.not_compared {
+            return Some(format!("nothing could be compared: {why}"));
+        }
+        let count = self.differences.len();
+        (count > 0).then(|| format!("the replay differs from the record in {count} place(s)"))
+    }
 }
 
 /// Windows and decisions, the record's own or the replay's.
@@ -21,7 +34,13 @@ pub struct Checked {
 pub struct Own {
     pub windows: Vec<EfficiencyWindow>,
     pub decisions: Vec<Decision>,
+    /// Events of types that are not known here and that no input takes, by type.
+    pub passed_over: BTreeMap<String, u64>,
 }
+
+/// Types that are told apart in [`Own::passed_over`]; a log of nothing but nonsense must not fill the memory.
+const MOST_TYPES: usize = 100;
+const MORE_TYPES: &str = "(other types)";
 
 impl Own {
     /// Takes what one of the record's events says, where it is an output.
@@ -34,9 +53,23 @@ impl Own {
         Ok(())
     }
 
+    /// Counts an event of an unknown type.
+    pub fn pass_over(&mut self, kind: &str) {
+        let kind: String = kind.chars().take(100).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        self.count(kind, 1);
+    }
+
+    fn count(&mut self, kind: String, events: u64) {
+        let known = self.passed_over.contains_key(&kind) || self.passed_over.len() < MOST_TYPES;
+        *self.passed_over.entry(if known { kind } else { MORE_TYPES.to_owned() }).or_default() += events;
+    }
+
     pub fn append(&mut self, other: &mut Self) {
         self.windows.append(&mut other.windows);
         self.decisions.append(&mut other.decisions);
+        for (kind, events) in std::mem::take(&mut other.passed_over) {
+            self.count(kind, events);
+        }
     }
 }
 
@@ -75,10 +108,13 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
             checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
         }
     }
-    if checked.windows_same == 0 && checked.differences.is_empty() {
-        let why = if own.windows.is_empty() { "the record holds no windows" } else { "every window had late events" };
-        checked.differences.push(format!("nothing could be compared: {why}"));
-    }
+    checked.not_compared = match () {
+        () if own.windows.is_empty() => Some("the record holds no windows".to_owned()),
+        () if checked.windows_same == 0 && checked.differences.is_empty() => {
+            Some("every window of the record had late events or tables, or came after one that had".to_owned())
+        }
+        () => None,
+    };
     checked
 }
 
@@ -132,4 +168,58 @@ fn same<T: PartialEq + serde::Serialize>(
         }
     }
     count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(minute: i64, late: u64) -> EfficiencyWindow {
+        let start = EventTime::from_micros(minute * 60_000_000);
+        EfficiencyWindow {
+            id: format!("lab/job/tumbling/{start}"),
+            workload: "lab/job".to_owned(),
+            window_start: start,
+            window_end: start.plus_micros(60_000_000),
+            late,
+            ..EfficiencyWindow::default()
+        }
+    }
+
+    fn own(windows: Vec<EfficiencyWindow>) -> Own {
+        Own { windows, ..Own::default() }
+    }
+
+    #[test]
+    fn nothing_compared_is_no_success() {
+        let checked = compare(&Own::default(), &Own::default());
+        assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, Some("the record holds no windows")));
+        assert_eq!(checked.failure().as_deref(), Some("nothing could be compared: the record holds no windows"));
+        let checked = compare(&Own::default(), &own(vec![window(0, 0)]));
+        assert!(checked.failure().unwrap().starts_with("nothing could be compared"));
+        let late = own(vec![window(0, 3)]);
+        assert!(compare(&late, &own(vec![window(0, 3)])).failure().unwrap().contains("had late events"));
+    }
+
+    #[test]
+    fn the_same_is_a_success_and_another_value_is_not() {
+        let checked = compare(&own(vec![window(0, 0), window(1, 0)]), &own(vec![window(0, 0), window(1, 0), window(2, 0)]));
+        assert_eq!((checked.windows_same, checked.failure()), (2, None));
+        let other = EfficiencyWindow { samples: Some(1.0), ..window(0, 0) };
+        let checked = compare(&own(vec![window(0, 0)]), &own(vec![other]));
+        assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, None));
+        assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place(s)"));
+    }
+
+    #[test]
+    fn unknown_types_are_counted_and_not_hoarded() {
+        let mut own = Own::default();
+        for number in 0..1000 {
+            own.pass_over(&format!("com.example.{number}\n"));
+        }
+        own.pass_over("com.example.0\n");
+        assert_eq!(own.passed_over.len(), MOST_TYPES + 1);
+        assert_eq!(own.passed_over.values().sum::<u64>(), 1001);
+        assert_eq!(own.passed_over["com.example.0\u{fffd}"], 2);
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use anyhow::Context;
 use eadt_processor::offline::Raw;
 use eadt_recordings::{Chunk, EventRef, LogChunks, LogError, LogReader};
-use eadt_schemas::Topic;
+use eadt_schemas::{EventType, Topic};
 
 use super::batches::{Batch, Batches, Lane};
 use super::check::Own;
@@ -106,6 +106,8 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
         if let Some(topic) = input(&event) {
             batch.slot().renew(raw(topic, &event), event.partition, event.offset);
             batch.keep();
+        } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
+            batch.own.pass_over(&event.kind);
         } else if check {
             batch.own.read(event.topic(), event.value())?;
         }
@@ -113,8 +115,11 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
     Ok(())
 }
 
+/// The input that an event belongs to; one of a version of its type that is not known here, too, so that it is refused as a live
+/// processor refuses it.
 fn input(event: &EventRef<'_>) -> Option<Topic> {
-    event.topic().filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic))
+    let topic = event.topic().or_else(|| EventType::of_another_version(&event.kind)?.topic());
+    topic.filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic))
 }
 
 fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> Raw<'a> {

@@ -28,10 +28,19 @@ const REFUSALS_SHOWN: u64 = 10;
 #[derive(Debug, serde::Serialize)]
 struct Summary {
     events: u64,
+    /// Tumbling ones.
     windows: u64,
+    spans: u64,
     decisions: u64,
+    /// Late and stale ones included.
     refused: u64,
+    refused_by_reason: BTreeMap<&'static str, u64>,
     late: u64,
+    stale: u64,
+    duplicates: u64,
+    late_tables: u64,
+    /// Events of unknown types that no input takes, by type.
+    passed_over: BTreeMap<String, u64>,
     seconds: f64,
     events_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +56,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     let mut fold = processor.fold();
     fold.align_to_run = args.align == Align::Run;
     if let Some(name) = &args.controller {
-        fold.controller_override = Some(crate::up::parse_controller(name)?);
+        fold.controller_override = Some(name.parse()?);
     }
 
     let began = std::time::Instant::now();
@@ -96,11 +105,10 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         indicatif::ProgressBar::hidden()
     };
     let mut out = args.out.as_deref().map(Output::create).transpose()?;
-    let (mut late, mut produced, mut refusals) = (0, Own::default(), BTreeMap::new());
+    let (mut produced, mut refusals) = (Own::default(), BTreeMap::new());
     let counts: Counts = replay(&fold, sources, |partition, replayed| {
         match &replayed {
             Replayed::Window(window) => {
-                late += window.late;
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
                 progress.tick();
             }
@@ -139,12 +147,21 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
         }
     }
+    for (kind, count) in &recorded.passed_over {
+        tracing::warn!(%kind, count, "passed over: an unknown type of event, which no input takes");
+    }
     let summary = Summary {
         events: counts.events,
         windows: counts.windows,
+        spans: counts.spans,
         decisions: counts.decisions,
         refused: counts.refused,
-        late,
+        refused_by_reason: refusals,
+        late: counts.late,
+        stale: counts.stale,
+        duplicates: counts.duplicates,
+        late_tables: counts.late_tables,
+        passed_over: std::mem::take(&mut recorded.passed_over),
         seconds,
         events_per_second: counts.events as f64 / seconds.max(1e-9),
         check: args.check.then(|| compare(&recorded, &produced)),
@@ -156,11 +173,9 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             args.logs.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
-    match &summary.check {
-        Some(check) if !check.differences.is_empty() => {
-            bail!("the replay differs from the record in {} place(s)", check.differences.len())
-        }
-        _ => Ok(()),
+    match summary.check.as_ref().and_then(Checked::failure) {
+        Some(failure) => bail!(failure),
+        None => Ok(()),
     }
 }
 
@@ -169,16 +184,18 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
         say!("{}", serde_json::to_string(summary)?);
         return Ok(());
     }
+    let Summary { events, seconds, events_per_second, windows, spans, decisions, refused, .. } = summary;
     say!(
-        "{} events in {:.2} s ({:.0} events/s): {} windows, {} decisions, {} refused, {} late",
-        summary.events,
-        summary.seconds,
-        summary.events_per_second,
-        summary.windows,
-        summary.decisions,
-        summary.refused,
-        summary.late
+        "{events} events in {seconds:.2} s ({events_per_second:.0} events/s): {windows} windows, {spans} spans, {decisions} decisions"
     );
+    let reasons: Vec<String> = summary.refused_by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    say!("{refused} refused{}", if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) });
+    if summary.duplicates + summary.late_tables > 0 {
+        say!("{} duplicates (counted once), {} tables that came too late", summary.duplicates, summary.late_tables);
+    }
+    for (kind, count) in &summary.passed_over {
+        say!("{count} events of the unknown type {kind:?} passed over");
+    }
     if let Some(out) = &args.out {
         say!("written to {}", out.display());
     }
@@ -186,6 +203,9 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
         say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
         for workload in &check.excused {
             say!("check: {workload} had late events or tables: not compared");
+        }
+        if let Some(why) = &check.not_compared {
+            say!("check: nothing could be compared: {why}");
         }
         for difference in check.differences.iter().take(20) {
             say!("check: {difference}");

@@ -12,8 +12,9 @@ use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::errors::{explain, from_error};
+use super::errors::{explain, from_error, lacks};
 use super::{ANSWER, Shared};
+use crate::rights::{Operation, Resource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
 /// How long a changed setting may take to be shown.
@@ -24,7 +25,7 @@ fn options() -> AdminOptions {
 }
 
 /// Names, partition counts and replication.
-fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
+pub fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
     let metadata = shared
         .asking()
         .fetch_metadata(None, ANSWER)
@@ -56,6 +57,12 @@ pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
         .zip(described)
         .map(|((name, partitions, replication), described)| {
             let described = described.map_err(|code| BusError::new(Remedy::Retry, what(), explain(code, &code.to_string())))?;
+            // The client library does not pass on that they may not be shown.
+            if described.entries.is_empty() {
+                let topic = Resource::Topic(name.clone());
+                let detail = lacks(&shared.options.principal(), Operation::DescribeConfigs, &topic);
+                return Err(BusError::new(Remedy::Stop, what(), detail));
+            }
             let settings = described.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
             Ok(TopicSpec { name: name.as_str().into(), partitions: *partitions, replication: *replication, settings })
         })
@@ -69,7 +76,7 @@ pub fn create(shared: &Shared, topic: &TopicSpec) -> Result<()> {
         new = new.set(name, value);
     }
     let outcome = block_on(shared.admin.create_topics([&new], &options()));
-    settle(&what, outcome)?;
+    settle(&what, &shared.options.principal(), Operation::Create, outcome)?;
     await_partitions(shared, &what, &topic.name, topic.partitions)
 }
 
@@ -78,7 +85,7 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
     let count = usize::try_from(partitions)
         .map_err(|_| BusError::new(Remedy::Stop, &what, format!("a topic cannot have {partitions} partitions")))?;
     let outcome = block_on(shared.admin.create_partitions([&NewPartitions::new(name, count)], &options()));
-    settle(&what, outcome)?;
+    settle(&what, &shared.options.principal(), Operation::Alter, outcome)?;
     await_partitions(shared, &what, name, partitions)
 }
 
@@ -127,7 +134,7 @@ fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> 
     }
 }
 
-fn settle(what: &str, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
+fn settle(what: &str, who: &str, operation: Operation, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
     let outcome = outcome.map_err(|error| from_error(what, &error, Remedy::Retry))?;
     outcome.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
@@ -137,6 +144,9 @@ fn settle(what: &str, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
             "the cluster has too few brokers for this replication: ask for fewer copies or add brokers",
         )),
         Err((_, Code::TopicAlreadyExists)) => Err(BusError::new(Remedy::Stop, what, "it exists already")),
+        Err((name, Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
+            Err(BusError::new(Remedy::Stop, what, lacks(who, operation, &Resource::Topic(name))))
+        }
         Err((_, code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),
     })
 }

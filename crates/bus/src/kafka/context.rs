@@ -11,6 +11,9 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::errors::lacks;
+use crate::rights::{Operation, Resource};
+
 /// What became of records.
 #[derive(Debug, Default)]
 pub struct Deliveries {
@@ -29,19 +32,45 @@ impl Deliveries {
 /// Shared by all clients of the crate; each has its own.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
+    /// The name by which the brokers know the client.
+    who: Arc<str>,
+    refused: Arc<Mutex<Option<String>>>,
     pub deliveries: Arc<Deliveries>,
     last_error: Arc<Mutex<Option<String>>>,
+    disconnects: Arc<AtomicU64>,
 }
 
 impl Context {
+    pub fn new(who: Arc<str>) -> Self {
+        Self { who, ..Self::default() }
+    }
+
+    pub fn who(&self) -> &str {
+        &self.who
+    }
+
+    /// Why the brokers, or we, refused the connection: it is tried again for ever, and cannot succeed.
+    pub fn refused(&self) -> Option<String> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// What went wrong last, for an error message.
     pub fn last_error(&self) -> Option<String> {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Connections that were lost or could not be made so far. Only for a client with the property `debug=broker`: it says so
+    /// before it sends anything again that was in flight there, and of every one, which its errors do not.
+    pub fn disconnects(&self) -> u64 {
+        self.disconnects.load(Ordering::SeqCst)
     }
 }
 
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        if facility == "STATE" && message.ends_with("-> DOWN") {
+            self.disconnects.fetch_add(1, Ordering::SeqCst);
+        }
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
                 // Lost connections come back by themselves; what does not is an error of a call.
@@ -60,6 +89,18 @@ impl ClientContext for Context {
     fn error(&self, error: KafkaError, reason: &str) {
         // A lost connection is in the log already, once; here it is repeated for every attempt.
         let code = error.rdkafka_error_code();
+        let refused = match code {
+            Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
+                Some(format!("the broker refused {}: check user and password ({reason})", self.who))
+            }
+            Some(Code::SSL) => Some(format!(
+                "the TLS connection was refused: check the authority's certificate, the broker's name in its certificate, and this client's certificate ({reason})"
+            )),
+            _ => None,
+        };
+        if let Some(refused) = refused {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(refused);
+        }
         if matches!(code, Some(Code::BrokerTransportFailure | Code::AllBrokersDown)) {
             tracing::debug!(target: "librdkafka", %error, "{reason}");
         } else {
@@ -83,7 +124,13 @@ impl ProducerContext for Context {
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                first.get_or_insert_with(|| (code, format!("{error}, topic {}", rdkafka::Message::topic(message))));
+                let topic = rdkafka::Message::topic(message);
+                first.get_or_insert_with(|| match code {
+                    Code::TopicAuthorizationFailed => {
+                        (code, lacks(&self.who, Operation::Write, &Resource::Topic(topic.to_owned())))
+                    }
+                    code => (code, format!("{error}, topic {topic}")),
+                });
             }
         }
     }

@@ -3,6 +3,7 @@
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use crate::rights::{Operation, Resource};
 use crate::{BusError, Remedy};
 
 /// A newer member or producer of the same name has taken over.
@@ -43,10 +44,21 @@ pub fn is_denied(code: Code) -> bool {
     )
 }
 
+/// Begins what [`lacks`] says.
+const DENIED: &str = "denied: ";
+
+/// Who lacks which right, and how to grant it.
+pub fn lacks(who: &str, operation: Operation, resource: &Resource) -> String {
+    format!("{DENIED}{who} lacks the right {operation} on {resource}: grant it, see `eadt topics acls`")
+}
+
 /// Words for a code, with what to do where that is known.
 pub fn explain(code: Code, said: &str) -> String {
     if is_fenced(code) {
         return format!("fenced: a newer member of the same instance has taken over ({said})");
+    }
+    if said.starts_with(DENIED) {
+        return said.to_owned();
     }
     if is_denied(code) {
         return format!("denied by the broker ({said}): check user, password, certificates and access rights");
@@ -75,7 +87,7 @@ pub fn from_error(what: impl Into<String>, error: &KafkaError, otherwise: Remedy
     };
     match (error, code) {
         (KafkaError::ClientConfig(_, description, name, value), _) => {
-            let shown = if name.contains("password") || name.contains("secret") { "…" } else { value };
+            let shown = if super::is_secret(name) { "…" } else { value };
             BusError::new(Remedy::Stop, what, format!("the Kafka property {name}={shown} is not possible: {description}"))
         }
         (_, Some(code)) => from_code(what, code, &error.to_string(), otherwise),

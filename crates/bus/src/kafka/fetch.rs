@@ -7,8 +7,9 @@ use rdkafka::consumer::Consumer;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::errors::{explain, from_error, is_denied, is_fenced};
+use super::errors::{explain, from_error, is_denied, is_fenced, lacks};
 use super::events::{Event, Events};
+use crate::rights::{Operation, Resource};
 use crate::{BusError, Polled, Remedy, Result, TopicPartition};
 
 /// What a paused partition may hold here before the broker is asked to pause, too: that costs fetching again.
@@ -41,6 +42,7 @@ pub enum Rebalance {
 #[derive(Debug)]
 pub struct Fetcher {
     events: Events,
+    group: String,
     parts: Vec<Part>,
     /// Where the last record belonged: records come in runs.
     last: usize,
@@ -51,8 +53,8 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    pub fn new(events: Events) -> Self {
-        Self { events, parts: Vec::new(), last: 0, dirty: false, released: false }
+    pub fn new(events: Events, group: &str) -> Self {
+        Self { events, group: group.to_owned(), parts: Vec::new(), last: 0, dirty: false, released: false }
     }
 
     pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::Context> {
@@ -233,6 +235,15 @@ impl Fetcher {
         let of = || at.map_or_else(|| "reading".to_owned(), |at| format!("reading {at}"));
         match code {
             Code::AutoOffsetReset => Some(self.lost_position(at, said)),
+            Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed => {
+                let resource = match (code, at) {
+                    (Code::TopicAuthorizationFailed, Some(at)) => Resource::Topic(at.topic.to_string()),
+                    (Code::GroupAuthorizationFailed, _) => Resource::Group(self.group.clone()),
+                    _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
+                };
+                let who = self.consumer().context().who();
+                Some(BusError::new(Remedy::Stop, of(), lacks(who, Operation::Read, &resource)))
+            }
             code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, said))),
             Code::PollExceeded => Some(BusError::new(
                 Remedy::Restart,

@@ -2,19 +2,26 @@
 //!
 //! A transaction is opened only at the commit. After any answer that leaves its outcome open the member is dead: its producer
 //! must be made anew, which fences whatever the broker still holds of the old one.
+//!
+//! The client library sends a request again by itself when the connection that it was sent on is lost, and says that all went well
+//! once the second one was answered. The first one may be on its way all the same, and brokers cannot tell it from one of a later
+//! transaction (KIP-890 is not in the library): an old commit or abort would then end a later transaction in its middle. So after
+//! every step during which a connection was lost, and after every abort, the next one begins with a fresh producer.
 
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaError};
 use rdkafka::producer::{BaseProducer, Producer as _};
+use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::KafkaBus;
 use super::context::Context;
-use super::errors::{from_code, from_error};
+use super::errors::{from_code, from_error, lacks};
 use super::fetch::{Fetcher, Rebalance};
 use super::producer::{hand_over, settle};
+use crate::rights::{Operation, Resource};
 use crate::{BusError, Isolation, Member, MemberOptions, Polled, Reader, Remedy, Result, Step, TopicPartition};
 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
@@ -24,8 +31,35 @@ pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER: Duration = Duration::from_secs(30);
 
 struct Transactional {
+    bus: KafkaBus,
+    instance: String,
     producer: BaseProducer<Context>,
     context: Context,
+    /// Something of a past transaction may still reach the broker.
+    stray: bool,
+}
+
+impl Transactional {
+    fn new(bus: &KafkaBus, instance: &str) -> Result<Self> {
+        let (producer, context) = Self::begin(bus, instance)?;
+        Ok(Self { bus: bus.clone(), instance: instance.to_owned(), producer, context, stray: false })
+    }
+
+    fn begin(bus: &KafkaBus, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
+        let (producer, context) = bus.transactional_producer(instance)?;
+        producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.who(), &error))?;
+        Ok((producer, context))
+    }
+
+    /// Fences whatever of past transactions is still on its way.
+    fn settle_past(&mut self) -> Result<()> {
+        if self.stray && !crate::chaos::is_off("fresh-producer") {
+            (self.producer, self.context) = Self::begin(&self.bus, &self.instance)?;
+            tracing::info!(instance = self.instance, "a connection was lost during a step: the next one has a fresh producer");
+        }
+        self.stray = false;
+        Ok(())
+    }
 }
 
 pub struct KafkaMember {
@@ -51,13 +85,7 @@ impl KafkaMember {
         // First of all: it fences older members of the instance, and ends what they left open.
         let transactional = match &options.instance {
             None => None,
-            Some(instance) => {
-                let (producer, context) = bus.transactional_producer(instance)?;
-                producer
-                    .init_transactions(ANSWER)
-                    .map_err(|error| from_error(format!("starting transactions of {instance}"), &error, Remedy::Restart))?;
-                Some(Transactional { producer, context })
-            }
+            Some(instance) => Some(Transactional::new(bus, instance)?),
         };
         let fetcher = bus.fetcher(&options.group, options.instance.as_deref(), Isolation::ReadCommitted)?;
         let topics: Vec<&str> = options.topics.iter().map(|topic| &**topic).collect();
@@ -98,12 +126,19 @@ impl KafkaMember {
 
     fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
         let what = self.what();
-        let Some(Transactional { producer, context }) = &self.transactional else { return Ok(()) };
+        let Some(transactional) = &mut self.transactional else { return Ok(()) };
+        if let Err(error) = transactional.settle_past() {
+            self.dead = Some(error.to_string());
+            return Err(error);
+        }
+        let Transactional { producer, context, stray, .. } = transactional;
         context.deliveries.take_failure();
+        let disconnects = context.disconnects();
         if let Some((code, said)) = producer.client().fatal_error() {
             return Err(from_code(what, code, &said, Remedy::Restart));
         }
         producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
+        crate::chaos::reach("step.begun");
         // Nothing is decided before the commit is asked for: everything up to there can be taken back for certain.
         if let Err(error) = fill(producer, context, step, positions, &self.fetcher, &what) {
             // A fatal error purges what was in flight, and the purge is all that the deliveries tell.
@@ -111,14 +146,20 @@ impl KafkaMember {
                 self.dead = Some(said.clone());
                 return Err(from_code(what, code, &said, Remedy::Restart));
             }
+            *stray = true;
             if let Err(not_aborted) = abort(producer) {
                 self.dead = Some(not_aborted.to_string());
             }
             return Err(error);
         }
         match producer.commit_transaction(ANSWER) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                crate::chaos::reach("step.committed");
+                *stray = context.disconnects() != disconnects;
+                Ok(())
+            }
             Err(KafkaError::Transaction(error)) if error.txn_requires_abort() => {
+                *stray = true;
                 if let Err(not_aborted) = abort(producer) {
                     self.dead = Some(not_aborted.to_string());
                 }
@@ -130,6 +171,15 @@ impl KafkaMember {
             }
         }
     }
+}
+
+fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
+    let what = format!("starting transactions of {instance}");
+    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TransactionalIdAuthorizationFailed) {
+        let id = Resource::TransactionalId(instance.to_owned());
+        return BusError::new(Remedy::Stop, what, lacks(who, Operation::Write, &id));
+    }
+    from_error(what, error, Remedy::Restart)
 }
 
 /// Everything of a step but its commit.
@@ -157,6 +207,7 @@ fn fill(
     if let Some((code, said)) = context.deliveries.take_failure() {
         return Err(from_code(what, code, &said, Remedy::Restart));
     }
+    crate::chaos::reach("step.filled");
     if positions.count() > 0 {
         let membership = fetcher
             .consumer()
@@ -167,6 +218,7 @@ fn fill(
             error => from_error(what, &error, Remedy::Restart),
         })?;
     }
+    crate::chaos::reach("step.ready");
     Ok(())
 }
 

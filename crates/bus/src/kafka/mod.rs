@@ -4,6 +4,7 @@
 //! by `range`, so that topics with equal partition counts stay co-partitioned, and keys are placed as the JVM clients do it.
 //! Settings that these promises rest on cannot be overridden.
 
+mod acls;
 mod admin;
 mod context;
 mod errors;
@@ -13,6 +14,8 @@ mod member;
 mod packing;
 mod producer;
 mod reader;
+mod secret;
+mod security;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,16 +29,22 @@ use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::rights::{Operation, Resource};
 use crate::{
     Bus, BusError, Isolation, Member, MemberOptions, Producer, Reader, Remedy, Result, Start, TopicPartition, TopicSpec,
     Watermarks,
 };
 use context::Context;
-use errors::from_error;
+use errors::{from_error, lacks};
 use events::Events;
 use fetch::Fetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
 
+pub use secret::{Secret, hide, is_secret, secret_in_file};
+pub use security::{Mechanism, Protocol, Security, TLS};
+
+/// How long one attempt to connect may take; there are several within [`CONNECT`].
+const ATTEMPT: Duration = Duration::from_secs(2);
 /// How long a broker may take to answer the first question.
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a broker may take to answer any later one.
@@ -84,6 +93,36 @@ impl fmt::Debug for KafkaOptions {
     }
 }
 
+impl KafkaOptions {
+    /// Options with a secured connection; refuses a property that both of them set.
+    pub fn secured(
+        brokers: impl Into<String>,
+        properties: &BTreeMap<String, String>,
+        security: &Security,
+        client_id: impl Into<String>,
+    ) -> Result<Self> {
+        let mut all = security.properties()?;
+        for (name, value) in properties {
+            if all.insert(name.clone(), value.clone()).is_some() {
+                let detail = format!("bus.properties.{name} says what bus.security says, too: leave one out");
+                return Err(BusError::new(Remedy::Stop, "securing the connection to Kafka", detail));
+            }
+        }
+        Ok(Self { brokers: brokers.into(), properties: all, client_id: client_id.into() })
+    }
+
+    /// The name by which the brokers know this client, as far as it can know itself: they may map certificates to other names.
+    fn principal(&self) -> String {
+        let of = |name: &str| self.properties.get(name).filter(|value| !value.is_empty());
+        let protocol = of("security.protocol").map(|protocol| protocol.to_lowercase()).unwrap_or_default();
+        match (protocol.as_str(), of("sasl.username"), of("ssl.certificate.location")) {
+            ("sasl_ssl" | "sasl_plaintext", Some(user), _) => format!("User:{user}"),
+            ("ssl", _, Some(file)) => format!("the user of the certificate {file}"),
+            _ => "User:ANONYMOUS".to_owned(),
+        }
+    }
+}
+
 /// A Kafka cluster. Clones share its connection for questions about topics.
 #[derive(Clone)]
 pub struct KafkaBus {
@@ -122,22 +161,32 @@ impl KafkaBus {
                 format!("the property {reserved} cannot be changed: exactly-once processing and the placing of keys rest on it"),
             ));
         }
-        let context = Context::default();
+        let who: Arc<str> = options.principal().into();
+        let context = Context::new(Arc::clone(&who));
         let config = common(&options);
         let mut asking = config.clone();
         // The end of a partition is where the next append goes, committed or not.
         asking.set("isolation.level", "read_uncommitted");
         let asking = BaseConsumer::from_config_and_context(&asking, context.clone())
             .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
-        let admin = AdminClient::from_config_and_context(&config, Context::default())
+        let admin = AdminClient::from_config_and_context(&config, Context::new(who))
             .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
-        if let Err(error) = asking.fetch_metadata(None, CONNECT) {
+        let begun = Instant::now();
+        while let Err(error) = asking.fetch_metadata(None, ATTEMPT) {
             // Serves the queue, so that the context hears what went wrong.
             let mut said = error.to_string();
             for _ in 0..16 {
                 if let Some(Err(error)) = asking.poll(Duration::ZERO) {
                     said = error.to_string();
                 }
+            }
+            // Once may be a broker that is just starting.
+            if let Some(refused) = context.refused().filter(|_| begun.elapsed() > ATTEMPT) {
+                return Err(BusError::new(Remedy::Stop, what, refused));
+            }
+            if begun.elapsed() < CONNECT {
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
             }
             let why = context.last_error().unwrap_or(said);
             return Err(BusError::new(
@@ -151,6 +200,11 @@ impl KafkaBus {
             ));
         }
         Ok(Self { shared: Arc::new(Shared { options, admin, asking }) })
+    }
+
+    /// For a new client of this bus.
+    fn context(&self) -> Context {
+        Context::new(self.shared.options.principal().into())
     }
 
     fn client_id(&self) -> &str {
@@ -182,18 +236,25 @@ impl KafkaBus {
             config.set("fetch.wait.max.ms", if instance.is_some() { "10" } else { "100" });
         }
         let what = || format!("reading from Kafka for group {group}");
-        let consumer = BaseConsumer::from_config_and_context(&config, Context::default())
+        let consumer = BaseConsumer::from_config_and_context(&config, self.context())
             .map_err(|error| from_error(what(), &error, Remedy::Stop))?;
         let events =
             Events::new(consumer).ok_or_else(|| BusError::new(Remedy::Stop, what(), "the client library gave no queue"))?;
-        Ok(Fetcher::new(events))
+        Ok(Fetcher::new(events, group))
     }
 
     fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
         let mut config = self.producer_config();
         let timeout = TRANSACTION_TIMEOUT.as_millis().to_string();
-        config.set("transactional.id", instance).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
-        make_producer(&config, instance)
+        // A name that nobody ever had fences nobody.
+        let name =
+            if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() };
+        config.set("transactional.id", name).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
+        // Lost connections are told there, and a step must know of them.
+        let debug =
+            self.shared.options.properties.get("debug").map_or_else(|| "broker".to_owned(), |more| format!("{more},broker"));
+        config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
+        make_producer(&config, instance, self.context())
     }
 
     fn producer_config(&self) -> ClientConfig {
@@ -203,20 +264,17 @@ impl KafkaBus {
     }
 
     fn require_topics(&self, topics: &[Arc<str>]) -> Result<()> {
-        let present = self.topics("")?;
-        match topics.iter().find(|topic| !present.iter().any(|present| present.name == **topic)) {
-            None => Ok(()),
-            Some(missing) => Err(BusError::new(
-                Remedy::Stop,
-                format!("using topic {missing}"),
-                format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers),
-            )),
-        }
+        // Names only: of other people's topics the settings may not be shown.
+        let present = admin::layout(&self.shared, "")?;
+        let Some(missing) = topics.iter().find(|topic| !present.iter().any(|(present, ..)| present.as_str() == &***topic)) else {
+            return Ok(());
+        };
+        let absent = || format!("there is no such topic at {}: run `eadt topics apply`", self.shared.options.brokers);
+        Err(BusError::new(Remedy::Stop, format!("using topic {missing}"), self.denied(missing).unwrap_or_else(absent)))
     }
 }
 
-fn make_producer(config: &ClientConfig, name: &str) -> Result<(BaseProducer<Context>, Context)> {
-    let context = Context::default();
+fn make_producer(config: &ClientConfig, name: &str, context: Context) -> Result<(BaseProducer<Context>, Context)> {
     let producer = BaseProducer::from_config_and_context(config, context.clone())
         .map_err(|error| from_error(format!("making producer {name}"), &error, Remedy::Stop))?;
     Ok((producer, context))
@@ -281,6 +339,13 @@ impl Bus for KafkaBus {
         admin::create(&self.shared, topic)
     }
 
+    fn denied(&self, topic: &str) -> Option<String> {
+        let metadata = self.shared.asking().fetch_metadata(Some(topic), ANSWER).ok()?;
+        let code = RDKafkaErrorCode::from(metadata.topics().first()?.error()?);
+        let topic = Resource::Topic(topic.to_owned());
+        (code == RDKafkaErrorCode::TopicAuthorizationFailed).then(|| lacks(&self.principal(), Operation::Describe, &topic))
+    }
+
     fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
         admin::alter(&self.shared, name, settings)
     }
@@ -309,6 +374,11 @@ impl Bus for KafkaBus {
                     )
                 );
                 let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
+                if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
+                    let topic = Resource::Topic(at.topic.to_string());
+                    let detail = lacks(&self.principal(), Operation::Describe, &topic);
+                    return Err(BusError::new(Remedy::Stop, format!("asking for the ends of {at}"), detail));
+                }
                 return Err(from_error(format!("asking for the ends of {at}"), &error, remedy));
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -319,7 +389,7 @@ impl Bus for KafkaBus {
         let mut config = self.producer_config();
         // Records wait for as long as the brokers are away; what is full is said by `send`.
         config.set("client.id", name).set("message.timeout.ms", "0");
-        let (producer, context) = make_producer(&config, name)?;
+        let (producer, context) = make_producer(&config, name, self.context())?;
         Ok(Box::new(producer::KafkaProducer::new(producer, context, name)))
     }
 

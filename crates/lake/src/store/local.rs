@@ -1,9 +1,11 @@
 //! A folder: temporary file, fsync, rename, fsync of the folder.
 
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use parquet::file::reader::ChunkReader;
 
 use super::{Disk, Found, Input, Store, same};
 
@@ -105,6 +107,11 @@ impl<D: Disk> Store for Local<D> {
 
     fn read(&self, path: &str) -> io::Result<Input> {
         self.disk.open(&self.root.join(path))
+    }
+
+    fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes> {
+        let length = usize::try_from(range.end - range.start).map_err(io::Error::other)?;
+        self.read(path)?.get_bytes(range.start, length).map_err(io::Error::other)
     }
 
     fn delete(&self, path: &str) -> io::Result<()> {

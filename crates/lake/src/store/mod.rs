@@ -7,6 +7,7 @@ mod object;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 
 use bytes::{Buf, Bytes};
 use parquet::file::reader::{ChunkReader, Length};
@@ -31,6 +32,8 @@ pub(crate) trait Store: Send + Sync + fmt::Debug {
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<Input>;
+    /// Some bytes of a file. An error where it has not that many.
+    fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes>;
     /// Deleting what is gone already is accepted.
     fn delete(&self, path: &str) -> io::Result<()>;
     /// Removes what an interrupted [`Store::create`] left behind; returns how many files that were.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -94,6 +95,11 @@ impl Store for Objects {
 
     fn read(&self, path: &str) -> io::Result<Input> {
         self.get(&self.full(path)?).map(Input::Bytes).map_err(plain)
+    }
+
+    fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes> {
+        let full = self.full(path)?;
+        self.runtime.block_on(self.store.get_range(&full, range)).map_err(plain)
     }
 
     fn delete(&self, path: &str) -> io::Result<()> {

@@ -6,7 +6,7 @@ use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::json;
 
 use super::{all, row, telemetry, time};
-use crate::{Archive, LakeError, Limits, Row, Writer, Written, compact, read_events, read_windows};
+use crate::{Archive, FileName, LakeError, Limits, Row, Writer, Written, compact, read_events, read_windows};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
@@ -152,7 +152,7 @@ fn other_peoples_files_are_named() {
     // Under another name than it was written as.
     let other = good.with_file_name("gpu.telemetry.v1+0+00000000000000000002-00000000000000000003.parquet");
     fs::copy(&good, &other).unwrap();
-    assert!(matches!(refused("it was written as"), LakeError::Foreign { .. }));
+    assert!(matches!(refused("it was written as"), LakeError::Misnamed { .. }));
     fs::remove_file(&other).unwrap();
     // Cut off, and overwritten in the middle.
     fs::write(&good, &bytes[..bytes.len() / 2]).unwrap();
@@ -197,6 +197,97 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     writer.roll_all().unwrap();
     let error = archive.files().unwrap_err();
     assert!(matches!(&error, LakeError::Overlap { first, second } if first != second), "{error}");
+}
+
+/// Renames a file of the archive to another range, partition or topic.
+fn rename(root: &Path, from: &FileName, to: &FileName) {
+    let to = root.join(to.path());
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    fs::rename(root.join(from.path()), to).unwrap();
+}
+
+#[test]
+fn a_renamed_file_is_never_ignored_swept_or_gone_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<Row> = (0..12).map(|offset| telemetry(0, offset, 0)).collect();
+    let names: Vec<FileName> = write(&archive, small(3), &rows).into_iter().map(|file| file.name).collect();
+    let last = names[3].clone();
+    let misnamed = [
+        ("into a range that another file covers", FileName { first: 3, last: 4, ..last.clone() }),
+        ("over the range of others", FileName { first: 0, last: 11, ..last.clone() }),
+        ("further on", FileName { first: 9, last: 300, ..last.clone() }),
+        ("back", FileName { first: 9, last: 10, ..last.clone() }),
+        ("to another partition", FileName { partition: 1, ..last.clone() }),
+        ("to another day", FileName { date: "2026-01-03".to_owned(), ..last.clone() }),
+    ];
+    for (what, wrong) in misnamed {
+        rename(folder.path(), &last, &wrong);
+        for (act, outcome) in [
+            ("goes on", archive.next_offsets().map(drop)),
+            ("sweeps", archive.sweep().map(drop).and_then(|()| archive.next_offsets().map(drop))),
+            ("compacts", compact(&archive, "2027-01-01", 1 << 30).map(drop).and_then(|()| archive.next_offsets().map(drop))),
+        ] {
+            let error = outcome.expect_err(&format!("{what}: {act}"));
+            let told = error.to_string();
+            assert!(matches!(error, LakeError::Misnamed { .. }), "{what}: {act}: {told}");
+            assert!(
+                told.contains(&wrong.path()) && told.contains(&format!("it was written as {}", last.path())),
+                "{what}: {told}"
+            );
+        }
+        // As it says: its own name back.
+        rename(folder.path(), &wrong, &last);
+        assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}: nothing is lost");
+    }
+}
+
+#[test]
+fn a_file_whose_rows_contradict_its_name_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<Row> = (0..6).map(|offset| telemetry(0, offset, 0)).collect();
+    let name = write(&archive, Limits::default(), &rows)[0].name.clone();
+    let batches: Vec<_> = archive.reader(&name).unwrap().batches().unwrap().map(Result::unwrap).collect();
+    // Its metadata says what its name says; its rows do not.
+    for (wrong, what) in [
+        (FileName { first: 1, ..name.clone() }, "it has offsets 0 to 5"),
+        (FileName { last: 4, ..name.clone() }, "it has offsets 0 to 5"),
+        (FileName { partition: 3, ..name.clone() }, "it has partitions 0 to 0"),
+    ] {
+        fs::remove_file(folder.path().join(name.path())).ok();
+        archive.create(&wrong, crate::file::encode(&wrong, &batches, &[]).unwrap()).unwrap();
+        let error = archive.next_offsets().unwrap_err();
+        assert!(matches!(&error, LakeError::Misnamed { detail, .. } if detail == what), "{error}");
+        fs::remove_file(folder.path().join(wrong.path())).unwrap();
+    }
+}
+
+#[test]
+fn a_superseded_file_stays_while_its_rows_are_nowhere_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    // A log with a burnt offset 4, and a file of ours of that very offset: of another log.
+    let rows: Vec<Row> = [0, 1, 2, 3, 5, 6].map(|offset| telemetry(0, offset, 0)).to_vec();
+    let whole = write(&archive, Limits::default(), &rows)[0].name.clone();
+    let other = write(&archive, Limits::default(), &[telemetry(0, 4, 0)])[0].name.clone();
+    let error = archive.sweep().unwrap_err();
+    assert!(matches!(&error, LakeError::Uncovered { offset: 4, .. }), "{error}");
+    let told = error.to_string();
+    assert!(told.contains(&whole.path()) && told.contains(&other.path()), "{told}");
+    assert!(folder.path().join(other.path()).exists());
+}
+
+#[test]
+fn files_tell_their_newest_row() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    // The newest row is not the last by time.
+    let rows = [telemetry(0, 0, 50), telemetry(0, 1, 10), telemetry(1, 0, 5)];
+    write(&archive, Limits::default(), &rows);
+    let newest = archive.newest(&archive.files().unwrap()).unwrap();
+    assert_eq!(newest[&(TOPIC, 0)], Some((1, rows[1].stamp)));
+    assert_eq!(newest[&(TOPIC, 1)], Some((0, rows[2].stamp)));
 }
 
 #[test]

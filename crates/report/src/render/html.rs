@@ -1,6 +1,9 @@
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
-use super::{NOTHING, Table, figure, mark_of, one_line, second, sections};
+use eadt_schemas::v1::Origin;
+
+use super::{NOTHING, Table, figure, one_line, origin_mark, origin_word, second, sections};
 use crate::{Report, WorkloadReport};
 
 const HEAD: &str = r#"<!DOCTYPE html>
@@ -21,6 +24,7 @@ th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align:
 .n { text-align: right; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
 polyline { fill: none; stroke: var(--ink); stroke-width: 2; } circle { fill: var(--ink); }
+.simulated { stroke-dasharray: 2 4; } .imported { stroke-dasharray: 8 3; }
 .axis { stroke: var(--line); } .change { stroke: var(--mark); stroke-dasharray: 4 3; }
 </style>
 </head>
@@ -76,10 +80,12 @@ const LEFT: f64 = 80.0;
 const BOTTOM: f64 = 30.0;
 const TOP: f64 = 12.0;
 
-/// J/sample over time from zero up, broken where it is not known; dashed lines where changes were applied.
+/// J/sample over time from zero up, broken where it is not known; dashed upright lines where changes were applied. Where origins
+/// differ, the line is solid where it is measured, broken elsewhere, and a legend says so.
 fn write_chart(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
-    let known: Vec<f64> = workload.curve.iter().filter_map(|(_, value)| *value).collect();
-    let (Some((first, _)), Some((last, _))) = (workload.curve.first(), workload.curve.last()) else { return Ok(()) };
+    let known: Vec<f64> = workload.curve.iter().filter_map(|point| point.joules_per_sample).collect();
+    let (Some(first), Some(last)) = (workload.curve.first(), workload.curve.last()) else { return Ok(()) };
+    let (first, last) = (&first.time, &last.time);
     let most = known.iter().copied().fold(0.0, f64::max);
     let seconds = last.seconds_since(*first);
     if known.len() < 2 || most <= 0.0 || seconds <= 0.0 {
@@ -87,7 +93,9 @@ fn write_chart(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
     }
     let x = |time: eadt_schemas::EventTime| LEFT + (WIDTH - LEFT - 10.0) * time.seconds_since(*first) / seconds;
     let y = |value: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - value / most);
-    let heading = format!("J/sample of {} over time{}", workload.workload, mark_of(workload));
+    let origins: BTreeSet<Origin> = workload.curve.iter().map(|point| point.origin).collect();
+    let mark = origin_mark(origins.iter().copied());
+    let heading = format!("J/sample of {} over time{mark}", workload.workload);
     let heading = escape(&heading);
     writeln!(out, "<h2>{heading}</h2>\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{heading}\">")?;
     let floor = y(0.0);
@@ -104,17 +112,33 @@ fn write_chart(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
         let at = x(*change);
         writeln!(out, "<line class=\"change\" x1=\"{at:.1}\" y1=\"{TOP}\" x2=\"{at:.1}\" y2=\"{floor:.1}\"/>")?;
     }
-    for stretch in workload.curve.split(|(_, value)| value.is_none()) {
-        let points: Vec<String> =
-            stretch.iter().filter_map(|(time, value)| Some(format!("{:.1},{:.1}", x(*time), y((*value)?)))).collect();
-        match points.as_slice() {
-            [] => {}
-            [alone] => {
-                let (x, y) = alone.split_once(',').unwrap_or_default();
-                writeln!(out, "<circle cx=\"{x}\" cy=\"{y}\" r=\"2\"/>")?;
+    let class = |origin: Origin| match origin {
+        _ if origins.len() < 2 => "",
+        Origin::Measured => " class=\"measured\"",
+        Origin::Imported => " class=\"imported\"",
+        Origin::Simulated => " class=\"simulated\"",
+    };
+    for stretch in workload.curve.split(|point| point.joules_per_sample.is_none()) {
+        for part in stretch.chunk_by(|a, b| a.origin == b.origin) {
+            let class = class(part[0].origin);
+            let points: Vec<String> = part
+                .iter()
+                .filter_map(|point| Some(format!("{:.1},{:.1}", x(point.time), y(point.joules_per_sample?))))
+                .collect();
+            match points.as_slice() {
+                [] => {}
+                [alone] => {
+                    let (x, y) = alone.split_once(',').unwrap_or_default();
+                    writeln!(out, "<circle{class} cx=\"{x}\" cy=\"{y}\" r=\"2\"/>")?;
+                }
+                _ => writeln!(out, "<polyline{class} points=\"{}\"/>", points.join(" "))?,
             }
-            _ => writeln!(out, "<polyline points=\"{}\"/>", points.join(" "))?,
         }
+    }
+    for (index, origin) in origins.iter().enumerate().filter(|_| origins.len() > 1) {
+        let (from, y) = (LEFT + 12.0 + 140.0 * index as f64, TOP + 8.0);
+        writeln!(out, "<polyline{} points=\"{from},{y} {},{y}\"/>", class(*origin), from + 36.0)?;
+        writeln!(out, "<text x=\"{}\" y=\"{}\">{}</text>", from + 44.0, y + 4.0, origin_word(*origin))?;
     }
     out.push_str("</svg>\n");
     Ok(())

@@ -4,10 +4,13 @@ mod html;
 mod markdown;
 mod text;
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Meter, Origin};
 
-use crate::{Report, WorkloadReport};
+use crate::{Report, SpanRow, WindowRow, WorkloadReport};
 
 /// In which form a report is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +28,7 @@ impl Report {
     pub fn render(&self, form: Form) -> String {
         let mut out = String::new();
         let written = match form {
-            Form::Text => text::render(self, &mut out),
+            Form::Text => text::render(self, None, &mut out),
             Form::Json => {
                 out = serde_json::to_string_pretty(self).expect("numbers and texts are always JSON");
                 out.push('\n');
@@ -37,17 +40,25 @@ impl Report {
         written.expect("a String takes every write");
         out
     }
+
+    /// As [`Form::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its first one
+    /// repeated, so that no figure is cut or broken.
+    pub fn text(&self, width: Option<usize>) -> String {
+        let mut out = String::new();
+        text::render(self, width, &mut out).expect("a String takes every write");
+        out
+    }
 }
 
 /// A table whose first columns are texts and whose others are figures.
 struct Table {
-    head: Vec<&'static str>,
+    head: Vec<Cow<'static, str>>,
     /// Number of text columns at the left.
     texts: usize,
     rows: Vec<Vec<String>>,
 }
 
-const fn origin_word(origin: Origin) -> &'static str {
+pub(crate) const fn origin_word(origin: Origin) -> &'static str {
     match origin {
         Origin::Measured => "measured",
         Origin::Imported => "imported",
@@ -76,17 +87,18 @@ const fn action_word(action: Action) -> &'static str {
     }
 }
 
-/// ` (simulated)` for a heading; nothing where all is measured.
+/// ` (simulated)` for a heading below which everything is; nothing where all is measured, or where rows differ, each of which
+/// says what it is.
 fn origin_mark(origins: impl Iterator<Item = Origin>) -> String {
-    let mut words: Vec<&str> = origins.filter(|origin| *origin != Origin::Measured).map(origin_word).collect();
-    words.sort_unstable();
-    words.dedup();
-    words.reverse();
-    if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) }
+    let origins: BTreeSet<Origin> = origins.collect();
+    match origins.first() {
+        Some(origin) if origins.len() == 1 && *origin != Origin::Measured => format!(" ({})", origin_word(*origin)),
+        _ => String::new(),
+    }
 }
 
-fn mark_of(workload: &WorkloadReport) -> String {
-    origin_mark(std::iter::once(workload.origin))
+fn heads(names: &[&'static str]) -> Vec<Cow<'static, str>> {
+    names.iter().map(|name| Cow::Borrowed(*name)).collect()
 }
 
 const UNKNOWN: &str = "-";
@@ -129,26 +141,36 @@ fn one_line(text: &str) -> String {
 }
 
 fn totals(report: &Report) -> Table {
-    let head = vec!["workload", "origin", "meter", "s", "energy J", "kWh", "samples", "J/sample", "mean W", "coverage"];
+    let tokens = report.workloads.iter().any(|w| w.tokens.is_some());
+    let mut head =
+        heads(&["workload", "origin", "meter", "s", "energy J", "kWh", "samples", "J/sample", "samples/J", "mean W", "coverage"]);
+    if tokens {
+        head.extend(heads(&["tokens", "tokens/J"]));
+    }
     let row = |w: &WorkloadReport| {
-        vec![
+        let mut row = vec![
             w.workload.clone(),
             origin_word(w.origin).to_owned(),
-            w.energy_joules.map_or(UNKNOWN, |_| meter_word(w.meter)).to_owned(),
+            w.meter.map_or(UNKNOWN, meter_word).to_owned(),
             figure(w.duration_seconds),
             figure(w.energy_joules),
             figure(w.energy_kwh),
             figure(w.samples),
             figure(w.joules_per_sample),
+            figure(w.samples_per_joule),
             figure(w.mean_power_watts),
             percent(w.coverage_ratio),
-        ]
+        ];
+        if tokens {
+            row.extend([figure(w.tokens), figure(w.tokens_per_joule)]);
+        }
+        row
     };
     Table { head, texts: 3, rows: report.workloads.iter().map(row).collect() }
 }
 
 fn counts(report: &Report) -> Table {
-    let head = vec!["workload", "origin", "windows", "decisions", "changes", "reverts"];
+    let head = heads(&["workload", "origin", "windows", "decisions", "changes", "reverts"]);
     let row = |w: &WorkloadReport| {
         let counts = [w.windows, w.decisions, w.changes, w.reverts].map(|count| count.to_string());
         [w.workload.clone(), origin_word(w.origin).to_owned()].into_iter().chain(counts).collect()
@@ -157,7 +179,10 @@ fn counts(report: &Report) -> Table {
 }
 
 fn savings(report: &Report) -> Table {
-    let head = vec!["workload", "origin", "baseline J/sample", "saving J", "saving", "cost", "CO₂ g", "in no window J"];
+    let mut head = heads(&["workload", "origin", "baseline J/sample", "saving J", "saving", "cost", "CO₂ g", "in no window J"]);
+    if let Some(currency) = report.workloads.iter().find_map(|w| w.currency.as_deref()) {
+        head[5] = format!("cost {currency}").into();
+    }
     let row = |w: &WorkloadReport| {
         vec![
             w.workload.clone(),
@@ -173,41 +198,44 @@ fn savings(report: &Report) -> Table {
     Table { head, texts: 2, rows: report.workloads.iter().map(row).collect() }
 }
 
-fn windows(workload: &WorkloadReport) -> Option<Table> {
-    let rows = workload.by_window.as_ref()?;
-    let head = vec!["window", "decision", "s", "energy J", "samples", "J/sample", "mean W", "coverage", "progress coverage"];
-    let row = |row: &crate::WindowRow| {
-        vec![
-            second(row.window_start),
-            row.action.map_or(UNKNOWN, action_word).to_owned(),
-            figure(Some(row.duration_seconds)),
-            figure(row.energy_joules),
-            figure(row.samples),
-            figure(row.joules_per_sample),
-            figure(row.mean_power_watts),
-            percent(Some(row.coverage_ratio)),
-            percent(Some(row.progress_coverage_ratio)),
-        ]
+fn windows(rows: &[WindowRow]) -> Table {
+    let tokens = rows.iter().any(|row| row.tokens.is_some());
+    let mut head = heads(&["window", "origin", "decision", "s", "energy J", "samples"]);
+    if tokens {
+        head.extend(heads(&["tokens"]));
+    }
+    head.extend(heads(&["J/sample", "mean W", "coverage", "progress coverage"]));
+    let row = |row: &WindowRow| {
+        let action = row.action.map_or(UNKNOWN, action_word).to_owned();
+        let mut cells = vec![second(row.window_start), origin_word(row.origin).to_owned(), action];
+        cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
+        if tokens {
+            cells.push(figure(row.tokens));
+        }
+        cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts)]);
+        cells.extend([percent(Some(row.coverage_ratio)), percent(Some(row.progress_coverage_ratio))]);
+        cells
     };
-    Some(Table { head, texts: 2, rows: rows.iter().map(row).collect() })
+    Table { head, texts: 3, rows: rows.iter().map(row).collect() }
 }
 
-fn spans(workload: &WorkloadReport) -> Option<Table> {
-    let rows = workload.by_span.as_ref()?;
-    let head = vec!["span", "start", "s", "energy J", "samples", "J/sample", "mean W", "coverage"];
-    let row = |row: &crate::SpanRow| {
-        vec![
-            row.span.clone(),
-            second(row.start),
-            figure(Some(row.duration_seconds)),
-            figure(row.energy_joules),
-            figure(row.samples),
-            figure(row.joules_per_sample),
-            figure(row.mean_power_watts),
-            percent(Some(row.coverage_ratio)),
-        ]
+fn spans(rows: &[SpanRow]) -> Table {
+    let tokens = rows.iter().any(|row| row.tokens.is_some());
+    let mut head = heads(&["span", "origin", "start", "s", "energy J", "samples"]);
+    if tokens {
+        head.extend(heads(&["tokens"]));
+    }
+    head.extend(heads(&["J/sample", "mean W", "coverage"]));
+    let row = |row: &SpanRow| {
+        let mut cells = vec![row.span.clone(), origin_word(row.origin).to_owned(), second(row.start)];
+        cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
+        if tokens {
+            cells.push(figure(row.tokens));
+        }
+        cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts), percent(Some(row.coverage_ratio))]);
+        cells
     };
-    Some(Table { head, texts: 2, rows: rows.iter().map(row).collect() })
+    Table { head, texts: 3, rows: rows.iter().map(row).collect() }
 }
 
 /// Heading and table of everything in a report, in order, with the notes behind the totals.
@@ -217,9 +245,34 @@ struct Section {
     notes: Vec<String>,
 }
 
+/// Names listed before the rest is counted.
+const NAMES_SHOWN: usize = 3;
+
+/// Each note once, with the workloads that it is about.
+fn notes(report: &Report) -> Vec<String> {
+    let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
+    for workload in &report.workloads {
+        for note in &workload.notes {
+            match notes.iter_mut().find(|(known, _)| known == note) {
+                Some((_, workloads)) => workloads.push(&workload.workload),
+                None => notes.push((note, vec![&workload.workload])),
+            }
+        }
+    }
+    let line = |(note, workloads): (&str, Vec<&str>)| {
+        let more = workloads.len().saturating_sub(NAMES_SHOWN);
+        let names = workloads[..workloads.len() - more].join(", ");
+        match (workloads.len(), more) {
+            (1, _) => format!("{names}: {note}"),
+            (all, 0) => format!("{all} workloads ({names}): {note}"),
+            (all, more) => format!("{all} workloads ({names} and {more} more): {note}"),
+        }
+    };
+    notes.into_iter().map(line).collect()
+}
+
 fn sections(report: &Report) -> Vec<Section> {
     let mark = origin_mark(report.workloads.iter().map(|workload| workload.origin));
-    let notes = report.workloads.iter().flat_map(|w| w.notes.iter().map(move |note| format!("{}: {note}", w.workload))).collect();
     let priced = |w: &WorkloadReport| {
         let figures = [w.baseline_joules_per_sample, w.saving_joules, w.cost, w.co2_grams, w.unassigned_energy_joules];
         figures.iter().any(Option::is_some)
@@ -227,18 +280,21 @@ fn sections(report: &Report) -> Vec<Section> {
     let mut sections = vec![
         Section { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
         Section { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
-        Section { heading: format!("Windows and decisions{mark}"), table: counts(report), notes },
+        Section { heading: format!("Windows and decisions{mark}"), table: counts(report), notes: notes(report) },
     ];
     if !report.workloads.iter().any(priced) {
         sections.remove(1);
     }
     for workload in &report.workloads {
-        let (name, mark) = (&workload.workload, mark_of(workload));
-        if let Some(table) = windows(workload) {
-            sections.push(Section { heading: format!("Windows of {name}{mark}"), table, notes: Vec::new() });
+        let name = &workload.workload;
+        if let Some(rows) = workload.by_window.as_deref() {
+            let mark = origin_mark(rows.iter().map(|row| row.origin));
+            sections.push(Section { heading: format!("Windows of {name}{mark}"), table: windows(rows), notes: Vec::new() });
         }
-        if let Some(table) = spans(workload) {
-            sections.push(Section { heading: format!("Spans of {name}{mark}"), table, notes: Vec::new() });
+        // Where there are none, a note says so.
+        if let Some(rows) = workload.by_span.as_deref().filter(|rows| !rows.is_empty()) {
+            let mark = origin_mark(rows.iter().map(|row| row.origin));
+            sections.push(Section { heading: format!("Spans of {name}{mark}"), table: spans(rows), notes: Vec::new() });
         }
     }
     sections
@@ -272,10 +328,13 @@ mod tests {
     }
 
     #[test]
-    fn headings_name_every_origin_but_measured() {
+    fn a_heading_names_an_origin_only_where_it_holds_for_all_below() {
         use Origin::{Imported, Measured, Simulated};
         assert_eq!(origin_mark([Measured, Measured].into_iter()), "");
-        assert_eq!(origin_mark([Measured, Simulated].into_iter()), " (simulated)");
-        assert_eq!(origin_mark([Imported, Simulated, Imported].into_iter()), " (simulated, imported)");
+        assert_eq!(origin_mark([Simulated, Simulated].into_iter()), " (simulated)");
+        assert_eq!(origin_mark([Imported].into_iter()), " (imported)");
+        assert_eq!(origin_mark([Measured, Simulated].into_iter()), "");
+        assert_eq!(origin_mark([Imported, Simulated, Imported].into_iter()), "");
+        assert_eq!(origin_mark([].into_iter()), "");
     }
 }

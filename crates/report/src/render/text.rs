@@ -1,9 +1,10 @@
 use std::fmt::{self, Write};
+use std::ops::Range;
 
 use super::{NOTHING, Table, one_line, sections};
 use crate::Report;
 
-pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
+pub(super) fn render(report: &Report, width: Option<usize>, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
         return writeln!(out, "{NOTHING}");
     }
@@ -13,7 +14,7 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
         }
         out.push_str(&one_line(&section.heading));
         out.push('\n');
-        write_table(out, &section.table);
+        write_table(out, &section.table, width);
         for note in section.notes {
             writeln!(out, "note: {}", one_line(&note))?;
         }
@@ -21,31 +22,73 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_table(out: &mut String, table: &Table) {
+const GAP: usize = 2;
+
+fn write_table(out: &mut String, table: &Table, width: Option<usize>) {
     let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
-    let width = |column: usize| {
+    let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([table.head[column].chars().count()]).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..table.head.len()).map(width).collect();
-    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
-        let mut text = String::new();
-        for (column, cell) in cells.enumerate() {
-            let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
-            text.push_str("  ");
-            if column < table.texts {
-                text.push_str(cell);
-                text.push_str(&pad);
-            } else {
-                text.push_str(&pad);
-                text.push_str(cell);
-            }
+    let widths: Vec<usize> = (0..table.head.len()).map(wide).collect();
+    for (part, columns) in parts(&widths, width).into_iter().enumerate() {
+        // The first column tells which row it is.
+        let columns: Vec<usize> = (part > 0).then_some(0).into_iter().chain(columns).collect();
+        if part > 0 {
+            out.push('\n');
         }
-        out.push_str(text.trim_end());
-        out.push('\n');
-    };
-    line(&mut table.head.iter().copied());
-    for row in &rows {
-        line(&mut row.iter().map(String::as_str));
+        let mut line = |cell_of: &dyn Fn(usize) -> String| {
+            let mut text = String::new();
+            for column in &columns {
+                let cell = cell_of(*column);
+                let pad = " ".repeat(widths[*column].saturating_sub(cell.chars().count()));
+                text.push_str(&" ".repeat(GAP));
+                if *column < table.texts {
+                    text.push_str(&cell);
+                    text.push_str(&pad);
+                } else {
+                    text.push_str(&pad);
+                    text.push_str(&cell);
+                }
+            }
+            out.push_str(text.trim_end());
+            out.push('\n');
+        };
+        line(&|column| table.head[column].to_string());
+        for row in &rows {
+            line(&|column| row[column].clone());
+        }
+    }
+}
+
+/// The columns of the parts that a table is broken into, those after the first part without the first column. Each has at
+/// least one: what is wider than the terminal alone is left to it.
+fn parts(widths: &[usize], width: Option<usize>) -> Vec<Range<usize>> {
+    let width = width.unwrap_or(usize::MAX);
+    let (mut parts, mut start, mut used) = (Vec::new(), 0, 0);
+    for (column, wide) in widths.iter().enumerate() {
+        if column > start.max(1) && used + GAP + wide > width {
+            parts.push(start..column);
+            (start, used) = (column, GAP + widths[0]);
+        }
+        used += GAP + wide;
+    }
+    parts.push(start..widths.len());
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wide_table_is_broken_between_columns() {
+        assert_eq!(parts(&[10, 5, 5], None), std::slice::from_ref(&(0..3)));
+        assert_eq!(parts(&[10, 5, 5], Some(26)), std::slice::from_ref(&(0..3)));
+        assert_eq!(parts(&[10, 5, 5], Some(25)), [0..2, 2..3]);
+        assert_eq!(parts(&[10, 5, 5, 5, 5], Some(26)), [0..3, 3..5]);
+        // Narrower than any two columns: one beside the first, all the same.
+        assert_eq!(parts(&[10, 5, 5], Some(4)), [0..2, 2..3]);
+        assert_eq!(parts(&[10], Some(4)), std::slice::from_ref(&(0..1)));
     }
 }

@@ -1,5 +1,5 @@
 //! What the tests of this crate share: an agent on the fake library, and a fake MPS control program.
-#![allow(dead_code)] // Not every suite needs all of it.
+#![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partitio
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::v1::{DeviceIntent, DeviceState};
 use eadt_schemas::{EventTime, Topic, decode};
-use eadt_service::{Health, Metrics, Shutdown};
+use eadt_service::{Clock, Health, Metrics, Shutdown};
 
 pub const NODE: &str = "node-1";
 const PARTITIONS: i32 = 2;
@@ -28,9 +28,8 @@ pub fn log(folder: &Path) -> Arc<dyn Bus> {
 
 /// An intent of now.
 pub fn intent(time_to_live_seconds: f64) -> DeviceIntent {
-    use eadt_agent::clock::{Clock, SystemClock};
     DeviceIntent {
-        time: SystemClock.now(),
+        time: Clock::wall().now(),
         node: NODE.into(),
         decision_id: "d-1".into(),
         time_to_live_seconds,

@@ -8,16 +8,14 @@ pub mod reading;
 pub mod workload;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_service::Shutdown;
+use eadt_service::{Clock, Shutdown};
 
 pub use reading::{DeviceReading, Rules, Scraped, Skipped, read};
 
 use crate::assignments::Assignments;
-use crate::clock::Clock;
 use crate::metrics::CollectorMetrics;
 use crate::outlet::Outlet;
 use crate::plausible;
@@ -43,7 +41,7 @@ pub(crate) struct DcgmSource {
     scraper: Scraper,
     rules: Rules,
     devices: Devices,
-    clock: Arc<dyn Clock>,
+    clock: Clock,
 }
 
 /// What is known of the exporter's GPUs, and where their samples go.
@@ -64,7 +62,7 @@ impl DcgmSource {
         outlet: Outlet,
         metrics: CollectorMetrics,
         assignments: Assignments,
-        clock: Arc<dyn Clock>,
+        clock: Clock,
         collector: String,
     ) -> Result<Self, SourceError> {
         let scraper = Scraper::new(settings.target, metrics.clone())

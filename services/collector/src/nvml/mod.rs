@@ -10,12 +10,11 @@ mod schedule;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_service::Shutdown;
+use eadt_service::{Clock, Shutdown};
 
 pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Lost, NvmlDriver};
 
 use crate::assignments::Assignments;
-use crate::clock::Clock;
 use crate::kubelet::PodGpus;
 use crate::metrics::{CollectorMetrics, DeviceLabel};
 use crate::outlet::Outlet;
@@ -33,7 +32,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Context {
     pub outlet: Outlet,
     pub metrics: CollectorMetrics,
-    pub clock: Arc<dyn Clock>,
+    pub clock: Clock,
     pub assignments: Assignments,
     /// What the kubelet says; assignments go before it.
     pub pods: PodGpus,
@@ -71,7 +70,7 @@ impl NvmlSource {
             .spawn(move || {
                 let opened = match given {
                     Some(driver) => Ok(driver),
-                    None => NvmlDriver::load(path.as_deref()).map(|nvml| {
+                    None => NvmlDriver::load(path.as_deref(), "collector.nvml.library_path").map(|nvml| {
                         tracing::info!(version = nvml.version(), "NVML loaded");
                         Arc::new(nvml) as Arc<dyn Driver>
                     }),
@@ -84,7 +83,10 @@ impl NvmlSource {
         let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
             Ok(Ok(counted)) => counted.map_err(|lost| SourceError::new(KIND, lost))?,
             Ok(Err(_)) => {
-                return Err(SourceError::new(KIND, "loading NVML panicked; set nvml.library_path to the driver's own library"));
+                return Err(SourceError::new(
+                    KIND,
+                    "loading NVML panicked; set collector.nvml.library_path to the driver's own library",
+                ));
             }
             Err(_) => {
                 let detail = format!("NVML did not answer within {OPEN_TIMEOUT:?}; check the driver with nvidia-smi");
@@ -92,11 +94,11 @@ impl NvmlSource {
             }
         };
         if let Some(missing) = self.settings.gpus.iter().flatten().find(|index| **index >= count) {
-            let detail = format!("nvml.gpus names GPU {missing}, but there are {count}: indices begin at 0");
+            let detail = format!("collector.nvml.gpus names GPU {missing}, but there are {count}: indices begin at 0");
             return Err(SourceError::new(KIND, detail));
         }
         if count == 0 {
-            return Err(SourceError::new(KIND, "no GPU found; check with nvidia-smi, or disable nvml"));
+            return Err(SourceError::new(KIND, "no GPU found; check with nvidia-smi, or set collector.nvml.enabled to false"));
         }
         self.gpus = (0..count).filter(|index| self.settings.gpus.as_ref().is_none_or(|g| g.contains(index))).collect();
         self.driver = Some(driver);

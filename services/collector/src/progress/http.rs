@@ -2,29 +2,32 @@
 //!
 //! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`); all of a request are accepted
 //! (202) or none, with a JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
-//! Served on loopback only, because nothing authenticates the sender; requests of browsers are refused.
+//! Off the loopback only with TLS and tokens ([`super::tokens`]), each of which is worth something in its namespaces alone.
+//! Requests of browsers are refused.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::{Json, Router};
-use eadt_schemas::EventTime;
-use eadt_schemas::decode::Check;
+use axum::{Extension, Json, Router};
 use eadt_schemas::latest::{Phase, TrainingProgress};
-use eadt_service::Shutdown;
+use eadt_service::{Clock, Shutdown};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use super::kubeflow::{self, StatusUpdate};
+use super::rate::Rate;
+use super::secrets::Secrets;
+use super::serve;
 use super::sources::Sources;
-use crate::clock::Clock;
+use super::tokens::Grant;
+use super::wire::{self, Rejection, Sent};
 use crate::metrics::{CollectorMetrics, RequestLabel};
 use crate::outlet::Outlet;
 use crate::settings::Progress;
@@ -38,30 +41,13 @@ const STOP: Duration = Duration::from_secs(2);
 /// A source that was silent for so long is forgotten, in seconds; its job died without a farewell.
 const FORGET_SECONDS: f64 = 6.0 * 3600.0;
 
-/// Why a request was not accepted.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Rejection {
-    #[serde(skip)]
-    pub status: StatusCode,
-    /// What is wrong, and what to do.
-    pub error: String,
-    /// Path of the field to blame.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
-    /// Which event of the batch, from 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub index: Option<usize>,
-}
-
-impl Rejection {
-    fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), field: None, index: None }
-    }
-}
-
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        (self.status, Json(self)).into_response()
+        let mut response = (self.status, Json(&self)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
     }
 }
 
@@ -75,11 +61,17 @@ struct Endpoint {
     settings: Progress,
     outlet: Outlet,
     metrics: CollectorMetrics,
-    clock: Arc<dyn Clock>,
+    clock: Clock,
     collector: String,
     /// `None` after the end.
     sources: Mutex<Option<Sources>>,
+    rate: Mutex<Rate>,
+    secrets: OnceLock<Secrets>,
 }
+
+/// Who sends; `None` where nobody is asked.
+#[derive(Debug, Clone)]
+struct Sender(Option<Grant>);
 
 /// The source.
 #[derive(Debug)]
@@ -89,25 +81,28 @@ pub(crate) struct HttpSource {
 }
 
 impl HttpSource {
-    pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Arc<dyn Clock>, collector: String) -> Self {
+    pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Clock, collector: String) -> Self {
         let sources = Mutex::new(Some(Sources::new(settings.sources)));
-        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources };
+        let rate = Mutex::new(Rate::new(settings.requests_per_second));
+        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets: OnceLock::new() };
         Self { endpoint: Arc::new(endpoint), listener: None }
     }
 
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
         let address = self.endpoint.settings.listen;
-        if !address.ip().is_loopback() {
-            return Err(SourceError::new(KIND, format!("{address} is not a loopback address; set progress.listen to 127.0.0.1")));
-        }
+        let secrets = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
+        let (tls, tokens) = (secrets.tls().is_some(), secrets.asks());
+        // Opened once.
+        drop(self.endpoint.secrets.set(secrets));
         let failed = |error| {
-            let detail =
-                format!("cannot listen on {address}: {error}; set progress.listen to a free port, or stop what holds it");
+            let detail = format!(
+                "cannot listen on {address}: {error}; set collector.progress.listen to a free port, or stop what holds it"
+            );
             SourceError::new(KIND, detail)
         };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        tracing::info!(address = %bound, "progress endpoint listens");
+        tracing::info!(address = %bound, tls, tokens, "progress endpoint listens");
         self.listener = Some(listener);
         Ok(bound)
     }
@@ -125,15 +120,16 @@ impl Source for HttpSource {
     fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
         Box::pin(async move {
             let listener = self.listener.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
-            let server = axum::serve(listener, router(self.endpoint.clone()))
-                .with_graceful_shutdown(shutdown.clone().cancelled_owned())
-                .into_future();
+            let secrets = self.endpoint.secrets();
+            let (limits, metrics) = (self.endpoint.settings.limits, self.endpoint.metrics.clone());
+            let follow = secrets.clone().follow(metrics.clone(), shutdown.clone());
+            let server = serve::serve(listener, secrets.tls(), router(self.endpoint.clone()), limits, metrics, shutdown.clone());
             let too_late = async {
                 shutdown.cancelled().await;
                 tokio::time::sleep(STOP).await;
             };
             tokio::select! {
-                ended = server => ended.map_err(|error| SourceError::new(KIND, format!("the progress endpoint failed: {error}")))?,
+                ((), ()) = async { tokio::join!(server, follow) } => {}
                 () = too_late => tracing::warn!("a request to the progress endpoint did not end and is given up"),
             }
             self.endpoint.end();
@@ -148,7 +144,30 @@ fn router(endpoint: Arc<Endpoint>) -> Router {
         .route("/v1/progress", post(report))
         .route("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status", post(trainer_status))
         .layer(DefaultBodyLimit::max(limit))
+        .layer(middleware::from_fn_with_state(endpoint.clone(), admit))
         .with_state(endpoint)
+}
+
+/// Before anything of a body is read: who is it, and not too often. And an end to requests that take too long.
+async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next: Next) -> Response {
+    let kind = if request.uri().path().starts_with("/v1/") { "v1" } else { "kubeflow" };
+    let refused = |rejection: Rejection| {
+        let response = rejection.into_response();
+        endpoint.count(kind, &response);
+        response
+    };
+    match refuse_browsers(request.headers()).and_then(|()| endpoint.sender(request.headers())) {
+        Ok(sender) => request.extensions_mut().insert(sender),
+        Err(rejection) => return refused(rejection),
+    };
+    let limit = endpoint.settings.limits.request;
+    tokio::time::timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
+        let error = format!("the request took longer than {} s; send it at once", limit.as_secs_f64());
+        let mut response = refused(Rejection::new(StatusCode::REQUEST_TIMEOUT, error));
+        // The rest of the body would be taken for another request.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+    })
 }
 
 /// Browsers name the page's origin with every POST, other clients never do: so no web page can report here.
@@ -174,10 +193,12 @@ fn whole_body(body: Result<Bytes, BytesRejection>, limit: usize) -> Result<Bytes
     })
 }
 
-async fn report(State(endpoint): State<Arc<Endpoint>>, headers: HeaderMap, body: Result<Bytes, BytesRejection>) -> Response {
-    let result = refuse_browsers(&headers)
-        .and_then(|()| whole_body(body, endpoint.settings.body_bytes))
-        .and_then(|body| endpoint.report(&body));
+async fn report(
+    State(endpoint): State<Arc<Endpoint>>,
+    Extension(sender): Extension<Sender>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let result = whole_body(body, endpoint.settings.body_bytes).and_then(|body| endpoint.report(&sender, &body));
     let response = match result {
         Ok(accepted) => (StatusCode::ACCEPTED, Json(Accepted { accepted })).into_response(),
         Err(rejection) => rejection.into_response(),
@@ -189,12 +210,14 @@ async fn report(State(endpoint): State<Arc<Endpoint>>, headers: HeaderMap, body:
 async fn trainer_status(
     State(endpoint): State<Arc<Endpoint>>,
     Path((namespace, name)): Path<(String, String)>,
-    headers: HeaderMap,
+    Extension(sender): Extension<Sender>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let result = refuse_browsers(&headers)
+    let workload = format!("{namespace}/{name}");
+    let result = sender
+        .check(&workload)
         .and_then(|()| whole_body(body, endpoint.settings.body_bytes))
-        .and_then(|body| endpoint.trainer_status(format!("{namespace}/{name}"), &body).map(|()| body));
+        .and_then(|body| endpoint.trainer_status(workload, &body).map(|()| body));
     let response = match result {
         // As Kubeflow's own server does, the update is given back.
         Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
@@ -211,46 +234,51 @@ async fn trainer_status(
     response
 }
 
-fn parse<'a, T: serde::Deserialize<'a>>(text: &'a [u8], index: Option<usize>) -> Result<T, Rejection> {
-    let mut reader = serde_json::Deserializer::from_slice(text);
-    let rejection = |error: serde_path_to_error::Error<serde_json::Error>| {
-        let path = error.path().to_string();
-        let inner = error.inner();
-        let status = if inner.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
-        let error = inner.to_string();
-        // A key that comes twice is found before its value is entered.
-        let twice = || error.strip_prefix("duplicate field `")?.split('`').next().map(str::to_owned);
-        let field = if matches!(path.as_str(), "." | "?") { twice() } else { Some(path) };
-        Rejection { status, error, field, index }
-    };
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(rejection)?;
-    reader.end().map_err(|error| Rejection { index, ..Rejection::new(StatusCode::BAD_REQUEST, error.to_string()) })?;
-    Ok(value)
-}
-
-/// The events of a request. One object, or an array of at most `limit`.
-fn events(body: &[u8], limit: usize) -> Result<Vec<TrainingProgress>, Rejection> {
-    if body.trim_ascii_start().first() != Some(&b'[') {
-        return Ok(vec![event(body, None)?]);
+impl Sender {
+    fn check(&self, workload: &str) -> Result<(), Rejection> {
+        match &self.0 {
+            Some(grant) if !grant.allows(workload) => {
+                let error = format!("token {} may not report for {workload:?}: it belongs to another namespace", grant.id);
+                let rejection = Rejection::new(StatusCode::FORBIDDEN, error);
+                Err(Rejection { field: Some("workload".to_owned()), ..rejection })
+            }
+            _ => Ok(()),
+        }
     }
-    let raw: Vec<&RawValue> = parse(body, None)?;
-    if raw.len() > limit {
-        let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", raw.len());
-        return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
-    }
-    raw.iter().enumerate().map(|(index, text)| event(text.get().as_bytes(), Some(index))).collect()
-}
-
-fn event(text: &[u8], index: Option<usize>) -> Result<TrainingProgress, Rejection> {
-    if text.trim_ascii_start().first() != Some(&b'{') {
-        // A list would be read field by field in the order of declaration: nobody means that.
-        parse::<&RawValue>(text, index)?;
-        return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
-    }
-    parse(text, index)
 }
 
 impl Endpoint {
+    fn secrets(&self) -> &Secrets {
+        self.secrets.get().expect("opened before it runs")
+    }
+
+    /// Who sends this, if they may now.
+    fn sender(&self, headers: &HeaderMap) -> Result<Sender, Rejection> {
+        let grant = if self.secrets().asks() {
+            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            let token = given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+            let Some((_, token)) = token else {
+                let error = "no token: send `authorization: Bearer TOKEN`; eadt token create makes one";
+                return Err(Rejection::new(StatusCode::UNAUTHORIZED, error));
+            };
+            let grant = self.secrets().verify(token.trim(), self.clock.now());
+            Some(grant.ok_or_else(|| Rejection::new(StatusCode::UNAUTHORIZED, "the token is unknown, revoked or expired"))?)
+        } else {
+            None
+        };
+        let name = grant.as_ref().map_or("", |grant| &grant.id);
+        let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(name, Instant::now());
+        admitted.map_err(|wait| {
+            let per_second = self.settings.requests_per_second;
+            let error = format!(
+                "more than {per_second} requests a second (collector.progress.requests_per_second); try again in {:.3} s, and send batches",
+                wait.as_secs_f64()
+            );
+            Rejection::new(StatusCode::TOO_MANY_REQUESTS, error)
+        })?;
+        Ok(Sender(grant))
+    }
+
     fn count(&self, endpoint: &'static str, response: &Response) {
         self.metrics.requests.get_or_create(&RequestLabel { endpoint, code: response.status().as_u16() }).inc();
     }
@@ -259,46 +287,37 @@ impl Endpoint {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, body: &[u8]) -> Result<usize, Rejection> {
-        let mut list = events(body, self.settings.batch_events)?;
+    fn report(&self, sender: &Sender, body: &[u8]) -> Result<usize, Rejection> {
+        let sent = wire::events(body, self.settings.batch_events)?;
         let now = self.clock.now();
         let batch = body.trim_ascii_start().first() == Some(&b'[');
-        for (index, event) in list.iter_mut().enumerate() {
+        let mut list = Vec::with_capacity(sent.len());
+        for (index, Sent { mut event, timed }) in sent.into_iter().enumerate() {
             // Without a time of its own an event happened when it came; those of a batch in its order.
-            if event.time == EventTime::MIN {
+            if !timed {
                 event.time = now.plus_micros(index as i64);
             }
             event.collector.clone_from(&self.collector);
             // With the end of the job its source ends.
             event.last |= event.phase == Phase::Finished;
-            self.check(event, now).map_err(|rejection| Rejection { index: batch.then_some(index), ..rejection })?;
+            let checked = wire::check(&event, now, self.settings.times)
+                .and_then(|()| sender.check(&event.workload))
+                .and_then(|()| wire::check_content(&event));
+            checked.map_err(|rejection| Rejection { index: batch.then_some(index), ..rejection })?;
+            list.push(event);
         }
         self.take(&list)?;
         Ok(list.len())
     }
 
     fn trainer_status(&self, workload: String, body: &[u8]) -> Result<(), Rejection> {
-        let update: StatusUpdate = parse(body, None)?;
+        let update: StatusUpdate = wire::parse(body, None)?;
         let now = self.clock.now();
         let known = self.sources().as_ref().and_then(|sources| sources.last(&workload, 0).cloned());
         let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
         event.collector.clone_from(&self.collector);
-        self.check(&event, now)?;
+        wire::check(&event, now, self.settings.times)?;
         self.take(&[event])
-    }
-
-    fn check(&self, event: &TrainingProgress, now: EventTime) -> Result<(), Rejection> {
-        if let Err(refusal) = event.check() {
-            let field = refusal.field.map(str::to_owned);
-            return Err(Rejection { field, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.detail) });
-        }
-        let ahead = event.time.seconds_since(now);
-        if let Some(limit) = self.settings.max_future_seconds.filter(|limit| ahead > *limit) {
-            let error = format!("{ahead:.3} s ahead of this machine's clock, at most {limit} s are accepted; check the clocks");
-            let rejection = Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, error);
-            return Err(Rejection { field: Some("time".to_owned()), ..rejection });
-        }
-        Ok(())
     }
 
     fn take(&self, events: &[TrainingProgress]) -> Result<(), Rejection> {
@@ -310,7 +329,8 @@ impl Endpoint {
             sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
         }
         if !sources.has_room(events) {
-            let error = format!("{} sources report already, no more are accepted; raise progress.sources", sources.len());
+            let error =
+                format!("{} sources report already, no more are accepted; raise collector.progress.sources", sources.len());
             return Err(Rejection::new(StatusCode::TOO_MANY_REQUESTS, error));
         }
         for event in events {
@@ -342,13 +362,14 @@ mod tests {
     use crate::buffer::Buffer;
     use crate::outlet::tests::{outlet, progress};
 
-    #[derive(Debug)]
-    struct Fixed;
+    /// The defaults, on a free port.
+    fn settings() -> Progress {
+        let raw = crate::RawSettings::default().validate("h").unwrap();
+        Progress { listen: "127.0.0.1:0".parse().unwrap(), ..raw.progress.unwrap() }
+    }
 
-    impl Clock for Fixed {
-        fn now(&self) -> EventTime {
-            "2026-01-02T03:04:05Z".parse().unwrap()
-        }
+    fn fixed() -> Clock {
+        Clock::fixed("2026-01-02T03:04:05Z".parse().unwrap())
     }
 
     struct Fixture {
@@ -361,14 +382,8 @@ mod tests {
 
     async fn start() -> Fixture {
         let (outlet, buffer, metrics) = outlet();
-        let settings = Progress {
-            listen: "127.0.0.1:0".parse().unwrap(),
-            body_bytes: 4096,
-            batch_events: 5,
-            sources: 3,
-            max_future_seconds: Some(60.0),
-        };
-        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "progress/h".into());
+        let settings = Progress { body_bytes: 4096, batch_events: 5, sources: 3, ..settings() };
+        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "progress/h".into());
         let url = format!("http://{}", source.bind().await.unwrap());
         let shutdown = Shutdown::new();
         let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
@@ -392,7 +407,7 @@ mod tests {
     #[tokio::test]
     async fn one_event_or_a_batch_is_accepted_and_a_stop_marks_open_sources_last() {
         let f = start().await;
-        assert_eq!(f.progress(r#"{"workload":"n/a","phase":"started","unknown":[1]}"#).await, (202, json!({"accepted": 1})));
+        assert_eq!(f.progress(r#"{"workload":"n/a","phase":"started"}"#).await, (202, json!({"accepted": 1})));
         let batch = r#"[{"workload":"n/a","time":"2026-01-02T03:04:06Z","samples_total":10},{"workload":"n/b","rank":1,"samples_total":5,"scope":"rank"},{"workload":"n/b","rank":1,"phase":"finished"}]"#;
         assert_eq!(f.progress(batch).await, (202, json!({"accepted": 3})));
         f.shutdown.cancel();
@@ -401,7 +416,7 @@ mod tests {
             .into_iter()
             .map(|e| (e.workload, e.rank, e.time.micros() % 10_000_000, e.phase, e.last, e.samples_total))
             .collect();
-        let now = Fixed.now().micros() % 10_000_000;
+        let now = fixed().now().micros() % 10_000_000;
         let (a, b) = (|| "n/a".to_owned(), || "n/b".to_owned());
         assert_eq!(
             seen,
@@ -437,13 +452,25 @@ mod tests {
             (r#"[["2026-01-02T03:04:05Z","n/a"]]"#, 422, None, Some(0)),
             (r#"{"workload":"n/a","time":"2026-01-02T04:04:05Z"}"#, 422, Some("time"), None),
             (r#"{"workload":"n/a","time":"yesterday"}"#, 422, Some("time"), None),
-            (r#"[{"workload":"n/a"},{"workload":"n/a","rank":-1}]"#, 422, Some("rank"), Some(1)),
-            (r#"[{"workload":"n/a"},{"workload":""}]"#, 422, Some("workload"), Some(1)),
+            (r#"{"workload":"n/a","time":"1970-01-01T00:00:00Z","loss":1}"#, 422, Some("time"), None),
+            (r#"{"workload":"n/a","time":"0000-01-01T00:00:00Z","loss":1}"#, 422, Some("time"), None),
+            (r#"{"workload":"n/a","time":"9999-12-31T23:59:59Z","loss":1}"#, 422, Some("time"), None),
+            (r#"{"workload":"n/a","sample_total":1}"#, 422, Some("sample_total"), None),
+            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a","losss":1}]"#, 422, Some("losss"), Some(1)),
+            (r#"{"workload":"n/a"}"#, 422, None, None),
+            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a"}]"#, 422, None, Some(1)),
+            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a","rank":-1}]"#, 422, Some("rank"), Some(1)),
+            (r#"[{"workload":"n/a","loss":1},{"workload":"","loss":1}]"#, 422, Some("workload"), Some(1)),
             (&deep, 422, Some("loss"), None),
             (&six, 413, None, None),
             (&long, 422, Some("workload"), None),
             (&"x".repeat(5000), 413, None, None),
-            (r#"[{"workload":"n/a"},{"workload":"n/b"},{"workload":"n/c"},{"workload":"n/d"}]"#, 429, None, None),
+            (
+                r#"[{"workload":"n/a","loss":1},{"workload":"n/b","loss":1},{"workload":"n/c","loss":1},{"workload":"n/d","loss":1}]"#,
+                429,
+                None,
+                None,
+            ),
         ] {
             let (got, answer) = f.progress(body).await;
             let shown: String = body.chars().take(80).collect();
@@ -462,7 +489,7 @@ mod tests {
         let mut stream = tokio::net::TcpStream::connect(f.url.trim_start_matches("http://")).await.unwrap();
         let head = "POST /v1/progress HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{";
         stream.write_all(head.as_bytes()).await.unwrap();
-        assert_eq!(f.progress(r#"{"workload":"n/a"}"#).await.0, 202);
+        assert_eq!(f.progress(r#"{"workload":"n/a","loss":1}"#).await.0, 202);
         f.shutdown.cancel();
         tokio::time::timeout(STOP * 5, f.task).await.expect("ends").unwrap().unwrap();
         stream.write_all(br#""workload":"n/late"}"#).await.unwrap();
@@ -475,7 +502,7 @@ mod tests {
     async fn web_pages_are_refused() {
         let f = start().await;
         let url = format!("{}/v1/progress", f.url);
-        let body = r#"{"workload":"n/a"}"#;
+        let body = r#"{"workload":"n/a","loss":1}"#;
         let request = || f.client.post(&url).body(body);
         let plain = request().header("content-type", "text/plain").send().await.unwrap();
         assert_eq!(plain.status().as_u16(), 415);
@@ -517,15 +544,9 @@ mod tests {
     async fn a_busy_port_says_what_to_do() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (outlet, _, metrics) = outlet();
-        let settings = Progress {
-            listen: taken.local_addr().unwrap(),
-            body_bytes: 4096,
-            batch_events: 5,
-            sources: 3,
-            max_future_seconds: None,
-        };
-        let mut source = HttpSource::new(settings, outlet, metrics, Arc::new(Fixed), "h".into());
+        let settings = Progress { listen: taken.local_addr().unwrap(), ..settings() };
+        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into());
         let error = source.open().await.unwrap_err().to_string();
-        assert!(error.contains("progress.listen") && error.contains("in use"), "{error}");
+        assert!(error.contains("collector.progress.listen") && error.contains("in use"), "{error}");
     }
 }

@@ -1,16 +1,14 @@
 //! A training job's own Prometheus endpoint.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{Scope, TrainingProgress};
-use eadt_service::Shutdown;
+use eadt_service::{Clock, Shutdown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::sources::Sources;
-use crate::clock::Clock;
 use crate::metrics::CollectorMetrics;
 use crate::outlet::Outlet;
 use crate::prometheus_text::samples;
@@ -171,7 +169,7 @@ pub(crate) struct JobSource {
     scraper: Scraper,
     outlet: Outlet,
     metrics: CollectorMetrics,
-    clock: Arc<dyn Clock>,
+    clock: Clock,
     collector: String,
     sources: Sources,
     complained: bool,
@@ -182,7 +180,7 @@ impl JobSource {
         settings: Job,
         outlet: Outlet,
         metrics: CollectorMetrics,
-        clock: Arc<dyn Clock>,
+        clock: Clock,
         collector: String,
     ) -> Result<Self, SourceError> {
         let scraper = Scraper::new(settings.target.clone(), metrics.clone())

@@ -3,4 +3,9 @@
 pub mod http;
 pub mod job;
 pub mod kubeflow;
+mod rate;
+mod secrets;
+pub mod serve;
 pub mod sources;
+pub mod tokens;
+pub mod wire;

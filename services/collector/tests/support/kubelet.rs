@@ -91,7 +91,7 @@ impl FakeKubelet {
     }
 
     /// Whether it answers at all.
-    #[allow(dead_code)] // Not every suite that shares this file needs it.
+    #[allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
     pub fn broken(&self, broken: bool) {
         self.0.lock().unwrap().broken = broken;
     }

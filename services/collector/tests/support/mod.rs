@@ -1,4 +1,5 @@
 //! What the tests of this crate share: a log in memory, and a collector around it.
+#![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -91,13 +92,11 @@ pub struct Running {
 }
 
 /// Starts a collector named `host` with these settings.
-#[allow(dead_code)]
 pub fn start(settings: &str) -> Running {
     start_with(settings, None)
 }
 
 /// The same, with somebody who knows the owners of pods.
-#[allow(dead_code)]
 pub fn start_with(settings: &str, owners: Option<Arc<dyn Owners>>) -> Running {
     let raw: RawSettings = toml::from_str(settings).expect("settings parse");
     let settings = raw.validate("host").expect("settings are valid");
@@ -116,13 +115,11 @@ impl Running {
     }
 
     /// Waits for its own end.
-    #[allow(dead_code)] // Not every suite that shares this file needs it.
     pub async fn ended(self) -> std::result::Result<Summary, CollectorError> {
         self.task.await.expect("no panic")
     }
 
     /// Waits until the telemetry satisfies a condition.
-    #[allow(dead_code)]
     pub async fn until(&self, what: &str, condition: impl Fn(&[GpuTelemetry]) -> bool) {
         for _ in 0..400 {
             if condition(&self.bus.telemetry()) {

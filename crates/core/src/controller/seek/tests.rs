@@ -466,13 +466,15 @@ fn a_learned_curve_is_tried_first_and_named_in_every_decision() {
     assert!(without.decisions.iter().all(|decision| decision.model_version.is_none()));
 }
 
+type Change = (f64, &'static str, fn(&mut Model));
+
 #[test]
 fn a_curve_that_is_not_of_this_work_changes_nothing() {
     let plain = |plant: &Plant| -> Vec<(Layout, String)> {
         plant.decisions.iter().map(|decision| (decision.to.clone(), decision.reason.clone())).collect()
     };
     let without = plain(&learned(None));
-    let changes: [(f64, &str, fn(&mut Model)); 5] = [
+    let changes: [Change; 5] = [
         (1.3, "other work", |_| ()),
         (1.0, "another board", |model| model.parameters["gpu_model"] = "V100".into()),
         (1.0, "no board", |model| model.parameters["gpu_model"] = serde_json::Value::Null),

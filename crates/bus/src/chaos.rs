@@ -1,0 +1,64 @@
+//! Switches of the chaos harness (`cargo xtask chaos`): promises that can be turned off to see that their fault bites, and phases
+//! in which a process waits to be killed. Without the feature `chaos` both are nothing, and a release build cannot have it.
+//!
+//! Beside the bus because every service knows the bus; the names are those of whoever asks.
+
+#[cfg(all(feature = "chaos", not(debug_assertions)))]
+compile_error!("the feature `chaos` can switch promises off: no build without debug assertions may have it");
+
+/// Names of the promises that are switched off, separated by commas.
+pub const OFF: &str = "EADT_CHAOS_OFF";
+/// `PHASE:N:FILE`: from the Nth time on that a phase is reached FILE is made, and the thread waits until `FILE.go` is there; both
+/// are removed again before it goes on.
+pub const WAIT: &str = "EADT_CHAOS_WAIT";
+
+/// Whether a promise is switched off.
+#[cfg(not(feature = "chaos"))]
+#[inline]
+pub const fn is_off(_: &str) -> bool {
+    false
+}
+
+/// A phase is reached.
+#[cfg(not(feature = "chaos"))]
+#[inline]
+pub const fn reach(_: &str) {}
+
+#[cfg(feature = "chaos")]
+pub fn is_off(promise: &str) -> bool {
+    use std::sync::OnceLock;
+    static SWITCHED_OFF: OnceLock<String> = OnceLock::new();
+    let off = SWITCHED_OFF.get_or_init(|| std::env::var(OFF).unwrap_or_default());
+    off.split(',').any(|name| name == promise)
+}
+
+#[cfg(feature = "chaos")]
+pub fn reach(phase: &str) {
+    use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static WANTED: OnceLock<Option<(String, u64, String)>> = OnceLock::new();
+    static REACHED: AtomicU64 = AtomicU64::new(0);
+    let wanted = WANTED.get_or_init(|| {
+        let text = std::env::var(WAIT).ok()?;
+        let mut parts = text.splitn(3, ':');
+        let (phase, number, file) = (parts.next()?, parts.next()?, parts.next()?);
+        Some((phase.to_owned(), number.parse().ok()?, file.to_owned()))
+    });
+    let Some((_, number, file)) = wanted.as_ref().filter(|(name, ..)| name == phase) else { return };
+    if REACHED.fetch_add(1, Ordering::SeqCst) + 1 < *number {
+        return;
+    }
+    if let Err(error) = std::fs::write(file, phase) {
+        tracing::error!(%error, file, "the chaos harness cannot be told that a phase was reached");
+        return;
+    }
+    let go = std::path::PathBuf::from(format!("{file}.go"));
+    while !go.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    for told in [std::path::Path::new(file), &go] {
+        if let Err(error) = std::fs::remove_file(told) {
+            tracing::error!(%error, file, "the chaos harness cannot be told that a phase is left");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! How often somebody may ask. Pure.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// A bucket for each sender: full it allows a second's worth at once, and it fills up evenly.
+#[derive(Debug)]
+pub struct Rate {
+    /// Time that one request takes out.
+    each: Duration,
+    /// What a full bucket holds.
+    burst: Duration,
+    /// When each sender's bucket is full again. As many as there are tokens, which the operator hands out.
+    full_at: HashMap<String, Instant>,
+}
+
+impl Rate {
+    pub fn new(per_second: f64) -> Self {
+        let each = Duration::from_secs_f64(1.0 / per_second);
+        Self { each, burst: each.max(Duration::from_secs(1)), full_at: HashMap::new() }
+    }
+
+    /// Takes one request out of a sender's bucket; the error is how long to wait until there is room.
+    pub fn admit(&mut self, sender: &str, now: Instant) -> Result<(), Duration> {
+        let full_at = self.full_at.get(sender).copied().unwrap_or(now).max(now) + self.each;
+        let missing = full_at.saturating_duration_since(now).saturating_sub(self.burst);
+        if !missing.is_zero() {
+            return Err(missing);
+        }
+        match self.full_at.get_mut(sender) {
+            Some(known) => *known = full_at,
+            None => drop(self.full_at.insert(sender.to_owned(), full_at)),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_a_second_then_the_rate_for_each_sender_alone() {
+        let (mut rate, start) = (Rate::new(10.0), Instant::now());
+        let admitted =
+            |rate: &mut Rate, sender: &str, at: Duration| (0..100).filter(|_| rate.admit(sender, start + at).is_ok()).count();
+        assert_eq!(admitted(&mut rate, "a", Duration::ZERO), 10);
+        assert_eq!(rate.admit("a", start), Err(Duration::from_millis(100)));
+        assert_eq!(admitted(&mut rate, "b", Duration::ZERO), 10);
+        assert_eq!(admitted(&mut rate, "a", Duration::from_millis(300)), 3);
+        assert_eq!(admitted(&mut rate, "a", Duration::from_mins(1)), 10);
+    }
+
+    #[test]
+    fn a_rate_below_one_a_second_admits_one() {
+        let (mut rate, start) = (Rate::new(0.5), Instant::now());
+        assert_eq!(rate.admit("a", start), Ok(()));
+        assert!(rate.admit("a", start + Duration::from_secs(1)).is_err());
+        assert_eq!(rate.admit("a", start + Duration::from_secs(2)), Ok(()));
+    }
+}

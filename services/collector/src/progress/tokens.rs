@@ -1,0 +1,337 @@
+//! Bearer tokens of those who report progress. Pure but for [`read`] and [`change`], which are the file.
+//!
+//! A token is `eadt_ID_SECRET`. The secret is 256 random bits, so its SHA-256 can be kept: there is no dictionary to try, and a
+//! slow hash would only slow the collector. The file holds hashes, never secrets; whoever reads it can report nothing.
+
+use std::fmt::{self, Write};
+use std::io::Write as _;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use eadt_schemas::EventTime;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+const PREFIX: &str = "eadt_";
+/// Random bytes of the id, and of the secret.
+const ID_BYTES: usize = 6;
+const SECRET_BYTES: usize = 32;
+/// How much chance a token needs.
+pub const CHANCE_BYTES: usize = ID_BYTES + SECRET_BYTES;
+/// Every namespace.
+const ALL: &str = "*";
+/// A file of more bytes is no tokens file.
+const FILE_BYTES: u64 = 16 << 20;
+
+/// SHA-256 of a secret, in hexadecimal on file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Hash([u8; 32]);
+
+impl Hash {
+    fn of(secret: &str) -> Self {
+        Self(Sha256::digest(secret.as_bytes()).into())
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hash")
+    }
+}
+
+impl Serialize for Hash {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hexadecimal(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Hash {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let byte = |at: usize| text.get(2 * at..2 * at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        let mut bytes = [0; 32];
+        for (at, slot) in bytes.iter_mut().enumerate() {
+            *slot = byte(at).ok_or_else(|| de::Error::custom("not a SHA-256 in hexadecimal"))?;
+        }
+        if text.len() == 64 { Ok(Self(bytes)) } else { Err(de::Error::custom("not a SHA-256 in hexadecimal")) }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
+        text
+    })
+}
+
+/// What is kept of a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Names the token in logs and commands; no secret.
+    pub id: String,
+    /// SHA-256 of the secret.
+    pub sha256: Hash,
+    /// Namespaces that it may report for; `*` is every one.
+    pub namespaces: Vec<String>,
+    pub created: EventTime,
+    /// Worth nothing from then on; absent: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<EventTime>,
+}
+
+/// Every token that is worth something.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tokens {
+    pub tokens: Vec<Entry>,
+}
+
+/// What the bearer of a token may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// Of the token.
+    pub id: String,
+    namespaces: Vec<String>,
+}
+
+impl Grant {
+    /// Whether the bearer may report for this workload, `namespace/name`.
+    pub fn allows(&self, workload: &str) -> bool {
+        let namespace = workload.split_once('/').map(|(namespace, _)| namespace);
+        namespace.is_some_and(|namespace| self.namespaces.iter().any(|own| own == ALL || own == namespace))
+    }
+}
+
+/// A token that nobody has seen yet. Shown once, by [`Fresh::reveal`]; it prints nowhere else.
+pub struct Fresh(String);
+
+impl Fresh {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Fresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fresh")
+    }
+}
+
+/// A tokens file that cannot be used, or a change that cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum TokensError {
+    #[error("cannot use tokens file {path}: {detail}")]
+    File { path: String, detail: String },
+    #[error("{0}")]
+    Change(String),
+}
+
+impl Tokens {
+    /// A new token made of `chance`, which must be unpredictable.
+    pub fn create(
+        &mut self,
+        chance: &[u8; CHANCE_BYTES],
+        namespaces: &[String],
+        now: EventTime,
+        expires: Option<EventTime>,
+    ) -> Result<(Fresh, &Entry), TokensError> {
+        check_namespaces(namespaces).map_err(TokensError::Change)?;
+        let (id, secret) = chance.split_at(ID_BYTES);
+        let (id, secret) = (hexadecimal(id), URL_SAFE_NO_PAD.encode(secret));
+        if self.tokens.iter().any(|entry| entry.id == id) {
+            return Err(TokensError::Change(format!("there is a token {id} already: try again")));
+        }
+        let token = Fresh(format!("{PREFIX}{id}_{secret}"));
+        let sha256 = Hash::of(&secret);
+        self.tokens.push(Entry { id, sha256, namespaces: namespaces.to_vec(), created: now, expires });
+        Ok((token, self.tokens.last().expect("just pushed")))
+    }
+
+    /// Takes a token's worth away.
+    pub fn revoke(&mut self, id: &str) -> Result<(), TokensError> {
+        let before = self.tokens.len();
+        self.tokens.retain(|entry| entry.id != id);
+        if self.tokens.len() == before {
+            return Err(TokensError::Change(format!("there is no token {id}: eadt token list names them")));
+        }
+        Ok(())
+    }
+
+    /// What the bearer of this token may do; `None` where it is worth nothing. How long it takes tells nothing of any secret.
+    pub fn verify(&self, token: &str, now: EventTime) -> Option<Grant> {
+        let (id, secret) = token.strip_prefix(PREFIX)?.split_once('_')?;
+        let given = Hash::of(secret);
+        let entry = self.tokens.iter().find(|entry| entry.id == id)?;
+        let right: bool = given.0.ct_eq(&entry.sha256.0).into();
+        let valid = right && entry.expires.is_none_or(|expires| now < expires);
+        valid.then(|| Grant { id: entry.id.clone(), namespaces: entry.namespaces.clone() })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (index, entry) in self.tokens.iter().enumerate() {
+            if self.tokens[..index].iter().any(|other| other.id == entry.id) {
+                return Err(format!("two tokens have the id {}", entry.id));
+            }
+            check_namespaces(&entry.namespaces).map_err(|detail| format!("token {}: {detail}", entry.id))?;
+        }
+        Ok(())
+    }
+}
+
+fn check_namespaces(namespaces: &[String]) -> Result<(), String> {
+    if namespaces.is_empty() {
+        return Err("no namespace is named".to_owned());
+    }
+    let odd = namespaces.iter().find(|name| name.is_empty() || name.contains('/') || name.chars().any(char::is_control));
+    odd.map_or(Ok(()), |name| Err(format!("{name:?} is no namespace: name what stands before the slash of a workload, or *")))
+}
+
+/// Reads a tokens file.
+pub fn read(path: &Path) -> Result<Tokens, TokensError> {
+    let failed = |detail: String| TokensError::File { path: path.display().to_string(), detail };
+    let bytes = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
+    if bytes > FILE_BYTES {
+        return Err(failed(format!("it has {bytes} bytes, at most {FILE_BYTES} are read")));
+    }
+    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let tokens: Tokens = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
+    tokens.check().map_err(failed)?;
+    Ok(tokens)
+}
+
+/// Changes a tokens file: as a whole or not at all, one at a time. A file that is not there is made, for its owner's eyes only.
+pub fn change<T>(path: &Path, change: impl FnOnce(&mut Tokens) -> Result<T, TokensError>) -> Result<T, TokensError> {
+    let failed = |error: std::io::Error| TokensError::File { path: path.display().to_string(), detail: error.to_string() };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    // Whoever else changes it waits here; the file itself is replaced, so it cannot be what is locked.
+    let lock = std::fs::File::open(folder).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let mut tokens = if path.try_exists().map_err(failed)? { read(path)? } else { Tokens::default() };
+    let changed = change(&mut tokens)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    serde_json::to_writer_pretty(&mut file, &tokens).map_err(|error| failed(error.into()))?;
+    file.write_all(b"\n").map_err(failed)?;
+    if let Ok(metadata) = std::fs::metadata(path) {
+        // Whoever may read it, the collector perhaps, still may.
+        file.as_file().set_permissions(metadata.permissions()).map_err(failed)?;
+    }
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: EventTime = EventTime::from_micros(1_767_225_600_000_000);
+
+    fn namespaces(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn chance(seed: u8) -> [u8; CHANCE_BYTES] {
+        std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(seed))
+    }
+
+    #[test]
+    fn a_token_is_worth_its_namespaces_until_it_expires_or_is_revoked() {
+        let mut tokens = Tokens::default();
+        let later = NOW.plus_seconds(60.0);
+        let (token, entry) = tokens.create(&chance(1), &namespaces(&["team-a", "team-b"]), NOW, Some(later)).unwrap();
+        let id = entry.id.clone();
+        let (all, _) = tokens.create(&chance(2), &namespaces(&["*"]), NOW, None).unwrap();
+        let grant = tokens.verify(token.reveal(), NOW).unwrap();
+        for (workload, allowed) in [
+            ("team-a/x", true),
+            ("team-b/x", true),
+            ("team-c/x", false),
+            ("team-a", false),
+            ("team-a-2/x", false),
+            ("*/x", false),
+        ] {
+            assert_eq!(grant.allows(workload), allowed, "{workload}");
+        }
+        assert!(tokens.verify(all.reveal(), later).unwrap().allows("team-c/x"));
+        assert_eq!(tokens.verify(token.reveal(), later), None, "expired");
+        tokens.revoke(&id).unwrap();
+        assert_eq!(tokens.verify(token.reveal(), NOW), None, "revoked");
+        assert!(tokens.revoke(&id).unwrap_err().to_string().contains("no token"));
+    }
+
+    #[test]
+    fn neither_the_file_nor_any_debug_text_has_the_secret() {
+        let (dir, mut said) = (tempfile::tempdir().unwrap(), String::new());
+        let path = dir.path().join("tokens.json");
+        let token = change(&path, |tokens| {
+            let (token, _) = tokens.create(&chance(3), &namespaces(&["n"]), NOW, None)?;
+            write!(said, "{token:?} {tokens:?}").unwrap();
+            Ok(token)
+        })
+        .unwrap();
+        said.push_str(&std::fs::read_to_string(&path).unwrap());
+        let secret = token.reveal().rsplit_once('_').unwrap().1;
+        assert!(secret.len() > 20 && !said.contains(secret), "{said}");
+        assert!(read(&path).unwrap().verify(token.reveal(), NOW).is_some());
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o777, 0o600);
+    }
+
+    #[test]
+    fn changes_at_once_are_all_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        std::thread::scope(|scope| {
+            for seed in 0..8 {
+                let path = &path;
+                scope.spawn(move || {
+                    change(path, |tokens| tokens.create(&chance(seed), &namespaces(&["n"]), NOW, None).map(drop)).unwrap();
+                });
+            }
+        });
+        assert_eq!(read(&path).unwrap().tokens.len(), 8);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_meant_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        let entry = |id: &str, hash: &str, names: &str| {
+            format!("{{\"id\":\"{id}\",\"sha256\":\"{hash}\",\"namespaces\":{names},\"created\":\"2026-01-01T00:00:00Z\"}}")
+        };
+        let (good, hash) = (entry("a", &"0".repeat(64), "[\"n\"]"), "0".repeat(64));
+        for (text, part) in [
+            ("nonsense".to_owned(), "expected"),
+            ("{\"tokens\":[{\"id\":\"a\"}]}".to_owned(), "missing field"),
+            ("{\"token\":[]}".to_owned(), "unknown field"),
+            (format!("{{\"tokens\":[{good},{good}]}}"), "two tokens have the id a"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", "00", "[\"n\"]")), "SHA-256"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", &format!("{hash}00"), "[\"n\"]")), "SHA-256"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", &hash, "[]")), "no namespace"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", &hash, "[\"n/a\"]")), "is no namespace"),
+        ] {
+            std::fs::write(&path, &text).unwrap();
+            let error = read(&path).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("tokens.json"), "{text}: {error}");
+        }
+        assert!(change(&path, |_| Ok(())).is_err(), "what cannot be read is not replaced");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn nothing_else_than_the_token_is_worth_anything(text in "(eadt_)?[0-9a-f_]{0,13}_?[A-Za-z0-9_-]{0,44}", at in 0usize..64, flip in 1u8..128) {
+            let mut tokens = Tokens::default();
+            let token = tokens.create(&chance(9), &namespaces(&["*"]), NOW, None).unwrap().0;
+            prop_assert_eq!(tokens.verify(&text, NOW).is_some(), text == token.reveal());
+            let mut changed = token.reveal().as_bytes().to_vec();
+            let at = at % changed.len();
+            changed[at] ^= flip;
+            prop_assert_eq!(tokens.verify(&String::from_utf8_lossy(&changed), NOW), None);
+        }
+    }
+}

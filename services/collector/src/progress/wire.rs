@@ -1,0 +1,307 @@
+//! What jobs send: from bytes to events, or why not. Pure.
+//!
+//! Stricter than the log: there unknown fields are another version's, here they are somebody's typing, and whoever sent them
+//! is still there to be told.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use axum::http::StatusCode;
+use eadt_schemas::EventTime;
+use eadt_schemas::decode::Check;
+use eadt_schemas::latest::{Phase, TrainingProgress};
+use serde::de::{Deserialize, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+/// Why a request was not accepted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Rejection {
+    #[serde(skip)]
+    pub status: StatusCode,
+    /// What is wrong, and what to do.
+    pub error: String,
+    /// Path of the field to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// Which event of the batch, from 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<usize>,
+}
+
+impl Rejection {
+    pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
+        Self { status, error: error.into(), field: None, index: None }
+    }
+
+    fn of_field(field: &str, error: impl Into<String>) -> Self {
+        Self { field: Some(field.to_owned()), ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, error) }
+    }
+}
+
+/// How far from this machine's clock times may lie, in seconds. `None`: any.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    pub past: Option<f64>,
+    pub future: Option<f64>,
+}
+
+/// An event as it came.
+#[derive(Debug)]
+pub struct Sent {
+    pub event: TrainingProgress,
+    /// The sender said when; otherwise it happened when it came.
+    pub timed: bool,
+}
+
+/// The events of a request: one object, or an array of at most `limit`.
+pub fn events(body: &[u8], limit: usize) -> Result<Vec<Sent>, Rejection> {
+    if body.trim_ascii_start().first() != Some(&b'[') {
+        return Ok(vec![event(body, None)?]);
+    }
+    let raw: Vec<&RawValue> = parse(body, None)?;
+    if raw.len() > limit {
+        let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", raw.len());
+        return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
+    }
+    raw.iter().enumerate().map(|(index, text)| event(text.get().as_bytes(), Some(index))).collect()
+}
+
+fn event(text: &[u8], index: Option<usize>) -> Result<Sent, Rejection> {
+    if text.trim_ascii_start().first() != Some(&b'{') {
+        // A list would be read field by field in the order of declaration: nobody means that.
+        parse::<&RawValue>(text, index)?;
+        return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
+    }
+    let Keys(keys) = parse(text, index)?;
+    if let Some(unknown) = keys.iter().find(|key| !FIELDS.contains(key)) {
+        let shown: String = unknown.chars().take(NEAR_CHARS).collect();
+        let error = match nearest(unknown) {
+            Some(field) => format!("unknown field; did you mean {field}?"),
+            None => format!("unknown field; known are {}", FIELDS.join(", ")),
+        };
+        return Err(Rejection { index, ..Rejection::of_field(&shown, error) });
+    }
+    let event = parse(text, index)?;
+    Ok(Sent { event, timed: keys.iter().any(|key| key == "time") })
+}
+
+/// Every field of the event.
+static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let schema = schemars::schema_for!(TrainingProgress);
+    let properties = schema.get("properties").and_then(serde_json::Value::as_object);
+    properties.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+});
+
+/// No field has a longer name that anything else could be near to: it bounds what comparing costs, and what is repeated.
+const NEAR_CHARS: usize = 64;
+
+fn nearest(unknown: &str) -> Option<&'static str> {
+    if unknown.len() > NEAR_CHARS {
+        return None;
+    }
+    let distance = |field: &String| strsim::damerau_levenshtein(field, &unknown.to_lowercase());
+    let field = FIELDS.iter().min_by_key(|field| distance(field))?;
+    (distance(field) <= 1 + unknown.len() / 3).then_some(field.as_str())
+}
+
+/// The keys of an object, whatever stands behind them.
+struct Keys(Vec<String>);
+
+impl<'de> Deserialize<'de> for Keys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Collect;
+        impl<'de> Visitor<'de> for Collect {
+            type Value = Keys;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keys, A::Error> {
+                let mut keys = Vec::new();
+                while let Some(key) = map.next_key()? {
+                    keys.push(key);
+                    map.next_value::<IgnoredAny>()?;
+                }
+                Ok(Keys(keys))
+            }
+        }
+        deserializer.deserialize_map(Collect)
+    }
+}
+
+/// Reads JSON; the rejection has the path of the field where it went wrong.
+pub fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], index: Option<usize>) -> Result<T, Rejection> {
+    let mut reader = serde_json::Deserializer::from_slice(text);
+    let rejection = |error: serde_path_to_error::Error<serde_json::Error>| {
+        let path = error.path().to_string();
+        let inner = error.inner();
+        let status = if inner.is_data() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::BAD_REQUEST };
+        let error = inner.to_string();
+        // A key that comes twice is found before its value is entered.
+        let twice = || error.strip_prefix("duplicate field `")?.split('`').next().map(str::to_owned);
+        let field = if matches!(path.as_str(), "." | "?") { twice() } else { Some(path) };
+        Rejection { status, error, field, index }
+    };
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(rejection)?;
+    reader.end().map_err(|error| Rejection { index, ..Rejection::new(StatusCode::BAD_REQUEST, error.to_string()) })?;
+    Ok(value)
+}
+
+/// Refuses times out of range and impossible values.
+pub fn check(event: &TrainingProgress, now: EventTime, range: Range) -> Result<(), Rejection> {
+    for (field, time) in [("time", Some(event.time)), ("checkpoint_time", event.checkpoint_time)] {
+        let Some(time) = time else { continue };
+        let ahead = time.seconds_since(now);
+        if let Some(limit) = range.future.filter(|limit| ahead > *limit) {
+            let error = format!(
+                "{time} is too far in the future: {} ahead of this machine's clock ({now}), and {} are accepted \
+                 (collector.progress.max_future_seconds); check the clocks",
+                span(ahead),
+                span(limit)
+            );
+            return Err(Rejection::of_field(field, error));
+        }
+        // A job may rightly say that its last checkpoint is old.
+        if let Some(limit) = range.past.filter(|limit| field == "time" && -ahead > *limit) {
+            let error = format!(
+                "{time} is too old: {} behind this machine's clock ({now}), and {} are accepted (collector.progress.max_past_seconds); \
+                 check the clocks, or publish a recording with eadt collector --recording",
+                span(-ahead),
+                span(limit)
+            );
+            return Err(Rejection::of_field(field, error));
+        }
+    }
+    event.check().map_err(|refusal| {
+        let field = refusal.field.map(str::to_owned);
+        Rejection { field, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, refusal.detail) }
+    })
+}
+
+/// Refuses an event that tells nothing of the job.
+pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
+    if says_something(event) {
+        return Ok(());
+    }
+    let error = "it says nothing of the job: add a counter (samples_total, tokens_total, steps_total), a rate, loss, another \
+                 reading, a span, or phase started or finished";
+    Err(Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, error))
+}
+
+/// Whether there is more in it than who speaks and when.
+fn says_something(event: &TrainingProgress) -> bool {
+    let TrainingProgress { time, rank, scope, origin, .. } = *event;
+    let (workload, collector) = (event.workload.clone(), event.collector.clone());
+    *event
+        != TrainingProgress {
+            time,
+            rank,
+            scope,
+            origin,
+            workload,
+            collector,
+            phase: Phase::Progress,
+            ..TrainingProgress::default()
+        }
+}
+
+/// A length of time in words.
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.3} s").replace(".000", ""),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
+        s if s < 63_115_200.0 => format!("{:.0} days", s / 86_400.0),
+        s => format!("{:.0} years", s / 31_557_600.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(body: &str) -> Rejection {
+        events(body.as_bytes(), 10).unwrap_err()
+    }
+
+    #[test]
+    fn unknown_fields_are_named_with_the_nearest_known_one() {
+        for (field, near) in [
+            ("sample_total", "did you mean samples_total?"),
+            ("Samples_Total", "did you mean samples_total?"),
+            ("loss_", "did you mean loss?"),
+            ("step_remaining", "did you mean steps_remaining?"),
+        ] {
+            let rejection = refused(&format!("{{\"workload\":\"n/a\",\"{field}\":1}}"));
+            assert_eq!((rejection.status.as_u16(), rejection.field.as_deref()), (422, Some(field)));
+            assert!(rejection.error.contains(near), "{field}: {}", rejection.error);
+        }
+        let far = refused(r#"{"workload":"n/a","favourite_colour":"red"}"#);
+        assert!(far.error.contains("known are ") && far.error.contains("gradient_norm"), "{}", far.error);
+        // However long it is, little of it is repeated and nothing is compared.
+        let long = refused(&format!("{{\"{}\":1}}", "x".repeat(100_000)));
+        assert!(long.field.unwrap().len() == NEAR_CHARS && long.error.len() < 1000);
+    }
+
+    #[test]
+    fn every_field_is_known() {
+        let event = serde_json::json!({"workload": "n/a", "time": "2026-01-02T03:04:05Z", "collector": "c", "rank": 1,
+            "scope": "rank", "origin": "measured", "phase": "progress", "last": false, "span": "x", "samples_total": 1,
+            "tokens_total": 1, "steps_total": 1, "samples_per_second": 1, "tokens_per_second": 1, "loss": 1, "epoch": 1,
+            "checkpoint_time": "2026-01-02T03:04:05Z", "steps_remaining": 1, "remaining_seconds": 1, "global_batch_size": 1,
+            "world_size": 1, "backend": "nccl", "precision": "bf16", "overflow_skips_total": 1, "gradient_norm": 1,
+            "mps_thread_percentage": 50});
+        assert_eq!(event.as_object().unwrap().len(), FIELDS.len());
+        let sent = events(event.to_string().as_bytes(), 1).unwrap().remove(0);
+        assert!(sent.timed && says_something(&sent.event));
+    }
+
+    #[test]
+    fn what_says_nothing_of_the_job_is_no_progress() {
+        for (rest, says) in [
+            ("", false),
+            (r#","rank":3,"scope":"rank","origin":"imported","collector":"me","time":"2026-01-02T03:04:05Z""#, false),
+            (r#","phase":"progress""#, false),
+            (r#","loss":null"#, false),
+            (r#","phase":"started""#, true),
+            (r#","last":true"#, true),
+            (r#","loss":0"#, true),
+            (r#","span":"""#, true),
+        ] {
+            let sent = events(format!("{{\"workload\":\"n/a\"{rest}}}").as_bytes(), 1).unwrap().remove(0);
+            assert_eq!(check_content(&sent.event).is_ok(), says, "{rest}");
+        }
+    }
+
+    #[test]
+    fn times_are_accepted_as_far_as_the_limits_go() {
+        let now: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
+        let range = Range { past: Some(604_800.0), future: Some(60.0) };
+        let at = |time: EventTime, checkpoint_time| TrainingProgress {
+            time,
+            checkpoint_time,
+            workload: "n/a".into(),
+            collector: "c".into(),
+            ..TrainingProgress::default()
+        };
+        let far = |text: &str| text.parse::<EventTime>().unwrap();
+        for (event, part) in [
+            (at(now.plus_seconds(60.0), None), None),
+            (at(now.plus_seconds(60.001), None), Some("60.001 s ahead")),
+            (at(now.plus_seconds(-604_800.0), None), None),
+            (at(now.plus_seconds(-604_801.0), None), Some("7 days behind")),
+            (at(far("1970-01-01T00:00:00Z"), None), Some("56 years behind")),
+            (at(far("0000-01-01T00:00:00Z"), None), Some("too old")),
+            (at(far("9999-12-31T23:59:59Z"), None), Some("too far in the future")),
+            (at(now, Some(far("2025-01-01T00:00:00Z"))), None),
+            (at(now, Some(far("2027-01-01T00:00:00Z"))), Some("too far in the future")),
+        ] {
+            let result = check(&event, now, range);
+            assert_eq!(result.as_ref().err().is_some(), part.is_some(), "{event:?}: {result:?}");
+            if let (Some(part), Err(rejection)) = (part, result) {
+                assert!(rejection.error.contains(part), "{rejection:?}");
+            }
+            assert!(check(&event, now, Range { past: None, future: None }).is_ok() || event.time == EventTime::MIN);
+        }
+    }
+}

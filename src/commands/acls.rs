@@ -1,0 +1,59 @@
+//! `eadt topics acls`: the rights that each part needs on Kafka, shown, written for Strimzi, or granted.
+
+use anyhow::bail;
+
+use crate::cli::Acls;
+use crate::output::say;
+use crate::rights::{Part, strimzi_user};
+use crate::settings::Settings;
+
+pub fn run(args: &Acls, settings: &Settings) -> anyhow::Result<()> {
+    let parts = if args.parts.is_empty() { Part::ALL.to_vec() } else { args.parts.clone() };
+    if let Some(principal) = &args.grant {
+        if args.parts.is_empty() {
+            bail!("--grant needs the parts that {principal} runs, for example `eadt topics acls processor --grant {principal}`");
+        }
+        if !principal.split_once(':').is_some_and(|(kind, name)| !kind.is_empty() && !name.is_empty()) {
+            bail!("--grant {principal:?} is no principal: Kafka's are written User:NAME");
+        }
+        if settings.bus.brokers.is_empty() {
+            bail!("rights are granted on a Kafka: give --kafka BROKERS or set KAFKA_BROKERS");
+        }
+        let mut rights: Vec<_> = parts.iter().flat_map(|part| part.rights(settings)).collect();
+        rights.sort();
+        rights.dedup();
+        if !args.dry_run {
+            crate::bus::kafka(settings)?.grant(principal, &rights)?;
+        }
+        for right in &rights {
+            say!("{}{principal}: {right}", if args.dry_run { "would allow " } else { "allowed " });
+        }
+        return Ok(());
+    }
+    if let Some(cluster) = &args.strimzi {
+        for (index, part) in parts.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "---\n" };
+            crate::output::print(&format!("{separator}{}", strimzi_user(*part, cluster, &part.rights(settings))))?;
+        }
+    } else if args.json {
+        let list: Vec<_> = parts
+            .iter()
+            .flat_map(|part| {
+                part.rights(settings).into_iter().map(|right| {
+                    serde_json::json!({
+                        "part": part.name(), "operation": right.operation, "resource": right.resource.kind(),
+                        "name": right.resource.name(), "pattern": right.pattern,
+                    })
+                })
+            })
+            .collect();
+        say!("{}", serde_json::json!({ "rights": list }));
+    } else {
+        for part in &parts {
+            for right in part.rights(settings) {
+                say!("{}: {right}", part.name());
+            }
+        }
+    }
+    Ok(())
+}

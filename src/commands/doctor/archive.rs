@@ -1,0 +1,123 @@
+//! The archive: its files against each other, the newest of them read, and all against the log.
+
+use std::collections::BTreeMap;
+
+use eadt_bus::{Bus, TopicPartition};
+use eadt_lake::{Archive, Listing};
+
+use super::Findings;
+use crate::settings::Settings;
+
+pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings) {
+    let location = &settings.archiver.location;
+    let listing = Archive::open(location).and_then(|archive| archive.files().map(|listing| (archive, listing)));
+    let (archive, listing) = match listing {
+        Ok(found) => found,
+        Err(error) => {
+            findings.wrong("archive", chain(&error), "docs/archive.md has what belongs there");
+            return;
+        }
+    };
+    if listing.files.is_empty() {
+        findings.notice("archive", format!("{location} holds nothing yet"), "the archiver writes there");
+        return;
+    }
+    let before = findings.wrong_count();
+    for (topic, partition, from, to) in &listing.gaps {
+        findings.wrong(
+            "archive",
+            format!("{topic} partition {partition} lacks offsets {from} to {to}: a file was removed"),
+            "put it back from a copy; where there is none, move the archive away, and the archiver begins a new one from the log",
+        );
+    }
+    if !listing.superseded.is_empty() {
+        let about = format!("{} files hold nothing that others do not", listing.superseded.len());
+        findings.notice("archive", about, "`eadt archive compact` removes them");
+    }
+    newest(&archive, &listing, findings);
+    if let Some(bus) = bus {
+        against(bus, settings, &listing, findings);
+    }
+    if findings.wrong_count() == before {
+        let bytes: u64 = listing.files.iter().map(|file| file.bytes).sum();
+        findings.ok(
+            "archive",
+            format!("{location}: {} files, {} KiB, no gaps, the newest can be read", listing.files.len(), bytes >> 10),
+        );
+    }
+}
+
+/// Reads the newest file of each partition to its end: what a crash would have spoilt.
+fn newest(archive: &Archive, listing: &Listing, findings: &mut Findings) {
+    let mut last = BTreeMap::new();
+    for file in &listing.files {
+        last.insert((file.name.topic, file.name.partition), file.clone());
+    }
+    for ((topic, partition), file) in last {
+        let one = Listing { files: vec![file], ..Listing::default() };
+        for row in archive.rows(&one, topic, partition) {
+            if let Err(error) = row {
+                findings.wrong(
+                    "archive",
+                    chain(&error),
+                    "restore the file from a copy, or delete it while the log still has its offsets",
+                );
+                break;
+            }
+        }
+    }
+}
+
+/// What the archive has that the log has not, and the other way round.
+fn against(bus: &dyn Bus, settings: &Settings, listing: &Listing, findings: &mut Findings) {
+    let mut waiting = 0;
+    for ((topic, partition), (_, last)) in listing.partitions() {
+        let at = TopicPartition::new(format!("{}{topic}", settings.topics.prefix), partition);
+        let marks = match bus.watermarks(&at) {
+            Ok(marks) => marks,
+            Err(error) => {
+                findings.unchecked("archive", format!("against the log: {error}"));
+                return;
+            }
+        };
+        if last + 1 > marks.high {
+            findings.wrong(
+                "archive",
+                format!(
+                    "it has {topic} partition {partition} up to offset {last}, and the log ends at {}: it is of another log",
+                    marks.high
+                ),
+                "name an archive of its own for each log (archiver.location), or put the log back from a copy",
+            );
+        } else if last + 1 < marks.low && !topic.is_table() {
+            findings.wrong(
+                "archive",
+                format!(
+                    "retention has deleted {topic} partition {partition} from offset {} to {}, which it does not have",
+                    last + 1,
+                    marks.low - 1
+                ),
+                "run the archiver all the time, or keep the topics longer; what is gone stays a gap",
+            );
+        } else {
+            waiting += marks.high - last - 1;
+        }
+    }
+    if waiting > 0 {
+        findings.notice(
+            "archive",
+            format!("{waiting} offsets of the log are not in it yet"),
+            "normal while the archiver fills its next files",
+        );
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,163 @@
+//! What can be seen without asking anybody: settings, files of secrets, folders, disk space.
+
+use std::path::{Path, PathBuf};
+
+use eadt_bus::embedded::EmbeddedOptions;
+
+use super::Findings;
+use crate::settings::Settings;
+
+/// A log or an archive fills this in about a day of a busy machine.
+const LITTLE_BYTES: u64 = 4 << 30;
+
+/// Every part's own check: the loader has looked at the form only.
+pub fn settings(settings: &Settings, findings: &mut Findings) {
+    let before = findings.0.len();
+    let checks = [
+        settings.processor.check(),
+        settings.actuator.check(),
+        settings.archiver.check(),
+        settings.optimizer.check(),
+        settings.kubernetes.check(),
+        settings.simulator.check(),
+        settings.collector.clone().validate(&eadt_collector::host_name()).map(drop).map_err(|error| error.to_string()),
+        settings.bus.security.properties().map(drop).map_err(|error| error.detail),
+    ];
+    for wrong in checks.into_iter().filter_map(Result::err) {
+        findings.wrong("settings", wrong, "correct it; `eadt config show` has what is in force");
+    }
+    let address = settings.http.address.parse::<std::net::SocketAddr>();
+    if address.is_ok_and(|address| !address.ip().is_loopback()) {
+        findings.notice(
+            "settings",
+            format!("http.address={} is reached from other machines, and asks nobody who they are", settings.http.address),
+            "let only Prometheus and probes reach it (a network policy, a firewall), or take 127.0.0.1",
+        );
+    }
+    if findings.0.len() == before {
+        findings.ok("settings", "every part takes them");
+    }
+}
+
+/// Who may read the files that hold secrets.
+pub fn secrets(settings: &Settings, findings: &mut Findings) {
+    use std::os::unix::fs::PermissionsExt;
+    for file in settings.bus.security.secret_files() {
+        // A missing one is said by the settings.
+        let Ok(metadata) = std::fs::metadata(file) else { continue };
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & 0o004 == 0 {
+            findings.ok("secrets", format!("{} is closed to other users (mode {mode:03o})", file.display()));
+        } else {
+            let remedy = format!("chmod 600 {} (in Kubernetes: defaultMode of the volume)", file.display());
+            findings.wrong(
+                "secrets",
+                format!("every user of this machine may read {} (mode {mode:03o})", file.display()),
+                &remedy,
+            );
+        }
+    }
+}
+
+/// The archive's folder, where it is one.
+pub fn archive_folder(settings: &Settings) -> Option<PathBuf> {
+    let location = &settings.archiver.location;
+    match location.split_once("://") {
+        None => Some(PathBuf::from(location)),
+        Some(("file", path)) => Some(PathBuf::from(path)),
+        Some(_) => None,
+    }
+}
+
+/// Folders that are written to. On Kafka there is no log of our own.
+fn written(settings: &Settings) -> Vec<(&'static str, PathBuf)> {
+    let data = settings.bus.brokers.is_empty().then(|| ("data folder", settings.bus.data_dir.clone()));
+    data.into_iter().chain(archive_folder(settings).map(|folder| ("archive", folder))).collect()
+}
+
+pub fn folders(settings: &Settings, findings: &mut Findings) {
+    use std::os::unix::fs::PermissionsExt;
+    for (name, folder) in written(settings) {
+        let shown = folder.display();
+        let present = present(&folder);
+        if !present.is_dir() {
+            let remedy = "name another folder, or move the file away";
+            findings.wrong("folders", format!("{name} {shown}: {} is no folder", present.display()), remedy);
+            continue;
+        }
+        if let Err(error) = tempfile::tempfile_in(&present) {
+            let remedy =
+                format!("let the user of this process write there: chown or chmod {}, or name another folder", present.display());
+            findings.wrong("folders", format!("{name} {shown}: cannot write to {}: {error}", present.display()), &remedy);
+            continue;
+        }
+        if present != folder {
+            findings.ok("folders", format!("{name} {shown} is not there yet and can be made"));
+            continue;
+        }
+        let mode = std::fs::metadata(&folder).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o002 != 0 {
+            let remedy = format!("chmod o-w {shown}");
+            findings.wrong("folders", format!("{name} {shown}: every user of this machine may change what it holds"), &remedy);
+        } else {
+            findings.ok("folders", format!("{name} {shown} can be written"));
+        }
+    }
+}
+
+/// The folder, or the nearest one above it that is there.
+fn present(folder: &Path) -> PathBuf {
+    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    if absolute.exists() && folder.exists() {
+        return folder.to_owned();
+    }
+    absolute.ancestors().find(|above| above.exists()).map_or(absolute.clone(), Path::to_path_buf)
+}
+
+pub fn disk(settings: &Settings, findings: &mut Findings) {
+    for (name, folder) in written(settings) {
+        let present = present(&folder);
+        let space = rustix::fs::statvfs(&present).map(|space| space.f_bavail.saturating_mul(space.f_frsize));
+        match space {
+            Ok(free) => judge(name, &folder, free, EmbeddedOptions::default().reserve_bytes, findings),
+            Err(error) => findings.unchecked("disk", format!("{name} {}: {error}", folder.display())),
+        }
+    }
+}
+
+fn judge(name: &str, folder: &Path, free: u64, reserve: u64, findings: &mut Findings) {
+    let about = format!("{name} {}: {} MiB are free", folder.display(), free >> 20);
+    let remedy = "free some, or name a folder on another disk; nothing is lost meanwhile, and it goes on by itself";
+    if free <= reserve {
+        findings.wrong("disk", format!("{about}, and nothing is appended below {} MiB", reserve >> 20), remedy);
+    } else if free < LITTLE_BYTES {
+        findings.notice("disk", about, "free some before it is used up");
+    } else {
+        findings.ok("disk", about);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::State;
+    use super::*;
+
+    #[test]
+    fn a_disk_is_wrong_where_nothing_would_be_appended() {
+        let mut findings = Findings::default();
+        for free in [0, 256 << 20, (256 << 20) + 1, LITTLE_BYTES - 1, LITTLE_BYTES] {
+            judge("data folder", Path::new("/d"), free, 256 << 20, &mut findings);
+        }
+        let states: Vec<_> = findings.0.iter().map(|finding| finding.state).collect();
+        assert_eq!(states, [State::Wrong, State::Wrong, State::Notice, State::Notice, State::Ok]);
+        assert!(findings.0[0].about.contains("/d: 0 MiB are free"), "{:?}", findings.0[0]);
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_judged_by_what_is_above_it() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(present(&dir.path().join("a/b/c")), dir.path());
+        assert_eq!(present(dir.path()), dir.path());
+        assert!(present(Path::new("not-there-1b2/x")).is_absolute());
+    }
+}

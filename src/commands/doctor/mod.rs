@@ -1,0 +1,139 @@
+//! `eadt doctor`: looks at everything that a start would trip over, says what is wrong and what to do.
+//!
+//! It changes nothing but this: on Kafka a heartbeat is appended and read back, to compare clocks, where the user may; a
+//! temporary file is made in each folder that is written to; and a transactional id ending in `doctor` is used.
+
+mod archive;
+mod clock;
+mod local;
+mod log;
+
+use serde::Serialize;
+
+use crate::cli::Doctor;
+use crate::output::say;
+use crate::rights::Part;
+use crate::settings::{Settings, SettingsError};
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    Ok,
+    /// Nothing fails now; somebody should know.
+    Notice,
+    Wrong,
+    /// Could not be looked at; `about` says why.
+    Unchecked,
+}
+
+/// One fact.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub check: &'static str,
+    pub state: State,
+    pub about: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remedy: Option<String>,
+}
+
+/// What was found so far.
+#[derive(Debug, Default)]
+pub struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, check: &'static str, state: State, about: impl Into<String>, remedy: Option<&str>) {
+        self.0.push(Finding { check, state, about: about.into(), remedy: remedy.map(str::to_owned) });
+    }
+
+    fn ok(&mut self, check: &'static str, about: impl Into<String>) {
+        self.add(check, State::Ok, about, None);
+    }
+
+    fn notice(&mut self, check: &'static str, about: impl Into<String>, remedy: &str) {
+        self.add(check, State::Notice, about, Some(remedy));
+    }
+
+    fn wrong(&mut self, check: &'static str, about: impl Into<String>, remedy: &str) {
+        self.add(check, State::Wrong, about, Some(remedy));
+    }
+
+    fn unchecked(&mut self, check: &'static str, about: impl Into<String>) {
+        self.add(check, State::Unchecked, about, None);
+    }
+
+    fn wrong_count(&self) -> usize {
+        self.0.iter().filter(|finding| finding.state == State::Wrong).count()
+    }
+}
+
+/// Settings that cannot be loaded are a finding, too, and the only one.
+pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>) -> anyhow::Result<()> {
+    let mut findings = Findings::default();
+    match settings {
+        Ok(settings) => examine(&args.parts, &settings, &mut findings),
+        Err(error) => findings.wrong("settings", error.to_string(), "correct it; `eadt config reference` has every key"),
+    }
+    let wrong = findings.wrong_count();
+    if args.json {
+        say!("{}", serde_json::json!({"healthy": wrong == 0, "findings": findings.0}));
+    } else {
+        crate::output::print(&text(&findings.0))?;
+    }
+    if wrong > 0 {
+        anyhow::bail!("{wrong} of {} checks found something wrong", findings.0.len());
+    }
+    Ok(())
+}
+
+fn examine(parts: &[Part], settings: &Settings, findings: &mut Findings) {
+    local::settings(settings, findings);
+    local::secrets(settings, findings);
+    local::folders(settings, findings);
+    local::disk(settings, findings);
+    let on_kafka = !settings.bus.brokers.is_empty();
+    let bus = if on_kafka { log::kafka(parts, settings, findings) } else { log::embedded(settings, findings) };
+    archive::look(settings, bus.as_deref(), findings);
+}
+
+fn text(findings: &[Finding]) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let wide = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    for Finding { check, state, about, remedy } in findings {
+        let state = match state {
+            State::Ok => "ok",
+            State::Notice => "notice",
+            State::Wrong => "WRONG",
+            State::Unchecked => "unchecked",
+        };
+        writeln!(text, "{check:wide$}  {state:9}  {about}").expect("String");
+        if let Some(remedy) = remedy {
+            writeln!(text, "{:wide$}  {:9}  → {remedy}", "", "").expect("String");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_told_with_their_remedies_below_them() {
+        let mut findings = Findings::default();
+        findings.ok("settings", "as they should be");
+        findings.wrong("disk", "3 MiB are free", "free some");
+        findings.unchecked("clock", "may not be asked");
+        let expected = "settings  ok         as they should be\n\
+                        disk      WRONG      3 MiB are free\n                     → free some\n\
+                        clock     unchecked  may not be asked\n";
+        assert_eq!(text(&findings.0), expected);
+        assert_eq!(findings.wrong_count(), 1);
+        let json = serde_json::to_value(&findings.0).unwrap();
+        assert_eq!(
+            json[1],
+            serde_json::json!({"check": "disk", "state": "wrong", "about": "3 MiB are free", "remedy": "free some"})
+        );
+    }
+}

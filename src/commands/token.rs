@@ -1,0 +1,74 @@
+//! `eadt token`: who may report progress, and for which namespaces.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use eadt_collector::progress::tokens::{self, CHANCE_BYTES};
+use eadt_service::Clock;
+use serde_json::json;
+
+use crate::cli::Token;
+use crate::output::say;
+use crate::settings::Settings;
+
+pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
+    match command {
+        Token::Create { namespace, expires, file, json } => {
+            let path = place(file.as_ref(), settings)?;
+            let now = Clock::wall().now();
+            let lasts = expires.as_deref().map(crate::duration::parse).transpose().context("--expires")?;
+            let expires = lasts.map(|lasts| now.plus_seconds(lasts.as_secs_f64()));
+            let mut chance = [0; CHANCE_BYTES];
+            getrandom::fill(&mut chance).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+            let (token, id) = tokens::change(&path, |tokens| {
+                let (token, entry) = tokens.create(&chance, namespace, now, expires)?;
+                Ok((token, entry.id.clone()))
+            })?;
+            if *json {
+                say!("{}", json!({"id": id, "token": token.reveal(), "namespaces": namespace, "expires": expires}));
+            } else {
+                say!("{}", token.reveal());
+                let until = expires.map_or_else(|| "until it is revoked".to_owned(), |time| format!("until {time}"));
+                eprintln!(
+                    "token {id} may report for {} {until}; this is the only time that it is shown, {} keeps its hash",
+                    namespace.join(", "),
+                    path.display()
+                );
+            }
+        }
+        Token::List { file, json } => {
+            let tokens = tokens::read(&place(file.as_ref(), settings)?)?.tokens;
+            let now = Clock::wall().now();
+            if *json {
+                let list: Vec<_> = tokens
+                    .iter()
+                    .map(|entry| json!({"id": entry.id, "namespaces": entry.namespaces, "created": entry.created, "expires": entry.expires}))
+                    .collect();
+                say!("{}", json!({ "tokens": list }));
+                return Ok(());
+            }
+            for entry in &tokens {
+                let until = match entry.expires {
+                    Some(expires) if expires <= now => format!("expired {expires}"),
+                    Some(expires) => format!("until {expires}"),
+                    None => "until it is revoked".to_owned(),
+                };
+                say!("{}  {}  created {}  {until}", entry.id, entry.namespaces.join(","), entry.created);
+            }
+            if tokens.is_empty() {
+                say!("no tokens: nobody can report; eadt token create makes one");
+            }
+        }
+        Token::Revoke { id, file } => {
+            let path = place(file.as_ref(), settings)?;
+            tokens::change(&path, |tokens| tokens.revoke(id))?;
+            eprintln!("token {id} is worth nothing any more; collectors that read {} know within a second", path.display());
+        }
+    }
+    Ok(())
+}
+
+fn place(file: Option<&PathBuf>, settings: &Settings) -> anyhow::Result<PathBuf> {
+    let place = file.or(settings.collector.progress.tokens_file.as_ref()).cloned();
+    place.context("no tokens file: name one with --file, or with the setting collector.progress.tokens_file")
+}

@@ -1,0 +1,238 @@
+//! What each part needs to be allowed on a Kafka with access lists, and nothing beyond.
+
+use clap::ValueEnum;
+use eadt_bus::rights::{Operation, Resource, Right};
+use eadt_schemas::Topic;
+
+use crate::settings::Settings;
+
+/// Who may be let in: the services, the node agent, people who look on, whoever makes the topics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Part {
+    Collector,
+    Processor,
+    Actuator,
+    /// The simulated cluster, in `eadt actuator` without --kubernetes: beside the actuator's rights.
+    Simulator,
+    Archiver,
+    Optimizer,
+    /// eadt-agent, on every node.
+    Agent,
+    /// `eadt tail`, `record`, `report`: looks on.
+    Reader,
+    /// `eadt topics apply`.
+    Topics,
+}
+
+impl Part {
+    pub const ALL: [Self; 9] = [
+        Self::Collector,
+        Self::Processor,
+        Self::Actuator,
+        Self::Simulator,
+        Self::Archiver,
+        Self::Optimizer,
+        Self::Agent,
+        Self::Reader,
+        Self::Topics,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Collector => "collector",
+            Self::Processor => "processor",
+            Self::Actuator => "actuator",
+            Self::Simulator => "simulator",
+            Self::Archiver => "archiver",
+            Self::Optimizer => "optimizer",
+            Self::Agent => "agent",
+            Self::Reader => "reader",
+            Self::Topics => "topics",
+        }
+    }
+
+    /// Topics that it reads and topics that it writes.
+    fn topics(self) -> (Vec<Topic>, Vec<Topic>) {
+        use Topic::{
+            Actuations, DeadLetters, Decisions, DeviceIntents, DeviceStates, Directives, EfficiencyWindows, GpuTelemetry, Models,
+            ProcessorState, SimulatorState, TrainingProgress, Workloads,
+        };
+        match self {
+            Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress]),
+            Self::Processor => (
+                Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState]).collect(),
+                // Telemetry for heartbeats only.
+                vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
+            ),
+            Self::Actuator => {
+                (vec![Decisions, Workloads, Actuations, DeviceStates], vec![Actuations, Workloads, DeadLetters, DeviceIntents])
+            }
+            Self::Simulator => (
+                vec![Decisions, Actuations, Workloads, SimulatorState],
+                vec![GpuTelemetry, TrainingProgress, Workloads, SimulatorState],
+            ),
+            Self::Archiver => (Topic::ALL.to_vec(), vec![]),
+            Self::Optimizer => (vec![Models], vec![Models]),
+            Self::Agent => (vec![DeviceIntents], vec![DeviceStates, DeadLetters]),
+            Self::Reader => {
+                let look = [
+                    GpuTelemetry,
+                    TrainingProgress,
+                    Workloads,
+                    EfficiencyWindows,
+                    Decisions,
+                    Actuations,
+                    Directives,
+                    DeviceIntents,
+                    DeviceStates,
+                    Models,
+                    DeadLetters,
+                ];
+                (look.to_vec(), vec![])
+            }
+            Self::Topics => (vec![], vec![]),
+        }
+    }
+
+    /// Its rights, with these settings' names.
+    pub fn rights(self, settings: &Settings) -> Vec<Right> {
+        let prefix = &settings.topics.prefix;
+        let every_topic = || Resource::Topic(prefix.clone());
+        let topic = |topic: Topic| Resource::Topic(format!("{prefix}{topic}"));
+        let group = |name: &str| Resource::Group(name.to_owned());
+        if self == Self::Topics {
+            // Altering implies describing.
+            return [Operation::Create, Operation::Alter, Operation::AlterConfigs]
+                .map(|operation| Right::on_prefix(every_topic(), operation))
+                .to_vec();
+        }
+        let (reads, writes) = self.topics();
+        // All of them are looked at before anything starts.
+        let mut rights = vec![Right::on_prefix(every_topic(), Operation::DescribeConfigs)];
+        if Topic::ALL.iter().any(|topic| !reads.contains(topic) && !writes.contains(topic)) {
+            rights.push(Right::on_prefix(every_topic(), Operation::Describe));
+        }
+        rights.extend(reads.iter().map(|read| Right::on(topic(*read), Operation::Read)));
+        rights.extend(writes.iter().map(|write| Right::on(topic(*write), Operation::Write)));
+        let member = match self {
+            Self::Processor => Some((&settings.processor.group, Some(&settings.processor.instance))),
+            Self::Actuator => Some((&settings.actuator.group, Some(&settings.actuator.instance))),
+            Self::Simulator => Some((&settings.simulator.group, Some(&settings.simulator.instance))),
+            Self::Archiver => Some((&settings.archiver.group, None)),
+            Self::Collector | Self::Optimizer | Self::Agent | Self::Reader | Self::Topics => None,
+        };
+        if let Some((name, instance)) = member {
+            rights.push(Right::on(group(name), Operation::Read));
+            rights.extend(instance.map(|instance| transactional_id(name, instance)));
+        }
+        if !reads.is_empty() && self != Self::Archiver {
+            // The client library looks for the group of every reader, though nothing is ever committed for it.
+            let client = if self == Self::Agent { "eadt-agent" } else { crate::bus::CLIENT };
+            rights.push(Right::on(group(&format!("{client}-reader")), Operation::Describe));
+        }
+        rights
+    }
+}
+
+/// Instances are named after their group: all of them are let in, so that one more needs no other right.
+fn transactional_id(group: &str, instance: &str) -> Right {
+    let prefix = format!("{group}-");
+    if instance.starts_with(&prefix) {
+        return Right::on_prefix(Resource::TransactionalId(prefix), Operation::Write);
+    }
+    Right::on(Resource::TransactionalId(instance.to_owned()), Operation::Write)
+}
+
+/// A user of Strimzi's, by certificate or password as the cluster has it, with these rights.
+pub fn strimzi_user(part: Part, cluster: &str, rights: &[Right]) -> String {
+    use std::fmt::Write;
+    let mut text = format!(
+        "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaUser\nmetadata:\n  name: eadt-{}\n  labels: {{strimzi.io/cluster: {cluster}}}\n\
+         spec:\n  authentication: {{type: scram-sha-512}}\n  authorization:\n    type: simple\n    acls:\n",
+        part.name()
+    );
+    let mut by_resource: Vec<(&Right, Vec<String>)> = Vec::new();
+    for right in rights {
+        let operation = right.operation.to_string();
+        match by_resource.iter_mut().find(|(known, _)| known.resource == right.resource && known.pattern == right.pattern) {
+            Some((_, operations)) => operations.push(operation),
+            None => by_resource.push((right, vec![operation])),
+        }
+    }
+    for (right, operations) in by_resource {
+        let (kind, pattern) = (strimzi_kind(&right.resource), serde_json::json!(right.pattern));
+        let (name, pattern) = (right.resource.name(), pattern.as_str().unwrap_or_default().to_owned());
+        let operations = operations.join(", ");
+        writeln!(
+            text,
+            "      - {{resource: {{type: {kind}, name: {name}, patternType: {pattern}}}, operations: [{operations}], host: \"*\"}}"
+        )
+        .expect("String");
+    }
+    text
+}
+
+fn strimzi_kind(resource: &Resource) -> &'static str {
+    match resource {
+        Resource::Topic(_) => "topic",
+        Resource::Group(_) => "group",
+        Resource::TransactionalId(_) => "transactionalId",
+        Resource::Cluster => "cluster",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_bus::rights::Pattern;
+
+    use super::*;
+
+    #[test]
+    fn nobody_writes_what_is_not_his() {
+        let settings = Settings::default();
+        let writers = |topic: Topic| -> Vec<Part> {
+            let name = format!("eadt.{topic}");
+            let writes = |part: &Part| {
+                part.rights(&settings).iter().any(|right| right.operation == Operation::Write && right.resource.name() == name)
+            };
+            Part::ALL.into_iter().filter(writes).collect()
+        };
+        assert_eq!(writers(Topic::Decisions), [Part::Processor]);
+        assert_eq!(writers(Topic::ProcessorState), [Part::Processor]);
+        assert_eq!(writers(Topic::Actuations), [Part::Actuator]);
+        assert_eq!(writers(Topic::DeviceIntents), [Part::Actuator]);
+        assert_eq!(writers(Topic::DeviceStates), [Part::Agent]);
+        assert_eq!(writers(Topic::Models), [Part::Optimizer]);
+        assert_eq!(writers(Topic::TrainingProgress), [Part::Collector, Part::Simulator]);
+    }
+
+    #[test]
+    fn only_whoever_makes_topics_may_change_them() {
+        for part in Part::ALL {
+            let rights = part.rights(&Settings::default());
+            let changes =
+                |right: &Right| matches!(right.operation, Operation::Create | Operation::Alter | Operation::AlterConfigs);
+            assert_eq!(rights.iter().any(changes), part == Part::Topics, "{part:?}");
+            let mut once = rights.clone();
+            once.sort();
+            once.dedup();
+            assert_eq!(once.len(), rights.len(), "{part:?}");
+        }
+    }
+
+    #[test]
+    fn names_come_from_the_settings() {
+        let mut settings = Settings::default();
+        settings.topics.prefix = "lab.".into();
+        settings.processor.group = "lab-processor".into();
+        let rights = Part::Processor.rights(&settings);
+        let ids: Vec<_> = rights.iter().filter(|right| matches!(right.resource, Resource::TransactionalId(_))).collect();
+        assert_eq!((ids[0].resource.name(), ids[0].pattern), ("processor-0", Pattern::Literal), "not named after its group");
+        assert!(rights.iter().all(|right| !right.resource.name().starts_with("eadt.")), "{rights:?}");
+        settings.processor.instance = "lab-processor-7".into();
+        let rights = Part::Processor.rights(&settings);
+        let id = rights.iter().find(|right| matches!(right.resource, Resource::TransactionalId(_))).unwrap();
+        assert_eq!((id.resource.name(), id.pattern), ("lab-processor-", Pattern::Prefixed));
+    }
+}

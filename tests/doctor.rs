@@ -1,0 +1,210 @@
+//! `eadt doctor` on this machine alone: every finding that needs no Kafka, with its remedy.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{eadt, files, text};
+
+/// The report, and whether the program ended well.
+fn report(mut command: Command) -> (Vec<Value>, bool) {
+    command.arg("--json");
+    let (out, err, good) = text(command);
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{err}"));
+    assert_eq!(report["healthy"], good, "{out}");
+    let findings = report["findings"].as_array().unwrap().clone();
+    for finding in &findings {
+        let told = matches!(finding["state"].as_str().unwrap(), "wrong" | "notice");
+        assert_eq!(finding["remedy"].is_string(), told, "what is wrong has a remedy, what is right has none: {finding}");
+    }
+    (findings, good)
+}
+
+/// What is wrong, or what is only said, of one check.
+fn told(findings: &[Value], check: &str, state: &str) -> Vec<String> {
+    let told = findings.iter().filter(|finding| finding["check"] == check && finding["state"] == state);
+    told.map(|finding| finding["about"].as_str().unwrap().to_owned()).collect()
+}
+
+/// A data folder with a log and an archive, made by a short simulation.
+fn made(dir: &Path) {
+    let mut up = eadt(dir, &["up", "--speed", "max", "--duration", "20m", "--no-view", "--json"]);
+    up.env("EADT_ARCHIVER__ROLL_SECONDS", "0.2");
+    let (_, err, good) = text(up);
+    assert!(good, "{err}");
+}
+
+#[test]
+fn a_new_machine_and_a_used_one_are_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let fresh = dir.path().join("not/there/yet");
+    let (findings, good) = report(eadt(&fresh, &["doctor"]));
+    assert!(good, "{findings:#?}");
+    assert!(told(&findings, "folders", "ok")[0].contains("can be made"), "{findings:#?}");
+    assert_eq!(told(&findings, "log", "notice").len(), 1, "{findings:#?}");
+    assert!(!fresh.exists(), "the doctor makes nothing");
+
+    made(dir.path());
+    let before = files(&dir.path().join("archive"));
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(good, "{findings:#?}");
+    for check in ["settings", "folders", "disk", "log", "topics", "archive"] {
+        assert!(!told(&findings, check, "ok").is_empty() || check == "disk", "{check}: {findings:#?}");
+    }
+    assert_eq!(files(&dir.path().join("archive")), before, "the doctor changes nothing");
+    let (out, _, good) = text(eadt(dir.path(), &["doctor"]));
+    assert!(good && out.contains("archive") && out.contains("ok"), "{out}");
+}
+
+#[test]
+fn settings_that_cannot_be_used_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |text: &str| {
+        let file = dir.path().join("eadt.toml");
+        std::fs::write(&file, text).unwrap();
+        report(eadt(dir.path(), &["doctor", "--config", file.to_str().unwrap()]))
+    };
+    for (file, part) in [
+        ("[procesor]\nwindow_seconds = 30\n", "processor"),
+        ("[processor]\nwindow_seconds = 0\n", "processor.window_seconds"),
+        ("[archiver]\nroll_seconds = -1\n", "archiver.roll_seconds"),
+        ("[bus.security]\nusername = \"alice\"\n", "bus.security.username is set"),
+        ("[bus.security]\npassword = \"x\"\n", "bus.security.password is a secret"),
+    ] {
+        let (findings, good) = with(file);
+        let wrong = told(&findings, "settings", "wrong");
+        assert!(!good && wrong.iter().any(|about| about.contains(part)), "{file}: {findings:#?}");
+    }
+    let (findings, good) = with("[http]\naddress = \"127.0.0.1:9464\"\n");
+    assert!(good && told(&findings, "settings", "notice").is_empty(), "{findings:#?}");
+    let mut open = eadt(dir.path(), &["doctor"]);
+    open.env("EADT_HTTP__ADDRESS", "0.0.0.0:9464");
+    let (findings, good) = report(open);
+    assert!(good && told(&findings, "settings", "notice")[0].contains("other machines"), "{findings:#?}");
+}
+
+#[test]
+fn folders_that_cannot_be_written_or_anybody_may_change_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a file");
+    std::fs::write(&file, "").unwrap();
+    let (findings, good) = report(eadt(&file.join("data"), &["doctor"]));
+    assert!(!good && told(&findings, "folders", "wrong")[0].contains("is no folder"), "{findings:#?}");
+    // Nobody, root neither, writes there.
+    let (findings, good) = report(eadt(Path::new("/proc/eadt"), &["doctor"]));
+    assert!(!good && told(&findings, "folders", "wrong")[0].contains("cannot write to /proc"), "{findings:#?}");
+    // The same file system has no space.
+    assert!(!told(&findings, "disk", "wrong").is_empty(), "{findings:#?}");
+    let open = dir.path().join("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let (findings, good) = report(eadt(&open, &["doctor"]));
+    assert!(!good && told(&findings, "folders", "wrong")[0].contains("every user"), "{findings:#?}");
+}
+
+#[test]
+fn secrets_that_everybody_may_read_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let secret = dir.path().join("password");
+    std::fs::write(&secret, "x").unwrap();
+    for (mode, state) in [(0o644, "wrong"), (0o640, "ok"), (0o600, "ok")] {
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+        let mut command = eadt(dir.path(), &["doctor"]);
+        command.env("EADT_BUS__SECURITY__PASSWORD_FILE", &secret);
+        let (findings, _) = report(command);
+        assert_eq!(told(&findings, "secrets", state).len(), 1, "{mode:o}: {findings:#?}");
+    }
+}
+
+#[test]
+fn a_broker_that_is_away_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = eadt(dir.path(), &["doctor"]);
+    command.env("KAFKA_BROKERS", "127.0.0.1:1");
+    let (findings, good) = report(command);
+    assert!(!good && told(&findings, "broker", "wrong")[0].contains("127.0.0.1:1"), "{findings:#?}");
+}
+
+#[test]
+fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    made(dir.path());
+    // In use: no fault, but not looked at.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let said = elsewhere.path().join("up.log");
+    let up = eadt(dir.path(), &["up", "--speed", "1", "--no-view"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::fs::File::create(&said).unwrap())
+        .spawn()
+        .unwrap();
+    let up = support::Running(up);
+    let began = std::time::Instant::now();
+    while !std::fs::read_to_string(&said).unwrap().contains("metrics and health") {
+        assert!(began.elapsed() < std::time::Duration::from_mins(1), "{}", std::fs::read_to_string(&said).unwrap());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(good && told(&findings, "log", "unchecked").len() == 1, "{findings:#?}");
+    drop(up);
+
+    // Topics that somebody has changed.
+    let mut fewer = eadt(dir.path(), &["doctor"]);
+    fewer.env("EADT_TOPICS__PARTITIONS", "7");
+    let (findings, good) = report(fewer);
+    let wrong = told(&findings, "topics", "wrong");
+    assert!(!good && wrong.iter().any(|about| about.contains("4 partitions instead of 7")), "{findings:#?}");
+
+    // A file that was removed from the archive, and one that was spoilt.
+    let archive = dir.path().join("archive");
+    let parquet: Vec<String> =
+        files(&archive).into_iter().map(|(path, _)| path).filter(|path| path.ends_with(".parquet")).collect();
+    let telemetry: Vec<&String> = parquet.iter().filter(|path| path.starts_with("topic=gpu.telemetry.v1")).collect();
+    assert!(telemetry.len() >= 3, "{parquet:#?}");
+    let newest = archive.join(telemetry.last().unwrap());
+    let whole = std::fs::read(&newest).unwrap();
+    std::fs::write(&newest, &whole[..whole.len() / 2]).unwrap();
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("damaged")), "{findings:#?}");
+    std::fs::write(&newest, &whole).unwrap();
+
+    // A log of another life beside the archive.
+    std::fs::remove_dir_all(dir.path().join("log")).unwrap();
+    let (_, err, good) = text(eadt(dir.path(), &["topics", "apply"]));
+    assert!(!good, "there is no log to apply to: {err}");
+    let other = tempfile::tempdir().unwrap();
+    let mut short = eadt(other.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view", "--json"]);
+    short.env("EADT_ARCHIVER__LOCATION", other.path().join("elsewhere"));
+    assert!(text(short).2);
+    std::fs::rename(other.path().join("log"), dir.path().join("log")).unwrap();
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("of another log")), "{findings:#?}");
+
+    // A store that is no store.
+    for (path, _) in files(&dir.path().join("log")) {
+        std::fs::write(dir.path().join("log").join(path), "not a store").unwrap();
+    }
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(!good && !told(&findings, "log", "wrong").is_empty(), "{findings:#?}");
+}
+
+#[test]
+fn a_gap_in_the_archive_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    made(dir.path());
+    let archive = dir.path().join("archive");
+    // A file with others on both sides, of one partition.
+    let mut by_partition: std::collections::BTreeMap<String, Vec<String>> = std::collections::BTreeMap::new();
+    for (path, _) in files(&archive).into_iter().filter(|(path, _)| path.ends_with(".parquet")) {
+        let name = path.rsplit('/').next().unwrap();
+        let of = name.rsplit_once('+').map_or(name, |(of, _)| of).rsplit_once('+').map_or(name, |(of, _)| of);
+        by_partition.entry(of.to_owned()).or_default().push(path.clone());
+    }
+    let middle = by_partition.values().find(|paths| paths.len() >= 3).map(|paths| paths[1].clone());
+    let middle = middle.unwrap_or_else(|| panic!("no partition has three files: {by_partition:#?}"));
+    std::fs::remove_file(archive.join(middle)).unwrap();
+    let (findings, good) = report(eadt(dir.path(), &["doctor"]));
+    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("lacks offsets")), "{findings:#?}");
+}

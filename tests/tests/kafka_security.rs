@@ -1,0 +1,320 @@
+//! A secured Apache Kafka: who is let in, who may do what, and what somebody without a right is told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::kafka::{KafkaBus, KafkaOptions, Protocol, Secret, Security, TLS};
+use eadt_bus::rights::{Operation, Resource, Right};
+use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
+use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Remedy, Start, Step, TopicPartition};
+use eadt_tests::kafka::secured::{Authority, SecuredKafka};
+use serde::Deserialize;
+
+const WAIT: Duration = Duration::from_mins(1);
+
+/// As in deploy/kafka/acls: a user of Strimzi's.
+#[derive(Debug, Deserialize)]
+struct KafkaUser {
+    spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Spec {
+    authorization: Authorization,
+}
+
+#[derive(Debug, Deserialize)]
+struct Authorization {
+    acls: Vec<Acl>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Acl {
+    resource: Named,
+    operations: Vec<Operation>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    #[serde(rename = "type")]
+    kind: String,
+    name: String,
+    pattern_type: eadt_bus::rights::Pattern,
+}
+
+/// The rights in the files, by the part's name.
+fn files() -> BTreeMap<String, Vec<Right>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kafka/acls");
+    let mut all = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let user: KafkaUser = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+        let mut rights = Vec::new();
+        for acl in user.spec.authorization.acls {
+            let name = acl.resource.name;
+            let resource = match acl.resource.kind.as_str() {
+                "topic" => Resource::Topic(name),
+                "group" => Resource::Group(name),
+                "transactionalId" => Resource::TransactionalId(name),
+                other => panic!("{}: {other}", path.display()),
+            };
+            let pattern = acl.resource.pattern_type;
+            rights.extend(acl.operations.iter().map(|operation| Right {
+                resource: resource.clone(),
+                pattern,
+                operation: *operation,
+            }));
+        }
+        all.insert(path.file_stem().unwrap().to_str().unwrap().to_owned(), rights);
+    }
+    all
+}
+
+fn topic_names() -> Vec<String> {
+    desired("eadt.", 1, 1).iter().map(|topic| topic.name.to_string()).collect()
+}
+
+fn make_topics(admin: &KafkaBus) {
+    apply(admin, &plan(&[], &desired("eadt.", 2, 1), Repartition::Refuse)).unwrap();
+}
+
+// Without TLS nothing here could be tested.
+const _: () = assert!(TLS, "build with the default features of eadt-tests");
+
+#[test]
+fn only_who_is_known_by_password_or_certificate_gets_in() {
+    let kafka = SecuredKafka::start(&["alice"]).unwrap();
+    let foreign = tempfile::tempdir().unwrap();
+    let stranger = Authority::new(foreign.path(), "stranger").unwrap();
+    let (certificate, key) = stranger.sign("admin").unwrap();
+    let connect = |brokers: String, security: &Security| {
+        KafkaOptions::secured(brokers, &BTreeMap::new(), security, "tests").and_then(KafkaBus::connect)
+    };
+    let (password, tls) = (kafka.brokers(), kafka.ssl_brokers());
+    let alice = kafka.user("alice");
+    let holder = kafka.holder("alice").unwrap();
+    let from_file = Security { password: None, password_file: Some(kafka.password_file("alice").unwrap()), ..alice.clone() };
+    for (brokers, security) in [(&password, &alice), (&password, &from_file), (&tls, &holder)] {
+        connect(brokers.clone(), security).unwrap();
+    }
+    let denied = [
+        ("no TLS at all", &password, Security::default(), "no broker answered"),
+        ("no TLS where a certificate is asked for", &tls, Security::default(), "no broker answered"),
+        ("a wrong password", &password, Security { password: Some(Secret::new("wrong-guess")), ..alice.clone() }, "User:alice"),
+        ("an unknown user", &password, Security { username: "mallory".into(), ..alice.clone() }, "User:mallory"),
+        (
+            "an authority that did not sign the broker",
+            &password,
+            Security { ca_file: Some(stranger.ca_file()), ..alice.clone() },
+            "TLS",
+        ),
+        ("no certificate", &tls, Security { certificate_file: None, key_file: None, ..holder.clone() }, ""),
+        (
+            "a certificate of another authority that names the administrator",
+            &tls,
+            Security { certificate_file: Some(certificate), key_file: Some(key), ..holder.clone() },
+            "",
+        ),
+        ("a password where a certificate is asked for", &tls, alice.clone(), ""),
+    ];
+    std::thread::scope(|scope| {
+        for (what, brokers, security, part) in &denied {
+            let connect = &connect;
+            scope.spawn(move || {
+                let error = connect((*brokers).clone(), security).map(|_| ()).expect_err(what).to_string();
+                assert!(error.contains(part), "{what}: {error}");
+                assert!(!error.contains("wrong-guess") && !error.contains("planted-"), "{what}: {error}");
+            });
+        }
+    });
+}
+
+#[test]
+fn each_file_of_rights_is_enough_and_nothing_in_it_is_too_much() {
+    let files = files();
+    assert!(files.len() >= 9, "{:?}", files.keys());
+    let lacking_one = |part: &str, index: usize| format!("{part}-without-{index}");
+    let mut users: Vec<String> = files.keys().cloned().collect();
+    for (part, rights) in &files {
+        users.extend((0..rights.len()).map(|index| lacking_one(part, index)));
+    }
+    users.push("nobody".into());
+    let kafka = SecuredKafka::start(&users.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    let admin = kafka.admin().unwrap();
+    make_topics(&admin);
+    for (part, rights) in &files {
+        admin.grant(&format!("User:{part}"), rights).unwrap();
+        for index in 0..rights.len() {
+            let mut fewer = rights.clone();
+            fewer.remove(index);
+            admin.grant(&format!("User:{}", lacking_one(part, index)), &fewer).unwrap();
+        }
+    }
+    let topics = topic_names();
+    for (part, rights) in &files {
+        let begun = Instant::now();
+        // The broker takes a moment to act on what it was told.
+        loop {
+            let lacking = kafka.bus(part).unwrap().lacking(rights, &topics).unwrap();
+            if lacking.is_empty() {
+                break;
+            }
+            assert!(begun.elapsed() < WAIT, "{part} lacks {lacking:?}");
+        }
+        for (index, right) in rights.iter().enumerate() {
+            let user = lacking_one(part, index);
+            let lacking = kafka.bus(&user).unwrap().lacking(rights, &topics).unwrap();
+            assert!(!lacking.is_empty(), "{part} needs no {right}: another right implies it");
+            for missing in lacking {
+                let same = missing.operation == right.operation && missing.resource.name().starts_with(right.resource.name());
+                assert!(same, "{user} was refused {right}, and is said to lack {missing}");
+            }
+        }
+        let nothing = kafka.bus("nobody").unwrap().lacking(rights, &topics).unwrap();
+        assert!(nothing.len() >= rights.len(), "{part}: {nothing:?}");
+    }
+}
+
+/// What happens to a user who has all rights but one.
+type Act = fn(&KafkaBus) -> Result<(), eadt_bus::BusError>;
+
+fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
+    let topics = vec![Arc::from("eadt.decisions.v1")];
+    let mut member = bus.member(MemberOptions { group: "g".into(), instance: Some("g-0".into()), topics })?;
+    let (begun, mut polled, mut started) = (Instant::now(), Vec::new(), false);
+    while begun.elapsed() < WAIT {
+        member.poll(10, Duration::from_millis(100), &mut polled)?;
+        for item in polled.drain(..) {
+            match item {
+                eadt_bus::Polled::Assigned(partitions) => {
+                    for at in &partitions {
+                        member.start(at, 0)?;
+                    }
+                    started = true;
+                    let output = outgoing("eadt.actuations.v1");
+                    let positions = partitions.into_iter().map(|at| (at, 0)).collect();
+                    member.commit(Step { outputs: vec![output], positions })?;
+                }
+                eadt_bus::Polled::End { .. } if started => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+    panic!("neither joined nor refused");
+}
+
+fn outgoing(topic: &str) -> Outgoing {
+    Outgoing { topic: topic.into(), partition: Some(0), key: Some("k".into()), value: Some("{}".into()), headers: Vec::new() }
+}
+
+fn produce(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
+    let mut producer = bus.producer("tests")?;
+    producer.send(outgoing("eadt.actuations.v1"))?;
+    producer.flush(WAIT).map(|settled| assert!(settled))
+}
+
+fn read(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
+    let from = [(TopicPartition::new("eadt.decisions.v1", 0), Start::At(0))];
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let (begun, mut polled) = (Instant::now(), Vec::new());
+    while begun.elapsed() < WAIT && polled.is_empty() {
+        reader.poll(10, Duration::from_millis(100), &mut polled)?;
+    }
+    Ok(())
+}
+
+fn look(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
+    check_layout(bus, "eadt.").map(drop)
+}
+
+#[test]
+fn somebody_without_a_right_is_told_who_lacks_which_on_what() {
+    let topic = |name: &str| Resource::Topic(format!("eadt.{name}.v1"));
+    let all = [
+        Right::on_prefix(Resource::Topic("eadt.".into()), Operation::Describe),
+        Right::on_prefix(Resource::Topic("eadt.".into()), Operation::DescribeConfigs),
+        Right::on(topic("decisions"), Operation::Read),
+        Right::on(topic("actuations"), Operation::Write),
+        Right::on(Resource::Group("g".into()), Operation::Read),
+        Right::on_prefix(Resource::TransactionalId("g-".into()), Operation::Write),
+        Right::on(Resource::Group("tests-reader".into()), Operation::Describe),
+    ];
+    let cases: [(&str, usize, Act, &str); 9] = [
+        ("a", 0, look, "Describe on topic eadt."),
+        ("b", 1, look, "DescribeConfigs on topic eadt."),
+        ("c", 2, join_and_commit, "Read on topic eadt.decisions.v1"),
+        ("d", 2, read, "Read on topic eadt.decisions.v1"),
+        ("e", 3, join_and_commit, "Write on topic eadt.actuations.v1"),
+        ("f", 3, produce, "Write on topic eadt.actuations.v1"),
+        ("g", 4, join_and_commit, "Read on group g"),
+        ("h", 5, join_and_commit, "Write on transactional id g-0"),
+        ("i", 6, read, "on group tests-reader"),
+    ];
+    let mut users: Vec<&str> = cases.iter().map(|(user, ..)| *user).collect();
+    users.push("complete");
+    let kafka = SecuredKafka::start(&users).unwrap();
+    let admin = kafka.admin().unwrap();
+    make_topics(&admin);
+    admin.grant("User:complete", &all).unwrap();
+    for (user, without, ..) in &cases {
+        let mut fewer = all.to_vec();
+        fewer.remove(*without);
+        admin.grant(&format!("User:{user}"), &fewer).unwrap();
+    }
+    let connect = |user: &str| {
+        let options = KafkaOptions::secured(kafka.brokers(), &BTreeMap::new(), &kafka.user(user), "tests").unwrap();
+        KafkaBus::connect(options).unwrap()
+    };
+    let complete = connect("complete");
+    let begun = Instant::now();
+    while let Err(error) = look(&complete) {
+        assert!(begun.elapsed() < WAIT, "{error}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for act in [look as Act, join_and_commit, produce, read] {
+        act(&complete).unwrap();
+    }
+    for (user, _, act, lacks) in cases {
+        let error = act(&connect(user)).expect_err(lacks);
+        let said = error.to_string();
+        assert!(said.contains(&format!("User:{user} lacks the right")) && said.contains(lacks), "{lacks}: {said}");
+        assert_eq!(error.remedy, Remedy::Stop, "{said}");
+    }
+}
+
+#[test]
+fn a_certificate_is_a_user_with_rights_of_its_own() {
+    let kafka = SecuredKafka::start(&["alice"]).unwrap();
+    let admin = kafka.admin().unwrap();
+    make_topics(&admin);
+    let rights: Vec<Right> = [Operation::Describe, Operation::DescribeConfigs]
+        .into_iter()
+        .map(|operation| Right::on_prefix(Resource::Topic("eadt.".into()), operation))
+        .collect();
+    admin.grant("User:bob", &rights).unwrap();
+    let options = |security: &Security| KafkaOptions::secured(kafka.ssl_brokers(), &BTreeMap::new(), security, "tests").unwrap();
+    let bob = KafkaBus::connect(options(&kafka.holder("bob").unwrap())).unwrap();
+    let begun = Instant::now();
+    while let Err(error) = look(&bob) {
+        assert!(begun.elapsed() < WAIT, "{error}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(bob.principal().contains("bob.pem"), "{}", bob.principal());
+    let carol = KafkaBus::connect(options(&kafka.holder("carol").unwrap())).unwrap();
+    let error = look(&carol).unwrap_err().to_string();
+    assert!(error.contains("carol.pem lacks the right Describe"), "{error}");
+    // Nobody grants himself anything.
+    let error = bob.grant("User:bob", &rights).unwrap_err().to_string();
+    assert!(error.contains("denied"), "{error}");
+    assert_eq!(kafka.holder("dave").unwrap().protocol, Protocol::Ssl);
+}
+
+#[test]
+fn the_files_name_every_part_once() {
+    let names: BTreeSet<String> = files().into_keys().collect();
+    let expected = ["actuator", "agent", "archiver", "collector", "optimizer", "processor", "reader", "simulator", "topics"];
+    assert_eq!(names, expected.map(str::to_owned).into());
+}
