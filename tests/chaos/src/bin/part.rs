@@ -1,0 +1,80 @@
+//! One service as a process of the chaos harness: the same `run` that the program calls.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use eadt_bus::Bus;
+use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_chaos::part::{Service, Task};
+use eadt_schemas::EventTime;
+use eadt_service::supervise::on_signals;
+use eadt_service::{Health, Metrics, Shutdown, logs};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    // Nobody is left behind when the harness is killed.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    let path = std::env::args().nth(1).context("name the file that says what to do")?;
+    let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
+    logs::start(logs::LogFormat::Text, "info", None)?;
+    let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
+    // A broker that is away is a fault like any other.
+    let bus: Arc<dyn Bus> = loop {
+        match KafkaBus::connect(options.clone()) {
+            Ok(bus) => break Arc::new(bus),
+            Err(error) => {
+                eprintln!("{error}");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    };
+    let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
+    let runtime = tokio::runtime::Runtime::new()?;
+    let stop = shutdown.clone();
+    runtime.spawn(async move { on_signals(stop, || ()).await });
+    let ahead = task.clock_ahead_seconds * 1_000_000;
+    let now = move || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        EventTime::from_micros(since.as_micros() as i64 + ahead)
+    };
+    match task.service {
+        Service::Processor(settings) => eadt_processor::run(&eadt_processor::Service {
+            settings: eadt_processor::Settings { prefix: task.prefix, ..*settings },
+            bus,
+            clock: eadt_processor::HeartbeatClock::new(now),
+            shutdown,
+            metrics,
+            ready: health.part("processor"),
+        })?,
+        Service::Archiver(settings) => eadt_archiver::run(&eadt_archiver::Service {
+            settings: *settings,
+            prefix: task.prefix,
+            bus,
+            clock: eadt_archiver::Clock::new(now),
+            shutdown,
+            metrics,
+            ready: health.part("archiver"),
+        })?,
+        Service::Collector(raw) => {
+            let settings = raw.validate("chaos")?;
+            let environment = eadt_collector::Environment::new(bus, &task.prefix, metrics, health, shutdown);
+            let summary = runtime.block_on(eadt_collector::run(settings, environment))?;
+            println!(
+                "{}",
+                serde_json::json!({"sampled": summary.sampled, "sent": summary.sent, "dropped": summary.dropped.total()})
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! Tells a story to the log at a pace, until it is asked to end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use eadt_bus::{Bus, Outgoing, Producer, Remedy};
+
+use crate::story::{Story, Told};
+
+/// How long records may take to be acknowledged; longer than any broker is away.
+const FLUSH: Duration = Duration::from_mins(2);
+
+#[derive(Debug)]
+pub struct Feeder {
+    stop: Arc<AtomicBool>,
+    seconds: Arc<AtomicU64>,
+    thread: JoinHandle<Result<Story>>,
+}
+
+/// Hands a record over, however long the log takes none.
+pub fn send(producer: &mut dyn Producer, record: &Outgoing) -> Result<()> {
+    loop {
+        match producer.send(record.clone()) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.remedy == Remedy::Retry => std::thread::sleep(Duration::from_millis(2)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn tell(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
+    told.iter().try_for_each(|told| send(producer, &told.outgoing(prefix)))
+}
+
+impl Feeder {
+    /// Tells a second of the story every `pace`, and the first one before it returns, so that every source is known before any
+    /// window can close.
+    pub fn start(bus: &dyn Bus, prefix: &str, mut story: Story, pace: Duration) -> Result<Self> {
+        let mut producer = bus.producer("chaos-feeder")?;
+        story.tick();
+        tell(&mut *producer, prefix, &story.told)?;
+        ensure!(producer.flush(FLUSH)?, "the first second was not acknowledged");
+        let (stop, seconds, prefix) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)), prefix.to_owned());
+        let (asked, count) = (Arc::clone(&stop), Arc::clone(&seconds));
+        let thread = std::thread::spawn(move || {
+            while !asked.load(Ordering::SeqCst) {
+                let from = story.tick();
+                tell(&mut *producer, &prefix, &story.told[from..])?;
+                count.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(pace);
+            }
+            // What happened before the end is in the log before anybody ends.
+            ensure!(producer.flush(FLUSH)?, "records were not acknowledged");
+            let from = story.end();
+            tell(&mut *producer, &prefix, &story.told[from..])?;
+            ensure!(producer.flush(FLUSH)?, "the last records were not acknowledged");
+            Ok(story)
+        });
+        Ok(Self { stop, seconds, thread })
+    }
+
+    /// Seconds of the story told so far.
+    pub fn seconds(&self) -> u64 {
+        self.seconds.load(Ordering::SeqCst)
+    }
+
+    /// Ends the story; what was told.
+    pub fn finish(self) -> Result<Story> {
+        self.stop.store(true, Ordering::SeqCst);
+        self.thread.join().map_err(|_| anyhow!("the feeder panicked"))?
+    }
+}

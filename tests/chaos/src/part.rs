@@ -1,0 +1,203 @@
+//! Services as processes of their own.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use eadt_bus::chaos;
+use eadt_processor::{Limit, Settings as Processor};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::story::WINDOW_SECONDS;
+
+/// Which service, with what settings.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Service {
+    Processor(Box<Processor>),
+    Archiver(Box<eadt_archiver::Settings>),
+    Collector(Box<eadt_collector::RawSettings>),
+}
+
+/// What a process is told.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Task {
+    pub brokers: String,
+    pub properties: BTreeMap<String, String>,
+    pub prefix: String,
+    pub service: Service,
+    /// How far its clock is ahead of the machine's, in seconds.
+    pub clock_ahead_seconds: i64,
+}
+
+/// What is to happen to a process.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// A promise that is switched off.
+    pub off: Option<&'static str>,
+    /// Waits when this phase is reached the so-manieth time.
+    pub wait: Option<(&'static str, u64)>,
+}
+
+/// How every processor of these runs is set: windows depend on event time alone, and commits do not wait.
+pub fn processor_settings(prefix: &str) -> Processor {
+    Processor {
+        prefix: prefix.to_owned(),
+        window_seconds: WINDOW_SECONDS as f64,
+        max_future_seconds: Limit(None),
+        idle_grace_seconds: 86_400.0,
+        join_grace_seconds: 0.0,
+        commit_seconds: 0.5,
+        dead_letter_seconds: 0.2,
+        retry_seconds: 0.05,
+        ..Processor::default()
+    }
+}
+
+/// The program of the parts, beside the one that runs.
+fn program() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding this program")?;
+    let beside = own.parent().into_iter().chain(own.parent().and_then(Path::parent)).map(|dir| dir.join("chaos-part"));
+    let found = beside.into_iter().find(|path| path.is_file());
+    found.context("chaos-part is not beside this program: build it with `cargo build -p eadt-chaos --features chaos`")
+}
+
+/// A running process; dropping it kills it.
+#[derive(Debug)]
+pub struct Part {
+    child: Child,
+    mark: PathBuf,
+    log: PathBuf,
+    out: PathBuf,
+}
+
+impl Part {
+    /// Starts one; files of the run lie in `dir`, under `name`.
+    pub fn start(dir: &Path, name: &str, task: &Task, faults: &Faults) -> Result<Self> {
+        let (mark, log, out) =
+            (dir.join(format!("{name}.mark")), dir.join(format!("{name}.log")), dir.join(format!("{name}.out")));
+        let told = dir.join(format!("{name}.json"));
+        fs::write(&told, serde_json::to_vec(task)?)?;
+        for stale in [mark.clone(), go(&mark)] {
+            if stale.exists() {
+                fs::remove_file(stale)?;
+            }
+        }
+        let appending = |path: &Path| File::options().append(true).create(true).open(path);
+        let mut command = Command::new(program()?);
+        command.arg(told).stdin(Stdio::null()).stdout(File::create(&out)?).stderr(appending(&log)?);
+        if let Some(off) = faults.off {
+            command.env(chaos::OFF, off);
+        }
+        if let Some((phase, number)) = faults.wait {
+            command.env(chaos::WAIT, format!("{phase}:{number}:{}", mark.display()));
+        }
+        let child = command.spawn().context("starting chaos-part")?;
+        Ok(Self { child, mark, log, out })
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Whether the phase that it waits in was reached.
+    pub fn has_reached(&self) -> bool {
+        self.mark.exists()
+    }
+
+    /// Waits for the phase; an error where the process ends before.
+    pub fn await_phase(&mut self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while !self.has_reached() {
+            if let Some(status) = self.ended()? {
+                bail!("a process ended ({status}) before the phase that it was to wait in:\n{}", self.tail());
+            }
+            ensure!(begun.elapsed() < limit, "a phase was not reached within {limit:?}:\n{}", self.tail());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Lets it go on from the phase that it waits in.
+    pub fn go_on(&mut self) -> Result<()> {
+        fs::write(go(&self.mark), "")?;
+        // It says so before it goes on, so that the next phase is not taken for this one.
+        while go(&self.mark).exists() {
+            ensure!(self.ended()?.is_none(), "a process ended where it should have gone on:\n{}", self.tail());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// SIGKILL; waits until it is gone.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub fn freeze(&self, frozen: bool) -> Result<()> {
+        Ok(kill_process(self.pid(), if frozen { Signal::STOP } else { Signal::CONT })?)
+    }
+
+    /// SIGTERM; what it printed, once it has ended well.
+    pub fn stop(mut self, limit: Duration) -> Result<String> {
+        kill_process(self.pid(), Signal::TERM)?;
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = self.ended()? {
+                break status;
+            }
+            ensure!(begun.elapsed() < limit, "a process does not end within {limit:?}:\n{}", self.tail());
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        ensure!(status.success(), "a process ended with {status}:\n{}", self.tail());
+        Ok(fs::read_to_string(&self.out)?)
+    }
+
+    /// Its memory, and the most that it ever was, in bytes.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let of = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).with_context(|| format!("no {name}"))?;
+            let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
+            anyhow::Ok(kilobytes * 1024)
+        };
+        Ok((of("VmRSS:")?, of("VmHWM:")?))
+    }
+
+    /// The end of its log.
+    pub fn tail(&self) -> String {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(12)..].join("\n")
+    }
+
+    /// Everything that it, and those before it under its name, logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // It may end by itself meanwhile.
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}
+
+fn go(mark: &Path) -> PathBuf {
+    PathBuf::from(format!("{}.go", mark.display()))
+}

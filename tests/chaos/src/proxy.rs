@@ -1,0 +1,156 @@
+//! A proxy between clients and one broker that knows where Kafka's requests begin and end, so that chosen ones can be kept back.
+//!
+//! The broker advertises the proxy's port on a listener of its own; brokers and everybody who is no victim use the other one.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+/// The request that ends a transaction.
+pub const END_TXN: i16 = 26;
+
+/// What to do with the next request that ends a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NextEnd {
+    #[default]
+    Pass,
+    /// The network is slow: it arrives after so long, whatever became of its sender.
+    Delay(Duration),
+    /// It is kept back, and its connection is lost. [`Proxy::deliver`] sends it on.
+    Hold,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: NextEnd,
+    held: Option<Vec<u8>>,
+    ends: u64,
+}
+
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    upstream: SocketAddr,
+    state: Arc<Mutex<State>>,
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Proxy {
+    /// Listens on a free port of the loopback.
+    pub fn start(upstream: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").context("listening as a proxy")?;
+        let port = listener.local_addr()?.port();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        // Ends with the process: whoever connects later finds the broker gone and is cut off.
+        std::thread::spawn(move || {
+            for client in listener.incoming().map_while(Result::ok) {
+                if let Ok(broker) = TcpStream::connect(upstream) {
+                    // A pair that cannot be set up is a lost connection.
+                    drop(carry(client, broker, Arc::clone(&shared)));
+                }
+            }
+        });
+        Ok(Self { port, upstream, state })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn on_next_end(&self, next: NextEnd) {
+        lock(&self.state).next = next;
+    }
+
+    /// Ends of transactions seen so far.
+    pub fn ends(&self) -> u64 {
+        lock(&self.state).ends
+    }
+
+    pub fn await_held(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while lock(&self.state).held.is_none() {
+            ensure!(begun.elapsed() < limit, "no end of a transaction came within {limit:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Sends the held request to the broker, over a connection of its own; the error code of the answer, 0 for none.
+    pub fn deliver(&self) -> Result<i16> {
+        let frame = lock(&self.state).held.take().context("nothing is held")?;
+        let mut broker = TcpStream::connect(self.upstream)?;
+        broker.set_read_timeout(Some(Duration::from_secs(20)))?;
+        broker.write_all(&frame)?;
+        let answer = read_frame(&mut broker)?.context("the broker hung up")?;
+        // Length, correlation id, throttle time, error code: versions 0 and 1, which librdkafka speaks.
+        let code = answer.get(12..14).context("an answer that is too short")?;
+        Ok(i16::from_be_bytes([code[0], code[1]]))
+    }
+
+    /// Throws the held request away.
+    pub fn lose(&self) {
+        lock(&self.state).held = None;
+    }
+}
+
+fn carry(client: TcpStream, broker: TcpStream, state: Arc<Mutex<State>>) -> Result<()> {
+    client.set_nodelay(true)?;
+    broker.set_nodelay(true)?;
+    let (mut from_broker, mut to_client) = (broker.try_clone()?, client.try_clone()?);
+    std::thread::spawn(move || {
+        // Either side may hang up at any time.
+        drop(std::io::copy(&mut from_broker, &mut to_client));
+        drop(to_client.shutdown(Shutdown::Both));
+    });
+    std::thread::spawn(move || drop(requests(client, broker, &state)));
+    Ok(())
+}
+
+fn requests(mut client: TcpStream, mut broker: TcpStream, state: &Mutex<State>) -> Result<()> {
+    while let Some(frame) = read_frame(&mut client)? {
+        let key = i16::from_be_bytes([frame[4], frame[5]]);
+        if key == END_TXN {
+            let next = {
+                let mut state = lock(state);
+                state.ends += 1;
+                std::mem::take(&mut state.next)
+            };
+            match next {
+                NextEnd::Pass => {}
+                NextEnd::Delay(time) => std::thread::sleep(time),
+                NextEnd::Hold => {
+                    lock(state).held = Some(frame);
+                    client.shutdown(Shutdown::Both)?;
+                    broker.shutdown(Shutdown::Both)?;
+                    return Ok(());
+                }
+            }
+        }
+        broker.write_all(&frame)?;
+    }
+    broker.shutdown(Shutdown::Both)?;
+    Ok(())
+}
+
+/// A length and as many bytes; `None` at the end.
+fn read_frame(from: &mut TcpStream) -> Result<Option<Vec<u8>>> {
+    let mut length = [0_u8; 4];
+    match from.read_exact(&mut length) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let count = u32::from_be_bytes(length) as usize;
+    ensure!((2..=100 << 20).contains(&count), "{count} bytes are no request");
+    let mut frame = vec![0; 4 + count];
+    frame[..4].copy_from_slice(&length);
+    from.read_exact(&mut frame[4..])?;
+    Ok(Some(frame))
+}

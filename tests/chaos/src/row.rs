@@ -1,0 +1,163 @@
+//! What a row of the table is, and what a run of it found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::verify::Findings;
+
+/// How a row is run.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    pub seed: u64,
+    /// How often the fault happens.
+    pub rounds: u32,
+    /// The promise's mitigation is switched off: the fault must bite.
+    pub bites: bool,
+}
+
+/// One row of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    pub name: &'static str,
+    pub fault: &'static str,
+    pub promise: &'static str,
+    /// What is switched off to see that the fault bites.
+    pub without: &'static str,
+    /// Rounds of a full run, of a batch of them (after which a run can be resumed), and of the short run of the tests.
+    pub full: u32,
+    pub batch: u32,
+    pub short: u32,
+    /// Rounds without the mitigation, at most; the first batch with a violation is enough.
+    pub off: u32,
+    pub run: fn(Run) -> Result<Outcome>,
+}
+
+/// What was found; outcomes of batches add up.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    pub rounds: u32,
+    pub lost: u64,
+    pub duplicated: u64,
+    pub wrong: u64,
+    /// Things that were compared with what they should be.
+    pub compared: u64,
+    /// The first violations, in words.
+    pub examples: Vec<String>,
+    /// Times in seconds by what they are of, each round's.
+    pub seconds: BTreeMap<String, Vec<f64>>,
+    /// Figures that add up.
+    pub counts: BTreeMap<String, u64>,
+    /// Figures of which the largest counts.
+    pub peaks: BTreeMap<String, f64>,
+}
+
+impl Outcome {
+    pub fn violations(&self) -> u64 {
+        self.lost + self.duplicated + self.wrong
+    }
+
+    pub fn take(&mut self, findings: Findings) {
+        self.lost += findings.lost;
+        self.duplicated += findings.duplicated;
+        self.wrong += findings.wrong;
+        self.compared += findings.compared;
+        self.examples.extend(findings.examples);
+        self.examples.truncate(5);
+    }
+
+    /// Something that must hold; a violation where it does not.
+    pub fn check(&mut self, holds: bool, example: impl FnOnce() -> String) {
+        self.compared += 1;
+        if !holds {
+            self.wrong += 1;
+            if self.examples.len() < 5 {
+                self.examples.push(example());
+            }
+        }
+    }
+
+    pub fn took(&mut self, what: &str, seconds: f64) {
+        self.seconds.entry(what.to_owned()).or_default().push(seconds);
+    }
+
+    pub fn count(&mut self, what: &str, count: u64) {
+        *self.counts.entry(what.to_owned()).or_default() += count;
+    }
+
+    pub fn peak(&mut self, what: &str, value: f64) {
+        let peak = self.peaks.entry(what.to_owned()).or_insert(value);
+        *peak = peak.max(value);
+    }
+
+    pub fn add(&mut self, other: Self) {
+        self.rounds += other.rounds;
+        self.lost += other.lost;
+        self.duplicated += other.duplicated;
+        self.wrong += other.wrong;
+        self.compared += other.compared;
+        self.examples.extend(other.examples);
+        self.examples.truncate(5);
+        for (what, seconds) in other.seconds {
+            self.seconds.entry(what).or_default().extend(seconds);
+        }
+        for (what, count) in other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+        for (what, value) in other.peaks {
+            self.peak(&what, value);
+        }
+    }
+
+    /// The figures in one line.
+    pub fn figure(&self) -> String {
+        let Self { rounds, lost, duplicated, wrong, compared, .. } = self;
+        let mut text = format!("{rounds} rounds: lost {lost}, duplicated {duplicated}, wrong {wrong} of {compared} compared");
+        for (what, seconds) in &self.seconds {
+            let (half, most) = (percentile(seconds, 0.5), percentile(seconds, 0.99));
+            write!(text, "; {what} p50 {half:.2} s, p99 {most:.2} s").expect("a string takes what is written");
+        }
+        for (what, count) in &self.counts {
+            write!(text, "; {what} {count}").expect("a string takes what is written");
+        }
+        for (what, value) in &self.peaks {
+            write!(text, "; {what} {value:.1}").expect("a string takes what is written");
+        }
+        text
+    }
+}
+
+/// The least value that at least this part of all is not above.
+pub fn percentile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let index = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(index.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_values_themselves() {
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!((percentile(&values, 0.5), percentile(&values, 0.99), percentile(&[7.0], 0.99)), (50.0, 99.0, 7.0));
+    }
+
+    #[test]
+    fn outcomes_add_up() {
+        let mut outcome = Outcome { rounds: 2, lost: 1, ..Outcome::default() };
+        outcome.took("recovery", 1.0);
+        outcome.peak("memory", 5.0);
+        let mut other = Outcome { rounds: 3, ..Outcome::default() };
+        other.took("recovery", 2.0);
+        other.peak("memory", 4.0);
+        other.check(false, || "no".into());
+        outcome.add(other);
+        assert_eq!((outcome.rounds, outcome.violations(), outcome.peaks["memory"]), (5, 2, 5.0));
+        assert!(outcome.figure().contains("recovery p50 1.00 s, p99 2.00 s"), "{}", outcome.figure());
+    }
+}

@@ -1,0 +1,127 @@
+//! The archiver is killed, at any time and between a file and what the group hears of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use eadt_archiver::Settings;
+use eadt_bus::Bus;
+use eadt_lake::{Archive, Row as LakeRow};
+use eadt_schemas::Topic;
+
+use crate::chance::Chance;
+use crate::feeder::Feeder;
+use crate::part::Service;
+use crate::row::{Outcome, Row, Run};
+use crate::story::Story;
+use crate::verify::read_committed;
+use crate::world::{Cluster, LIMIT, PARTITIONS, World};
+
+pub const ROW: Row = Row {
+    name: "archiver",
+    fault: "SIGKILL of the archiver at any time, and after a file before its position",
+    promise: "each offset in exactly one readable file",
+    without: "going on from the files (from the group's positions instead)",
+    full: 1000,
+    batch: 100,
+    short: 8,
+    off: 8,
+    run,
+};
+
+fn run(run: Run) -> Result<Outcome> {
+    let mut chance = Chance::new(run.seed);
+    let world = World::start(Cluster::One, run.bites.then_some("files"))?;
+    let mut outcome = Outcome::default();
+    let place = world.dir().join("archive");
+    let settings = Settings {
+        location: place.display().to_string(),
+        roll_rows: 150,
+        roll_seconds: 0.5,
+        retry_max_seconds: 1.0,
+        ..Settings::default()
+    };
+    let start = |wait| world.part(Service::Archiver(Box::new(settings.clone())), wait);
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(10))?;
+    for round in 0..run.rounds {
+        let waits = run.bites || round % 2 == 0;
+        let mut part = start(waits.then_some(("archive.rolled", 1 + chance.below(3))))?;
+        if waits {
+            part.await_phase(LIMIT)?;
+        } else {
+            std::thread::sleep(Duration::from_millis(chance.below(1500)));
+        }
+        part.kill()?;
+        outcome.rounds += 1;
+    }
+    let story = feeder.finish()?;
+    let mut part = start(None)?;
+    let archive = Archive::folder(&place)?;
+    // Until the last events of the story are in files, or it stands still for a long time.
+    let ends = ends(&world)?;
+    let begun = std::time::Instant::now();
+    let reached = loop {
+        let listing = archive.files();
+        let whole = listing.as_ref().is_ok_and(|listing| {
+            let have = listing.partitions();
+            ends.iter().all(|(at, last)| have.get(at).is_some_and(|(_, to)| to >= last))
+        });
+        if whole || begun.elapsed() > if run.bites { Duration::from_secs(20) } else { LIMIT } {
+            break whole;
+        }
+        if run.bites && part.ended()?.is_some() {
+            break false;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
+    part.kill()?;
+    let listing = match archive.files() {
+        Ok(listing) => listing,
+        Err(error) => {
+            outcome.check(false, || format!("the archive contradicts itself: {error}"));
+            return Ok(outcome);
+        }
+    };
+    outcome.count("files", listing.files.len() as u64);
+    outcome.check(listing.gaps.is_empty() && listing.superseded.is_empty(), || {
+        format!("{} gaps, {} files that others cover", listing.gaps.len(), listing.superseded.len())
+    });
+    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+        let mut logged: BTreeMap<(i32, i64), Option<Vec<u8>>> = BTreeMap::new();
+        for record in read_committed(&world.bus, &world.topic(topic), PARTITIONS)? {
+            logged.insert((record.at.partition, record.offset), record.value.map(|value| value.to_vec()));
+        }
+        for partition in 0..PARTITIONS {
+            let rows =
+                archive.rows(&listing, topic, partition).collect::<Result<Vec<LakeRow>, _>>().context("reading the archive")?;
+            for row in rows {
+                let value = row.value.as_deref().map(<[u8]>::to_vec);
+                match logged.remove(&(partition, row.offset)) {
+                    Some(wanted) => {
+                        outcome.check(wanted == value, || format!("{topic} {partition} {} is another one", row.offset));
+                    }
+                    None => outcome.duplicated += 1,
+                }
+            }
+        }
+        outcome.lost += logged.len() as u64;
+    }
+    outcome.count("events", story.told.len() as u64);
+    Ok(outcome)
+}
+
+/// The last offset of every partition that the story is in.
+fn ends(world: &World) -> Result<BTreeMap<(Topic, i32), i64>> {
+    let mut ends = BTreeMap::new();
+    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+        for partition in 0..PARTITIONS {
+            let at = eadt_bus::TopicPartition::new(world.topic(topic), partition);
+            let high = world.bus.watermarks(&at)?.high;
+            if high > 0 {
+                ends.insert((topic, partition), high - 1);
+            }
+        }
+    }
+    Ok(ends)
+}

@@ -1,0 +1,29 @@
+//! The rows, each with its fault on the real parts.
+
+mod archive;
+mod catch_up;
+mod delayed_end;
+mod ids;
+mod killed;
+mod poison;
+mod quiet;
+mod restarts;
+mod storm;
+mod zombie;
+
+use crate::row::Row;
+
+/// All of them, in the order of the table.
+pub const ROWS: &[Row] = &[
+    killed::ROW,
+    delayed_end::ROW,
+    zombie::ROW,
+    restarts::ONE,
+    restarts::THREE,
+    storm::ROW,
+    poison::ROW,
+    ids::ROW,
+    catch_up::ROW,
+    quiet::ROW,
+    archive::ROW,
+];

@@ -1,0 +1,138 @@
+//! Brokers that are killed and come back: the only one, or one of three.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use eadt_bus::{Bus, TopicPartition};
+use eadt_schemas::Topic;
+
+use crate::chance::Chance;
+use crate::feeder::Feeder;
+use crate::row::{Outcome, Row, Run};
+use crate::story::Story;
+use crate::world::{Cluster, LIMIT, World, explain};
+
+pub const ONE: Row = Row {
+    name: "broker",
+    fault: "SIGKILL or SIGTERM of the only broker, which comes back",
+    promise: "bounded stall, nothing lost",
+    without: "going on from the committed positions (from the newest record instead)",
+    full: 100,
+    batch: 10,
+    short: 2,
+    off: 1,
+    run: one,
+};
+
+pub const THREE: Row = Row {
+    name: "leader",
+    fault: "SIGKILL of one of three brokers, which comes back once windows go on",
+    promise: "windows go on without it, nothing lost",
+    without: "copies on other brokers",
+    full: 30,
+    batch: 6,
+    short: 1,
+    off: 1,
+    run: three,
+};
+
+/// Longer than a step may take: the step that is open fails.
+const AWAY: Duration = Duration::from_secs(14);
+
+fn one(run: Run) -> Result<Outcome> {
+    let mut chance = Chance::new(run.seed);
+    let mut world = World::start(Cluster::One, run.bites.then_some("rewind"))?;
+    let watch = world.watch()?;
+    let mut outcome = Outcome::default();
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(20))?;
+    let mut part = world.processor(world.settings(), run.bites.then_some(("step.begun", 3)))?;
+    for _ in 0..run.rounds {
+        if run.bites {
+            part.await_phase(LIMIT)?;
+        } else {
+            explain(watch.await_next(Instant::now()), &part)?;
+            std::thread::sleep(Duration::from_millis(chance.below(500)));
+        }
+        let killed = Instant::now();
+        if chance.below(3) == 0 {
+            world.brokers[0].stop()?;
+        } else {
+            world.brokers[0].kill()?;
+        }
+        if run.bites {
+            part.go_on()?;
+            std::thread::sleep(AWAY);
+        }
+        world.brokers[0].start_again()?;
+        let up = Instant::now();
+        if run.bites {
+            part.await_phase(LIMIT)?;
+            part.go_on()?;
+        }
+        let next = explain(watch.await_next(up), &part)?;
+        outcome.took("stall", (up - killed + next).as_secs_f64());
+        outcome.took("from the broker's return to the next window", next.as_secs_f64());
+        outcome.rounds += 1;
+    }
+    if run.bites {
+        part.kill()?;
+        part = world.processor(world.settings(), None)?;
+    }
+    let story = feeder.finish()?;
+    let folded = world.await_folded(LIMIT)?;
+    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
+    crate::world::runs(&mut part)?;
+    outcome.take(world.judge(&story)?);
+    Ok(outcome)
+}
+
+fn three(run: Run) -> Result<Outcome> {
+    let mut world = World::start_with(Cluster::Three, None, if run.bites { 1 } else { 3 })?;
+    let watch = world.watch()?;
+    let mut outcome = Outcome::default();
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(20))?;
+    let mut part = world.processor(world.settings(), None)?;
+    for round in 0..run.rounds as usize {
+        explain(watch.await_next(Instant::now()), &part)?;
+        let victim = round % world.brokers.len();
+        let killed = Instant::now();
+        world.brokers[victim].kill()?;
+        if run.bites {
+            // One of three inputs and outputs has its only copy there.
+            let stands = !goes_on(&world, &watch, Duration::from_secs(30));
+            outcome.check(!stands, || "without copies, windows do not go on while their broker is away".into());
+        } else {
+            // Windows of every partition, so that all their leaders have moved.
+            let next = explain(watch.await_next(killed + Duration::from_millis(500)), &part)?;
+            let both = goes_on(&world, &watch, LIMIT);
+            outcome.check(both, || "not every partition goes on without the broker".into());
+            outcome.took("stall", next.as_secs_f64());
+        }
+        world.brokers[victim].start_again()?;
+        outcome.rounds += 1;
+    }
+    let story = feeder.finish()?;
+    let folded = world.await_folded(LIMIT)?;
+    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
+    crate::world::runs(&mut part)?;
+    ensure!(watch.count() > 0, "no windows at all");
+    outcome.take(world.judge(&story)?);
+    Ok(outcome)
+}
+
+/// Whether every partition of the windows grows within this time.
+fn goes_on(world: &World, _: &crate::world::Watch, limit: Duration) -> bool {
+    let topic = world.topic(Topic::EfficiencyWindows);
+    let high = |partition| world.bus.watermarks(&TopicPartition::new(topic.as_str(), partition)).map(|ends| ends.high).ok();
+    let begun = Instant::now();
+    let before: Vec<_> = (0..crate::world::PARTITIONS).map(high).collect();
+    let mut grown = vec![false; before.len()];
+    while !grown.iter().all(|grown| *grown) && begun.elapsed() < limit {
+        for partition in 0..crate::world::PARTITIONS {
+            let i = partition as usize;
+            grown[i] |= matches!((before[i], high(partition)), (before, Some(now)) if before.is_none_or(|before| now > before));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    grown.iter().all(|grown| *grown)
+}

@@ -1,0 +1,197 @@
+//! Runs rows, keeps what they found, prints the table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::row::{Outcome, Row, Run};
+
+/// How the rows are to be run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Rounds of each row; `None`: as many as a full run has.
+    pub rounds: Option<u32>,
+    pub seed: u64,
+    /// What was found is kept here after every batch.
+    pub state: Option<PathBuf>,
+    /// Go on from what is kept.
+    pub resume: bool,
+}
+
+/// What a row found.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Found {
+    pub with: Outcome,
+    /// Without the mitigation.
+    pub without: Outcome,
+    pub wall_seconds: f64,
+    /// With and without are both complete.
+    pub complete: bool,
+}
+
+impl Found {
+    /// Kept, and it bites.
+    pub fn is_good(&self) -> bool {
+        self.complete && self.with.violations() == 0 && self.without.violations() > 0
+    }
+
+    pub fn verdict(&self) -> &'static str {
+        match (self.with.violations(), self.without.violations()) {
+            (0, 0) => "does not bite",
+            (0, _) => "kept",
+            _ => "broken",
+        }
+    }
+}
+
+/// What is kept between runs.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct State {
+    pub seed: u64,
+    pub rows: BTreeMap<String, Found>,
+}
+
+impl State {
+    fn load(path: &Path, seed: u64) -> Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("there is nothing to resume in {}", path.display()))?;
+        let state: Self = serde_json::from_slice(&bytes).with_context(|| format!("{} is not a kept run", path.display()))?;
+        if state.seed != seed {
+            bail!("{} was run with --seed {}, not {seed}: name that seed, or do not resume", path.display(), state.seed);
+        }
+        Ok(state)
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        let fresh = path.with_extension("new");
+        fs::write(&fresh, serde_json::to_vec_pretty(self)?)?;
+        Ok(fs::rename(fresh, path)?)
+    }
+}
+
+/// Seeds of batches lie far apart.
+fn batch_seed(seed: u64, done: u32) -> u64 {
+    seed.wrapping_add(u64::from(done).wrapping_mul(1_000_003))
+}
+
+fn go_on(row: &Row, found: &mut Found, options: &Options, mut keep: impl FnMut(&Found) -> Result<()>) -> Result<()> {
+    let rounds = options.rounds.unwrap_or(row.full);
+    let begun = Instant::now();
+    let before = found.wall_seconds;
+    while found.with.rounds < rounds {
+        let seed = batch_seed(options.seed, found.with.rounds);
+        let run = Run { seed, rounds: row.batch.min(rounds - found.with.rounds), bites: false };
+        let outcome = (row.run)(run).with_context(|| format!("row {}, seed {seed}", row.name))?;
+        found.with.add(outcome);
+        found.wall_seconds = before + begun.elapsed().as_secs_f64();
+        keep(found)?;
+        eprintln!("{}: {}", row.name, found.with.figure());
+    }
+    while found.without.violations() == 0 && found.without.rounds < row.off {
+        let run = Run { seed: batch_seed(options.seed, found.without.rounds), rounds: row.batch.min(row.off), bites: true };
+        let outcome = (row.run)(run).with_context(|| format!("row {} without {}", row.name, row.without))?;
+        found.without.add(outcome);
+        found.wall_seconds = before + begun.elapsed().as_secs_f64();
+        keep(found)?;
+        eprintln!("{} without {}: {}", row.name, row.without, found.without.figure());
+    }
+    found.complete = true;
+    keep(found)
+}
+
+/// Runs these rows one after the other; a row that cannot be run is an error, and what was found so far is kept.
+pub fn run(rows: &[&Row], options: &Options) -> Result<State> {
+    let mut state = State { seed: options.seed, rows: BTreeMap::new() };
+    if options.resume {
+        let path = options.state.as_ref().context("there is no place to resume from")?;
+        state = State::load(path, options.seed)?;
+    }
+    for row in rows {
+        let mut found = state.rows.remove(row.name).unwrap_or_default();
+        let wanted = options.rounds.unwrap_or(row.full);
+        if !(found.complete && found.with.rounds >= wanted) {
+            found.complete = false;
+            let mut state = state.clone();
+            go_on(row, &mut found, options, |found| {
+                let Some(path) = &options.state else { return Ok(()) };
+                state.rows.insert(row.name.to_owned(), found.clone());
+                state.save(path)
+            })?;
+        }
+        state.rows.insert(row.name.to_owned(), found);
+    }
+    Ok(state)
+}
+
+/// The table in Markdown.
+pub fn table(rows: &[&Row], state: &State) -> String {
+    let mut text = String::from("| row | fault | promise | figure | without | then | verdict |\n|---|---|---|---|---|---|---|\n");
+    for row in rows {
+        let Some(found) = state.rows.get(row.name) else { continue };
+        let (with, without, verdict) = (found.with.figure(), found.without.figure(), found.verdict());
+        let Row { name, fault, promise, without: off, .. } = row;
+        writeln!(text, "| `{name}` | {fault} | {promise} | {with} | {off} | {without} | {verdict} |")
+            .expect("a string takes what is written");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(run: fn(Run) -> Result<Outcome>) -> Row {
+        Row { name: "row", fault: "f", promise: "p", without: "w", full: 10, batch: 4, short: 1, off: 8, run }
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "a row's run may fail")]
+    fn one_violation_when_off(run: Run) -> Result<Outcome> {
+        Ok(Outcome { rounds: run.rounds, lost: u64::from(run.bites), ..Outcome::default() })
+    }
+
+    #[allow(clippy::unnecessary_wraps, reason = "a row's run may fail")]
+    fn never_bites(run: Run) -> Result<Outcome> {
+        Ok(Outcome { rounds: run.rounds, ..Outcome::default() })
+    }
+
+    fn fails_in_the_third_batch(run: Run) -> Result<Outcome> {
+        if run.rounds < 4 {
+            bail!("no")
+        }
+        never_bites(run)
+    }
+
+    #[test]
+    fn a_row_that_does_not_bite_is_not_good() {
+        let options = Options { rounds: None, seed: 1, state: None, resume: false };
+        let good = run(&[&row(one_violation_when_off)], &options).unwrap();
+        assert!(good.rows["row"].is_good());
+        assert_eq!((good.rows["row"].with.rounds, good.rows["row"].without.rounds), (10, 4));
+        let dull = run(&[&row(never_bites)], &options).unwrap();
+        assert_eq!(
+            (dull.rows["row"].is_good(), dull.rows["row"].verdict(), dull.rows["row"].without.rounds),
+            (false, "does not bite", 8)
+        );
+    }
+
+    #[test]
+    fn an_interrupted_run_goes_on_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kept/state.json");
+        let mut options = Options { rounds: None, seed: 1, state: Some(path.clone()), resume: false };
+        run(&[&row(fails_in_the_third_batch)], &options).unwrap_err();
+        assert_eq!(State::load(&path, 1).unwrap().rows["row"].with.rounds, 8);
+        assert!(State::load(&path, 2).unwrap_err().to_string().contains("--seed 1"));
+        options.resume = true;
+        let state = run(&[&row(one_violation_when_off)], &options).unwrap();
+        assert_eq!(state.rows["row"].with.rounds, 10);
+        assert!(table(&[&row(never_bites)], &state).contains("| kept |"));
+    }
+}

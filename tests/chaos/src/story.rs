@@ -1,0 +1,255 @@
+//! What the sources say, second by second, and what must become of it.
+//!
+//! Times are event times: windows depend on them alone (`max_future` is off in these runs), so that what is expected does not
+//! depend on when anything happened. The model of windows and decisions below knows nothing of the code under test: counters
+//! are taken as lines between samples, cut at the windows' edges, and the matrix is the table of the paper.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use eadt_bus::{Header, Outgoing, partition_for_key};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{Action, GpuTelemetry, Layout, TrainingProgress, Workload};
+use eadt_schemas::{EventTime, EventType, Topic};
+
+use crate::chance::Chance;
+
+/// Begin of the first window.
+pub const BASE_SECONDS: i64 = 1_700_000_040;
+/// Length of a window.
+pub const WINDOW_SECONDS: i64 = 10;
+
+/// One event and where it goes.
+#[derive(Debug, Clone)]
+pub struct Told {
+    pub topic: Topic,
+    pub key: String,
+    pub value: Vec<u8>,
+    pub kind: EventType,
+    pub time: EventTime,
+}
+
+impl Told {
+    pub fn partition(&self, partitions: i32) -> i32 {
+        partition_for_key(self.key.as_bytes(), partitions)
+    }
+
+    pub fn outgoing(&self, prefix: &str) -> Outgoing {
+        let headers: Vec<Header> = vec![
+            (header::SPEC_VERSION.into(), Bytes::from_static(b"1.0")),
+            (header::TYPE.into(), Bytes::from_static(self.kind.name().as_bytes())),
+        ];
+        Outgoing {
+            topic: format!("{prefix}{}", self.topic).into(),
+            partition: None,
+            key: Some(self.key.clone().into()),
+            value: Some(self.value.clone().into()),
+            headers,
+        }
+    }
+}
+
+/// What a window must say, and what the matrix must answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Expected {
+    pub workload: String,
+    /// Seconds since the epoch.
+    pub start: i64,
+    pub energy_joules: f64,
+    pub samples: f64,
+    pub action: Action,
+}
+
+/// A counter as it was told: seconds since the base, and the total then.
+type Line = Vec<(f64, f64)>;
+
+#[derive(Debug, Clone)]
+struct Source {
+    workload: usize,
+    /// `None`: the job's progress.
+    device: Option<usize>,
+    /// Its samples come this long after the full second.
+    phase: f64,
+    rate: f64,
+    line: Line,
+}
+
+#[derive(Debug, Clone)]
+pub struct Story {
+    chance: Chance,
+    sources: Vec<Source>,
+    workloads: usize,
+    second: i64,
+    ended: bool,
+    /// Everything told so far.
+    pub told: Vec<Told>,
+}
+
+const GPUS: usize = 2;
+
+impl Story {
+    pub fn new(seed: u64, workloads: usize) -> Self {
+        let mut chance = Chance::new(seed);
+        let mut sources = Vec::new();
+        for workload in 0..workloads {
+            for device in (0..GPUS).map(Some).chain([None]) {
+                // Milliseconds, so that times are exact on the wire.
+                let phase = (50 + chance.below(850)) as f64 / 1000.0;
+                sources.push(Source { workload, device, phase, rate: 0.0, line: Vec::new() });
+            }
+        }
+        // In a second, events come in this order.
+        sources.sort_by(|a, b| a.phase.total_cmp(&b.phase));
+        let mut story = Self { chance, sources, workloads, second: 0, ended: false, told: Vec::new() };
+        story.layouts();
+        story
+    }
+
+    pub fn name(workload: usize) -> String {
+        format!("chaos/job-{workload}")
+    }
+
+    fn layouts(&mut self) {
+        for workload in 0..self.workloads {
+            let time = at(0.0);
+            let settings = serde_json::json!({"literal_interval_seconds": 0.0});
+            let event = Workload {
+                time,
+                workload: Self::name(workload),
+                generation: 1,
+                layout: Layout { replicas: Some(4), mps_thread_percentage: Some(50), ..Layout::default() },
+                controller: Some("matrix-literal".into()),
+                controller_settings: settings.as_object().cloned(),
+                gpus: Some(GPUS as u32),
+                ..Workload::default()
+            };
+            self.tell(Topic::Workloads, Self::name(workload), &event, time);
+        }
+    }
+
+    fn tell(&mut self, topic: Topic, key: String, event: &impl serde::Serialize, time: EventTime) {
+        let value = serde_json::to_vec(event).expect("events have string keys");
+        self.told.push(Told { topic, key, value, kind: EventType::of_topic(topic), time });
+    }
+
+    /// The next second; returns how much was told before it.
+    pub fn tick(&mut self) -> usize {
+        let before = self.told.len();
+        let last = self.ended;
+        for i in 0..self.sources.len() {
+            let turn = self.second % WINDOW_SECONDS == 0;
+            let Self { chance, sources, second, .. } = self;
+            let source = &mut sources[i];
+            if turn {
+                source.rate = match source.device {
+                    Some(_) => chance.between(60.0, 220.0).round(),
+                    None => chance.between(5.0, 70.0).round(),
+                };
+            }
+            let now = *second as f64 + source.phase;
+            let total = source.line.last().map_or(1000.0, |(then, total)| total + source.rate * (now - then));
+            let total = (total * 1000.0).round() / 1000.0;
+            source.line.push((now, total));
+            let (workload, device) = (Self::name(source.workload), source.device);
+            if let Some(device) = device {
+                let event = GpuTelemetry {
+                    time: at(now),
+                    workload: Some(workload.clone()),
+                    device: format!("GPU-{workload}-{device}"),
+                    collector: "nvml/chaos".into(),
+                    energy_joules_total: Some(total),
+                    last,
+                    ..GpuTelemetry::default()
+                };
+                self.tell(Topic::GpuTelemetry, workload, &event, at(now));
+            } else {
+                let event = TrainingProgress {
+                    time: at(now),
+                    workload: workload.clone(),
+                    collector: "http/chaos".into(),
+                    samples_total: Some(total),
+                    last,
+                    ..TrainingProgress::default()
+                };
+                self.tell(Topic::TrainingProgress, workload, &event, at(now));
+            }
+        }
+        self.second += 1;
+        before
+    }
+
+    /// A last second, in which every source ends; returns how much was told before it.
+    pub fn end(&mut self) -> usize {
+        self.ended = true;
+        self.tick()
+    }
+
+    /// What must be there once all sources have ended.
+    pub fn expected(&self) -> Vec<Expected> {
+        let mut expected = Vec::new();
+        for workload in 0..self.workloads {
+            let lines = |gpus: bool| -> Vec<&Line> {
+                let of = self.sources.iter().filter(|source| source.workload == workload && source.device.is_some() == gpus);
+                of.map(|source| &source.line).collect()
+            };
+            let (energy, progress) = (lines(true), lines(false));
+            let newest = |line: &&Line| line.last().map_or(0.0, |(time, _)| *time);
+            let end = energy.iter().chain(&progress).map(newest).fold(0.0, f64::max);
+            for start in (0..).map(|n| n * WINDOW_SECONDS).take_while(|start| (*start as f64) <= end) {
+                let (from, to) = (start as f64, (start + WINDOW_SECONDS) as f64);
+                let sum = |lines: &[&Line]| {
+                    lines.iter().map(|line| cut(line, from, to)).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1))
+                };
+                let ((joules, device_seconds), (samples, seconds)) = (sum(&energy), sum(&progress));
+                let watts: f64 =
+                    energy.iter().map(|line| cut(line, from, to)).map(|(joules, time)| joules / time.max(1e-9)).sum();
+                let known = device_seconds / (GPUS as f64 * (to - from)) >= 0.9 && seconds / (to - from) >= 0.9;
+                let action = if known { table(watts, samples / seconds / watts) } else { Action::Maintain };
+                expected.push(Expected {
+                    workload: Self::name(workload),
+                    start: BASE_SECONDS + start,
+                    energy_joules: joules,
+                    samples,
+                    action,
+                });
+            }
+        }
+        expected
+    }
+
+    /// What was told, by topic.
+    pub fn counts(&self) -> BTreeMap<Topic, usize> {
+        let mut counts = BTreeMap::new();
+        for told in &self.told {
+            *counts.entry(told.topic).or_default() += 1;
+        }
+        counts
+    }
+}
+
+pub fn at(seconds: f64) -> EventTime {
+    EventTime::from_micros(BASE_SECONDS * 1_000_000).plus_micros((seconds * 1e6).round() as i64)
+}
+
+/// How much a counter rose between two times, and for how long of that it is known.
+fn cut(line: &[(f64, f64)], from: f64, to: f64) -> (f64, f64) {
+    let parts = line.windows(2).map(|pair| {
+        let ((t0, v0), (t1, v1)) = (pair[0], pair[1]);
+        let (a, b) = (t0.max(from), t1.min(to));
+        if b <= a { (0.0, 0.0) } else { ((v1 - v0) * (b - a) / (t1 - t0), b - a) }
+    });
+    parts.fold((0.0, 0.0), |sum, part| (sum.0 + part.0, sum.1 + part.1))
+}
+
+/// The paper's table, with its thresholds.
+fn table(watts: f64, efficiency: f64) -> Action {
+    if watts > 250.0 && efficiency < 0.1 {
+        Action::Decrease
+    } else if watts > 250.0 && efficiency > 0.1 {
+        Action::ScaleReplicas
+    } else if watts < 200.0 && efficiency < 0.2 {
+        Action::Increase
+    } else {
+        Action::Maintain
+    }
+}

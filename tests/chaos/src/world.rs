@@ -1,0 +1,242 @@
+//! Brokers, topics and processes of one run.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, topics};
+use eadt_processor::Settings;
+use eadt_schemas::Topic;
+use eadt_tests::Kafka;
+
+use crate::part::{Faults, Part, Service, Task, processor_settings};
+use crate::proxy::Proxy;
+use crate::story::Story;
+use crate::verify::{self, Findings};
+
+pub const PARTITIONS: i32 = 2;
+/// How long anything may take that must happen; longer only means that the machine is busy.
+pub const LIMIT: Duration = Duration::from_mins(2);
+
+/// Which brokers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cluster {
+    One,
+    /// One, with a proxy in front of what the processes see.
+    Proxied,
+    /// Three, everything replicated to all, two of them needed to write.
+    Three,
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub brokers: Vec<Kafka>,
+    pub proxy: Option<Proxy>,
+    pub bus: KafkaBus,
+    pub prefix: String,
+    pub dir: tempfile::TempDir,
+    /// What is switched off in every process that is started.
+    pub off: Option<&'static str>,
+    pub properties: BTreeMap<String, String>,
+    started: std::cell::Cell<u32>,
+}
+
+impl World {
+    pub fn start(cluster: Cluster, off: Option<&'static str>) -> Result<Self> {
+        Self::start_with(cluster, off, if cluster == Cluster::Three { 3 } else { 1 })
+    }
+
+    /// With another number of copies of every topic.
+    pub fn start_with(cluster: Cluster, off: Option<&'static str>, copies: i32) -> Result<Self> {
+        let (brokers, proxy) = match cluster {
+            Cluster::One => (vec![Kafka::start()?], None),
+            Cluster::Three => {
+                (Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"])?, None)
+            }
+            Cluster::Proxied => {
+                let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+                let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], free)))?;
+                let lines = [
+                    format!(
+                        "listeners=PLAINTEXT://127.0.0.1:@PORT@,PROXIED://127.0.0.1:{free},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"
+                    ),
+                    format!("advertised.listeners=PLAINTEXT://127.0.0.1:@PORT@,PROXIED://127.0.0.1:{}", proxy.port()),
+                    "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,PROXIED:PLAINTEXT,CONTROLLER:PLAINTEXT".to_owned(),
+                ];
+                let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+                (vec![Kafka::start_with(&lines)?], Some(proxy))
+            }
+        };
+        let addresses: Vec<String> = brokers.iter().map(Kafka::brokers).collect();
+        let options =
+            KafkaOptions { brokers: addresses.join(","), properties: BTreeMap::new(), client_id: "chaos-harness".into() };
+        let bus = KafkaBus::connect(options)?;
+        let prefix = "chaos.".to_owned();
+        for topic in topics::desired(&prefix, PARTITIONS, copies) {
+            bus.create_topic(&topic)?;
+        }
+        Ok(Self {
+            brokers,
+            proxy,
+            bus,
+            prefix,
+            dir: tempfile::tempdir()?,
+            off,
+            properties: BTreeMap::new(),
+            started: std::cell::Cell::new(0),
+        })
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn topic(&self, topic: Topic) -> String {
+        format!("{}{topic}", self.prefix)
+    }
+
+    pub fn task(&self, service: Service) -> Task {
+        let direct = || self.brokers.iter().map(Kafka::brokers).collect::<Vec<_>>().join(",");
+        Task {
+            brokers: self.proxy.as_ref().map_or_else(direct, |proxy| format!("127.0.0.1:{}", proxy.port())),
+            properties: self.properties.clone(),
+            prefix: self.prefix.clone(),
+            service,
+            clock_ahead_seconds: 0,
+        }
+    }
+
+    pub fn settings(&self) -> Settings {
+        processor_settings(&self.prefix)
+    }
+
+    /// A processor with these settings; names of files never repeat.
+    pub fn processor(&self, settings: Settings, wait: Option<(&'static str, u64)>) -> Result<Part> {
+        self.part(Service::Processor(Box::new(settings)), wait)
+    }
+
+    pub fn part(&self, service: Service, wait: Option<(&'static str, u64)>) -> Result<Part> {
+        self.started.set(self.started.get() + 1);
+        let name = format!("part-{}", self.started.get());
+        Part::start(self.dir(), &name, &self.task(service), &Faults { off: self.off, wait })
+    }
+
+    pub fn inputs(&self) -> Vec<TopicPartition> {
+        let of = |topic: &Topic| (0..PARTITIONS).map(|partition| TopicPartition::new(self.topic(*topic), partition)).collect();
+        Topic::PROCESSOR_INPUTS.iter().flat_map(|topic| -> Vec<_> { of(topic) }).collect()
+    }
+
+    /// Records that the processor has not folded for good yet.
+    pub fn behind(&self) -> Result<u64> {
+        let inputs = self.inputs();
+        let positions = self.bus.committed("processor", &inputs)?;
+        let mut behind = 0;
+        for (at, position) in inputs.iter().zip(positions) {
+            let ends = self.bus.watermarks(at)?;
+            behind += (ends.high - position.unwrap_or(ends.low)).max(0) as u64;
+        }
+        Ok(behind)
+    }
+
+    /// Waits until everything is folded; false where that is not reached.
+    pub fn await_folded(&self, limit: Duration) -> Result<bool> {
+        let begun = Instant::now();
+        loop {
+            // Brokers may be on their way back.
+            match self.behind() {
+                Ok(0) => return Ok(true),
+                _ if begun.elapsed() > limit => return Ok(false),
+                _ => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// What the processor made of a story that has ended, once it has folded all of it.
+    pub fn judge(&self, story: &Story) -> Result<Findings> {
+        verify::processor(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS)
+    }
+
+    /// Watches windows appear.
+    pub fn watch(&self) -> Result<Watch> {
+        Watch::start(&self.bus, &self.topic(Topic::EfficiencyWindows))
+    }
+}
+
+/// When windows could be read.
+#[derive(Debug)]
+pub struct Watch {
+    seen: Arc<Mutex<Vec<Instant>>>,
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start(bus: &KafkaBus, topic: &str) -> Result<Self> {
+        let from: Vec<_> = (0..PARTITIONS).map(|partition| (TopicPartition::new(topic, partition), Start::Earliest)).collect();
+        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let (seen, stop) = (Arc::new(Mutex::new(Vec::new())), Arc::new(std::sync::atomic::AtomicBool::new(false)));
+        let (kept, asked) = (Arc::clone(&seen), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut polled = Vec::new();
+            while !asked.load(std::sync::atomic::Ordering::SeqCst) {
+                // A broker that is away comes back, or the row ends.
+                drop(reader.poll(1000, Duration::from_millis(20), &mut polled));
+                let now = Instant::now();
+                let records = polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count();
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend(std::iter::repeat_n(now, records));
+            }
+        });
+        Ok(Self { seen, stop, thread: Some(thread) })
+    }
+
+    pub fn count(&self) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// When the first one after this moment came; `None`: not yet.
+    fn first_after(&self, moment: Instant) -> Option<Instant> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().find(|seen| *seen > moment)
+    }
+
+    /// Waits for a window after this moment; how long after it that was.
+    pub fn await_next(&self, moment: Instant) -> Result<Duration> {
+        let begun = Instant::now();
+        loop {
+            if let Some(seen) = self.first_after(moment) {
+                return Ok(seen - moment);
+            }
+            ensure!(begun.elapsed() < LIMIT, "no window came within {LIMIT:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+/// A context for errors of parts.
+pub fn told(part: &Part) -> String {
+    format!("the process said:\n{}", part.tail())
+}
+
+/// Fails unless a part still runs.
+pub fn runs(part: &mut Part) -> Result<()> {
+    let ended = part.ended()?;
+    ensure!(ended.is_none(), "a process ended by itself: {}", told(part));
+    Ok(())
+}
+
+/// As [`Context::context`], with what the part said.
+pub fn explain<T>(result: Result<T>, part: &Part) -> Result<T> {
+    result.with_context(|| told(part))
+}
