@@ -59,16 +59,24 @@ impl Context {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Connections that were lost or could not be made so far. Only for a client with the property `debug=broker`: it says so
-    /// before it sends anything again that was in flight there, and of every one, which its errors do not.
+    /// Connections lost so far on which a request may have been on its way. Only for a client with the property `debug=broker`: it
+    /// says so before it sends anything again that was in flight there, and of every one, which its errors do not.
     pub fn disconnects(&self) -> u64 {
         self.disconnects.load(Ordering::SeqCst)
     }
 }
 
+/// Whether a line about a broker's state tells of a connection lost with requests on it. Requests travel on established
+/// connections only. The first ones, to the brokers as they are configured, are for finding the cluster, and the library closes
+/// them itself when it has.
+fn is_loss(line: &str) -> bool {
+    let changed = line.strip_suffix(" -> DOWN").and_then(|line| line.split_once(": Broker changed state "));
+    changed.is_some_and(|(broker, from)| matches!(from, "UP" | "REAUTH") && !broker.ends_with("/bootstrap"))
+}
+
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        if facility == "STATE" && message.ends_with("-> DOWN") {
+        if facility == "STATE" && is_loss(message) {
             self.disconnects.fetch_add(1, Ordering::SeqCst);
         }
         match level {
@@ -133,5 +141,24 @@ impl ProducerContext for Context {
                 });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loss;
+
+    #[test]
+    fn only_an_established_connection_of_use_is_a_loss() {
+        let line = |broker: &str, change: &str| format!("[thrd:{broker}]: {broker}: Broker changed state {change}");
+        let (learned, bootstrap) = ("sasl_ssl://127.0.0.1:9092/1", "sasl_ssl://127.0.0.1:9092/bootstrap");
+        assert!(is_loss(&line(learned, "UP -> DOWN")));
+        assert!(is_loss(&line(learned, "REAUTH -> DOWN")));
+        assert!(is_loss(&line("TxnCoordinator", "UP -> DOWN")));
+        // Found when every step had a fresh producer: what the library does by itself while it finds the cluster.
+        assert!(!is_loss(&line(bootstrap, "UP -> DOWN")));
+        assert!(!is_loss(&line("TxnCoordinator", "TRY_CONNECT -> DOWN")));
+        assert!(!is_loss(&line(learned, "SSL_HANDSHAKE -> DOWN")));
+        assert!(!is_loss(&line(learned, "DOWN -> INIT")));
     }
 }
