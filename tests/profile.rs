@@ -108,7 +108,7 @@ fn a_job_is_profiled_through_the_agent_and_everything_is_put_back() {
         node.wait("put back", |settings| settings == before);
         assert!(!node.path("wish.json").exists());
         if knob == "sm_clock_mhz" {
-            let args = ["tune", "points.csv", "--by", "workload,gpu_model", "--max-slowdown", "10", "--method", "measured"];
+            let args = ["tune", "points.csv", "--by", "workload,gpu_model", "--max-slowdown", "10%", "--method", "measured"];
             let mut tune = Command::new(env!("CARGO_BIN_EXE_eadt"));
             tune.args(args).current_dir(node.folder.path());
             let (out, err, good) = text(tune);
