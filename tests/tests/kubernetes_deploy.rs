@@ -10,14 +10,18 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 7] = [
+const EVERYTHING: [&str; 11] = [
     "--set=agent.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
     "--set=kafka.secretName=kafka",
-    "--set=kafka.properties.security\\.protocol=SASL_SSL",
+    "--set=kafka.security.protocol=sasl_ssl",
+    "--set=kafka.authoritySecretName=kafka-cluster-ca-cert",
+    "--set=kafka.users.processor=eadt-processor",
+    "--set=kafka.users.optimizer=eadt-optimizer",
+    "--set=kafka.users.agent=eadt-agent",
 ];
 
 fn root() -> PathBuf {

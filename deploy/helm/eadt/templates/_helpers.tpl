@@ -100,8 +100,14 @@ readinessProbe:
 {{- if .Values.collector.pods.enabled }}
 {{- $_ := set $collector "kubelet" (dict "enabled" true "api_server" true "socket" "/pod-resources/kubelet.sock") }}
 {{- end }}
+{{- $security := .Values.kafka.security }}
+{{- if .Values.kafka.authoritySecretName }}
+{{- $security = mergeOverwrite (dict "ca_file" "/etc/eadt/kafka-ca.crt") $security }}
+{{- end }}
+{{- $bus := dict "brokers" .Values.kafka.brokers "properties" .Values.kafka.properties }}
+{{- if $security }}{{ $_ := set $bus "security" $security }}{{ end }}
 {{- $chart := dict
-  "bus" (dict "brokers" .Values.kafka.brokers "properties" .Values.kafka.properties)
+  "bus" $bus
   "topics" (dict "prefix" .Values.topics.prefix "partitions" (int .Values.topics.partitions) "replication" (int .Values.topics.replication))
   "collector" (mergeOverwrite $collector .Values.collector.settings)
   "processor" (mergeOverwrite (dict "controller" .Values.processor.controller) .Values.processor.settings)
@@ -130,6 +136,7 @@ readinessProbe:
   args: [optimizer]
   env:
     {{- include "eadt.environment" .root | replace "0.0.0.0:9464" (printf "0.0.0.0:%d" (int .number)) | nindent 4 }}
+    {{- with include "eadt.kafkaUser" (dict "root" .root "part" "optimizer") }}{{ . | nindent 4 }}{{ end }}
   {{- include "eadt.environmentFrom" .root | nindent 2 }}
   ports:
     - {name: {{ .port }}, containerPort: {{ .number }}}
@@ -145,5 +152,19 @@ readinessProbe:
 
 {{- define "eadt.settingsVolume" -}}
 - name: settings
-  configMap: {name: {{ include "eadt.name" . }}-settings}
+  projected:
+    sources:
+      - configMap: {name: {{ include "eadt.name" . }}-settings}
+      {{- with .Values.kafka.authoritySecretName }}
+      - secret: {name: {{ . }}, items: [{key: ca.crt, path: kafka-ca.crt}]}
+      {{- end }}
+{{- end }}
+
+{{- /* How a part (dict "root" $ "part" "processor") is known to Kafka. */ -}}
+{{- define "eadt.kafkaUser" -}}
+{{- with get .root.Values.kafka.users .part }}
+- {name: EADT_BUS__SECURITY__USERNAME, value: {{ . }}}
+- name: EADT_BUS__SECURITY__PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
+{{- end }}
 {{- end }}
