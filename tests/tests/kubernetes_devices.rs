@@ -1,14 +1,20 @@
-//! Power caps on a real API server: asked of the agents of the nodes, answered by them, withdrawn. The agents' answers are simulated.
+//! Power caps on a real API server: asked of the agents of the nodes, answered by them, withdrawn. In the first test the agents' answers
+//! are simulated; in the second a real agent holds a GPU library of the tests' own.
 
 mod actuator;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actuator::{Rig, WITHIN, account, energy_policy, layout, now, training};
+use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition};
+use eadt_nvml::fake::{FakeLibrary, FakeSettings};
 use eadt_schemas::v1::{Action, DeviceIntent, DeviceReport, DeviceState, Layout, Outcome, SettingOutcome};
 use eadt_schemas::{Topic, decode};
+use eadt_service::{Health, Metrics, Shutdown};
 use serde_json::{Value, json};
 
 /// The intents that stand, by node.
@@ -92,19 +98,33 @@ fn uids(pods: &[Value]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
 }
 
-#[test]
-fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy() {
-    let mut rig = Rig::new("devices");
+/// The node of the test with a real agent; jobs of others stay away from it.
+const NODE: &str = "gpu-7";
+
+/// A job whose pods run on that node (`In`) or on the others (`NotIn`), its policy, and the actuator, which sees all pods.
+fn started(prefix: &str, operator: &str) -> Rig {
+    let mut rig = Rig::new(prefix);
     // What the chart grants without `onlyNamespace`: pods of all namespaces.
     let (role, subject) = (format!("{}-pods", rig.namespace), format!("--serviceaccount={}:{}", rig.namespace, account::NAME));
     rig.kubectl(&["create", "clusterrole", &role, "--verb=list", "--resource=pods"]);
     rig.kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &subject]);
-    rig.apply(&training());
+    let mut job = training();
+    let there = json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": [NODE]}]});
+    job["spec"]["template"]["spec"]["affinity"] =
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [there]}}});
+    rig.apply(&job);
     let mut policy = energy_policy("Enforce");
-    policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 200, "max": 600});
+    policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
+    policy["spec"]["bounds"]["smClockMegahertz"] = json!({"min": 500, "max": 1900});
     rig.apply(&policy);
     rig.start(60.0);
     rig.ready_with(&layout(6, 50, 2));
+    rig
+}
+
+#[test]
+fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy() {
+    let mut rig = started("devices", "NotIn");
     let pods = rig.pods();
     let nodes: BTreeSet<String> = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
     let spec = rig.set("llm-training")["spec"].clone();
@@ -169,4 +189,93 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
         rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
     });
     assert_eq!(uids(&rig.pods()), uids(&pods), "no pod was touched");
+}
+
+/// The agent of a node, in this process.
+struct Agent {
+    stop: Shutdown,
+    task: tokio::task::JoinHandle<Result<Summary, AgentError>>,
+}
+
+impl Agent {
+    fn start(rig: &Rig, fake: &FakeLibrary, state: &Path, allow: impl Fn(&mut RawSettings)) -> Self {
+        let mut raw = RawSettings::default();
+        raw.topics.prefix = "t.".into();
+        raw.agent.node = Some(NODE.into());
+        state.clone_into(&mut raw.agent.state_dir);
+        raw.agent.library_path = Some(fake.library());
+        raw.agent.check_seconds = 0.05;
+        allow(&mut raw);
+        let (bus, stop): (Arc<dyn Bus>, _) = (Arc::new(rig.log.clone()), Shutdown::new());
+        let log = Log::new(move || Ok(bus.clone()));
+        let environment = Environment::new(Some(log), Metrics::default(), Health::default(), stop.clone());
+        let settings = raw.validate("host").unwrap();
+        Self { stop, task: rig.runtime.spawn(eadt_agent::run(settings, environment)) }
+    }
+
+    fn stop(self, rig: &Rig) {
+        self.stop.cancel();
+        let summary = rig.runtime.block_on(self.task).unwrap().unwrap();
+        assert!(summary.left.is_empty(), "{summary:?}");
+    }
+}
+
+/// Waits until every GPU has these settings: power cap in milliwatts, bound of the clock in MHz.
+fn set_to(rig: &Rig, fake: &FakeLibrary, power_milliwatts: u32, lock_mhz: u32) {
+    let wanted = FakeSettings { power_milliwatts, lock_mhz, ..FakeSettings::default() };
+    rig.eventually(&format!("{wanted:?}"), || (0..4).all(|gpu| fake.settings(gpu) == wanted).then_some(()));
+}
+
+/// Waits until the agent has said what its devices take: until then nothing is asked of it.
+fn heard(rig: &Rig) {
+    rig.eventually("the agent has spoken", || {
+        let last = rig.read::<DeviceState>(Topic::DeviceStates).pop()?;
+        (!last.stopped && !last.devices.is_empty()).then_some(())
+    });
+}
+
+#[test]
+fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
+    let mut rig = started("agent", "In");
+    let (fake, state) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
+    let untouched = FakeSettings::default();
+    let as_before = |rig: &Rig| set_to(rig, &fake, untouched.power_milliwatts, untouched.lock_mhz);
+    let pods = uids(&rig.pods());
+    let agent = Agent::start(&rig, &fake, state.path(), |_| {});
+    heard(&rig);
+    let refused = rig.change("d-1", Action::Decrease, cap(150.0), Outcome::Refused);
+    assert!(refused.reason.contains("from 200 to 700 W, not 150"), "{refused:?}");
+    let both = Layout { sm_clock_mhz: Some(1417.0), ..cap(400.0) };
+    let ready = rig.change("d-2", Action::Decrease, both, Outcome::Ready);
+    assert_eq!(ready.layout, Layout { power_limit_watts: Some(400.0), sm_clock_mhz: Some(1417.0), ..layout(6, 50, 2) });
+    // The library knows 1410 MHz, and nothing between it and 1417.
+    set_to(&rig, &fake, 400_000, 1410);
+    rig.ready_with(&ready.layout);
+
+    // An agent that goes away puts everything back; the next one hears what still stands.
+    agent.stop(&rig);
+    as_before(&rig);
+    let agent = Agent::start(&rig, &fake, state.path(), |_| {});
+    set_to(&rig, &fake, 400_000, 1410);
+
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
+    as_before(&rig);
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
+    set_to(&rig, &fake, 400_000, 1410);
+    rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
+
+    // What its node does not allow, it refuses, and the change goes back.
+    agent.stop(&rig);
+    let agent = Agent::start(&rig, &fake, state.path(), |raw| raw.agent.clocks = false);
+    set_to(&rig, &fake, 400_000, 0);
+    heard(&rig);
+    let back = rig.change("d-3", Action::Decrease, Layout { sm_clock_mhz: Some(1200.0), ..cap(350.0) }, Outcome::RolledBack);
+    assert!(back.reason.contains("agent.clocks"), "{back:?}");
+    set_to(&rig, &fake, 400_000, 0);
+
+    rig.kubectl(&["delete", "epol", "llm"]);
+    as_before(&rig);
+    assert_eq!(uids(&rig.pods()), pods, "no pod was touched");
+    rig.stop();
+    agent.stop(&rig);
 }

@@ -283,7 +283,7 @@ impl Rig {
     }
 
     /// Everything of a topic, as often as it is asked.
-    fn read<T: eadt_schemas::decode::Check>(&self, topic: Topic) -> Vec<T> {
+    pub fn read<T: eadt_schemas::decode::Check>(&self, topic: Topic) -> Vec<T> {
         let mut found = Vec::new();
         for partition in 0..2 {
             let at = TopicPartition::new(format!("{PREFIX}{topic}"), partition);
