@@ -330,6 +330,7 @@ crate::training_progress_fields!(fields);
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
     use serde::Serialize;
     use serde::de::DeserializeOwned;
@@ -450,7 +451,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(cases(4000))]
         #[test]
         fn numbers_are_read_as_serde_reads_them(number in number(), field in prop::sample::select(vec!["power_watts", "gpu_index", "tenure"])) {
             let bytes = format!("{{\"device\":\"d\",\"{field}\":{number}}}").into_bytes();

@@ -1,5 +1,6 @@
 //! What a hostile or broken sender may send: refused with a reason, or read without harm; never a panic.
 
+use eadt_cases::cases;
 use eadt_schemas::decode::MAX_VALUE_BYTES;
 use eadt_schemas::v1::{
     DeadLetterReason, Decision, DeviceIntent, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
@@ -223,7 +224,7 @@ fn nearly_events() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(cases(2000))]
     #[test]
     fn no_bytes_panic_and_what_is_accepted_is_possible(bytes in nearly_events()) {
         if let Ok(event) = decode::<GpuTelemetry>(&bytes) {

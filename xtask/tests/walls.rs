@@ -222,6 +222,14 @@ fn shared_crates_do_not_know_what_is_above_them() {
 }
 
 #[test]
+fn nothing_is_built_with_what_is_for_tests() {
+    let workspace = workspace();
+    assert!(!workspace.id("eadt-cases").is_empty());
+    let users = workspace.users("eadt-cases");
+    assert!(users.is_empty(), "{users:?} are built with eadt-cases; only tests may use it");
+}
+
+#[test]
 fn clippys_bans_hold_in_the_pure_crates_too() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let load = |path: &str| -> toml::Table {

@@ -365,15 +365,11 @@ fn decision(
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use eadt_schemas::v1::Bounds;
     use proptest::prelude::*;
 
     use super::*;
-
-    fn cases(usual: u32) -> ProptestConfig {
-        let asked = std::env::var_os("PROPTEST_CASES").is_some();
-        if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
-    }
 
     fn workload(name: &str, gpus: u32, cap: Option<f64>) -> Workload {
         Workload {

@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use eadt_cases::cases;
 use eadt_core::clock::LogClock;
 use eadt_core::settings::SECOND;
 use eadt_core::{FoldSettings, Merge};
@@ -333,7 +334,7 @@ fn interleaved_around_an_outage() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(400) })]
 
     #[test]
     fn windows_close_when_the_model_says_and_nothing_is_lost(lives in prop::collection::vec(life(), 1..6), outage in outage()) {

@@ -1,5 +1,6 @@
 //! The robust choice against a truth that is known: simulated boards, noise, outliers and a cold first run.
 
+use eadt_cases::cases;
 use eadt_models::choose::{Choices, Knob, Limits, Measurement, Method, Objective, Robust, choose};
 use eadt_simulator::gpu::{self, BoardModel, Runner, WorkloadProfile, solve};
 use proptest::prelude::*;
@@ -187,12 +188,6 @@ fn what_cannot_be_told_is_refused() {
     assert!(refused(&chaos, robust).starts_with("no curve describes these times"), "{}", refused(&chaos, robust));
     let bad = Limits { max_slowdown_ratio: -0.1, ..limits };
     assert!(choose(Knob::SmClockMhz, &chaos, &bad, Method::Measured).is_err());
-}
-
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
-fn cases(usual: u32) -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
 }
 
 proptest! {

@@ -2,13 +2,13 @@
 
 mod support;
 
+use eadt_cases::cases;
 use eadt_partition::forest::ForestSettings;
 use eadt_partition::{
     Additive, Candidate, CannotTell, ChoiceSettings, Counters, Expected, Objective, Outlook, Predictor, SlowdownModel, SoloPoint,
     SoloProfile, Together, Verdict, choose,
 };
 use proptest::prelude::*;
-use support::cases;
 
 fn profile(name: &str, rates: &[(u32, f64)]) -> SoloProfile {
     let points = rates.iter().map(|(percentage, rate)| SoloPoint {

@@ -2,13 +2,13 @@
 
 mod support;
 
+use eadt_cases::cases;
 use eadt_partition::forest::{Forest, ForestSettings, RowError, Samples, SamplesError};
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use smartcore::ensemble::extra_trees_regressor::{ExtraTreesRegressor, ExtraTreesRegressorParameters};
 use smartcore::linalg::basic::matrix::DenseMatrix;
-use support::cases;
 
 fn samples(rows: &[Vec<f64>], targets: &[f64]) -> Samples {
     let names = (0..rows[0].len()).map(|i| format!("x{i}")).collect();

@@ -2,13 +2,13 @@
 
 mod support;
 
+use eadt_cases::cases;
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
 use eadt_partition::rebalance::{Brain, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
 use eadt_partition::{Additive, Counters, Metric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Workload};
 use proptest::prelude::*;
-use support::cases;
 
 fn workload(name: &str, share: u32) -> Workload {
     Workload {

@@ -1,5 +1,6 @@
 //! Event logs: written, read back, cut and damaged.
 
+use eadt_cases::cases;
 use eadt_recordings::{Chunk, Compression, LogChunks, LogReader, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use proptest::prelude::*;
@@ -226,7 +227,7 @@ fn a_log_of_many_chunks_reads_the_same() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(cases(40))]
 
     /// However the bytes arrive and whatever stands between the events.
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use eadt_cases::cases;
 use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
 use proptest::prelude::*;
 
@@ -48,7 +49,7 @@ fn fragment() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(cases(200))]
 
     #[test]
     fn arbitrary_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {

@@ -1,5 +1,6 @@
 //! Figures, savings and renderings.
 
+use eadt_cases::cases;
 use eadt_report::{By, Form, Report, Reporter, Settings, report};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
@@ -505,7 +506,7 @@ fn hostile() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn the_whole_is_the_sum_of_its_windows(

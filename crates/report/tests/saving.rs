@@ -1,5 +1,6 @@
 //! The saving against the starting layout: true while the work of the job changes.
 
+use eadt_cases::cases;
 use eadt_report::{Form, Report, Reporter, Settings, WorkloadReport, report};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Validation};
@@ -361,7 +362,7 @@ fn constant_work(steps: &[(bool, f64, f64, i64)]) -> Run {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(cases(48))]
 
     #[test]
     fn with_constant_work_the_estimate_is_the_plain_comparison(steps in steps()) {

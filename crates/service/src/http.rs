@@ -113,6 +113,7 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family;
     use proptest::prelude::*;
@@ -136,7 +137,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(cases(64))]
 
         #[test]
         fn a_label_holds_any_text_and_ends_nowhere_else(name in prop_oneof![

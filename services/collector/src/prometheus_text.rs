@@ -165,6 +165,7 @@ fn timestamp(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -213,7 +214,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(512))]
+        #![proptest_config(cases(512))]
         #[test]
         fn never_panics_and_never_merges_lines(text in "[ -~\\n\\t{}\"\\\\=,#é0-9]{0,200}") {
             let lines = text.split('\n').filter(|l| { let l = l.trim_matches(|c: char| c.is_ascii_whitespace()); !l.is_empty() && !l.starts_with('#') }).count();

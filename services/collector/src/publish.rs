@@ -241,6 +241,7 @@ mod tests {
     use std::sync::Mutex;
 
     use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
+    use eadt_cases::cases;
     use eadt_schemas::EventTime;
     use eadt_schemas::latest::GpuTelemetry;
     use proptest::prelude::*;
@@ -442,7 +443,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(24))]
+        #![proptest_config(cases(24))]
         #[test]
         fn sent_and_dropped_add_up_to_sampled(
             faults in prop::collection::vec(prop::sample::select(vec![Fault::Take, Fault::Take, Fault::Take, Fault::Fail, Fault::Late, Fault::Silent, Fault::Refuse, Fault::Break]), 0..40),

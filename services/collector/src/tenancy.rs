@@ -111,6 +111,7 @@ impl Tenancy {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -181,7 +182,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(cases(64))]
         #[test]
         fn every_stay_is_one_tenure_and_ends_with_exactly_one_mark(moves in prop::collection::vec(prop::collection::btree_set("[abc]", 0..3), 1..40)) {
             let mut tenancy = Tenancy::default();

@@ -235,6 +235,7 @@ impl<'a> Cursor<'a> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -249,7 +250,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(cases(64))]
 
         #[test]
         fn what_is_written_is_read(

@@ -110,6 +110,7 @@ impl Packer {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;
@@ -144,7 +145,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+        #![proptest_config(cases(64))]
 
         #[test]
         fn records_in_shared_blocks_are_what_was_read(raws in vec(raw(), 0..60)) {

@@ -2,17 +2,10 @@
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
-use proptest::prelude::ProptestConfig;
 
 use crate::models::Models;
 
 use super::{Context, ControllerName, ControllerSettings, ControllerState, decide};
-
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
-pub(super) fn cases(usual: u32) -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
-}
 
 pub(super) struct Bench {
     pub name: ControllerName,

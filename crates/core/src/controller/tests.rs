@@ -1,9 +1,10 @@
 use std::collections::BTreeSet;
 
+use eadt_cases::cases;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Meter, Outcome, UpdateMode, Validation};
 use proptest::prelude::*;
 
-use super::testing::{Bench, cases, knobs, layout};
+use super::testing::{Bench, knobs, layout};
 use super::{Context, ControllerName, ControllerSettings, ControllerState, PowerReading, decide};
 
 mod literal {

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eadt_cases::cases;
 use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
@@ -275,7 +276,7 @@ fn any_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(cases(150))]
 
     /// Any subset of fields with any values, unknown ones among them: the columns' event is the bytes' event.
     #[test]

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use eadt_partition::evaluate::Trial;
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, SharedWorkload, paper_suite, tenths};
-use proptest::prelude::ProptestConfig;
 
 /// Measurements by others, or `None` with a message.
 pub fn shared(name: &str) -> Option<PathBuf> {
@@ -30,10 +29,4 @@ pub fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -
 /// The paper's 121 pairs at nine partitions each.
 pub fn paper_pairs(seed: u64) -> Trial {
     trial(&paper_suite(), seed, |lab| Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks: vec![None] })
-}
-
-/// So many cases, or as many as `PROPTEST_CASES` asks for.
-pub fn cases(usual: u32) -> ProptestConfig {
-    let asked = std::env::var_os("PROPTEST_CASES").is_some();
-    if asked { ProptestConfig::default() } else { ProptestConfig::with_cases(usual) }
 }

@@ -137,6 +137,7 @@ fn object(rest: &str) -> Parsed<'_, &str> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -180,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(cases(4000))]
 
         #[test]
         fn agrees_with_serde_json_about_changed_lines(

@@ -1,3 +1,4 @@
+use eadt_cases::cases;
 use eadt_cluster::{Change, ClusterRemedy, RollBack};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
@@ -246,7 +247,7 @@ fn a_planned_job_ends_once_and_its_gpus_go_idle() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(cases(12))]
 
     /// However time is cut into steps and wherever the state is saved and read again, the events are the same, byte for byte.
     #[test]

@@ -435,6 +435,7 @@ fn smooth_min_8(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -601,7 +602,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(150))]
+        #![proptest_config(cases(150))]
 
         #[test]
         fn caps_hold_and_bite_monotonically(model in model(), profile in profile(), count in 1_usize..5, percent in 25.0..100.0, celsius in 30.0..85.0) {

@@ -312,6 +312,7 @@ fn tenants(pods: &BTreeMap<(String, String, String), f64>, instances: &BTreeMap<
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -449,7 +450,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #![proptest_config(cases(256))]
         #[test]
         fn whatever_comes_readings_are_possible_and_shares_sum_to_at_most_one(
             rows in prop::collection::vec((prop::sample::select(vec!["DEV_POWER_USAGE", "DEV_TOTAL_ENERGY_CONSUMPTION", "PROF_SM_ACTIVE", "DEV_FB_USED", "DEV_GPU_TEMP", "DEV_MIG_MODE"]), prop::num::f64::ANY, "[ab]{0,1}-[0-9]", prop::option::of("[0-3]")), 0..20),

@@ -225,6 +225,7 @@ pub fn change<T>(path: &Path, change: impl FnOnce(&mut Tokens) -> Result<T, Toke
 
 #[cfg(test)]
 mod tests {
+    use eadt_cases::cases;
     use proptest::prelude::*;
 
     use super::*;
@@ -322,7 +323,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
+        #![proptest_config(cases(256))]
         #[test]
         fn nothing_else_than_the_token_is_worth_anything(text in "(eadt_)?[0-9a-f_]{0,13}_?[A-Za-z0-9_-]{0,44}", at in 0usize..64, flip in 1u8..128) {
             let mut tokens = Tokens::default();

@@ -1,11 +1,12 @@
 //! On an analytic plant: throughput goes with a power of the cap up to a knee, other layouts and phases are factors.
 
+use eadt_cases::cases;
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_models::published::CapCurveDocument;
 use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation};
 use proptest::prelude::*;
 
-use crate::controller::testing::{Bench, cases};
+use crate::controller::testing::Bench;
 use crate::controller::{ControllerName, ControllerState};
 use crate::models::Models;
 
