@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -142,18 +143,21 @@ impl Rig for Device {
         let stop = Arc::new(AtomicBool::new(false));
         let (driver, gpu, stopped) = (self.driver.clone(), self.gpu, stop.clone());
         let began = Instant::now();
-        let sampler = std::thread::spawn(move || sample(&driver, gpu, began, &stopped));
+        let (tell, reads) = sync_channel(1);
+        let sampler = std::thread::spawn(move || sample(&driver, gpu, began, &stopped, &tell));
+        // The whole run lies between two readings. Where there is none, joining says why.
+        let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).stdin(Stdio::null()).env("EADT_PROFILE_SETTING", step.setting.to_string());
         if self.knob == ProfileKnob::MpsThreadPercentage {
             command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", step.setting.to_string());
         }
         let from = began.elapsed();
-        let status = command.status().with_context(|| format!("cannot run {:?}", self.command[0]));
+        let status = reading.then(|| command.status());
         let to = began.elapsed();
         stop.store(true, Ordering::Relaxed);
         let readings = sampler.join().map_err(|_| anyhow::anyhow!("reading the GPU failed: the thread panicked"))??;
-        let status = status?;
+        let status = status.context("the GPU gave no reading")?.with_context(|| format!("cannot run {:?}", self.command[0]))?;
         if !status.success() {
             bail!("the command failed with {status}: its figures are no measurement");
         }
@@ -169,7 +173,14 @@ impl Rig for Device {
 
 type Reading = (f64, GpuTelemetry);
 
-fn sample(driver: &NvmlDriver, gpu: u32, began: Instant, stop: &AtomicBool) -> anyhow::Result<Vec<Reading>> {
+/// Readings until `stop` is set; tells of the first.
+fn sample(
+    driver: &NvmlDriver,
+    gpu: u32,
+    began: Instant,
+    stop: &AtomicBool,
+    first: &SyncSender<()>,
+) -> anyhow::Result<Vec<Reading>> {
     let mut readings: Vec<Reading> = Vec::new();
     let mut lost = None;
     driver.with_gpu(gpu, &mut |gpu| {
@@ -181,6 +192,10 @@ fn sample(driver: &NvmlDriver, gpu: u32, began: Instant, stop: &AtomicBool) -> a
                 return;
             }
             readings.push((began.elapsed().as_secs_f64(), reading));
+            if readings.len() == 1 {
+                // Nobody listens any more only where the run was given up, which ends this by itself.
+                first.send(()).ok();
+            }
             // One reading after the end, so that the whole run is between two.
             if ending {
                 return;
