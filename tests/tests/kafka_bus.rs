@@ -330,3 +330,31 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
     let mut late = bus.member(options).unwrap();
     assert_eq!(await_assignment(&mut *late).len(), 1);
 }
+
+#[test]
+fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
+    const SESSION: Duration = Duration::from_secs(6);
+    let mut kafka = Kafka::start().unwrap();
+    let session = SESSION.as_millis().to_string();
+    let bus = KafkaBus::connect(options(kafka.brokers(), &[("session.timeout.ms", &session)])).unwrap();
+    let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
+    let (group, instance) = (fresh_name("group"), fresh_name("instance"));
+    let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
+    let step = |n: i32| Step {
+        outputs: vec![outgoing(&output, "k", &n.to_string())],
+        positions: vec![(assigned[0].clone(), i64::from(n))],
+    };
+    member.commit(step(0)).unwrap();
+    kafka.kill().unwrap();
+    std::thread::sleep(SESSION * 2);
+    kafka.start_again().unwrap();
+    // Nobody else ever was of this name, so the member may go on, or begin anew.
+    if let Err(error) = member.commit(step(1)) {
+        assert_eq!(error.remedy, Remedy::Restart, "{error}");
+        drop(member);
+        (member, _) = join(&bus, &group, Some(&instance), &[input]);
+        member.commit(step(1)).unwrap();
+    }
+    assert_eq!(member.committed(&assigned).unwrap(), [Some(1)]);
+    read_count(&bus, &output, 1, 2);
+}

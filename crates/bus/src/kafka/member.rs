@@ -27,6 +27,8 @@ use crate::{BusError, Isolation, Member, MemberOptions, Polled, Reader, Remedy, 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The library says little, and all of it is here already.
+const HEARD: Duration = Duration::from_millis(500);
 /// Calls that a broker answers.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -155,7 +157,7 @@ impl KafkaMember {
         match producer.commit_transaction(ANSWER) {
             Ok(()) => {
                 crate::chaos::reach("step.committed");
-                *stray = context.disconnects() != disconnects;
+                *stray = !heard(producer) || context.disconnects() != disconnects;
                 Ok(())
             }
             Err(KafkaError::Transaction(error)) if error.txn_requires_abort() => {
@@ -213,6 +215,11 @@ fn fill(
             .consumer()
             .group_metadata()
             .ok_or_else(|| BusError::new(Remedy::Restart, what, "the member is not in its group any more"))?;
+        // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker takes
+        // that for one whom a newer member fenced. Asked after the id was, because it is given up together with the partitions.
+        if fetcher.consumer().assignment_lost() {
+            return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
+        }
         producer.send_offsets_to_transaction(positions, &membership, TRANSACTION_TIMEOUT).map_err(|error| match error {
             KafkaError::Transaction(error) => transaction_error(what, &error),
             error => from_error(what, &error, Remedy::Restart),
@@ -220,6 +227,20 @@ fn fill(
     }
     crate::chaos::reach("step.ready");
     Ok(())
+}
+
+/// Hears everything that the library has said so far: it does so on a queue, and a lost connection is known only once that was
+/// read. False where it goes on saying things for too long.
+fn heard(producer: &BaseProducer<Context>) -> bool {
+    let begun = Instant::now();
+    // What was not heard yet counts as in flight.
+    while producer.in_flight_count() > 0 {
+        if begun.elapsed() > HEARD {
+            return false;
+        }
+        producer.poll(Duration::ZERO);
+    }
+    true
 }
 
 fn abort(producer: &BaseProducer<Context>) -> Result<(), KafkaError> {
