@@ -125,6 +125,9 @@ fn progress(workload: &str) -> String {
 
 const V1: &str = "/v1/progress";
 
+/// Between two looks at what is to change.
+const PAUSE: Duration = Duration::from_millis(100);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -165,10 +168,12 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
         || post(Some(&team_a), V1, progress("team-a/x")).await.0 != 401
     {
         assert!(Instant::now() < until, "the change of tokens is not seen");
+        tokio::time::sleep(PAUSE).await;
     }
     let next = certificate(ingest.dir.path());
     while ingest.tls(&next).await.is_err() {
         assert!(Instant::now() < until, "the change of the certificate is not seen");
+        tokio::time::sleep(PAUSE).await;
     }
     assert!(ingest.tls(&trusted).await.is_err(), "the former certificate is gone");
 
@@ -192,7 +197,7 @@ async fn slow_senders_are_cut_off_and_large_and_frequent_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
     let trusted = certificate(dir.path());
     let (_, all) = create(dir.path(), &["--namespace", "*"]);
-    let limits = [("REQUEST_SECONDS", "1"), ("BODY_BYTES", "2048"), ("CONNECTIONS", "3"), ("REQUESTS_PER_SECOND", "0.2")];
+    let limits = [("REQUEST_SECONDS", "3"), ("BODY_BYTES", "2048"), ("CONNECTIONS", "3"), ("REQUESTS_PER_SECOND", "0.2")];
     let ingest = Ingest::start(dir, &limits);
     // As many as there may be: no handshake, half a head, half a body, and, where there is a token, one request in five seconds.
     let mut silent = ingest.plain().await;
@@ -227,7 +232,7 @@ async fn slow_senders_are_cut_off_and_large_and_frequent_ones_refused() {
             break;
         }
         assert!(status == 429 && Instant::now() < until, "{status}: {told}");
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

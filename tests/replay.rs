@@ -106,6 +106,26 @@ fn a_check_that_compares_nothing_fails_and_says_so() {
 }
 
 #[test]
+fn what_cannot_be_used_is_named_as_it_was_given() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = write(dir.path(), "log.jsonl", &[telemetry("a", 10, None)]);
+    let path = log.to_str().unwrap();
+    let told = |arguments: &[&str]| {
+        let (out, err, good) = text(eadt(dir.path(), arguments));
+        assert!(!good && out.is_empty(), "{out}{err}");
+        err
+    };
+    for window in ["0", "nan", "1e9"] {
+        let err = told(&["replay", path, "--window", window]);
+        assert!(err.starts_with("error: --window ") && err.contains("must be within 1 and 86400"), "{err}");
+    }
+    let err = told(&["report", path]);
+    assert!(err.contains(&format!("run `eadt replay {path} --out DIR` first")), "{err}");
+    let err = told(&["import", "dcgmi", path, "--interval", "20", "--out", "x.jsonl"]);
+    assert!(err.starts_with("error: --interval: \"20\" is not an interval; say for example 20ms"), "{err}");
+}
+
+#[test]
 fn a_log_is_never_replaced_unasked() {
     let dir = tempfile::tempdir().unwrap();
     let csv = dir.path().join("power.csv");
@@ -165,7 +185,7 @@ fn a_report_names_the_currency_that_it_was_given() {
     let (named, _, _) = report(&["--currency", "eur"]);
     assert!(named.contains("cost EUR"), "{named}");
     let (unnamed, _, _) = report(&[]);
-    assert!(unnamed.contains("--currency does"), "{unnamed}");
+    assert!(unnamed.contains("`eadt report --currency CODE` does"), "{unnamed}");
     let (_, err, good) = report(&["--currency", "bananas"]);
     assert!(!good && err.contains("is no code of three letters"), "{err}");
     // 120 s were recorded; the windows that they lie in are longer.

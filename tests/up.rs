@@ -69,14 +69,15 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
     let (straight, broken) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     json(eadt(straight.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
     for round in 0..4 {
-        let mut child = eadt(broken.path(), &["up", "--speed", "3600", "--no-view", "--seed", "7"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(700 + 150 * round));
-        signal(&child, "-KILL");
-        child.wait().unwrap();
+        let mut command = eadt(broken.path(), &["up", "--speed", "3600", "--no-view", "--seed", "7"]);
+        let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut told = Told::by(&mut child.0);
+        told.until("simulating now");
+        for _ in 0..1 + 7 * round {
+            told.until(" window ");
+        }
+        signal(&child.0, "-KILL");
+        child.0.wait().unwrap();
     }
     // What no file holds yet is reported from the log.
     let early = json(eadt(broken.path(), &["report", broken.path().to_str().unwrap(), "--json"]));
@@ -160,15 +161,10 @@ fn simulated_time_ends_where_it_was_told_to_unless_decisions_are_on_their_way() 
 #[test]
 fn a_second_process_on_the_same_folder_is_told_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let mut first = Running(
-        eadt(dir.path(), &["up", "--speed", "1", "--no-view"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap(),
-    );
-    // Whoever opens the folder first has it; the origin is written just before.
-    while !dir.path().join("log").exists() {
-        assert!(first.0.try_wait().unwrap().is_none(), "the first process ended");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    std::thread::sleep(Duration::from_secs(2));
+    let mut command = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]);
+    let mut first = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut told = Told::by(&mut first.0);
+    told.until("simulating now");
     let second = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]).output().unwrap();
     signal(&first.0, "-TERM");
     first.0.wait().unwrap();

@@ -6,10 +6,9 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Running, eadt, files, json, signal, text};
+use support::{Running, Told, eadt, files, json, signal, text};
 
 const RUN: &[&str] = &["up", "--speed", "max", "--duration", "20m", "--json", "--no-view"];
 
@@ -212,13 +211,10 @@ fn a_snapshot_of_a_running_one_is_a_backup() {
     let parent = tempfile::tempdir().unwrap();
     let [live, snapshot] = ["live", "snapshot"].map(|name| parent.path().join(name));
     let args = ["up", "--speed", "600", "--no-view"];
-    let mut running = Running(eadt(&live, &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-    let began = Instant::now();
-    let enough = |dir: &Path| dir.join("log").exists() && began.elapsed() > Duration::from_secs(6);
-    while !enough(&live) {
-        assert!(running.0.try_wait().unwrap().is_none(), "it ended");
-        assert!(began.elapsed() < Duration::from_mins(2), "it did not begin");
-        std::thread::sleep(Duration::from_millis(50));
+    let mut running = Running(eadt(&live, &args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut told = Told::by(&mut running.0);
+    for _ in 0..24 {
+        told.until(" window ");
     }
     // Nothing changes while it is copied, as in a snapshot of a file system.
     signal(&running.0, "-STOP");

@@ -23,7 +23,7 @@ pub fn run(args: &Import) -> anyhow::Result<()> {
         workload: args.workload.clone(),
         maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
         time_format: args.time_format.as_deref().map(str::parse).transpose()?,
-        interval: args.interval.as_deref().map(parse_interval).transpose()?,
+        interval: args.interval.as_deref().map(parse_interval).transpose().context("--interval")?,
         ..Options::default()
     };
     let (target, compression) = Target::event_log(&args.out, &args.files, args.force)?;

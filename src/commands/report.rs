@@ -14,6 +14,10 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
         anyhow::bail!("{} does not exist: name a data folder, an archive or the output of `eadt replay`", args.path.display());
     }
+    if args.path.is_file() {
+        let path = args.path.display();
+        anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
+    }
     for (flag, value) in [("--price-per-kwh", args.price_per_kwh), ("--carbon-grams-per-kwh", args.carbon_grams_per_kwh)] {
         if value.is_some_and(|value| !value.is_finite()) {
             anyhow::bail!("{flag} is not a finite number");

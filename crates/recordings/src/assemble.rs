@@ -94,7 +94,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         let files = recording.files.join(", ");
         let problem = format!("no reading found in {} row(s)", recording.rows);
-        let remedy = format!("check that this is a {} recording", recording.format);
+        let remedy = format!("check that this is a recording of the format {}", recording.format);
         return Err(ImportError::whole(files, problem, remedy));
     };
     let time = |at: &(u32, u32)| recording.sources[at.0 as usize].readings[at.1 as usize].time;

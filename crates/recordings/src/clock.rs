@@ -66,7 +66,7 @@ impl fmt::Display for TimeFormat {
 }
 
 impl TimeFormat {
-    /// Reads a time; the error says what to do.
+    /// Reads a time; the error goes on after "TEXT is", and says what to do.
     pub(crate) fn parse(&self, text: &str) -> Result<EventTime, String> {
         let text = text.trim();
         match self {
@@ -121,7 +121,7 @@ fn checked(micros: f64) -> Result<EventTime, String> {
     if range.contains(&micros) {
         Ok(EventTime::from_micros(micros.round() as i64))
     } else {
-        Err("lies outside the years 0 to 9999; check --time-format".to_owned())
+        Err("outside the years 0 to 9999; check --time-format".to_owned())
     }
 }
 
@@ -143,7 +143,7 @@ fn nanoseconds(text: &str) -> Result<EventTime, String> {
 }
 
 fn with_pattern(pattern: &str, text: &str) -> Result<EventTime, String> {
-    let parts = strtime::parse(pattern, text).map_err(|error| format!("does not match --time-format {pattern:?} ({error})"))?;
+    let parts = strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
     let micros = match parts.to_timestamp() {
         Ok(timestamp) => timestamp.as_microsecond(),
         // Without an offset: UTC.
@@ -151,7 +151,9 @@ fn with_pattern(pattern: &str, text: &str) -> Result<EventTime, String> {
             .to_datetime()
             .ok()
             .and_then(utc)
-            .ok_or_else(|| format!("--time-format {pattern:?} gives no full date and time; name year, month, day and hour"))?
+            .ok_or_else(|| {
+                format!("no full date and time in the form --time-format {pattern:?}; name year, month, day and hour")
+            })?
             .micros(),
     };
     checked(micros as f64).map(|_| EventTime::from_micros(micros))

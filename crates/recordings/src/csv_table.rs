@@ -58,6 +58,10 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
     for (file, lines) in files {
         let mut table = csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(lines.into_reader());
         let header = table.headers().map_err(|error| unreadable(recording, file, &error))?.clone();
+        if header.is_empty() {
+            let file = &recording.files[file];
+            return Err(ImportError::whole(file, "is empty: it has no header", "check that this is the right file"));
+        }
         let plan = plan(recording, file, &header, options)?;
         let mut record = csv::StringRecord::new();
         let mut rows: i64 = 0;

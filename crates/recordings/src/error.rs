@@ -5,6 +5,7 @@ use std::fmt;
 /// Displayed as `file:line: column "x": what happened; what to do`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportError {
+    /// Empty where the options are to blame: they name themselves.
     pub file: String,
     /// Counted from 1.
     pub line: Option<u64>,
@@ -40,7 +41,8 @@ impl fmt::Display for ImportError {
         if let Some(column) = &self.column {
             write!(f, ": column {column:?}")?;
         }
-        write!(f, ": {}", self.problem)?;
+        let stated = self.file.is_empty() && self.line.is_none() && self.column.is_none();
+        write!(f, "{}{}", if stated { "" } else { ": " }, self.problem)?;
         if !self.remedy.is_empty() {
             write!(f, "; {}", self.remedy)?;
         }

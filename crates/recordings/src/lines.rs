@@ -68,5 +68,9 @@ impl<'a> Lines<'a> {
 
 fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
     let problem = format!("cannot be read: {error}");
-    ImportError { line, ..ImportError::whole(name, problem, "the file may be truncated or damaged; copy it again") }
+    let remedy = match error.kind() {
+        io::ErrorKind::IsADirectory => "name the files in it",
+        _ => "the file may be truncated or damaged; copy it again",
+    };
+    ImportError { line, ..ImportError::whole(name, problem, remedy) }
 }

@@ -47,7 +47,9 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -
                 let at = |recording: &Recording| {
                     let text = entry.value.as_str().unwrap_or_default();
                     let time = clock.parse(text).map_err(|problem| {
-                        recording.error(file, line, format!("{} {problem}", quote(text)), "restore the line").column(&entry.key)
+                        recording
+                            .error(file, line, format!("{} is {problem}", quote(text)), "restore the line")
+                            .column(&entry.key)
                     });
                     time.map(|time| (file, line, time))
                 };
@@ -97,7 +99,7 @@ fn power_line(text: &str, clock: &TimeFormat) -> Result<(EventTime, f64), (&'sta
         parts.next()
     };
     let time = after("Time").ok_or_else(|| ("Time", "no time in the power reading".to_owned()))?;
-    let time = clock.parse(time).map_err(|problem| ("Time", problem))?;
+    let time = clock.parse(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
     let watts = after("Watts").ok_or_else(|| ("Watts", "no Watts in the power reading".to_owned()))?;
     match cell(watts) {
         Cell::Number(watts) => Ok((time, watts)),

@@ -44,7 +44,7 @@ impl Options {
     pub(crate) const DEFAULT_START: EventTime = EventTime::from_micros(946_684_800_000_000);
 
     pub(crate) fn check(&self, format: Format) -> Result<(), ImportError> {
-        let wrong = |problem: String, remedy: &str| Err(ImportError::whole("(settings)", problem, remedy));
+        let wrong = |problem: String, remedy: &str| Err(ImportError::whole("", problem, remedy));
         if let Some(workload) = &self.workload {
             let parts = workload.split_once('/');
             let good = parts.is_some_and(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains('/'));

@@ -279,6 +279,32 @@ fn csv_reads_units_and_refuses_impossible_ones() {
 }
 
 #[test]
+fn errors_read_as_sentences() {
+    let error = |text: &str, options: &Options| read(Format::Csv, &[("a.csv", text)], options).unwrap_err();
+    assert_eq!(
+        error("time,W\n", &Options::default()),
+        "csv needs to be told what its columns are; say for example --map power_watts=Power:mW"
+    );
+    let power = || maps(&["power_watts=W"]);
+    assert_eq!(error("", &power()), "a.csv: is empty: it has no header; check that this is the right file");
+    for (format, time, said) in [
+        ("%m-%d-%Y", "noon", "\"noon\" is not of the form --time-format \"%m-%d-%Y\""),
+        ("%H:%M", "12:30", "\"12:30\" is no full date and time in the form --time-format \"%H:%M\"; name year"),
+        ("unix", "1e300", "\"1e300\" is outside the years 0 to 9999; check --time-format"),
+        ("auto", "1700000000", "\"1700000000\" is a number, and its unit is not known; say --time-format unix if"),
+        ("auto", "noon", "\"noon\" is not a time of a known form"),
+    ] {
+        let options = Options { time_format: Some(format.parse().unwrap()), ..power() };
+        let told = error(&format!("time,W\n{time},100\n"), &options);
+        assert!(told.starts_with(&format!("a.csv:2: column \"time\": {said}")), "{told}");
+    }
+    let folder = std::env::temp_dir();
+    let input = Input::new("folder", std::fs::File::open(&folder).unwrap());
+    let told = import(Format::Csv, vec![input], &power()).unwrap_err().to_string();
+    assert!(told.starts_with("folder: cannot be read: ") && told.ends_with("; name the files in it"), "{told}");
+}
+
+#[test]
 fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
     let mut text = "ts,w\n".to_owned();
     for second in [0, 1, 2, 4, 3, 3, 5, 5, 6, 60] {

@@ -284,7 +284,9 @@ impl Collected {
             notes.push(NO_SPANS.to_owned());
         }
         if cost.is_some() && settings.currency.is_none() {
-            notes.push("the cost is in the currency of the prices, which nobody named: --currency does".to_owned());
+            notes.push(
+                "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
+            );
         }
         let decided = self.by_time();
         let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, observed, &decided)).collect();

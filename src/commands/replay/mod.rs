@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use eadt_lake::Archive;
 use eadt_processor::offline::{Counts, Replayed, Source, replay};
 use eadt_schemas::Topic;
@@ -51,8 +51,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     let mut processor = settings.processor.clone();
     if let Some(window) = args.window {
         processor.window_seconds = window;
+        processor.check().map_err(|refusal| anyhow!("--window {window:?}: {refusal}"))?;
     }
-    processor.check().map_err(anyhow::Error::msg)?;
     let mut fold = processor.fold();
     fold.align_to_run = args.align == Align::Run;
     if let Some(name) = &args.controller {
