@@ -65,9 +65,10 @@ impl Part {
                 // Telemetry for heartbeats only.
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
-            Self::Actuator => {
-                (vec![Decisions, Workloads, Actuations, DeviceStates], vec![Actuations, Workloads, DeadLetters, DeviceIntents])
-            }
+            Self::Actuator => (
+                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceIntents, TrainingProgress],
+                vec![Actuations, Workloads, DeadLetters, DeviceIntents, Directives],
+            ),
             Self::Simulator => (
                 vec![Decisions, Actuations, Workloads, SimulatorState],
                 vec![GpuTelemetry, TrainingProgress, Workloads, SimulatorState],

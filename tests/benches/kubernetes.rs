@@ -207,10 +207,10 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     };
     let acting = std::thread::spawn(move || eadt_actuator::run(&service));
     // Take-overs and first statuses are over once hardly any CPU is used.
-    let mut before = cpu_seconds();
-    until("it is quiet", Duration::from_secs(5), || {
-        let now = cpu_seconds();
-        now - std::mem::replace(&mut before, now) < 0.25
+    until("it is quiet", Duration::ZERO, || {
+        let before = cpu_seconds();
+        std::thread::sleep(Duration::from_secs(5));
+        cpu_seconds() - before < 0.25
     })?;
     println!("  quiet after {:.0} s, {:.1} s of CPU", began.elapsed().as_secs_f64(), cpu_seconds());
     let (cpu, at) = (cpu_seconds(), Instant::now());

@@ -5,11 +5,11 @@ mod actuator;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use actuator::{Rig, energy_policy, environment, layout, training};
+use actuator::{Rig, energy_policy, environment, layout, now, training};
 use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_kubernetes::KubernetesCluster;
-use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, Outcome};
+use eadt_schemas::v1::{Action, Decision, Directive, Origin, Outcome, TrainingProgress};
+use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
 
 /// A job that is enforced, and its actuator.
@@ -219,6 +219,53 @@ fn decisions_that_are_stale_expired_or_for_another_layout_change_nothing() {
     assert!(rig.outcome("d-4", Outcome::Refused).reason.contains("not newer"));
     assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::Ready]);
+}
+
+/// The job says when its last checkpoint was complete.
+fn checkpoint(rig: &Rig, checkpoint_time: EventTime) {
+    let (time, workload) = (now(), rig.workload());
+    let progress = TrainingProgress {
+        time,
+        workload: workload.clone(),
+        collector: "node-1".into(),
+        checkpoint_time: Some(checkpoint_time),
+        ..TrainingProgress::default()
+    };
+    let id = format!("p-{}", time.micros());
+    rig.publish(Topic::TrainingProgress, EventType::TrainingProgress, &id, time, &workload, &progress);
+}
+
+#[test]
+fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
+    let mut rig = Rig::new("checkpoint");
+    rig.origin = Origin::Measured;
+    rig.apply(&training());
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(60.0);
+    rig.ready_with(&layout(6, 50, 2));
+    // A job that reports none is not waited for.
+    rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    rig.ready_with(&layout(6, 45, 2));
+    let generation = || rig.set("llm-training")["metadata"]["generation"].clone();
+    let before = generation();
+
+    checkpoint(&rig, now().plus_seconds(-600.0));
+    rig.decide(&rig.decision("d-2", Action::Decrease, layout(6, 40, 2)));
+    let asked = rig.eventually("the job is asked for a checkpoint", || rig.read::<Directive>(Topic::Directives).pop());
+    assert_eq!((asked.workload, &*asked.decision_id, asked.checkpoint_now), (rig.workload(), "d-2", true));
+    assert_eq!((generation(), rig.outcomes("d-2")), (before, vec![]), "nothing is touched before it is there");
+    checkpoint(&rig, now());
+    rig.outcome("d-2", Outcome::Ready);
+    rig.ready_with(&layout(6, 40, 2));
+    assert_eq!(rig.read::<Directive>(Topic::Directives).len(), 1, "it is asked once");
+
+    rig.stop_acting();
+    rig.checkpoint_wait_seconds = 1.0;
+    rig.act(60.0);
+    checkpoint(&rig, now().plus_seconds(-600.0));
+    let refused = rig.change("d-3", Action::Decrease, layout(6, 35, 2), Outcome::Refused);
+    assert!(refused.reason.contains("none came within 1 s"), "{}", refused.reason);
+    assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
 }
 
 /// A cluster whose actuator dies right after a change was written.

@@ -1,8 +1,9 @@
 //! The actuator: has workloads changed as decided, and says what became of every decision.
 //!
 //! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every
-//! change), `actuations.v1`, and on clusters with node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes through dereference → plan → check → apply → watch → report, a file each;
-//! all but apply are pure, and only what was checked can be applied.
+//! change), `actuations.v1`, `directives.v1` (a checkpoint before a restart, answered in `training.progress.v1`), and on clusters with
+//! node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes through dereference → plan → check → apply → watch →
+//! report, a file each; all but apply are pure, and only what was checked can be applied.
 //!
 //! Delivery is at-least-once with an idempotent, fenced effect: decision id and generation are written with the change,
 //! so a decision that is seen again is recognised on the object, and what was reported already is read from
@@ -11,6 +12,7 @@
 
 pub mod apply;
 pub mod check;
+pub mod checkpoint;
 pub mod dereference;
 pub mod devices;
 pub mod metrics;

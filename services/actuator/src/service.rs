@@ -10,12 +10,15 @@ use eadt_bus::{
 };
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{
+    Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Directive, Origin, Outcome, UpdateMode, Workload,
+};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
 
 use crate::check::{Refusal, Verdict, check};
+use crate::checkpoint::{Gate, Wait};
 use crate::dereference::{View, dereference};
 use crate::devices::{Due, Published};
 use crate::metrics::ActuatorMetrics;
@@ -29,6 +32,8 @@ const MAX_QUEUED: usize = 1000;
 const POLL: Duration = Duration::from_millis(5);
 /// Whether intents must be said again is looked at so often, in wall time.
 const LOOK_AT_INTENTS: Duration = Duration::from_secs(1);
+/// How often is looked whether a checkpoint is there.
+const LOOK_FOR_CHECKPOINT: Duration = Duration::from_millis(200);
 const SOURCE: &str = "/actuator";
 
 /// Why the actuator ended.
@@ -136,6 +141,10 @@ struct Session<'a> {
     given_up: BTreeSet<String>,
     /// Rollouts whose way back failed: how often, and when it is tried again.
     put_off: BTreeMap<String, (u32, Instant)>,
+    /// Decisions that wait for a checkpoint, by their id.
+    checkpoints: BTreeMap<String, Wait>,
+    /// When approved recommendations are looked at again without news: one of them waits for a checkpoint.
+    approvals_not_before: Option<Instant>,
     outputs: Vec<Outgoing>,
     /// Where the cluster has node agents.
     agents: Option<Agents>,
@@ -156,6 +165,15 @@ struct Topics {
     dead_letters: Arc<str>,
     device_intents: Arc<str>,
     device_states: Arc<str>,
+    directives: Arc<str>,
+    progress: Arc<str>,
+}
+
+/// How a decision went through the steps.
+enum Decided {
+    Done(Option<Report>),
+    /// The job's checkpoint is waited for.
+    Wait,
 }
 
 /// What became of one attempt at a decision.
@@ -178,6 +196,8 @@ impl<'a> Session<'a> {
             dead_letters: full(Topic::DeadLetters),
             device_intents: full(Topic::DeviceIntents),
             device_states: full(Topic::DeviceStates),
+            directives: full(Topic::Directives),
+            progress: full(Topic::TrainingProgress),
         };
         let partitions = service
             .bus
@@ -211,6 +231,8 @@ impl<'a> Session<'a> {
             failures: 0,
             given_up: BTreeSet::new(),
             put_off: BTreeMap::new(),
+            checkpoints: BTreeMap::new(),
+            approvals_not_before: None,
             outputs: Vec::new(),
             agents: None,
         })
@@ -270,6 +292,7 @@ impl<'a> Session<'a> {
                 self.view.clear();
                 self.rolling.clear();
                 self.revision = None;
+                self.checkpoints.clear();
                 self.outputs.clear();
             }
         }
@@ -436,6 +459,10 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        if self.approvals_not_before.is_some_and(|not_before| not_before <= Instant::now()) {
+            self.approvals_not_before = None;
+            self.approved();
+        }
         self.take_back_overdue();
         true
     }
@@ -587,14 +614,22 @@ impl<'a> Session<'a> {
             self.service.cluster.decided(decision);
         }
         match self.decide(decision, waiting.trouble.as_deref(), now) {
-            Ok(None) => Attempt::Done,
-            Ok(Some(report)) => {
-                self.say(report);
+            Ok(Decided::Done(report)) => {
+                self.checkpoints.remove(&decision.id);
+                if let Some(report) = report {
+                    self.say(report);
+                }
                 Attempt::Done
+            }
+            Ok(Decided::Wait) => {
+                waiting.attempts = waiting.attempts.max(1);
+                waiting.not_before = Some(Instant::now() + LOOK_FOR_CHECKPOINT);
+                Attempt::Later
             }
             Err(error) => match error.remedy {
                 ClusterRemedy::Stopped => Attempt::Stopped,
                 ClusterRemedy::Refused => {
+                    self.checkpoints.remove(&decision.id);
                     let refusal = Refusal::new("cluster", format!("the cluster refuses it: {error}"));
                     self.refuse(decision, &refusal, now);
                     Attempt::Done
@@ -634,13 +669,27 @@ impl<'a> Session<'a> {
             let now = self.service.cluster.now();
             let Plan::Change(planned) = plan(&decision, &allowed) else { continue };
             let deadline = self.service.settings.rollout_deadline_seconds;
-            let written = match check(&planned, &decision, &allowed, now, deadline) {
-                Ok(Verdict::Apply(checked)) => apply::apply(&*self.service.cluster, &checked),
+            let checked = match check(&planned, &decision, &allowed, now, deadline) {
+                Ok(Verdict::Apply(checked)) => checked,
                 Ok(Verdict::Recommend) => continue,
                 Err(refusal) => {
+                    self.checkpoints.remove(&decision.id);
                     self.refuse(&decision, &refusal, now);
                     continue;
                 }
+            };
+            let gate = if planned.restarts { self.gate(&decision, allowed.state.origin, now) } else { Ok(Gate::Open) };
+            let written = match gate {
+                Ok(Gate::Open) => apply::apply(&*self.service.cluster, &checked),
+                Ok(Gate::Wait) => {
+                    self.approvals_not_before = Some(Instant::now() + LOOK_FOR_CHECKPOINT);
+                    continue;
+                }
+                Ok(Gate::Shut { reason }) => {
+                    self.refuse(&decision, &Refusal::new("checkpoint", reason), now);
+                    continue;
+                }
+                Err(error) => Err(error),
             };
             match written {
                 Ok(written) => {
@@ -656,20 +705,20 @@ impl<'a> Session<'a> {
     }
 
     /// dereference → plan → check → apply. `trouble`: why it could not be written until now.
-    fn decide(&mut self, decision: &Decision, trouble: Option<&str>, now: EventTime) -> Result<Option<Report>, ClusterError> {
+    fn decide(&mut self, decision: &Decision, trouble: Option<&str>, now: EventTime) -> Result<Decided, ClusterError> {
         let cluster = &self.service.cluster;
         let deadline = self.service.settings.rollout_deadline_seconds;
         let managed = match dereference(decision, &self.view) {
             Ok(managed) => managed,
-            Err(_) if decision.action == Action::Maintain => return Ok(None),
+            Err(_) if decision.action == Action::Maintain => return Ok(Decided::Done(None)),
             Err(refusal) => {
                 self.refuse(decision, &refusal, now);
-                return Ok(None);
+                return Ok(Decided::Done(None));
             }
         };
         let planned = match plan(decision, managed) {
             // What it did is said by the difference between what was published and what is.
-            Plan::Nothing | Plan::AppliedAlready(_) => return Ok(None),
+            Plan::Nothing | Plan::AppliedAlready(_) => return Ok(Decided::Done(None)),
             Plan::Change(planned) => planned,
         };
         if planned.restarts
@@ -678,27 +727,93 @@ impl<'a> Session<'a> {
             && let Some(barred) = cluster.restarts_barred(&decision.workload)
         {
             self.refuse(decision, &Refusal::new("schedule", barred), now);
-            return Ok(None);
+            return Ok(Decided::Done(None));
         }
         match check(&planned, decision, managed, now, deadline) {
             Ok(Verdict::Recommend) => {
                 cluster.recommend(decision)?;
-                Ok(Some(report::recommended(decision, managed, now)))
+                Ok(Decided::Done(Some(report::recommended(decision, managed, now))))
             }
             Ok(Verdict::Apply(checked)) => {
-                let written = apply::apply(&**cluster, &checked)?;
+                let origin = managed.state.origin;
+                if planned.restarts {
+                    match self.gate(decision, origin, now)? {
+                        Gate::Open => {}
+                        Gate::Wait => return Ok(Decided::Wait),
+                        Gate::Shut { reason } => {
+                            self.refuse(decision, &Refusal::new("checkpoint", reason), now);
+                            return Ok(Decided::Done(None));
+                        }
+                    }
+                }
+                let written = apply::apply(&*self.service.cluster, &checked)?;
                 tracing::info!(workload = decision.workload, decision = decision.id, reason = decision.reason, "applied");
                 self.written(written);
-                Ok(None)
+                Ok(Decided::Done(None))
             }
             Err(mut refusal) => {
                 if let Some(trouble) = trouble {
                     refusal.reason = format!("{}; until then it could not be written: {trouble}", refusal.reason);
                 }
                 self.refuse(decision, &refusal, now);
-                Ok(None)
+                Ok(Decided::Done(None))
             }
         }
+    }
+
+    /// Whether the job of a change that restarts it has a checkpoint to go on from; where it reports checkpoints, it is asked for one.
+    fn gate(&mut self, decision: &Decision, origin: Origin, now: EventTime) -> Result<Gate, ClusterError> {
+        let settings = &self.service.settings;
+        // A simulated job keeps what it did by itself.
+        if settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated {
+            return Ok(Gate::Open);
+        }
+        let unread = |error: BusError| {
+            ClusterError::new(ClusterRemedy::Retry, format!("reading the progress of {}: {error}", decision.workload))
+        };
+        let (wait, asked) = match self.checkpoints.remove(&decision.id) {
+            Some(mut wait) => {
+                wait.hear().map_err(unread)?;
+                (wait, true)
+            }
+            None => {
+                let (bus, topic) = (&*self.service.bus, &self.topics.progress);
+                let partitions = self.partitions_of(topic).map_err(unread)?;
+                let stopped = || self.service.shutdown.is_cancelled();
+                let begun = Wait::begin(bus, topic, partitions, &decision.workload, now, stopped).map_err(unread)?;
+                (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
+            }
+        };
+        let gate = wait.gate(now, settings);
+        if gate == Gate::Wait {
+            if !asked {
+                self.ask_for_checkpoint(decision, now);
+            }
+            // Whoever approved something may have thought better of it.
+            self.checkpoints.retain(|_, other| !other.is_abandoned(now, settings));
+            self.checkpoints.insert(decision.id.clone(), wait);
+        }
+        Ok(gate)
+    }
+
+    fn ask_for_checkpoint(&mut self, decision: &Decision, now: EventTime) {
+        let workload = &decision.workload;
+        tracing::info!(workload, decision = decision.id, "waiting for a checkpoint");
+        let directive = Directive {
+            time: now,
+            workload: workload.clone(),
+            decision_id: decision.id.clone(),
+            checkpoint_now: true,
+            ..Directive::default()
+        };
+        let envelope = Envelope {
+            id: format!("{}/checkpoint", decision.id),
+            source: SOURCE.into(),
+            kind: EventType::Directive,
+            time: now,
+            subject: workload.clone(),
+        };
+        self.outputs.push(Outgoing::event(&self.topics.directives, workload, &envelope, &directive));
     }
 
     fn refuse(&mut self, decision: &Decision, refusal: &Refusal, now: EventTime) {

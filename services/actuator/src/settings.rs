@@ -16,6 +16,12 @@ pub struct Settings {
     pub instance: String,
     /// A rollout that is not ready after this long is rolled back, in seconds. 1 to 86,400. Default 600.
     pub rollout_deadline_seconds: f64,
+    /// A job that reports checkpoints is restarted only with one that is not older than this, in seconds: so much work a restart may
+    /// lose. 0 to 86,400. Default 120.
+    pub checkpoint_max_age_seconds: f64,
+    /// How long a job that was asked to write a checkpoint is waited for, in seconds; then the decision is refused. Later decisions about
+    /// workloads of the same partition wait as well. 0: it is not waited for, and not asked. 0 to 3,600. Default 60.
+    pub checkpoint_wait_seconds: f64,
     /// The whole cluster is looked at again this often even when nothing is said to have changed, in seconds of wall time.
     /// 1 to 3,600. Default 30.
     pub reconcile_seconds: f64,
@@ -33,6 +39,8 @@ impl Default for Settings {
             group: "actuator".into(),
             instance: "actuator-0".into(),
             rollout_deadline_seconds: 600.0,
+            checkpoint_max_age_seconds: 120.0,
+            checkpoint_wait_seconds: 60.0,
             reconcile_seconds: 30.0,
             retry_min_seconds: 0.2,
             retry_max_seconds: 10.0,
@@ -45,6 +53,8 @@ impl Settings {
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
             ("rollout_deadline_seconds", self.rollout_deadline_seconds, 1.0, 86_400.0),
+            ("checkpoint_max_age_seconds", self.checkpoint_max_age_seconds, 0.0, 86_400.0),
+            ("checkpoint_wait_seconds", self.checkpoint_wait_seconds, 0.0, 3600.0),
             ("reconcile_seconds", self.reconcile_seconds, 1.0, 3600.0),
             ("retry_min_seconds", self.retry_min_seconds, 0.001, 3600.0),
             ("retry_max_seconds", self.retry_max_seconds, self.retry_min_seconds, 3600.0),

@@ -57,6 +57,9 @@ pub struct Rig {
     pub namespace: String,
     pub log: EmbeddedLog,
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
+    /// Where figures of the workloads come from.
+    pub origin: Origin,
+    pub checkpoint_wait_seconds: f64,
     connection: Option<Connection>,
     acting: Option<Acting>,
     connections: u32,
@@ -100,6 +103,8 @@ impl Rig {
             client,
             log,
             clock: Arc::new(now),
+            origin: Origin::Simulated,
+            checkpoint_wait_seconds: 60.0,
             connection: None,
             acting: None,
             connections: 0,
@@ -139,7 +144,7 @@ impl Rig {
         self.connections += 1;
         let settings = self.settings(&format!("actuator-{}", self.connections));
         let (client, clock) = (self.account.clone(), self.clock.clone());
-        let cluster = self.runtime.block_on(async { KubernetesCluster::new(client, settings, Origin::Simulated, clock) });
+        let cluster = self.runtime.block_on(async { KubernetesCluster::new(client, settings, self.origin, clock) });
         let stop = Shutdown::new();
         let (running, until) = (cluster.clone(), stop.clone());
         let task = self.runtime.spawn(async move { running.run(until.cancelled()).await });
@@ -191,6 +196,7 @@ impl Rig {
                 prefix: PREFIX.into(),
                 rollout_deadline_seconds: rollout_seconds,
                 retry_max_seconds: 1.0,
+                checkpoint_wait_seconds: self.checkpoint_wait_seconds,
                 ..eadt_actuator::Settings::default()
             },
             bus: Arc::new(self.log.clone()),
@@ -319,18 +325,17 @@ impl Rig {
     }
 
     pub fn decide(&self, decision: &Decision) {
-        let envelope = Envelope {
-            id: decision.id.clone(),
-            source: "/test".into(),
-            kind: EventType::Decision,
-            time: decision.time,
-            subject: decision.workload.clone(),
-        };
+        self.publish(Topic::Decisions, EventType::Decision, &decision.id, decision.time, &decision.workload, decision);
+    }
+
+    /// Publishes an event of a workload.
+    pub fn publish<T: serde::Serialize>(&self, to: Topic, kind: EventType, id: &str, time: EventTime, workload: &str, event: &T) {
+        let envelope = Envelope { id: id.into(), source: "/test".into(), kind, time, subject: workload.into() };
         let record = Outgoing {
-            topic: format!("{PREFIX}{}", Topic::Decisions).into(),
+            topic: format!("{PREFIX}{to}").into(),
             partition: None,
-            key: Some(decision.workload.clone().into_bytes().into()),
-            value: Some(serde_json::to_vec(decision).unwrap().into()),
+            key: Some(workload.as_bytes().to_vec().into()),
+            value: Some(serde_json::to_vec(event).unwrap().into()),
             headers: envelope.headers().map(|(name, value)| (Arc::from(name), bytes::Bytes::from(value))).to_vec(),
         };
         let mut producer = self.log.producer("test").unwrap();

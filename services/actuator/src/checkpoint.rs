@@ -1,0 +1,141 @@
+//! A restart loses what a job did since its last checkpoint: a job that reports checkpoints is asked to write one, and waited for.
+//!
+//! In: the end of `training.progress.v1`, read only while a restart is decided, so that nothing is read in steady state. Out: whether
+//! the change may be made now. A job that reports no checkpoint is not waited for, and neither is a simulated one, which keeps what it
+//! did by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_bus::{Bus, BusError, Polled, Reader, Record, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_schemas::v1::{Origin, TrainingProgress};
+use eadt_schemas::{EventTime, decode};
+
+use crate::Settings;
+
+/// Records of the partition that are looked through for the job's last word; those of other workloads are among them.
+const LOOK_BACK: i64 = 20_000;
+
+/// Whether a restart may be made.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Gate {
+    Open,
+    /// A checkpoint may still come.
+    Wait,
+    Shut {
+        reason: String,
+    },
+}
+
+/// A wait for the checkpoint of one workload.
+#[derive(Debug)]
+pub struct Wait {
+    workload: String,
+    reader: Box<dyn Reader>,
+    began: EventTime,
+    /// The last checkpoint when the wait began, and now; `None`: the job reports none.
+    first: Option<EventTime>,
+    last: Option<EventTime>,
+}
+
+impl Wait {
+    /// Begins to wait at `now`; `None`: the process is stopping.
+    pub fn begin(
+        bus: &dyn Bus,
+        topic: &Arc<str>,
+        partitions: i32,
+        workload: &str,
+        now: EventTime,
+        stopped: impl Fn() -> bool,
+    ) -> Result<Option<Self>, BusError> {
+        let at = TopicPartition::new(topic.clone(), partition_for_key(workload.as_bytes(), partitions));
+        let marks = bus.watermarks(&at)?;
+        let from = Start::At(marks.low.max(marks.high - LOOK_BACK));
+        let mut last = None;
+        let reader = read_to_end(bus, &[(at, from)], stopped, |record| {
+            last = checkpoint(workload, &record).or(last);
+            Ok::<_, BusError>(())
+        })?;
+        Ok(reader.map(|reader| Self { workload: workload.to_owned(), reader, began: now, first: last, last }))
+    }
+
+    /// Takes in what was said since.
+    pub fn hear(&mut self) -> Result<(), BusError> {
+        let mut polled = Vec::new();
+        loop {
+            self.reader.poll(1000, Duration::ZERO, &mut polled)?;
+            if polled.is_empty() {
+                return Ok(());
+            }
+            for item in polled.drain(..) {
+                if let Polled::Record(record) = item {
+                    self.last = checkpoint(&self.workload, &record).or(self.last);
+                }
+            }
+        }
+    }
+
+    /// Nobody has asked for long enough.
+    pub fn is_abandoned(&self, now: EventTime, settings: &Settings) -> bool {
+        now.seconds_since(self.began) > 2.0 * settings.checkpoint_wait_seconds + 60.0
+    }
+
+    pub fn gate(&self, now: EventTime, settings: &Settings) -> Gate {
+        gate(self.first, self.last, now.seconds_since(self.began), now, settings)
+    }
+}
+
+/// The time of the last checkpoint that a record of this workload tells.
+fn checkpoint(workload: &str, record: &Record) -> Option<EventTime> {
+    // Most are of others, and not worth decoding.
+    if record.key.as_deref() != Some(workload.as_bytes()) {
+        return None;
+    }
+    let progress: TrainingProgress = decode(record.value.as_deref()?).ok()?;
+    progress.checkpoint_time.filter(|_| progress.origin != Origin::Simulated)
+}
+
+/// `first`, `last`: the last checkpoint when the wait began and now; `waited`: seconds. A job whose clock differs is believed once it
+/// reports a checkpoint that is newer than the one before.
+fn gate(first: Option<EventTime>, last: Option<EventTime>, waited: f64, now: EventTime, settings: &Settings) -> Gate {
+    let Some(last) = last else { return Gate::Open };
+    let age = now.seconds_since(last);
+    if age <= settings.checkpoint_max_age_seconds || first.is_none_or(|first| last > first) {
+        return Gate::Open;
+    }
+    if waited < settings.checkpoint_wait_seconds {
+        return Gate::Wait;
+    }
+    let (wait, most) = (settings.checkpoint_wait_seconds, settings.checkpoint_max_age_seconds);
+    Gate::Shut {
+        reason: format!(
+            "the job's last checkpoint is of {last}, {age:.0} s ago, and a restart may lose {most} s of work; it was asked for one, and none came within {wait} s"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    #[test]
+    fn a_fresh_checkpoint_opens_the_gate_and_none_in_time_shuts_it() {
+        let settings = Settings { checkpoint_max_age_seconds: 120.0, checkpoint_wait_seconds: 60.0, ..Settings::default() };
+        let gate = |first: Option<f64>, last: Option<f64>, waited: f64| {
+            gate(first.map(at), last.map(at), waited, at(1000.0 + waited), &settings)
+        };
+        assert_eq!(gate(None, None, 0.0), Gate::Open, "it reports none");
+        assert_eq!(gate(Some(900.0), Some(900.0), 0.0), Gate::Open, "fresh enough");
+        assert_eq!(gate(Some(1100.0), Some(1100.0), 0.0), Gate::Open, "its clock is ahead");
+        assert_eq!(gate(Some(800.0), Some(800.0), 0.0), Gate::Wait);
+        assert_eq!(gate(Some(800.0), Some(1010.0), 11.0), Gate::Open, "it came");
+        assert_eq!(gate(Some(500.0), Some(530.0), 30.0), Gate::Open, "a new one, by a clock that is behind");
+        assert_eq!(gate(None, Some(500.0), 30.0), Gate::Open, "its first");
+        let Gate::Shut { reason } = gate(Some(800.0), Some(800.0), 60.0) else { panic!("none came") };
+        assert!(reason.contains("260 s ago") && reason.contains("within 60 s"), "{reason}");
+    }
+}
