@@ -92,13 +92,13 @@ struct Target<'a> {
 pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions<'_>>, survives: Survives) -> Result<()> {
     let mut appender = lock(&shared.appender);
     let targets = targets(shared, &mut appender, records)?;
-    let stamp = appender.clock.stamp();
+    let now = appender.clock.stamp();
     let burnt = i64::from(positions.is_some());
     let mut changes = Changes::default();
     let mut ends = Vec::with_capacity(targets.len());
     for target in &targets {
         let partition = &target.partition;
-        let begin = partition.high();
+        let (begin, stamp) = (partition.high(), partition.stamp(now));
         let before = changes.bytes();
         let mut builder = Builder::new(begin);
         for (offset, record) in (begin..).zip(&target.records) {
@@ -117,7 +117,7 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
         changes.put_block(block_key(partition.topic, partition.at.partition, builder.base()), builder.finish());
         let high = begin + target.records.len() as i64 + burnt;
         changes.put_meta(end_key(partition.topic, partition.at.partition), encode_end(high, stamp));
-        ends.push((partition, high, (changes.bytes() - before) as i64));
+        ends.push((partition, high, stamp, (changes.bytes() - before) as i64));
     }
     if let Some(positions) = positions {
         for (at, offset) in positions.of {
@@ -129,8 +129,8 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
         return Ok(());
     }
     shared.store.commit(changes, survives)?;
-    for (partition, high, bytes) in &ends {
-        partition.set_high(*high);
+    for (partition, high, stamp, bytes) in &ends {
+        partition.appended(*high, *stamp);
         let fresh = partition.fresh_bytes.load(Ordering::Relaxed);
         partition.fresh_bytes.store(fresh.saturating_add(*bytes), Ordering::Relaxed);
     }

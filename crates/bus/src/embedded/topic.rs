@@ -29,13 +29,20 @@ pub struct Partition {
     pub at: TopicPartition,
     low: AtomicI64,
     high: AtomicI64,
+    /// Of the newest record, in microseconds.
+    stamp: AtomicI64,
     /// Bytes appended since compaction last looked.
     pub fresh_bytes: AtomicI64,
 }
 
 impl Partition {
-    fn new(topic: u32, at: TopicPartition, low: i64, high: i64) -> Self {
-        Self { topic, at, low: AtomicI64::new(low), high: AtomicI64::new(high), fresh_bytes: AtomicI64::new(i64::MAX) }
+    fn empty(topic: u32, at: TopicPartition) -> Self {
+        Self::new(topic, at, 0, (0, EventTime::MIN))
+    }
+
+    fn new(topic: u32, at: TopicPartition, low: i64, (high, stamp): (i64, EventTime)) -> Self {
+        let (low, high, stamp) = (AtomicI64::new(low), AtomicI64::new(high), AtomicI64::new(stamp.micros()));
+        Self { topic, at, low, high, stamp, fresh_bytes: AtomicI64::new(i64::MAX) }
     }
 
     pub fn low(&self) -> i64 {
@@ -46,7 +53,13 @@ impl Partition {
         self.high.load(Ordering::Acquire)
     }
 
-    pub fn set_high(&self, high: i64) {
+    /// The stamp for what is appended now: that of the newest record where the clock is behind it.
+    pub fn stamp(&self, now: EventTime) -> EventTime {
+        now.max(EventTime::from_micros(self.stamp.load(Ordering::Acquire)))
+    }
+
+    pub fn appended(&self, high: i64, stamp: EventTime) {
+        self.stamp.store(stamp.micros(), Ordering::Release);
         self.high.store(high, Ordering::Release);
     }
 
@@ -177,10 +190,10 @@ impl Topics {
             let mut partitions = Vec::new();
             for partition in 0..row.partitions {
                 let end = store.meta(&end_key(row.id, partition))?;
-                let (high, stamp) = end.as_deref().and_then(decode_end).unwrap_or((0, EventTime::MIN));
+                let end = end.as_deref().and_then(decode_end).unwrap_or((0, EventTime::MIN));
                 let low = store.meta(&low_key(row.id, partition))?.as_deref().and_then(decode_i64).unwrap_or(0);
-                newest = newest.max(stamp);
-                partitions.push(Arc::new(Partition::new(row.id, TopicPartition::new(Arc::clone(&name), partition), low, high)));
+                newest = newest.max(end.1);
+                partitions.push(Arc::new(Partition::new(row.id, TopicPartition::new(Arc::clone(&name), partition), low, end)));
             }
             by_name.insert(
                 Arc::clone(&name),
@@ -244,7 +257,7 @@ pub fn create(shared: &Shared, spec: &TopicSpec) -> Result<()> {
     }
     let id = appender.take_topic_id();
     let partitions = (0..spec.partitions)
-        .map(|partition| Arc::new(Partition::new(id, TopicPartition::new(Arc::clone(&spec.name), partition), 0, 0)))
+        .map(|partition| Arc::new(Partition::empty(id, TopicPartition::new(Arc::clone(&spec.name), partition))))
         .collect();
     let topic = Topic {
         id,
@@ -291,7 +304,7 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
         ));
     }
     let at = |partition| TopicPartition::new(Arc::clone(&topic.name), partition);
-    present.extend((count..partitions).map(|partition| Arc::new(Partition::new(topic.id, at(partition), 0, 0))));
+    present.extend((count..partitions).map(|partition| Arc::new(Partition::empty(topic.id, at(partition)))));
     let mut changes = Changes::default();
     changes.put_meta(topic_key(name), topic.row(partitions, &topic.settings().all));
     shared.store.commit(changes, Survives::PowerCut)?;
