@@ -771,18 +771,15 @@ impl<'a> Session<'a> {
         let unread = |error: BusError| {
             ClusterError::new(ClusterRemedy::Retry, format!("reading the progress of {}: {error}", decision.workload))
         };
-        let (wait, asked) = match self.checkpoints.remove(&decision.id) {
-            Some(mut wait) => {
-                wait.hear().map_err(unread)?;
-                (wait, true)
-            }
-            None => {
-                let (bus, topic) = (&*self.service.bus, &self.topics.progress);
-                let partitions = self.partitions_of(topic).map_err(unread)?;
-                let stopped = || self.service.shutdown.is_cancelled();
-                let begun = Wait::begin(bus, topic, partitions, &decision.workload, now, stopped).map_err(unread)?;
-                (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
-            }
+        let (wait, asked) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
+            wait.hear().map_err(unread)?;
+            (wait, true)
+        } else {
+            let (bus, topic) = (&*self.service.bus, &self.topics.progress);
+            let partitions = self.partitions_of(topic).map_err(unread)?;
+            let stopped = || self.service.shutdown.is_cancelled();
+            let begun = Wait::begin(bus, topic, partitions, &decision.workload, now, stopped).map_err(unread)?;
+            (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
         };
         let gate = wait.gate(now, settings);
         if gate == Gate::Wait {
