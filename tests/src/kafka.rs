@@ -328,7 +328,8 @@ fn free_ports() -> Result<(u16, u16)> {
     Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
-fn version() -> &'static str {
+/// Of the broker that is fetched.
+pub fn version() -> &'static str {
     POM.split("<kafka.version>").nth(1).and_then(|rest| rest.split('<').next()).expect("the pom names a version")
 }
 

@@ -1,9 +1,10 @@
-//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `chaos`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
 
 mod bench;
+mod chaos;
 mod generate;
 mod prerequisites;
 mod process;
@@ -32,6 +33,8 @@ enum Command {
     ReleaseSchemas,
     /// Build and run benchmarks in release mode.
     Bench(bench::Options),
+    /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/reliability.md).
+    Chaos(chaos::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,
     /// The bill of materials of the program and the node agent, in `CycloneDX`'s JSON.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(options),
         Command::ReleaseSchemas => generate::release_schemas(),
         Command::Bench(options) => bench::run(&options),
+        Command::Chaos(options) => chaos::run(&options),
         Command::Deny => process::deny(),
         Command::Sbom(options) => sbom::run(&options),
     };

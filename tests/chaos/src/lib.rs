@@ -7,11 +7,13 @@
 
 pub mod chance;
 pub mod feeder;
+pub mod page;
 pub mod part;
 pub mod proxy;
 pub mod row;
 pub mod rows;
 pub mod run;
 pub mod story;
+pub mod surroundings;
 pub mod verify;
 pub mod world;

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use eadt_bus::chaos;
 use eadt_processor::{Limit, Settings as Processor};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde::{Deserialize, Serialize};
 
 use crate::story::WINDOW_SECONDS;
+
+/// A folder that keeps what the processes of one run say; without it that goes with the run.
+const LOGS: &str = "EADT_CHAOS_LOGS";
 
 /// Which service, with what settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -78,8 +81,9 @@ pub struct Part {
 impl Part {
     /// Starts one; files of the run lie in `dir`, under `name`.
     pub fn start(dir: &Path, name: &str, task: &Task, faults: &Faults) -> Result<Self> {
+        let logs = std::env::var_os(LOGS).map_or_else(|| dir.to_owned(), PathBuf::from);
         let (mark, log, out) =
-            (dir.join(format!("{name}.mark")), dir.join(format!("{name}.log")), dir.join(format!("{name}.out")));
+            (dir.join(format!("{name}.mark")), logs.join(format!("{name}.log")), dir.join(format!("{name}.out")));
         let told = dir.join(format!("{name}.json"));
         fs::write(&told, serde_json::to_vec(task)?)?;
         for stale in [mark.clone(), go(&mark)] {
@@ -88,15 +92,22 @@ impl Part {
             }
         }
         let appending = |path: &Path| File::options().append(true).create(true).open(path);
-        let mut command = Command::new(program()?);
-        command.arg(told).stdin(Stdio::null()).stdout(File::create(&out)?).stderr(appending(&log)?);
+        // What sh starts ignores the signal that tells of a limit on files, so that a write fails as it does on a full disk.
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(program()?).arg(told);
+        command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(Stdio::piped());
         if let Some(off) = faults.off {
             command.env(chaos::OFF, off);
         }
         if let Some((phase, number)) = faults.wait {
             command.env(chaos::WAIT, format!("{phase}:{number}:{}", mark.display()));
         }
-        let child = command.spawn().context("starting chaos-part")?;
+        let mut child = command.spawn().context("starting chaos-part")?;
+        // Not written by the process itself, whose disk may be full.
+        if let Some(mut said) = child.stderr.take() {
+            let mut log = appending(&log)?;
+            std::thread::spawn(move || drop(std::io::copy(&mut said, &mut log)));
+        }
         Ok(Self { child, mark, log, out })
     }
 
@@ -149,6 +160,13 @@ impl Part {
         Ok(kill_process(self.pid(), if frozen { Signal::STOP } else { Signal::CONT })?)
     }
 
+    /// From now on no file of it may grow beyond so many bytes: its disk is full. `None`: there is room again.
+    pub fn limit_files(&self, bytes: Option<u64>) -> Result<()> {
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(self.pid()), Resource::Fsize, limit)?;
+        Ok(())
+    }
+
     /// SIGTERM; what it printed, once it has ended well.
     pub fn stop(mut self, limit: Duration) -> Result<String> {
         kill_process(self.pid(), Signal::TERM)?;
@@ -178,7 +196,8 @@ impl Part {
     /// The end of its log.
     pub fn tail(&self) -> String {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
+        // The client library repeats this one for as long as a broker is away.
+        let lines: Vec<&str> = text.lines().filter(|line| !line.contains("Connection refused")).collect();
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 

@@ -80,7 +80,8 @@ impl Outcome {
     }
 
     pub fn took(&mut self, what: &str, seconds: f64) {
-        self.seconds.entry(what.to_owned()).or_default().push(seconds);
+        // Milliseconds: these are kept in a file.
+        self.seconds.entry(what.to_owned()).or_default().push((seconds * 1e3).round() / 1e3);
     }
 
     pub fn count(&mut self, what: &str, count: u64) {

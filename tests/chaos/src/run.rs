@@ -1,6 +1,6 @@
 //! Runs rows, keeps what they found, prints the table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::row::{Outcome, Row, Run};
+use crate::surroundings::Surroundings;
 
 /// How the rows are to be run.
 #[derive(Debug, Clone)]
@@ -32,6 +33,9 @@ pub struct Found {
     pub wall_seconds: f64,
     /// With and without are both complete.
     pub complete: bool,
+    /// With what, and where, of every run that added to it.
+    #[serde(default)]
+    pub surroundings: BTreeSet<Surroundings>,
 }
 
 impl Found {
@@ -57,16 +61,21 @@ pub struct State {
 }
 
 impl State {
+    /// What was kept there.
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = fs::read(path).with_context(|| format!("no run is kept in {}", path.display()))?;
+        serde_json::from_slice(&bytes).with_context(|| format!("{} is not a kept run", path.display()))
+    }
+
     fn load(path: &Path, seed: u64) -> Result<Self> {
-        let bytes = fs::read(path).with_context(|| format!("there is nothing to resume in {}", path.display()))?;
-        let state: Self = serde_json::from_slice(&bytes).with_context(|| format!("{} is not a kept run", path.display()))?;
+        let state = Self::read(path)?;
         if state.seed != seed {
             bail!("{} was run with --seed {}, not {seed}: name that seed, or do not resume", path.display(), state.seed);
         }
         Ok(state)
     }
 
-    fn save(&self, path: &Path) -> Result<()> {
+    pub fn save(&self, path: &Path) -> Result<()> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -113,11 +122,13 @@ pub fn run(rows: &[&Row], options: &Options) -> Result<State> {
         let path = options.state.as_ref().context("there is no place to resume from")?;
         state = State::load(path, options.seed)?;
     }
+    let here = Surroundings::here();
     for row in rows {
         let mut found = state.rows.remove(row.name).unwrap_or_default();
         let wanted = options.rounds.unwrap_or(row.full);
         if !(found.complete && found.with.rounds >= wanted) {
             found.complete = false;
+            found.surroundings.insert(here.clone());
             let mut state = state.clone();
             go_on(row, &mut found, options, |found| {
                 let Some(path) = &options.state else { return Ok(()) };

@@ -14,7 +14,7 @@ use eadt_schemas::{EventTime, EventType, Topic};
 
 use crate::chance::Chance;
 
-/// Begin of the first window.
+/// Begin of the first window, where a story is told nothing else.
 pub const BASE_SECONDS: i64 = 1_700_000_040;
 /// Length of a window.
 pub const WINDOW_SECONDS: i64 = 10;
@@ -58,6 +58,8 @@ pub struct Expected {
     pub energy_joules: f64,
     pub samples: f64,
     pub action: Action,
+    /// Its clocks fell back for a moment: windows may count what is of no use.
+    pub fell_back: bool,
 }
 
 /// A counter as it was told: seconds since the base, and the total then.
@@ -70,6 +72,8 @@ struct Source {
     device: Option<usize>,
     /// Its samples come this long after the full second.
     phase: f64,
+    /// How far its clock is ahead.
+    skew: f64,
     rate: f64,
     line: Line,
 }
@@ -77,6 +81,11 @@ struct Source {
 #[derive(Debug, Clone)]
 pub struct Story {
     chance: Chance,
+    base_seconds: i64,
+    /// Workloads of which nothing is taken in, because their clocks are impossible.
+    impossible: Vec<usize>,
+    /// Samples told with a clock that had fallen back for a moment, by workload.
+    pub fallen_back: BTreeMap<usize, u64>,
     sources: Vec<Source>,
     workloads: usize,
     second: i64,
@@ -86,32 +95,50 @@ pub struct Story {
 }
 
 const GPUS: usize = 2;
+/// From here on a clock is impossible, in seconds: the processor's `max_future_seconds`.
+pub const MOST_SKEW: f64 = 60.0;
 
 impl Story {
     pub fn new(seed: u64, workloads: usize) -> Self {
+        Self::with_clocks(seed, workloads, BASE_SECONDS, |_, _| 0.0)
+    }
+
+    /// From another begin, a multiple of a window, on; `skew`: how many seconds the clock of a workload's source (a GPU, or the
+    /// job itself) is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
+    pub fn with_clocks(seed: u64, workloads: usize, base_seconds: i64, skew: impl Fn(usize, Option<usize>) -> f64) -> Self {
         let mut chance = Chance::new(seed);
         let mut sources = Vec::new();
         for workload in 0..workloads {
             for device in (0..GPUS).map(Some).chain([None]) {
                 // Milliseconds, so that times are exact on the wire.
                 let phase = (50 + chance.below(850)) as f64 / 1000.0;
-                sources.push(Source { workload, device, phase, rate: 0.0, line: Vec::new() });
+                let skew = skew(workload, device);
+                sources.push(Source { workload, device, phase, skew, rate: 0.0, line: Vec::new() });
             }
         }
         // In a second, events come in this order.
         sources.sort_by(|a, b| a.phase.total_cmp(&b.phase));
-        let mut story = Self { chance, sources, workloads, second: 0, ended: false, told: Vec::new() };
+        let impossible = |workload: &usize| sources.iter().any(|source| source.workload == *workload && source.skew >= MOST_SKEW);
+        let impossible = (0..workloads).filter(impossible).collect();
+        let (told, fallen_back) = (Vec::new(), BTreeMap::new());
+        let mut story = Self { chance, base_seconds, impossible, fallen_back, sources, workloads, second: 0, ended: false, told };
         story.layouts();
         story
     }
 
+    /// Of two partitions, one has the even workloads and the other one the odd.
     pub fn name(workload: usize) -> String {
-        format!("chaos/job-{workload}")
+        let names = (0..).map(|number| format!("chaos/job-{workload}-{number}"));
+        let mut fitting = names.filter(|name| partition_for_key(name.as_bytes(), 2) == (workload % 2) as i32);
+        fitting.next().expect("some name falls into either partition")
     }
 
     fn layouts(&mut self) {
         for workload in 0..self.workloads {
-            let time = at(0.0);
+            // Where all clocks of a workload are wrong, the one of who declares it is too.
+            let skews = self.sources.iter().filter(|source| source.workload == workload).map(|source| source.skew);
+            let skew = skews.reduce(f64::max).filter(|skew| *skew < 0.0).unwrap_or(0.0);
+            let time = self.at(skew);
             let settings = serde_json::json!({"literal_interval_seconds": 0.0});
             let event = Workload {
                 time,
@@ -132,8 +159,17 @@ impl Story {
         self.told.push(Told { topic, key, value, kind: EventType::of_topic(topic), time });
     }
 
+    fn at(&self, seconds: f64) -> EventTime {
+        EventTime::from_micros(self.base_seconds * 1_000_000).plus_micros((seconds * 1e6).round() as i64)
+    }
+
     /// The next second; returns how much was told before it.
     pub fn tick(&mut self) -> usize {
+        self.tick_with(None)
+    }
+
+    /// The same; the clocks of one workload have fallen back by so many seconds. What they say is of no use.
+    pub fn tick_with(&mut self, fallen: Option<(usize, f64)>) -> usize {
         let before = self.told.len();
         let last = self.ended;
         for i in 0..self.sources.len() {
@@ -146,14 +182,20 @@ impl Story {
                     None => chance.between(5.0, 70.0).round(),
                 };
             }
-            let now = *second as f64 + source.phase;
+            let now = *second as f64 + source.phase + source.skew;
             let total = source.line.last().map_or(1000.0, |(then, total)| total + source.rate * (now - then));
             let total = (total * 1000.0).round() / 1000.0;
-            source.line.push((now, total));
+            let back = fallen.filter(|(workload, _)| *workload == source.workload).map(|(_, seconds)| seconds);
+            if back.is_some() {
+                *self.fallen_back.entry(source.workload).or_default() += 1;
+            } else {
+                source.line.push((now, total));
+            }
             let (workload, device) = (Self::name(source.workload), source.device);
+            let now = now - back.unwrap_or(0.0);
             if let Some(device) = device {
                 let event = GpuTelemetry {
-                    time: at(now),
+                    time: self.at(now),
                     workload: Some(workload.clone()),
                     device: format!("GPU-{workload}-{device}"),
                     collector: "nvml/chaos".into(),
@@ -161,17 +203,17 @@ impl Story {
                     last,
                     ..GpuTelemetry::default()
                 };
-                self.tell(Topic::GpuTelemetry, workload, &event, at(now));
+                self.tell(Topic::GpuTelemetry, workload, &event, self.at(now));
             } else {
                 let event = TrainingProgress {
-                    time: at(now),
+                    time: self.at(now),
                     workload: workload.clone(),
                     collector: "http/chaos".into(),
                     samples_total: Some(total),
                     last,
                     ..TrainingProgress::default()
                 };
-                self.tell(Topic::TrainingProgress, workload, &event, at(now));
+                self.tell(Topic::TrainingProgress, workload, &event, self.at(now));
             }
         }
         self.second += 1;
@@ -187,46 +229,57 @@ impl Story {
     /// What must be there once all sources have ended.
     pub fn expected(&self) -> Vec<Expected> {
         let mut expected = Vec::new();
-        for workload in 0..self.workloads {
+        for workload in (0..self.workloads).filter(|workload| !self.impossible.contains(workload)) {
             let lines = |gpus: bool| -> Vec<&Line> {
                 let of = self.sources.iter().filter(|source| source.workload == workload && source.device.is_some() == gpus);
                 of.map(|source| &source.line).collect()
             };
             let (energy, progress) = (lines(true), lines(false));
-            let newest = |line: &&Line| line.last().map_or(0.0, |(time, _)| *time);
-            let end = energy.iter().chain(&progress).map(newest).fold(0.0, f64::max);
-            for start in (0..).map(|n| n * WINDOW_SECONDS).take_while(|start| (*start as f64) <= end) {
+            let ends = energy.iter().chain(&progress).filter_map(|line| Some((line.first()?.0, line.last()?.0)));
+            let (oldest, newest) = ends.fold((f64::INFINITY, f64::NEG_INFINITY), |(a, b), (c, d)| (a.min(c), b.max(d)));
+            let first = (oldest / WINDOW_SECONDS as f64).floor() as i64;
+            for start in (first..).map(|n| n * WINDOW_SECONDS).take_while(|start| (*start as f64) <= newest) {
                 let (from, to) = (start as f64, (start + WINDOW_SECONDS) as f64);
                 let sum = |lines: &[&Line]| {
                     lines.iter().map(|line| cut(line, from, to)).fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1))
                 };
                 let ((joules, device_seconds), (samples, seconds)) = (sum(&energy), sum(&progress));
-                let watts: f64 =
-                    energy.iter().map(|line| cut(line, from, to)).map(|(joules, time)| joules / time.max(1e-9)).sum();
-                let known = device_seconds / (GPUS as f64 * (to - from)) >= 0.9 && seconds / (to - from) >= 0.9;
+                // A GPU that is there counts for the whole window, or to its end where others stay for longer.
+                let last = |line: &Line| line.last().map_or(f64::NEG_INFINITY, |(time, _)| *time);
+                let some_stay = energy.iter().any(|line| last(line) >= to);
+                let there = energy.iter().filter(|line| line.first().is_some_and(|(time, _)| *time < to) && last(line) >= from);
+                let (mut due, mut filled) = (0.0, 0.0);
+                for line in there {
+                    let own = if some_stay { last(line).min(to) - from } else { to - from };
+                    let (joules, time) = cut(line, from, to);
+                    due += own;
+                    filled += joules * own / time.max(1e-9);
+                }
+                let watts = filled / (to - from);
+                let known = device_seconds / due >= 0.9 && seconds / (to - from) >= 0.9;
                 let action = if known { table(watts, samples / seconds / watts) } else { Action::Maintain };
                 expected.push(Expected {
                     workload: Self::name(workload),
-                    start: BASE_SECONDS + start,
+                    start: self.base_seconds + start,
                     energy_joules: joules,
                     samples,
                     action,
+                    fell_back: self.fallen_back.contains_key(&workload),
                 });
             }
         }
         expected
     }
 
-    /// What was told, by topic.
-    pub fn counts(&self) -> BTreeMap<Topic, usize> {
-        let mut counts = BTreeMap::new();
-        for told in &self.told {
-            *counts.entry(told.topic).or_default() += 1;
-        }
-        counts
+    /// Events of workloads whose clocks are impossible.
+    pub fn impossible(&self) -> u64 {
+        let names: Vec<_> = self.impossible.iter().map(|workload| Self::name(*workload)).collect();
+        let of = |told: &&Told| told.topic != Topic::Workloads && names.contains(&told.key);
+        self.told.iter().filter(of).count() as u64
     }
 }
 
+/// Seconds of a story from [`BASE_SECONDS`] on.
 pub fn at(seconds: f64) -> EventTime {
     EventTime::from_micros(BASE_SECONDS * 1_000_000).plus_micros((seconds * 1e6).round() as i64)
 }

@@ -28,6 +28,8 @@ pub enum Cluster {
     One,
     /// One, with a proxy in front of what the processes see.
     Proxied,
+    /// One that looks every moment for records that are older than their topic keeps them.
+    Forgetful,
     /// Three, everything replicated to all, two of them needed to write.
     Three,
 }
@@ -54,6 +56,7 @@ impl World {
     pub fn start_with(cluster: Cluster, off: Option<&'static str>, copies: i32) -> Result<Self> {
         let (brokers, proxy) = match cluster {
             Cluster::One => (vec![Kafka::start()?], None),
+            Cluster::Forgetful => (vec![Kafka::start_with(&["log.retention.check.interval.ms=300"])?], None),
             Cluster::Three => {
                 (Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"])?, None)
             }

@@ -8,17 +8,18 @@
 //! transaction (KIP-890 is not in the library): an old commit or abort would then end a later transaction in its middle. So after
 //! every step during which a connection was lost, and after every abort, the next one begins with a fresh producer.
 
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaError};
+use rdkafka::consumer::{CommitMode, Consumer, ConsumerGroupMetadata};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaError};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::KafkaBus;
 use super::context::Context;
-use super::errors::{from_code, from_error, lacks};
+use super::errors::{from_code, from_error, is_fenced, lacks};
 use super::fetch::{Fetcher, Rebalance};
 use super::producer::{hand_over, settle};
 use crate::rights::{Operation, Resource};
@@ -29,13 +30,15 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The library says little, and all of it is here already.
 const HEARD: Duration = Duration::from_millis(500);
+/// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
+const TAKE_BACK: Duration = Duration::from_secs(5);
 /// Calls that a broker answers.
 const ANSWER: Duration = Duration::from_secs(30);
 
 struct Transactional {
     bus: KafkaBus,
     instance: String,
-    producer: BaseProducer<Context>,
+    producer: Arc<BaseProducer<Context>>,
     context: Context,
     /// Something of a past transaction may still reach the broker.
     stray: bool,
@@ -47,10 +50,10 @@ impl Transactional {
         Ok(Self { bus: bus.clone(), instance: instance.to_owned(), producer, context, stray: false })
     }
 
-    fn begin(bus: &KafkaBus, instance: &str) -> Result<(BaseProducer<Context>, Context)> {
+    fn begin(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<Context>>, Context)> {
         let (producer, context) = bus.transactional_producer(instance)?;
         producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.who(), &error))?;
-        Ok((producer, context))
+        Ok((Arc::new(producer), context))
     }
 
     /// Fences whatever of past transactions is still on its way.
@@ -127,6 +130,42 @@ impl KafkaMember {
     }
 
     fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
+        let begun = Instant::now();
+        let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
+        // A broker that ends a transaction for its age answers as if a newer producer had fenced it. The group knows better.
+        if error.remedy == Remedy::Stop && self.is_fenced() && begun.elapsed() >= TRANSACTION_TIMEOUT && !self.is_replaced() {
+            let detail = format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back");
+            return Err(BusError::new(Remedy::Restart, error.what, detail));
+        }
+        Err(error)
+    }
+
+    /// Whether the producer cannot go on because another one, or the broker itself, has ended its transaction.
+    fn is_fenced(&self) -> bool {
+        let fatal = self.transactional.as_ref().and_then(|transactional| transactional.producer.client().fatal_error());
+        fatal.is_some_and(|(code, _)| is_fenced(code))
+    }
+
+    /// Whether a newer member of this instance has joined: then the group takes nothing from the older one. What is offered are the
+    /// positions as they are, so that it changes nothing where they are taken.
+    fn is_replaced(&self) -> bool {
+        let consumer = self.fetcher.consumer();
+        let Ok(committed) = consumer.committed(ANSWER) else { return false };
+        let mut positions = TopicPartitionList::new();
+        for element in committed.elements() {
+            if let Offset::Offset(offset) = element.offset() {
+                // The list takes every offset that was committed before.
+                drop(positions.add_partition_offset(element.topic(), element.partition(), Offset::Offset(offset)));
+            }
+        }
+        if positions.count() == 0 {
+            return false;
+        }
+        let refused = consumer.commit(&positions, CommitMode::Sync).err().and_then(|error| error.rdkafka_error_code());
+        refused.is_some_and(is_fenced) || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code))
+    }
+
+    fn try_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
         let what = self.what();
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
         if let Err(error) = transactional.settle_past() {
@@ -186,7 +225,7 @@ fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
 
 /// Everything of a step but its commit.
 fn fill(
-    producer: &BaseProducer<Context>,
+    producer: &Arc<BaseProducer<Context>>,
     context: &Context,
     step: &Step,
     positions: &TopicPartitionList,
@@ -220,13 +259,32 @@ fn fill(
         if fetcher.consumer().assignment_lost() {
             return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
         }
-        producer.send_offsets_to_transaction(positions, &membership, TRANSACTION_TIMEOUT).map_err(|error| match error {
-            KafkaError::Transaction(error) => transaction_error(what, &error),
+        send_positions(producer, positions, membership).ok_or_else(late)?.map_err(|error| match error {
+            KafkaError::Transaction(error) => positions_error(what, context.who(), positions, &error),
             error => from_error(what, &error, Remedy::Restart),
         })?;
     }
     crate::chaos::reach("step.ready");
     Ok(())
+}
+
+/// `None`: no answer came. Then the call still goes on, and nothing else can be asked of this producer: the library (2.12) waits
+/// without end where the group's coordinator is lost at the wrong moment.
+fn send_positions(
+    producer: &Arc<BaseProducer<Context>>,
+    positions: &TopicPartitionList,
+    membership: ConsumerGroupMetadata,
+) -> Option<KafkaResult<()>> {
+    // One answer.
+    let (tell, hear) = mpsc::sync_channel(1);
+    let (producer, positions) = (Arc::clone(producer), positions.clone());
+    std::thread::spawn(move || {
+        let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
+        drop(producer);
+        // Whoever asked may have given up.
+        drop(tell.send(sent));
+    });
+    hear.recv_timeout(TRANSACTION_TIMEOUT + HEARD).ok()
 }
 
 /// Hears everything that the library has said so far: it does so on a queue, and a lost connection is known only once that was
@@ -247,10 +305,22 @@ fn abort(producer: &BaseProducer<Context>) -> Result<(), KafkaError> {
     let begun = Instant::now();
     loop {
         producer.poll(Duration::ZERO);
-        match producer.abort_transaction(ANSWER) {
-            Err(KafkaError::Transaction(error)) if error.is_retriable() && begun.elapsed() < ANSWER => {}
+        match producer.abort_transaction(TAKE_BACK) {
+            Err(KafkaError::Transaction(error)) if error.is_retriable() && begun.elapsed() < TAKE_BACK => {}
             outcome => return outcome,
         }
+    }
+}
+
+/// Positions are set by whoever may read the topics.
+fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error: &RDKafkaError) -> BusError {
+    let said = error.to_string();
+    let elements = positions.elements();
+    match elements.iter().map(|element| element.topic()).find(|topic| said.contains(topic)) {
+        Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => {
+            BusError::new(Remedy::Stop, what, lacks(who, Operation::Read, &Resource::Topic(topic.to_owned())))
+        }
+        _ => transaction_error(what, error),
     }
 }
 

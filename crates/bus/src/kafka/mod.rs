@@ -49,6 +49,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a broker may take to answer any later one.
 const ANSWER: Duration = Duration::from_secs(30);
+/// A leader that does not answer for so long may be gone.
+const LEADER: Duration = Duration::from_secs(5);
 
 /// Properties that the promises of this module rest on, or that are set by other means.
 const RESERVED: [&str; 17] = [
@@ -356,12 +358,28 @@ impl Bus for KafkaBus {
 
     fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
         let begun = Instant::now();
+        let asking = self.shared.asking();
         loop {
-            let error = match self.shared.asking().fetch_watermarks(&at.topic, at.partition, ANSWER) {
+            let error = match asking.fetch_watermarks(&at.topic, at.partition, LEADER) {
                 Ok((low, high)) => return Ok(Watermarks { low, high }),
                 Err(error) => error,
             };
             let code = error.rdkafka_error_code();
+            // The client library goes on asking the leader that it knows, also one that is gone, until it is told of another.
+            let silent = matches!(
+                code,
+                Some(
+                    RDKafkaErrorCode::OperationTimedOut
+                        | RDKafkaErrorCode::RequestTimedOut
+                        | RDKafkaErrorCode::BrokerTransportFailure
+                )
+            );
+            if silent && begun.elapsed() < ANSWER {
+                if let Err(error) = asking.fetch_metadata(Some(&at.topic), LEADER) {
+                    tracing::debug!(%at, %error, "asking who leads it");
+                }
+                continue;
+            }
             // A leader is found soon after a topic is made or a broker has come back.
             let moving = matches!(code, Some(RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable));
             if !moving || begun.elapsed() > CONNECT {

@@ -1,16 +1,19 @@
 //! `cargo xtask chaos`: runs rows of the table and prints what they found.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use eadt_chaos::page::page;
 use eadt_chaos::row::Row;
 use eadt_chaos::rows::ROWS;
-use eadt_chaos::run::{self, Options};
+use eadt_chaos::run::{self, Options, State};
+
+const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS_LOG=FILTER says how much that is (info).";
 
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask chaos", bin_name = "cargo xtask chaos", about = "Faults on the real parts")]
+#[command(name = "cargo xtask chaos", bin_name = "cargo xtask chaos", about = "Faults on the real parts", after_help = HELP)]
 struct Arguments {
     /// Rows to run; none: all of them.
     rows: Vec<String>,
@@ -29,6 +32,9 @@ struct Arguments {
     /// Print the rows and end.
     #[arg(long)]
     list: bool,
+    /// Write docs/reliability.md from what is kept, beside the rows that are there already, and end. A full run does so by itself.
+    #[arg(long)]
+    page: bool,
     /// Where what was found is kept after every batch.
     #[arg(long, default_value = "target/chaos/state.json")]
     state: PathBuf,
@@ -53,9 +59,18 @@ fn run() -> Result<bool> {
         }
         return Ok(true);
     }
+    if arguments.page {
+        write_page(&arguments.state)?;
+        return Ok(true);
+    }
     let rows = chosen(&arguments.rows)?;
+    let whole = arguments.rows.is_empty() && arguments.rounds.is_none();
     let Arguments { rounds, seed, resume, .. } = arguments;
-    let state = run::run(&rows, &Options { rounds, seed, state: Some(arguments.state), resume })?;
+    let kept = Some(arguments.state.clone());
+    let state = run::run(&rows, &Options { rounds, seed, state: kept, resume })?;
+    if whole {
+        write_page(&arguments.state)?;
+    }
     if let Some(path) = arguments.json {
         std::fs::write(&path, serde_json::to_vec_pretty(&state)?).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -67,6 +82,25 @@ fn run() -> Result<bool> {
         found.with.examples.iter().for_each(|example| eprintln!("  {example}"));
     }
     Ok(bad.is_empty())
+}
+
+/// Adds what is kept to the figures of the documentation, and writes its page.
+fn write_page(kept: &Path) -> Result<()> {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let mut state = State::read(kept)?;
+    let figures = docs.join("reliability.json");
+    if figures.exists() {
+        let before = State::read(&figures)?;
+        if before.seed != state.seed {
+            bail!("{} has seed {}, what is kept has {}", figures.display(), before.seed, state.seed);
+        }
+        for (name, found) in before.rows {
+            state.rows.entry(name).or_insert(found);
+        }
+    }
+    state.save(&figures)?;
+    std::fs::write(docs.join("reliability.md"), page(&state))?;
+    Ok(())
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Row>> {

@@ -27,7 +27,8 @@ fn run() -> Result<()> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let path = std::env::args().nth(1).context("name the file that says what to do")?;
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
-    logs::start(logs::LogFormat::Text, "info", None)?;
+    let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
+    logs::start(logs::LogFormat::Text, &filter, None)?;
     let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
     // A broker that is away is a fault like any other.
     let bus: Arc<dyn Bus> = loop {

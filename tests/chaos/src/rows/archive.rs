@@ -1,7 +1,7 @@
 //! The archiver is killed, at any time and between a file and what the group hears of it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use eadt_archiver::Settings;
@@ -11,7 +11,7 @@ use eadt_schemas::Topic;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
-use crate::part::Service;
+use crate::part::{Part, Service};
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
 use crate::verify::read_committed;
@@ -57,30 +57,37 @@ fn run(run: Run) -> Result<Outcome> {
     let story = feeder.finish()?;
     let mut part = start(None)?;
     let archive = Archive::folder(&place)?;
-    // Until the last events of the story are in files, or it stands still for a long time.
-    let ends = ends(&world)?;
-    let begun = std::time::Instant::now();
-    let reached = loop {
-        let listing = archive.files();
-        let whole = listing.as_ref().is_ok_and(|listing| {
+    let reached = await_archived(&world, &archive, &mut part, if run.bites { Duration::from_secs(20) } else { LIMIT })?;
+    outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
+    part.kill()?;
+    judge(&world, &archive, &mut outcome)?;
+    outcome.count("events", story.told.len() as u64);
+    Ok(outcome)
+}
+
+/// Waits until the last events of the story are in files; false where that is not reached.
+pub fn await_archived(world: &World, archive: &Archive, part: &mut Part, limit: Duration) -> Result<bool> {
+    let ends = ends(world)?;
+    let begun = Instant::now();
+    loop {
+        let whole = archive.files().is_ok_and(|listing| {
             let have = listing.partitions();
             ends.iter().all(|(at, last)| have.get(at).is_some_and(|(_, to)| to >= last))
         });
-        if whole || begun.elapsed() > if run.bites { Duration::from_secs(20) } else { LIMIT } {
-            break whole;
-        }
-        if run.bites && part.ended()?.is_some() {
-            break false;
+        if whole || begun.elapsed() > limit || part.ended()?.is_some() {
+            return Ok(whole);
         }
         std::thread::sleep(Duration::from_millis(50));
-    };
-    outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
-    part.kill()?;
+    }
+}
+
+/// Whether each offset of the story is in exactly one readable file, and nothing else.
+pub fn judge(world: &World, archive: &Archive, outcome: &mut Outcome) -> Result<()> {
     let listing = match archive.files() {
         Ok(listing) => listing,
         Err(error) => {
             outcome.check(false, || format!("the archive contradicts itself: {error}"));
-            return Ok(outcome);
+            return Ok(());
         }
     };
     outcome.count("files", listing.files.len() as u64);
@@ -107,8 +114,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         outcome.lost += logged.len() as u64;
     }
-    outcome.count("events", story.told.len() as u64);
-    Ok(outcome)
+    Ok(())
 }
 
 /// The last offset of every partition that the story is in.

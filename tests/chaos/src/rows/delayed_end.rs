@@ -18,8 +18,8 @@ pub const ROW: Row = Row {
     without: "a fresh producer after a step during which a connection was lost",
     full: 100,
     batch: 10,
-    short: 3,
-    off: 3,
+    short: 2,
+    off: 2,
     run,
 };
 
@@ -46,9 +46,12 @@ fn run(run: Run) -> Result<Outcome> {
         } else {
             let mut part = world.processor(world.settings(), None)?;
             explain(watch.await_next(std::time::Instant::now()), &part)?;
-            // Most delays are short: how long they are changes little, and time is dear.
-            let most = if chance.below(5) == 0 { 60 } else { 8 };
-            let seconds = 1 + chance.below(most);
+            // Most delays are short, and all of the first: how long they are changes little, and time is dear.
+            let long = chance.below(5) == 0 && round > 4;
+            let most = if long { 60 } else { 8 };
+            let drawn = 1 + chance.below(most);
+            // Once for sure longer than a transaction may take.
+            let seconds = if round == 1 { 12 } else { drawn };
             let ends = proxy.ends();
             proxy.on_next_end(NextEnd::Delay(Duration::from_secs(seconds)));
             let begun = std::time::Instant::now();

@@ -62,7 +62,7 @@ fn run(run: Run) -> Result<Outcome> {
     // The first ones fill the caps, buffers and pools; what grows after them grows for ever.
     let first = run.rounds / 5;
     invent(0, first, &mut *producer)?;
-    await_letters(&world, part.memory()?.0)?;
+    await_letters(&world)?;
     let (before, _) = part.memory()?;
     invent(first, run.rounds, &mut *producer)?;
     let story = feeder.finish()?;
@@ -104,7 +104,7 @@ fn run(run: Run) -> Result<Outcome> {
 }
 
 /// Lets what was sent so far be folded.
-fn await_letters(world: &World, _: u64) -> Result<()> {
+pub fn await_letters(world: &World) -> Result<()> {
     let begun = std::time::Instant::now();
     while world.behind()? > 1_000 && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(50));

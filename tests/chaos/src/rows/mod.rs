@@ -2,12 +2,16 @@
 
 mod archive;
 mod catch_up;
+pub mod clocks;
+mod collector;
 mod delayed_end;
+mod disk;
 mod ids;
 mod killed;
 mod poison;
 mod quiet;
 mod restarts;
+mod retention;
 mod storm;
 mod zombie;
 
@@ -23,7 +27,11 @@ pub const ROWS: &[Row] = &[
     storm::ROW,
     poison::ROW,
     ids::ROW,
+    clocks::ROW,
     catch_up::ROW,
     quiet::ROW,
+    retention::ROW,
+    collector::ROW,
     archive::ROW,
+    disk::ROW,
 ];

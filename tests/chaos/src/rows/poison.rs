@@ -8,6 +8,7 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventType, Topic};
 
+use super::ids::await_letters;
 use crate::chance::Chance;
 use crate::feeder::{Feeder, send};
 use crate::row::{Outcome, Row, Run};
@@ -17,8 +18,8 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "poison",
-    fault: "invalid records in every partition, 1 % and more of all",
-    promise: "no partition stalls; each is a dead letter with its reason, once",
+    fault: "invalid and hostile records in every partition, 1 % and more of all: not JSON, impossible numbers, a megabyte of text or of brackets",
+    promise: "no partition stalls; each is a dead letter with its reason, once; memory stays",
     without: "dead letters",
     full: 20_000,
     batch: 2_000,
@@ -27,6 +28,11 @@ pub const ROW: Row = Row {
     run,
 };
 
+/// Nearly as much as a record may have.
+const LARGE_BYTES: usize = 1_000_000;
+/// What memory may grow by once buffers and pools are filled: a process moves by as much from one run to the next.
+const GROWTH_BYTES: u64 = 16 << 20;
+
 /// What is sent, and the reason that it must be refused with.
 fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
     let workload = Story::name(chance.below(3) as usize);
@@ -34,7 +40,20 @@ fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
     let telemetry = |fields: &str| {
         format!(r#"{{"time":"{time}","workload":"{workload}","device":"GPU-p","collector":"c"{fields}}}"#).into_bytes()
     };
-    match chance.below(9) {
+    // Rarely: these are large.
+    if chance.below(40) == 0 {
+        let large = "x".repeat(LARGE_BYTES);
+        return match chance.below(3) {
+            0 => (Topic::GpuTelemetry, large.into_bytes(), "malformed"),
+            1 => (Topic::GpuTelemetry, "[".repeat(LARGE_BYTES).into_bytes(), "malformed"),
+            _ => (
+                Topic::TrainingProgress,
+                format!(r#"{{"time":"{time}","workload":"lab/{large}"}}"#).into_bytes(),
+                "invalid_value",
+            ),
+        };
+    }
+    match chance.below(10) {
         0 => (Topic::GpuTelemetry, b"{not json".to_vec(), "malformed"),
         1 => (Topic::TrainingProgress, b"[]".to_vec(), "malformed"),
         2 => (Topic::GpuTelemetry, vec![0xff, 0xfe, 0x00], "malformed"),
@@ -43,6 +62,7 @@ fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
         5 => (Topic::GpuTelemetry, telemetry(r#","power_watts":NaN"#), "malformed"),
         6 => (Topic::TrainingProgress, b"".to_vec(), "malformed"),
         7 => (Topic::GpuTelemetry, b"[".repeat(5_000), "malformed"),
+        8 => (Topic::GpuTelemetry, telemetry(r#","power_watts":5.0,"power_watts":6.0"#), "malformed"),
         _ => (
             Topic::TrainingProgress,
             format!(r#"{{"time":"yesterday","workload":"{workload}","collector":"c"}}"#).into_bytes(),
@@ -59,7 +79,13 @@ fn run(run: Run) -> Result<Outcome> {
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(5))?;
     let mut producer = world.bus.producer("chaos-poison")?;
     let mut reasons = std::collections::BTreeMap::new();
+    let mut before = None;
     for number in 0..run.rounds {
+        if number == run.rounds / 2 {
+            producer.flush(LIMIT)?;
+            await_letters(&world)?;
+            before = Some(part.memory()?.0);
+        }
         let (topic, value, reason) = poison(&mut chance, number);
         let key = Story::name(chance.below(3) as usize);
         // The marker is how it is found again; headers that nobody knows are left alone.
@@ -77,6 +103,11 @@ fn run(run: Run) -> Result<Outcome> {
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
+    if let Some(before) = before {
+        let grown = part.memory()?.0.saturating_sub(before);
+        outcome.peak("memory grew in the second half by (MB)", grown as f64 / 1e6);
+        outcome.check(grown <= GROWTH_BYTES, || format!("memory grew by {grown} bytes in the second half"));
+    }
     let letters = read_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS)?;
     let mut origins = std::collections::BTreeSet::new();
     for letter in &letters {

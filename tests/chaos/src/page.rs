@@ -1,0 +1,256 @@
+//! `docs/reliability.md`: what was promised, what was found, what was not looked at.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use crate::row::Row;
+use crate::rows::ROWS;
+use crate::run::{Found, State};
+use crate::surroundings::Surroundings;
+
+/// A fault that a test of its own looks at.
+struct Elsewhere {
+    fault: &'static str,
+    promise: &'static str,
+    /// Files from the root of the repository, and the tests in them.
+    tests: &'static [(&'static str, &'static str)],
+}
+
+const ELSEWHERE: &[Elsewhere] = &[
+    Elsewhere {
+        fault: "SIGKILL of the embedded log in mid-commit",
+        promise: "nothing acknowledged is lost, nothing is half there",
+        tests: &[("crates/bus/tests/embedded_crash.rs", "kill_9_loses_nothing_acknowledged_and_leaves_nothing_half")],
+    },
+    Elsewhere {
+        fault: "power cut under the embedded log: what was not synced is gone",
+        promise: "nothing committed is lost; with syncs that lie it is, and that is noticed",
+        tests: &[
+            ("crates/bus/tests/embedded_crash.rs", "a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half"),
+            ("crates/bus/tests/embedded_crash.rs", "a_disk_that_says_it_synced_and_did_not_loses_steps"),
+        ],
+    },
+    Elsewhere {
+        fault: "the embedded log's disk is full",
+        promise: "it stops with words, and goes on when there is room",
+        tests: &[("crates/bus/tests/embedded_crash.rs", "a_full_disk_stops_with_words_and_leaves_nothing_half")],
+    },
+    Elsewhere {
+        fault: "crashes at every call of the bus, in simulated time, by seed",
+        promise: "windows, decisions and state as in a run without them",
+        tests: &[(
+            "services/processor/tests/simulation.rs",
+            "however_the_story_goes_everything_is_said_once_and_the_state_is_the_same",
+        )],
+    },
+    Elsewhere {
+        fault: "a progress counter falls (restart from a checkpoint)",
+        promise: "never invented progress",
+        tests: &[("crates/core/tests/histories.rs", "a_fall_of_the_progress_counter_is_a_restart_and_never_speed")],
+    },
+    Elsewhere {
+        fault: "an energy counter falls or disagrees; a GPU changes its workload",
+        promise: "windows and what is unassigned are the whole",
+        tests: &[
+            ("services/collector/tests/nvml.rs", "counters_that_fall_are_told_and_those_that_disagree_left_out"),
+            ("services/collector/tests/nvml.rs", "an_assignments_file_moves_a_gpu_between_workloads"),
+            ("tests/recordings.rs", "windows_and_unassigned_of_a_simulated_log_are_the_whole"),
+        ],
+    },
+    Elsewhere {
+        fault: "a GPU hangs or is lost (a library built by the tests)",
+        promise: "the others go on, nothing is invented",
+        tests: &[
+            ("services/collector/tests/nvml.rs", "one_hanging_gpu_stops_nobody_else_and_invents_nothing"),
+            ("services/collector/tests/nvml.rs", "a_gpu_that_hangs_or_is_lost_at_start_joins_later"),
+        ],
+    },
+    Elsewhere {
+        fault: "the API server refuses, does not answer, is killed",
+        promise: "decisions are delayed and no more",
+        tests: &[
+            ("tests/tests/kubernetes_faults.rs", "a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once"),
+            ("tests/tests/kubernetes_faults.rs", "requests_that_get_no_answer_hold_nothing_up_for_ever"),
+            (
+                "tests/tests/kubernetes_faults.rs",
+                "an_api_server_that_is_killed_and_an_etcd_that_is_restarted_delay_decisions_and_no_more",
+            ),
+        ],
+    },
+    Elsewhere {
+        fault: "the actuator is killed between patch and commit; two actuators",
+        promise: "one change, one generation; late writes do no harm",
+        tests: &[
+            ("tests/tests/kubernetes_actuator.rs", "an_actuator_that_dies_between_patch_and_commit_makes_no_second_generation"),
+            ("tests/tests/kubernetes_actuator.rs", "a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm"),
+        ],
+    },
+    Elsewhere {
+        fault: "decisions that are stale, expired or for another layout",
+        promise: "they change nothing",
+        tests: &[("tests/tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
+    },
+    Elsewhere {
+        fault: "clients without a right, or with another's",
+        promise: "denied, with the right that is missing",
+        tests: &[
+            ("tests/tests/kafka_security.rs", "only_who_is_known_by_password_or_certificate_gets_in"),
+            ("tests/tests/kafka_security.rs", "each_file_of_rights_is_enough_and_nothing_in_it_is_too_much"),
+            ("tests/tests/kubernetes_roles.rs", "every_right_is_used_and_none_is_missing"),
+        ],
+    },
+    Elsewhere {
+        fault: "planted secrets, everything at its most verbose",
+        promise: "never said",
+        tests: &[("tests/kafka_secured.rs", "no_secret_is_ever_said")],
+    },
+    Elsewhere {
+        fault: "slow, large and frequent senders of progress",
+        promise: "cut off or refused",
+        tests: &[("tests/ingest.rs", "slow_senders_are_cut_off_and_large_and_frequent_ones_refused")],
+    },
+    Elsewhere {
+        fault: "a panic in a task",
+        promise: "seen, and the others are drained",
+        tests: &[("crates/service/src/supervise.rs", "a_panic_is_seen_and_drains_the_others")],
+    },
+];
+
+/// What nothing looks at yet.
+const MISSING: &[&str] = &[
+    "contradictory decisions against a limit of patches per object and hour",
+    "an import into a partition that live events go into",
+    "a consumer group whose members are assigned partitions other than by `range`",
+    "a broker's own power cut (its disks are the operating system's here)",
+];
+
+/// The page.
+pub fn page(state: &State) -> String {
+    let mut text = String::from(
+        "# Reliability: what was promised, and what was found\n\n\
+         <!-- Written by `cargo xtask chaos`; the figures are in reliability.json. -->\n\n\
+         Every row is a fault on the real parts: Apache Kafka, and EADT's services as processes that are killed, stopped, cut off and\n\
+         starved. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
+         nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
+         shows nothing. The services are debug builds; a release build refuses the switches. Times are those of a loaded\n\
+         machine with few cores, for orientation only.\n\n\
+         ```\ncargo xtask chaos                      # everything at full length, which takes hours; then writes this page\n\
+         cargo xtask chaos --resume             # goes on where that was interrupted\n\
+         cargo xtask chaos killed --rounds 50   # one row\n\
+         cargo xtask chaos --list\n```\n\n\
+         A short run of every row is a test (`cargo test -p eadt-chaos --features chaos`).\n\n",
+    );
+    write(
+        &mut text,
+        format_args!("Seed {}. Rounds that a full run would have stand in brackets where fewer were run.\n\n", state.seed),
+    );
+    write(&mut text, format_args!("| row | promise | rounds | compared | lost | doubled | wrong | without the mitigation |\n"));
+    write(&mut text, format_args!("|---|---|---:|---:|---:|---:|---:|---|\n"));
+    for row in ROWS {
+        summary(&mut text, row, state.rows.get(row.name));
+    }
+    write(&mut text, format_args!("\n## Row by row\n"));
+    for row in ROWS {
+        if let Some(found) = state.rows.get(row.name) {
+            details(&mut text, row, found);
+        }
+    }
+    write(&mut text, format_args!("\n## With what\n\n"));
+    let mut with: BTreeMap<&Surroundings, BTreeSet<&str>> = BTreeMap::new();
+    for (name, found) in &state.rows {
+        for surroundings in &found.surroundings {
+            with.entry(surroundings).or_default().insert(name);
+        }
+    }
+    for (Surroundings { eadt, kafka, librdkafka, java, linux, cores }, rows) in with {
+        let rows: Vec<String> = rows.into_iter().map(|row| format!("`{row}`")).collect();
+        write(
+            &mut text,
+            format_args!(
+                "- EADT {eadt}, Apache Kafka {kafka}, librdkafka {librdkafka}, {java}, Linux {linux}, {cores} cores: {}\n",
+                rows.join(", ")
+            ),
+        );
+    }
+    write(&mut text, format_args!("\n## Faults that tests of their own look at\n\n| fault | promise | tests |\n|---|---|---|\n"));
+    for Elsewhere { fault, promise, tests } in ELSEWHERE {
+        let tests: Vec<String> = tests.iter().map(|(file, test)| format!("`{test}` in `{file}`")).collect();
+        write(&mut text, format_args!("| {fault} | {promise} | {} |\n", tests.join("; ")));
+    }
+    write(&mut text, format_args!("\n## Not run\n\n"));
+    for row in ROWS.iter().filter(|row| !state.rows.contains_key(row.name)) {
+        write(&mut text, format_args!("- `{}`: {}\n", row.name, row.fault));
+    }
+    for fault in MISSING {
+        write(&mut text, format_args!("- {fault}\n"));
+    }
+    text
+}
+
+fn write(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("a string takes what is written");
+}
+
+fn summary(text: &mut String, row: &Row, found: Option<&Found>) {
+    let Row { name, promise, full, .. } = row;
+    let Some(found) = found else {
+        write(text, format_args!("| `{name}` | {promise} | not run ({full}) | | | | | |\n"));
+        return;
+    };
+    let (with, without) = (&found.with, &found.without);
+    let rounds = if with.rounds < *full { format!("{} ({full})", with.rounds) } else { with.rounds.to_string() };
+    let bites = match (without.violations(), without.rounds) {
+        (_, 0) => "not run".to_owned(),
+        (0, rounds) => format!("**no violation in {rounds} rounds**"),
+        (violations, rounds) => format!("{violations} violations in {rounds} rounds"),
+    };
+    let (compared, lost, duplicated, wrong) = (with.compared, with.lost, with.duplicated, with.wrong);
+    write(text, format_args!("| `{name}` | {promise} | {rounds} | {compared} | {lost} | {duplicated} | {wrong} | {bites} |\n"));
+}
+
+fn details(text: &mut String, row: &Row, found: &Found) {
+    let Row { name, fault, without, .. } = row;
+    write(text, format_args!("\n**`{name}`**: {fault}. Switched off: {without}.\n\n"));
+    write(text, format_args!("- with the mitigation, {}\n", found.with.figure()));
+    if found.without.rounds > 0 {
+        write(text, format_args!("- without it, {}\n", found.without.figure()));
+    }
+    for example in found.without.examples.iter().take(1) {
+        let example: String = example.lines().next().unwrap_or_default().chars().take(300).collect();
+        write(text, format_args!("  - for example: {example}\n"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn root() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    #[test]
+    fn every_test_that_is_named_exists() {
+        for (file, test) in ELSEWHERE.iter().flat_map(|elsewhere| elsewhere.tests) {
+            let text = std::fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(text.contains(&format!("fn {test}(")), "{file} has no test {test}");
+        }
+    }
+
+    #[test]
+    fn the_page_is_what_the_figures_say() {
+        let state = State::read(&root().join("docs/reliability.json")).unwrap();
+        let written = std::fs::read_to_string(root().join("docs/reliability.md")).unwrap();
+        assert!(page(&state) == written, "docs/reliability.md is not what docs/reliability.json says: cargo xtask chaos --page");
+        assert!(state.rows.values().all(Found::is_good), "a row is broken or does not bite");
+        assert!(state.rows.keys().all(|name| ROWS.iter().any(|row| row.name == *name)), "a row is no row any more");
+    }
+
+    #[test]
+    fn what_was_not_run_is_said() {
+        let text = page(&State::default());
+        assert!(ROWS.iter().all(|row| text.contains(&format!("- `{}`: {}", row.name, row.fault))), "{text}");
+    }
+}

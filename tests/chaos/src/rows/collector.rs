@@ -1,0 +1,156 @@
+//! Kafka is away for the collector, longer than its buffer reaches.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use eadt_collector::RawSettings;
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{Phase, TrainingProgress};
+use serde::Deserialize;
+
+use crate::chance::Chance;
+use crate::part::{Part, Service};
+use crate::row::{Outcome, Row, Run};
+use crate::verify::read_committed;
+use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain};
+
+pub const ROW: Row = Row {
+    name: "kafka-away",
+    fault: "SIGKILL of the only broker while jobs report, for longer than the collector's buffer reaches; it comes back, or stays away",
+    promise: "jobs are not held up; sent + dropped = sampled, exactly, and what was sent is in the log once",
+    without: "counting what a full buffer gives up",
+    full: 50,
+    batch: 5,
+    short: 2,
+    off: 1,
+    run,
+};
+
+/// Events that the collector keeps, and as many again that the client library does.
+const ROOM: usize = 200;
+const BATCH: u64 = 20;
+
+/// What the process prints at its end.
+#[derive(Debug, Deserialize)]
+struct Summary {
+    sampled: u64,
+    sent: u64,
+    dropped: u64,
+}
+
+fn run(run: Run) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    let mut chance = Chance::new(run.seed);
+    let mut world = World::start(Cluster::One, run.bites.then_some("drop-counts"))?;
+    world.properties.insert("queue.buffering.max.messages".into(), ROOM.to_string());
+    for round in 0..run.rounds {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let name = format!("round-{round}");
+        let mut settings = RawSettings { name: Some(name.clone()), ..RawSettings::default() };
+        settings.buffer.events = ROOM;
+        settings.buffer.drain_seconds = 2.0;
+        settings.progress.listen = address;
+        let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
+        let mut job = Job { address, workload: format!("chaos/job-{round}"), told: 0 };
+        explain(job.await_endpoint(&mut part), &part)?;
+        let stays_away = round % 2 == 1;
+        explain(job.report(5), &part)?;
+        world.brokers[0].kill()?;
+        let begun = Instant::now();
+        explain(job.report(2 * ROOM as u64 / BATCH + 1 + chance.below(20)), &part)?;
+        outcome.took("to report everything with the log away", begun.elapsed().as_secs_f64());
+        if !stays_away {
+            world.brokers[0].start_again()?;
+            explain(job.report(1 + chance.below(10)), &part)?;
+        }
+        // What was in flight when the broker died, and what has room, goes out within the time to drain or is counted.
+        let said = part.stop(LIMIT)?;
+        if stays_away {
+            world.brokers[0].start_again()?;
+        }
+        let line = said.lines().last().context("the collector printed nothing")?;
+        let Summary { sampled, sent, dropped } = serde_json::from_str(line).context("the collector's summary")?;
+        // The end of the job's only source is an event, too.
+        let told = job.told + 1;
+        outcome.check(sampled == told, || format!("{sampled} of {told} events were sampled"));
+        outcome.check(sent + dropped == sampled, || format!("{sent} sent + {dropped} dropped are not {sampled} sampled"));
+        let (found, repeated) = logged(&world, &job.workload)?;
+        outcome.duplicated += repeated;
+        // What was dropped because no answer came may be in the log all the same.
+        outcome.check((sent..=sampled).contains(&found), || format!("{sent} were sent, {found} are in the log"));
+        outcome.check(stays_away || found == sent, || format!("{sent} were sent, {found} are in the log, which was back"));
+        outcome.check(dropped > 0, || "the buffer never ran over".to_owned());
+        outcome.count("sampled", sampled);
+        outcome.count("sent", sent);
+        outcome.count("dropped", dropped);
+        outcome.rounds += 1;
+    }
+    Ok(outcome)
+}
+
+/// A job that reports progress over HTTP.
+struct Job {
+    address: SocketAddr,
+    workload: String,
+    /// Events that were accepted.
+    told: u64,
+}
+
+impl Job {
+    fn await_endpoint(&self, part: &mut Part) -> Result<()> {
+        let begun = Instant::now();
+        while TcpStream::connect(self.address).is_err() {
+            crate::world::runs(part)?;
+            ensure!(begun.elapsed() < LIMIT, "the collector does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// So many requests.
+    fn report(&mut self, requests: u64) -> Result<()> {
+        for _ in 0..requests {
+            let events: Vec<_> = (self.told + 1..=self.told + BATCH)
+                .map(|total| serde_json::json!({"workload": self.workload, "samples_total": total}))
+                .collect();
+            self.post(&serde_json::to_string(&events)?)?;
+            self.told += BATCH;
+        }
+        Ok(())
+    }
+
+    fn post(&self, body: &str) -> Result<()> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(LIMIT))?;
+        let (address, length) = (self.address, body.len());
+        let head = format!(
+            "POST /v1/progress HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+             content-length: {length}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes())?;
+        stream.write_all(body.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        if !answer.starts_with("HTTP/1.1 202") {
+            bail!("the collector answered: {answer}");
+        }
+        Ok(())
+    }
+}
+
+/// Events of a workload in the log, and how many of them are there again.
+fn logged(world: &World, workload: &str) -> Result<(u64, u64)> {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for record in read_committed(&world.bus, &world.topic(Topic::TrainingProgress), PARTITIONS)? {
+        let event: TrainingProgress = serde_json::from_slice(record.value.as_deref().unwrap_or_default())?;
+        if event.workload == workload {
+            let end = event.last || event.phase == Phase::Finished;
+            let name = if end { "end".to_owned() } else { format!("{:?}", event.samples_total) };
+            *seen.entry(name).or_default() += 1;
+        }
+    }
+    Ok((seen.values().sum(), seen.values().map(|count| count - 1).sum()))
+}

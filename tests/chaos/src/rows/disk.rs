@@ -1,0 +1,95 @@
+//! The archiver's disk is full for a while.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use eadt_archiver::Settings;
+use eadt_lake::Archive;
+
+use super::archive::{await_archived, judge};
+use crate::chance::Chance;
+use crate::feeder::Feeder;
+use crate::part::{Part, Service};
+use crate::row::{Outcome, Row, Run};
+use crate::story::Story;
+use crate::world::{Cluster, LIMIT, World, explain};
+
+pub const ROW: Row = Row {
+    name: "disk-full",
+    fault: "no file of the archiver may grow beyond some bytes, and later it may again",
+    promise: "it stops and skips nothing, leaves no torn file, and goes on",
+    without: "stopping (what cannot be written is passed over)",
+    full: 100,
+    batch: 20,
+    short: 3,
+    off: 3,
+    run,
+};
+
+/// A file of these rows has some ten kilobytes: it is refused at its begin or in its middle.
+const ROWS: usize = 150;
+const MOST_BYTES: u64 = 8_000;
+/// What the archiver says of each attempt that failed.
+const SAYS: &str = "archiving waits, and nothing is skipped";
+const PAUSE: Duration = Duration::from_millis(300);
+
+fn run(run: Run) -> Result<Outcome> {
+    let mut chance = Chance::new(run.seed);
+    let world = World::start(Cluster::One, run.bites.then_some("stop-when-full"))?;
+    let mut outcome = Outcome::default();
+    let place = world.dir().join("archive");
+    let settings = Settings {
+        location: place.display().to_string(),
+        roll_rows: ROWS,
+        roll_seconds: 0.5,
+        retry_max_seconds: 0.5,
+        ..Settings::default()
+    };
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(10))?;
+    let mut part = world.part(Service::Archiver(Box::new(settings)), None)?;
+    let archive = Archive::folder(&place)?;
+    for _ in 0..run.rounds {
+        explain(another_file(&archive, &mut part), &part)?;
+        let before = complaints(&part);
+        part.limit_files(Some(chance.below(MOST_BYTES)))?;
+        let begun = Instant::now();
+        if run.bites {
+            std::thread::sleep(PAUSE * 5);
+        } else {
+            while complaints(&part) == before {
+                crate::world::runs(&mut part)?;
+                ensure!(begun.elapsed() < LIMIT, "the archiver does not notice a full disk: {}", part.tail());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        part.limit_files(None)?;
+        let room = Instant::now();
+        explain(another_file(&archive, &mut part), &part)?;
+        outcome.took("from room to the next file", room.elapsed().as_secs_f64());
+        outcome.rounds += 1;
+    }
+    let story = feeder.finish()?;
+    let reached = await_archived(&world, &archive, &mut part, LIMIT)?;
+    outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
+    crate::world::runs(&mut part)?;
+    part.kill()?;
+    judge(&world, &archive, &mut outcome)?;
+    outcome.count("events", story.told.len() as u64);
+    Ok(outcome)
+}
+
+fn complaints(part: &Part) -> usize {
+    part.log().matches(SAYS).count()
+}
+
+fn another_file(archive: &Archive, part: &mut Part) -> Result<()> {
+    let count = || archive.files().map_or(0, |listing| listing.files.len());
+    let (before, begun) = (count(), Instant::now());
+    while count() <= before {
+        crate::world::runs(part)?;
+        ensure!(begun.elapsed() < LIMIT, "no file appears within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! With what, and where, figures were found.
+
+use std::process::Command;
+
+use serde::{Deserialize, Serialize};
+
+/// Parts and machine of a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Surroundings {
+    /// Version, and the commit where git knows it.
+    pub eadt: String,
+    pub kafka: String,
+    pub librdkafka: String,
+    pub java: String,
+    pub linux: String,
+    pub cores: usize,
+}
+
+impl Surroundings {
+    pub fn here() -> Self {
+        let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
+        let commit = told("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty=, changed", "--exclude=*"]);
+        let version = env!("CARGO_PKG_VERSION");
+        Self {
+            eadt: commit.map_or_else(|| version.to_owned(), |commit| format!("{version} ({})", first(commit))),
+            kafka: eadt_tests::kafka::version().to_owned(),
+            librdkafka: librdkafka(),
+            java: told("java", &["-version"]).map(first).unwrap_or_default().replace('"', ""),
+            linux: told("uname", &["-r"]).map(first).unwrap_or_default(),
+            cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
+        }
+    }
+}
+
+fn told(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    // Java says its version on standard error.
+    Some(String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout }).into_owned())
+}
+
+/// What the binding was built with, as its version in the lock file says behind its own.
+fn librdkafka() -> String {
+    let lock = include_str!("../../../Cargo.lock");
+    let version = lock.split("name = \"rdkafka-sys\"\nversion = \"").nth(1).and_then(|rest| rest.split('"').next());
+    version.and_then(|version| version.split_once('+')).map(|(_, version)| version.to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_known() {
+        let here = Surroundings::here();
+        for text in [&here.eadt, &here.kafka, &here.librdkafka] {
+            assert!(text.starts_with(|first: char| first.is_ascii_digit()), "{here:?}");
+        }
+        assert!(here.cores > 0);
+    }
+}
