@@ -174,7 +174,10 @@ fn each_file_of_rights_is_enough_and_nothing_in_it_is_too_much() {
             }
         }
         let nothing = kafka.bus("nobody").unwrap().lacking(rights, &topics).unwrap();
-        assert!(nothing.len() >= rights.len(), "{part}: {nothing:?}");
+        // Of topics that may not be looked at, no more can be told than what would let one look.
+        let certain =
+            |right: &&Right| right.operation.implies(Operation::Describe) || !matches!(right.resource, Resource::Topic(_));
+        assert!(nothing.len() >= rights.iter().filter(certain).count(), "{part}: {nothing:?}");
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{self, NonNull};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::bindings as native;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -21,6 +21,8 @@ use rdkafka::producer::Producer as _;
 
 /// Appended to the prefix of transactional ids for the producer that finds out whether they may be used.
 const PROBE: &str = "doctor";
+/// Between two questions of which the first could not be answered yet.
+const AGAIN: Duration = Duration::from_millis(200);
 
 impl KafkaBus {
     /// Allows a principal (`User:NAME`) these operations, from every host. What is allowed already stays so. Needs the right to
@@ -49,8 +51,15 @@ impl KafkaBus {
         for id in &ids {
             of_ids.insert(id.clone(), self.may_use_transactional_id(id)?);
         }
+        // Of a topic that may not even be looked at nothing more is known: what lacks for certain is what would let one look.
+        let looks = |right: &Right| right.operation.implies(Operation::Describe);
+        let hidden = |right: &Right, allowed: &BTreeSet<Operation>| {
+            allowed.is_empty() && !looks(right) && wanted.iter().any(|other| other.resource == right.resource && looks(other))
+        };
         let has = |right: &Right| match &right.resource {
-            Resource::Topic(name) => of_topics.get(name).is_some_and(|allowed| allows(allowed, right.operation)),
+            Resource::Topic(name) => {
+                of_topics.get(name).is_some_and(|allowed| allows(allowed, right.operation) || hidden(right, allowed))
+            }
             Resource::Group(name) => of_groups.get(name).is_some_and(|allowed| allows(allowed, right.operation)),
             Resource::TransactionalId(name) => of_ids.get(name).copied().unwrap_or(false),
             // Nobody but an administrator needs any; what lacks is said by the call that needs it.
@@ -83,9 +92,17 @@ impl KafkaBus {
         let mut all = BTreeMap::new();
         // One by one: the client library takes one denied group for a failure of the call.
         for name in names {
-            let kind = native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-            let call = Call::new(self.shared.admin.inner(), kind, true, what)?;
-            all.insert(name.clone(), describe_group(&call, name, what)?);
+            let begun = Instant::now();
+            let allowed = loop {
+                let kind = native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
+                let call = Call::new(self.shared.admin.inner(), kind, true, what)?;
+                match describe_group(&call, name, what) {
+                    // A broker that was never asked for a group makes room for them first.
+                    Err(error) if error.remedy == Remedy::Retry && begun.elapsed() < ANSWER => std::thread::sleep(AGAIN),
+                    allowed => break allowed?,
+                }
+            };
+            all.insert(name.clone(), allowed);
         }
         Ok(all)
     }
@@ -384,7 +401,10 @@ fn describe_group(call: &Call<'_>, name: &str, what: &str) -> Result<BTreeSet<Op
                 Ok(operations(allowed, count))
             }
             Some((code, _)) if is_denied(code) => Ok(BTreeSet::new()),
-            Some((code, said)) => Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), explain(code, &said))),
+            // What brokers say of it may be nothing but the call's name.
+            Some((code, said)) => {
+                Err(BusError::new(Remedy::Retry, format!("{what}, {name}"), format!("{} ({code})", explain(code, &said))))
+            }
         }
     }
 }

@@ -11,20 +11,43 @@ use rdkafka::message::DeliveryResult;
 use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::errors::lacks;
+use super::errors::{from_code, lacks};
 use crate::rights::{Operation, Resource};
+use crate::{BusError, Remedy};
 
 /// What became of records.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     pub acknowledged: AtomicU64,
     pub failed: AtomicU64,
-    first_failure: Mutex<Option<(Code, String)>>,
+    first_failure: Mutex<Option<Failure>>,
+}
+
+/// A record that was not delivered.
+#[derive(Debug)]
+pub struct Failure {
+    code: Code,
+    topic: String,
+    said: String,
+}
+
+impl Failure {
+    /// What it means to the caller. `fatal`: why the producer as a whole failed, where it did; its records are thrown away
+    /// then, and that is all that is told of them.
+    pub fn tell(self, what: String, who: &str, fatal: Option<(Code, String)>, otherwise: Remedy) -> BusError {
+        let purged = matches!(self.code, Code::PurgeQueue | Code::PurgeInflight);
+        let (code, said) = fatal.filter(|_| purged).unwrap_or((self.code, self.said));
+        // Who may write to no topic at all gets no producer id, and is told of the cluster.
+        if code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed {
+            return BusError::new(Remedy::Stop, what, lacks(who, Operation::Write, &Resource::Topic(self.topic)));
+        }
+        from_code(what, code, &format!("{said}, topic {}", self.topic), otherwise)
+    }
 }
 
 impl Deliveries {
     /// The first failure since the last call.
-    pub fn take_failure(&self) -> Option<(Code, String)> {
+    pub fn take_failure(&self) -> Option<Failure> {
         self.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -37,6 +60,8 @@ pub struct Context {
     refused: Arc<Mutex<Option<String>>>,
     pub deliveries: Arc<Deliveries>,
     last_error: Arc<Mutex<Option<String>>>,
+    /// Topic that the last transaction could not write to.
+    denied: Arc<Mutex<Option<String>>>,
     disconnects: Arc<AtomicU64>,
 }
 
@@ -59,6 +84,11 @@ impl Context {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// The topic that a transaction was denied to write to, since the last call.
+    pub fn take_denied(&self) -> Option<String> {
+        self.denied.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Connections lost so far on which a request may have been on its way. Only for a client with the property `debug=broker`: it
     /// says so before it sends anything again that was in flight there, and of every one, which its errors do not.
     pub fn disconnects(&self) -> u64 {
@@ -74,10 +104,23 @@ fn is_loss(line: &str) -> bool {
     changed.is_some_and(|(broker, from)| matches!(from, "UP" | "REAUTH") && !broker.ends_with("/bootstrap"))
 }
 
+/// The topic of a line about a topic that a transaction may not write to. The library throws away what was to be written there,
+/// and says why in its log only.
+fn denied_topic(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("Failed to add partition \"")?;
+    let (topic, why) = rest.split_once('"')?;
+    why.ends_with("to transaction: Broker: Topic authorization failed").then_some(topic)
+}
+
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         if facility == "STATE" && is_loss(message) {
             self.disconnects.fetch_add(1, Ordering::SeqCst);
+        }
+        if facility == "ADDPARTS"
+            && let Some(topic) = denied_topic(message)
+        {
+            *self.denied.lock().unwrap_or_else(PoisonError::into_inner) = Some(topic.to_owned());
         }
         match level {
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical | RDKafkaLogLevel::Error => {
@@ -132,12 +175,10 @@ impl ProducerContext for Context {
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-                let topic = rdkafka::Message::topic(message);
-                first.get_or_insert_with(|| match code {
-                    Code::TopicAuthorizationFailed => {
-                        (code, lacks(&self.who, Operation::Write, &Resource::Topic(topic.to_owned())))
-                    }
-                    code => (code, format!("{error}, topic {topic}")),
+                first.get_or_insert_with(|| Failure {
+                    code,
+                    topic: rdkafka::Message::topic(message).to_owned(),
+                    said: error.to_string(),
                 });
             }
         }
@@ -146,7 +187,18 @@ impl ProducerContext for Context {
 
 #[cfg(test)]
 mod tests {
-    use super::is_loss;
+    use super::{denied_topic, is_loss};
+
+    #[test]
+    fn a_topic_that_is_denied_to_a_transaction_is_known_from_the_log() {
+        let line = |why: &str| {
+            format!(
+                "[thrd:main]: sasl_ssl://127.0.0.1:9092/1: Failed to add partition \"eadt.decisions.v1\" [0] to transaction: {why}"
+            )
+        };
+        assert_eq!(denied_topic(&line("Broker: Topic authorization failed")), Some("eadt.decisions.v1"));
+        assert_eq!(denied_topic(&line("Broker: Operation not attempted")), None);
+    }
 
     #[test]
     fn only_an_established_connection_of_use_is_a_loss() {

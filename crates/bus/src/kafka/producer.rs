@@ -9,7 +9,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::Context;
-use super::errors::{from_code, from_error};
+use super::errors::from_error;
 use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
 
 /// What is still in flight at the end gets so long.
@@ -72,8 +72,9 @@ impl KafkaProducer {
     fn tell_failure(&self) -> Result<()> {
         match self.context.deliveries.take_failure() {
             None => Ok(()),
-            Some((code, said)) => {
-                Err(from_code(format!("delivering records of producer {}", self.name), code, &said, Remedy::Stop))
+            Some(failure) => {
+                let what = format!("delivering records of producer {}", self.name);
+                Err(failure.tell(what, self.context.who(), self.producer.client().fatal_error(), Remedy::Stop))
             }
         }
     }
