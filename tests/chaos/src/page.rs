@@ -124,6 +124,21 @@ const MISSING: &[&str] = &[
     "a broker's own power cut (its disks are the operating system's here)",
 ];
 
+/// What was seen in rows that have no good run yet.
+const UNSETTLED: &[(&str, &str)] = &[
+    ("leader", "in one run the committed positions did not reach the end, though every window was right; the cause is not known"),
+    (
+        "invented-ids",
+        "100,000 invented ids took 28.6 MB more memory than honest events, where 16 MB are allowed (8.3 MB at 20,000)",
+    ),
+    ("broker", "three rounds of an earlier version were right, with stalls of 41 s (p50)"),
+    (
+        "delayed-end",
+        "four rounds were right, one of them delayed by 12 s; the switched-off side was run on earlier versions only",
+    ),
+    ("archiver", "eight rounds of an earlier version were right (170,006 rows)"),
+];
+
 /// The page.
 pub fn page(state: &State) -> String {
     let mut text = String::from(
@@ -138,7 +153,8 @@ pub fn page(state: &State) -> String {
          cargo xtask chaos --resume             # goes on where that was interrupted\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is a test (`cargo test -p eadt-chaos --features chaos`).\n\n",
+         A short run of every row is a test by itself (`cargo test -p eadt-chaos --features chaos`). It is not part of `cargo xtask test`\n\
+         yet, because rows that are not settled, see the end, may fail in it.\n\n",
     );
     write(
         &mut text,
@@ -180,6 +196,9 @@ pub fn page(state: &State) -> String {
     write(&mut text, format_args!("\n## Not run\n\n"));
     for row in ROWS.iter().filter(|row| !state.rows.contains_key(row.name)) {
         write(&mut text, format_args!("- `{}`: {}\n", row.name, row.fault));
+        for (_, seen) in UNSETTLED.iter().filter(|(name, _)| *name == row.name) {
+            write(&mut text, format_args!("  - not settled: {seen}\n"));
+        }
     }
     for fault in MISSING {
         write(&mut text, format_args!("- {fault}\n"));
