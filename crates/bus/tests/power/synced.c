@@ -3,7 +3,10 @@
  * Preloaded into a process. Whatever it syncs below EADT_POWER_ROOT is copied below EADT_POWER_SHADOW once the sync has
  * returned, as it was when the sync was asked for: a file's bytes as f-ID, a folder's entries as d-ID with one line each,
  * "f ID NAME" or "d ID NAME". An ID is the inode's number and time of birth, since numbers are used again. Everything that has
- * no copy was never synced. EADT_POWER_LIE=1: syncs say that they are done, and nothing is kept. */
+ * no copy was never synced. EADT_POWER_LIE=1: syncs say that they are done, and nothing is kept.
+ *
+ * One thing is as Linux's file systems do it and not as POSIX promises: with a file in a folder "blobs" the folder's entries are
+ * kept, too. The store (lsm-tree 3.1) syncs such a file and not its folder; ext4, XFS and btrfs write the name with the file. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -63,6 +66,26 @@ static void copy_folder(const char *path, int to) {
     closedir(folder);
 }
 
+/* The entries of the folder that this file lies in. */
+static void keep_folder_of(const char *file, const char *shadow) {
+    char folder[4096], draft[4200], kept[4200], of_id[64];
+    struct statx of;
+    snprintf(folder, sizeof folder, "%s", file);
+    char *end = strrchr(folder, '/');
+    if (!end) return;
+    *end = 0;
+    if (strcmp(strrchr(folder, '/') ? strrchr(folder, '/') : "", "/blobs") != 0) return;
+    if (statx(AT_FDCWD, folder, 0, STATX_INO | STATX_BTIME, &of) != 0) fail("statx");
+    id(&of, of_id, sizeof of_id);
+    snprintf(draft, sizeof draft, "%s/.draft-%lu", shadow, atomic_fetch_add(&count, 1));
+    snprintf(kept, sizeof kept, "%s/d-%s", shadow, of_id);
+    int to = open(draft, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    if (to < 0) fail(draft);
+    copy_folder(folder, to);
+    close(to);
+    if (rename(draft, kept) != 0) fail(kept);
+}
+
 static int synced(int fd, const char *name) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     const char *root = getenv("EADT_POWER_ROOT"), *shadow = getenv("EADT_POWER_SHADOW");
@@ -92,6 +115,7 @@ static int synced(int fd, const char *name) {
     close(to);
     int result = real(fd);
     if (result == 0 && rename(draft, kept) != 0) fail(kept);
+    if (result == 0 && !S_ISDIR(of.stx_mode)) keep_folder_of(path, shadow);
     return result;
 }
 
