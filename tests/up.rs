@@ -73,7 +73,7 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let mut told = Told::by(&mut child.0);
         told.until("simulating now");
-        for _ in 0..1 + 7 * round {
+        for _ in 0..=7 * round {
             told.until(" window ");
         }
         signal(&child.0, "-KILL");

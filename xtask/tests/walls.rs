@@ -212,7 +212,7 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-models", &[]),
         ("eadt-tune", &["eadt-models", "eadt-recordings", "eadt-schemas"]),
         ("eadt-cluster", &["eadt-schemas"]),
-        ("eadt-service", &[]),
+        ("eadt-service", &["eadt-schemas"]),
         ("eadt-nvml", &["eadt-schemas"]),
     ] {
         let used = workspace.direct(crate_name);

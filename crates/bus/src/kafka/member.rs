@@ -319,7 +319,7 @@ fn abort(producer: &BaseProducer<Context>) -> Result<(), KafkaError> {
 fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error: &RDKafkaError) -> BusError {
     let said = error.to_string();
     let elements = positions.elements();
-    match elements.iter().map(|element| element.topic()).find(|topic| said.contains(topic)) {
+    match elements.iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::topic).find(|topic| said.contains(topic)) {
         Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => {
             BusError::new(Remedy::Stop, what, lacks(who, Operation::Read, &Resource::Topic(topic.to_owned())))
         }
