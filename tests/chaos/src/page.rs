@@ -131,7 +131,10 @@ const UNSETTLED: &[(&str, &str)] = &[
         "invented-ids",
         "100,000 invented ids took 28.6 MB more memory than honest events, where 16 MB are allowed (8.3 MB at 20,000)",
     ),
-    ("broker", "three rounds of an earlier version were right, with stalls of 41 s (p50); a step that the only broker acknowledged right before it was killed was taken back (an ignored test in `tests/tests/kafka_bus.rs` repeats it)"),
+    (
+        "broker",
+        "three rounds of an earlier version were right, with stalls of 41 s (p50); a step that the only broker acknowledged right before it was killed was taken back (an ignored test in `tests/tests/kafka_bus.rs` repeats it)",
+    ),
     (
         "delayed-end",
         "four rounds were right, one of them delayed by 12 s; the switched-off side was run on earlier versions only",
