@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eadt_tests::Kafka;
 use serde_json::Value;
-use support::{Running, eadt, json, near, shared_data, signal, text};
+use support::{Running, eadt, ends, json, near, shared_data, signal, text};
 
 fn on(kafka: &Kafka, dir: &Path, args: &[&str]) -> Command {
     let mut command = eadt(dir, args);
@@ -18,19 +18,6 @@ fn on(kafka: &Kafka, dir: &Path, args: &[&str]) -> Command {
 
 fn start(kafka: &Kafka, dir: &Path, args: &[&str]) -> Running {
     Running(on(kafka, dir, args).stdout(Stdio::null()).spawn().unwrap())
-}
-
-/// Waits for a good end; the process is killed where it takes too long.
-fn ends(mut process: Running, limit: Duration) {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = process.0.try_wait().unwrap() {
-            assert!(status.success(), "{status}");
-            return;
-        }
-        assert!(began.elapsed() < limit, "a service did not end within {limit:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn stop(process: Running) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use eadt_tests::kafka::secured::{ADMIN, SecuredKafka, password};
 use serde_json::Value;
-use support::{Running, eadt, json, signal, text};
+use support::{Running, eadt, ends, json, signal, text};
 
 /// The program as a user with a password.
 fn as_user(kafka: &SecuredKafka, dir: &Path, user: &str, args: &[&str]) -> Command {
@@ -49,18 +49,6 @@ fn grant(kafka: &SecuredKafka, dir: &Path, user: &str, parts: &[&str]) {
     args.extend(["--grant", &principal]);
     let said = succeeds(as_admin(kafka, dir, &args));
     assert!(said.contains(&format!("allowed {principal}: ")), "{said}");
-}
-
-fn ends(mut process: Running, limit: Duration) {
-    let began = Instant::now();
-    loop {
-        if let Some(status) = process.0.try_wait().unwrap() {
-            assert!(status.success(), "{status}");
-            return;
-        }
-        assert!(began.elapsed() < limit, "a service did not end within {limit:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 fn findings(kafka: &SecuredKafka, dir: &Path, user: &str, args: &[&str]) -> (bool, Vec<Value>) {
@@ -113,6 +101,8 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     assert!(good, "{found:#?}");
     let clock = found.iter().find(|finding| finding["check"] == "clock").unwrap();
     assert_eq!(clock["state"], "ok", "{clock}");
+    let alone = |finding: &Value| finding["state"] == "notice" && finding["about"].as_str().unwrap().contains("have one copy");
+    assert!(found.iter().any(alone), "{found:#?}");
     let (good, found) = findings(&kafka, dir, "reader", &["processor"]);
     let told = wrong(&found, "rights");
     for lacking in ["Write on topic eadt.decisions.v1", "Read on group processor", "Write on transactional id processor-"] {

@@ -184,6 +184,14 @@ fn copied(from: &Path, to: &Path) {
     }
 }
 
+/// A replay of its archive gives what stands in it.
+fn replays(data: &Path) {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (archive, out) = (data.join("archive"), elsewhere.path().join("replayed"));
+    let args = ["replay", archive.to_str().unwrap(), "--check", "--json", "--out", out.to_str().unwrap()];
+    assert_eq!(json(eadt(data, &args))["check"]["differences"].as_array().unwrap().len(), 0);
+}
+
 #[test]
 fn a_data_folder_is_moved_copied_and_restored_as_documented() {
     let parent = tempfile::tempdir().unwrap();
@@ -200,10 +208,7 @@ fn a_data_folder_is_moved_copied_and_restored_as_documented() {
     // The original is lost; the copy has what was there when it was made, and goes on from there.
     fs::remove_dir_all(&moved).unwrap();
     assert_eq!(run(&backup)["workloads"], expected["workloads"], "restored");
-    let out = parent.path().join("replayed");
-    let archive = backup.join("archive");
-    let args = ["replay", archive.to_str().unwrap(), "--check", "--json", "--out", out.to_str().unwrap()];
-    assert_eq!(json(eadt(&backup, &args))["check"]["differences"].as_array().unwrap().len(), 0);
+    replays(&backup);
 }
 
 #[test]
@@ -222,13 +227,9 @@ fn a_snapshot_of_a_running_one_is_a_backup() {
     signal(&running.0, "-CONT");
     signal(&running.0, "-TERM");
     running.0.wait().unwrap();
-    let args = ["up", "--speed", "max", "--duration", "20m", "--json", "--no-view"];
-    let report = json(eadt(&snapshot, &args));
+    let report = json(eadt(&snapshot, RUN));
     assert!(windows(&report).iter().all(|windows| *windows >= 15), "{report}");
-    let out = parent.path().join("replayed");
-    let archive = snapshot.join("archive");
-    let args = ["replay", archive.to_str().unwrap(), "--check", "--json", "--out", out.to_str().unwrap()];
-    assert_eq!(json(eadt(&snapshot, &args))["check"]["differences"].as_array().unwrap().len(), 0);
+    replays(&snapshot);
 }
 
 #[test]

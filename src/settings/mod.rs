@@ -259,10 +259,12 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     if address.parse::<std::net::SocketAddr>().is_err() {
         return invalid("http.address", address, "it is not an address with a port, such as 127.0.0.1:9464");
     }
+    settings.collector.check().map_err(|wrong| SettingsError::Refused(format!("collector.{}: {}", wrong.field, wrong.detail)))?;
     settings.processor.check().map_err(SettingsError::Refused)?;
     settings.actuator.check().map_err(SettingsError::Refused)?;
     settings.archiver.check().map_err(SettingsError::Refused)?;
     settings.optimizer.check().map_err(SettingsError::Refused)?;
+    settings.kubernetes.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 
@@ -327,10 +329,12 @@ mod tests {
             ("[http]\naddress = \"here\"", "http.address"),
             ("[topics]\npartitions = \"many\"", "eadt.toml: invalid type: string \"many\", expected a whole number"),
             ("[processor]\nwindow_seconds = 0", "processor.window_seconds is 0"),
+            ("[collector.progress]\nrequest_seconds = 0", "setting collector.progress.request_seconds: 0 is not between"),
+            ("[kubernetes]\nlease = \"\"", "kubernetes.lease must not be empty"),
             ("[topics", "cannot read settings file"),
         ] {
             let message = with_file(text).unwrap_err().to_string();
-            assert!(message.contains(part), "{text}: {message}");
+            assert!(message.contains(part) && !message.contains("setting setting"), "{text}: {message}");
         }
     }
 

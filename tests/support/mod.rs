@@ -47,6 +47,19 @@ pub fn shared_data() -> Option<PathBuf> {
     None
 }
 
+/// Waits until a process has ended, and well.
+pub fn ends(mut process: Running, limit: Duration) {
+    let began = Instant::now();
+    loop {
+        if let Some(status) = process.0.try_wait().unwrap() {
+            assert!(status.success(), "{status}");
+            return;
+        }
+        assert!(began.elapsed() < limit, "a service did not end within {limit:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Every file under a folder with its bytes, sorted by path.
 pub fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
     let mut found = Vec::new();

@@ -360,18 +360,52 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
     read_count(&bus, &output, 1, 2);
 }
 
-/// What a broker has said is committed must be seen after it was killed, also when it had no time to mark it in the topic.
-#[test]
-#[ignore = "fails: the killed broker (4.3.1, alone) comes back with the transaction open, and the next one's end decides both"]
-fn a_step_that_was_committed_just_before_the_only_broker_was_killed_is_kept() {
+/// Kills the only broker right after it said that a step was committed, starts it again, and takes two more steps as a service
+/// does. Apache Kafka 4.3.1 then often takes the partitions that it had still to mark for deleted ones, because for a moment nobody
+/// leads them, and leaves the transaction open in them.
+fn killed_right_after_its_answer(comes_back: bool) {
     let mut kafka = Kafka::start().unwrap();
     let bus = KafkaBus::connect(options(kafka.brokers(), &[])).unwrap();
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
-    let (mut member, assigned) = join(&bus, &fresh_name("group"), Some(&fresh_name("instance")), &[input]);
-    let positions = vec![(assigned[0].clone(), 0)];
-    member.commit(Step { outputs: vec![outgoing(&output, "k", "0")], positions }).unwrap();
+    let (group, instance) = (fresh_name("group"), fresh_name("instance"));
+    let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
+    // Its positions say what is done.
+    let again = || {
+        let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
+        let done = member.committed(&assigned).unwrap()[0].unwrap_or(0);
+        (member, done)
+    };
+    let step =
+        |n: i64| Step { outputs: vec![outgoing(&output, "k", &n.to_string())], positions: vec![(assigned[0].clone(), n + 1)] };
+    member.commit(step(0)).unwrap();
     kafka.kill().unwrap();
-    std::thread::sleep(Duration::from_secs(12));
     kafka.start_again().unwrap();
-    read_count(&bus, &output, 1, 1);
+    let mut done = 1;
+    if comes_back {
+        drop(member);
+        (member, done) = again();
+    }
+    while done < 3 {
+        if let Err(error) = member.commit(step(done)) {
+            assert_eq!(error.remedy, Remedy::Restart, "{error}");
+            drop(member);
+            (member, done) = again();
+        } else {
+            done += 1;
+        }
+    }
+    let written: Vec<_> = read_count(&bus, &output, 1, 3).into_iter().map(|record| record.value.unwrap()).collect();
+    assert_eq!(written, ["0", "1", "2"]);
+}
+
+#[test]
+fn a_step_that_the_only_broker_took_right_before_it_was_killed_ends_with_the_next_one() {
+    killed_right_after_its_answer(false);
+}
+
+/// How to get out of it is in `docs/operations.md`.
+#[test]
+#[ignore = "fails in about half of its runs: Apache Kafka 4.3.1 never says the positions of a transaction that it left open"]
+fn a_step_that_the_only_broker_took_right_before_it_was_killed_together_with_the_member_is_found() {
+    killed_right_after_its_answer(true);
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions, Protocol, Secret, Security, TLS};
 use eadt_bus::rights::{Operation, Resource, Right};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Remedy, Start, Step, TopicPartition};
+use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
 use eadt_tests::kafka::secured::{Authority, SecuredKafka};
 use serde::Deserialize;
 
@@ -192,7 +192,7 @@ fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
         member.poll(10, Duration::from_millis(100), &mut polled)?;
         for item in polled.drain(..) {
             match item {
-                eadt_bus::Polled::Assigned(partitions) => {
+                Polled::Assigned(partitions) => {
                     for at in &partitions {
                         member.start(at, 0)?;
                     }
@@ -201,7 +201,7 @@ fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
                     let positions = partitions.into_iter().map(|at| (at, 0)).collect();
                     member.commit(Step { outputs: vec![output], positions })?;
                 }
-                eadt_bus::Polled::End { .. } if started => return Ok(()),
+                Polled::End { .. } if started => return Ok(()),
                 _ => {}
             }
         }
@@ -220,10 +220,14 @@ fn produce(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
 }
 
 fn read(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
+    read_until(bus, |polled| !polled.is_empty())
+}
+
+fn read_until(bus: &KafkaBus, enough: impl Fn(&[Polled]) -> bool) -> Result<(), eadt_bus::BusError> {
     let from = [(TopicPartition::new("eadt.decisions.v1", 0), Start::At(0))];
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
     let (begun, mut polled) = (Instant::now(), Vec::new());
-    while begun.elapsed() < WAIT && polled.is_empty() {
+    while begun.elapsed() < WAIT && !enough(&polled) {
         reader.poll(10, Duration::from_millis(100), &mut polled)?;
     }
     Ok(())
@@ -231,13 +235,7 @@ fn read(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
 
 /// The client library looks for the group beside the reading, and tells of it when it is refused.
 fn read_on(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
-    let from = [(TopicPartition::new("eadt.decisions.v1", 0), Start::At(0))];
-    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
-    let begun = Instant::now();
-    while begun.elapsed() < WAIT {
-        reader.poll(10, Duration::from_millis(100), &mut Vec::new())?;
-    }
-    Ok(())
+    read_until(bus, |_| false)
 }
 
 fn look(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {

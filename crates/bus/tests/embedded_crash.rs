@@ -191,19 +191,8 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
         let begun = Instant::now();
         let log = open(dir.path());
         slowest = slowest.max(begun.elapsed());
-        let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
         // The step that was under way may be there: whole, or not at all.
-        assert!(committed >= step, "round {round}: acknowledged step {step}, found {committed}");
-        let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
-        let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
-        for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
-            let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
-            assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
-        }
-        let inputs: Vec<_> = read_all(&log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
-        assert!(inputs.len() as u64 >= plain, "round {round}: {plain} acknowledged, {} found", inputs.len());
-        assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
-        steps = committed;
+        (steps, _) = whole(&log, round, step, plain);
     }
     assert!(steps > u64::from(kills), "too few steps for a test: {steps}");
     eprintln!("{kills} kills, {steps} steps, slowest open {slowest:?}");
@@ -225,6 +214,22 @@ fn rebuild(shadow: &Path, id: &str, into: &Path) {
             std::fs::write(into.join(name), bytes).unwrap();
         }
     }
+}
+
+/// Checks that the log has at least so many steps and plain records, each of them whole and in its place; how many it has.
+fn whole(log: &EmbeddedLog, round: u32, step: u64, plain: u64) -> (u64, u64) {
+    let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
+    assert!(committed >= step, "round {round}: acknowledged step {step}, found {committed}");
+    let outputs = read_all(log, &"output".into(), 2, Isolation::ReadCommitted);
+    let states = read_all(log, &"state".into(), 2, Isolation::ReadCommitted);
+    for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
+        let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
+        assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
+    }
+    let inputs: Vec<_> = read_all(log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
+    assert!(inputs.len() as u64 >= plain, "round {round}: {plain} acknowledged, {} found", inputs.len());
+    assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
+    (committed, inputs.len() as u64)
 }
 
 /// The library that keeps what is synced, built by the C compiler that this workspace needs anyway.
@@ -316,18 +321,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
         std::fs::remove_dir_all(&dir).unwrap();
         dir = left;
         let log = open(&dir);
-        let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
-        assert!(committed >= said.step.max(steps), "round {round}: {said:?} after {steps}, found {committed}");
-        let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
-        let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
-        for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
-            let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
-            assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
-        }
-        let inputs: Vec<_> = read_all(&log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
-        assert!(inputs.len() as u64 >= said.plain.max(inputs_before), "round {round}: {said:?}, found {}", inputs.len());
-        assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
-        (steps, inputs_before) = (committed, inputs.len() as u64);
+        (steps, inputs_before) = whole(&log, round, said.step.max(steps), said.plain.max(inputs_before));
     }
     assert!(steps > u64::from(rounds), "too few steps for a test: {steps}");
     eprintln!("{rounds} power cuts, {steps} steps");

@@ -360,8 +360,25 @@ pub(crate) struct Job {
 const NAME_BYTES: usize = 240;
 
 impl RawSettings {
-    /// Checks every value. `host` is used where no name or node is given.
+    /// Checks every value, those of sources that are not enabled too, and that a source is. `host` is used where no name or node
+    /// is given.
     pub fn validate(self, host: &str) -> Result<Settings, SettingsError> {
+        let settings = self.read(host)?;
+        if settings.nvml.is_none() && settings.dcgm.is_empty() && settings.progress.is_none() && settings.jobs.is_empty() {
+            return Err(refuse(
+                "nvml.enabled",
+                "no source is enabled: enable collector.nvml or collector.progress, or add collector.dcgm or collector.jobs",
+            ));
+        }
+        Ok(settings)
+    }
+
+    /// Checks every value where no collector is to run.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        self.clone().read("localhost").map(drop)
+    }
+
+    fn read(self, host: &str) -> Result<Settings, SettingsError> {
         let name = label("name", self.name.as_deref().unwrap_or(host))?;
         let node = label("node", self.node.as_deref().unwrap_or(host))?;
         let buffer = Buffer {
@@ -370,13 +387,15 @@ impl RawSettings {
             drain: seconds("buffer.drain_seconds", self.buffer.drain_seconds, 0.0, 600.0)?,
             linger: seconds("buffer.linger_seconds", self.buffer.linger_seconds, 0.0, 10.0)?,
         };
-        let nvml = if self.nvml.enabled { Some(self.nvml.validate()?) } else { None };
+        let enabled = self.nvml.enabled;
+        let nvml = Some(self.nvml.validate()?).filter(|_| enabled);
         let mut dcgm = Vec::new();
         for (i, raw) in self.dcgm.into_iter().enumerate() {
             let target = target(&format!("dcgm[{i}]"), &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
             dcgm.push(Dcgm { target, workload_label: raw.workload_label, pods: raw.pods });
         }
-        let progress = if self.progress.enabled { Some(self.progress.validate()?) } else { None };
+        let enabled = self.progress.enabled;
+        let progress = Some(self.progress.validate()?).filter(|_| enabled);
         let mut jobs = Vec::new();
         for (i, raw) in self.jobs.into_iter().enumerate() {
             let field = format!("jobs[{i}]");
@@ -390,14 +409,9 @@ impl RawSettings {
         if api_server && !self.kubelet.enabled {
             return Err(refuse("kubelet.api_server", "there are no pods to ask for: enable kubelet, too"));
         }
-        let kubelet = if self.kubelet.enabled { Some(self.kubelet.validate()?) } else { None };
+        let enabled = self.kubelet.enabled;
+        let kubelet = Some(self.kubelet.validate()?).filter(|_| enabled);
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
-        if nvml.is_none() && dcgm.is_empty() && progress.is_none() && jobs.is_empty() {
-            return Err(refuse(
-                "nvml.enabled",
-                "no source is enabled: enable collector.nvml or collector.progress, or add collector.dcgm or collector.jobs",
-            ));
-        }
         Ok(Settings {
             name,
             node,
@@ -461,7 +475,7 @@ impl RawProgress {
             (Some(_), None) => return Err(refuse("progress.key", "a certificate is of no use without its private key")),
             (None, Some(_)) => return Err(refuse("progress.certificate", "a private key is of no use without its certificate")),
         };
-        if !self.listen.ip().is_loopback() && (certificate.is_none() || self.tokens_file.is_none()) {
+        if self.enabled && !self.listen.ip().is_loopback() && (certificate.is_none() || self.tokens_file.is_none()) {
             let detail = format!(
                 "{} is not a loopback address, and others are served only with TLS and tokens: set collector.progress.certificate, \
                  key and tokens_file (eadt token create makes tokens), or listen on 127.0.0.1",
@@ -565,13 +579,13 @@ mod tests {
             ("[progress]\nrequest_seconds = 0.0", "progress.request_seconds"),
             ("[progress]\nmax_past_seconds = -1.0", "progress.max_past_seconds"),
             ("[nvml]\nenabled = true\nrate_hertz = 0.0", "nvml.rate_hertz"),
-            ("[nvml]\nenabled = true\nrate_hertz = nan", "nvml.rate_hertz"),
+            ("[nvml]\nrate_hertz = nan", "nvml.rate_hertz"),
             ("[buffer]\nevents = 0", "buffer.events"),
             ("[[dcgm]]\nurl = \"https://x/metrics\"", "dcgm[0].url"),
             ("[[dcgm]]\nurl = \"no url\"", "dcgm[0].url"),
             ("[[jobs]]\nurl = \"http://x/\"\nworkload = \"x\"", "jobs[0].workload"),
             ("[kubelet]\nenabled = true\nresources = []", "kubelet.resources"),
-            ("[kubelet]\nenabled = true\ninterval_seconds = 0", "kubelet.interval_seconds"),
+            ("[kubelet]\ninterval_seconds = 0", "kubelet.interval_seconds"),
             ("[progress]\nenabled = false", "nvml.enabled"),
             ("[[assignments]]\ndevice = \"0\"\nworkload = \"x\"", "assignments"),
         ] {

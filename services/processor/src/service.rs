@@ -15,11 +15,13 @@ use crate::outputs::Names;
 use crate::owned::{INPUTS, Owned, Surroundings};
 use crate::settings::Settings;
 
-/// Records taken from the bus at once, and folded before the bus is asked again.
+/// Records taken from the bus at once.
 const BATCH: usize = 4096;
+/// Records folded before what waits for a commit is looked at: each may be a dead letter, which takes some kilobytes.
+const FOLDED_AT_ONCE: usize = 256;
 /// Longest wait for the next record; it bounds how late a commit that waits for company is made.
 const POLL: Duration = Duration::from_millis(5);
-/// Dead letters alone are committed once there are so many.
+/// Dead letters are committed once there are so many.
 const MAX_DEAD_LETTERS: usize = 1_000;
 /// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
 /// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
@@ -309,7 +311,7 @@ impl<'a> Session<'a> {
         let budget = (self.service.settings.buffer_bytes / inputs.max(1)).max(64 << 10);
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
             while let Some(owned) = self.owned.get_mut(&number) {
-                let folded = owned.fold(BATCH, &self.names, &mut self.waiting.outputs, self.metrics);
+                let folded = owned.fold(FOLDED_AT_ONCE, &self.names, &mut self.waiting.outputs, self.metrics);
                 let now = Instant::now();
                 if folded.records > 0 {
                     self.waiting.folded.get_or_insert(now);
@@ -324,10 +326,10 @@ impl<'a> Session<'a> {
                     self.waiting.dead_letters += folded.dead_letters;
                     self.waiting.dead_letter.get_or_insert(now);
                 }
-                if self.waiting.outputs.len() >= MAX_OUTPUTS {
+                if self.waiting.outputs.len() >= MAX_OUTPUTS || self.waiting.dead_letters >= MAX_DEAD_LETTERS {
                     self.commit(Scope::Speakers)?;
                 }
-                if folded.records < BATCH {
+                if folded.records < FOLDED_AT_ONCE {
                     break;
                 }
             }

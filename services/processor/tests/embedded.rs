@@ -1,36 +1,37 @@
 //! The processor on the embedded log: exactly once over crashes, dead letters, heartbeats, gaps, replay of what it read.
 
+mod support;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Record, Remedy, Result, Start, Step,
-    TopicPartition, TopicSpec, Watermarks, topics,
+    Bus, BusError, Isolation, Member, MemberOptions, Polled, Producer, Reader, Record, Remedy, Result, Start, Step,
+    TopicPartition, TopicSpec, Watermarks,
 };
 use eadt_core::settings::SECOND;
-use eadt_processor::offline::{Fed, Raw, Records, Replayed, Source, replay};
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
+use support::{Log, at, text};
 
-const BASE: i64 = 1_700_000_040;
-
-fn at(seconds: f64) -> EventTime {
-    EventTime::from_micros(BASE * SECOND).plus_seconds(seconds)
+struct Rig {
+    log: Log,
+    clock_stands: bool,
 }
 
-/// An embedded log whose stamps the test sets.
-struct Rig {
-    log: EmbeddedLog,
-    now: Arc<AtomicI64>,
-    producer: Box<dyn Producer>,
-    clock_stands: bool,
+impl std::ops::Deref for Rig {
+    type Target = Log;
+
+    fn deref(&self) -> &Log {
+        &self.log
+    }
 }
 
 fn settings() -> Settings {
@@ -46,28 +47,11 @@ fn settings() -> Settings {
 
 impl Rig {
     fn open(dir: &Path) -> Self {
-        let now = Arc::new(AtomicI64::new(at(0.0).micros()));
-        let clock = now.clone();
-        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
-        let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
-        for topic in topics::desired("eadt.", 2, 1) {
-            log.create_topic(&topic).unwrap();
-        }
-        let producer = log.producer("test").unwrap();
-        Self { log, now, producer, clock_stands: true }
+        Self { log: Log::open(dir), clock_stands: true }
     }
 
-    fn set(&self, seconds: f64) {
-        self.now.store(at(seconds).micros(), Ordering::SeqCst);
-    }
-
-    /// Appends at a stamp of this second.
     fn send(&mut self, seconds: f64, topic: Topic, key: &str, value: impl Into<Bytes>) {
-        self.set(seconds);
-        let key = Some(Bytes::copy_from_slice(key.as_bytes()));
-        let topic = format!("eadt.{topic}").into();
-        self.producer.send(Outgoing { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
-        assert!(self.producer.flush(Duration::from_secs(10)).unwrap());
+        self.log.send(seconds, topic, key, None, value);
     }
 
     fn gpu(&mut self, workload: &str, seconds: f64) {
@@ -121,33 +105,16 @@ impl Rig {
         metrics
     }
 
-    fn read(&self, topic: Topic) -> Vec<Record> {
-        let from: Vec<_> = (0..2).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)).collect();
-        let mut reader = self.log.reader(&from, Isolation::ReadCommitted).unwrap();
-        let (mut polled, mut records, mut ends) = (Vec::new(), Vec::new(), 0);
-        while ends < from.len() {
-            reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => records.push(record),
-                    Polled::End { .. } => ends += 1,
-                    _ => {}
-                }
-            }
-        }
-        records
-    }
-
     fn windows(&self) -> Vec<EfficiencyWindow> {
-        self.read(Topic::EfficiencyWindows).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+        self.events(Topic::EfficiencyWindows)
     }
 
     fn decisions(&self) -> Vec<Decision> {
-        self.read(Topic::Decisions).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+        self.events(Topic::Decisions)
     }
 
     fn bus(&self) -> Arc<dyn Bus> {
-        Arc::new(self.log.clone())
+        Arc::new(self.bus.clone())
     }
 }
 
@@ -278,7 +245,7 @@ fn steps_that_fail_before_or_after_they_took_place_lose_and_double_nothing() {
     let mut rig = Rig::open(flaky.path());
     feed(&mut rig, 0, 250);
     let commits = Arc::new(AtomicU64::new(0));
-    let bus: Arc<dyn Bus> = Arc::new(Flaky { log: rig.log.clone(), commits: commits.clone() });
+    let bus: Arc<dyn Bus> = Arc::new(Flaky { log: rig.bus.clone(), commits: commits.clone() });
     let fast = Settings { commit_seconds: 0.01, ..settings() };
     rig.process(bus, fast, |rig| rig.windows().len() >= 12);
     assert!(commits.load(Ordering::SeqCst) > 10, "commits failed at many places");
@@ -307,9 +274,9 @@ impl Rig {
     /// Whether the committed positions have reached the end of the telemetry.
     fn all_folded(&self) -> bool {
         let inputs: Vec<_> = (0..2).map(|p| TopicPartition::new("eadt.gpu.telemetry.v1", p)).collect();
-        let committed = self.log.committed("processor", &inputs).unwrap();
+        let committed = self.bus.committed("processor", &inputs).unwrap();
         inputs.iter().zip(committed).all(|(at, position)| {
-            let high = self.log.watermarks(at).unwrap().high;
+            let high = self.bus.watermarks(at).unwrap().high;
             high == 0 || position.is_some_and(|position| position >= high)
         })
     }
@@ -416,15 +383,15 @@ fn positions_that_retention_has_deleted_mark_the_windows() {
     feed(&mut rig, 70, 100);
     let retention = std::collections::BTreeMap::from([("retention.ms".to_owned(), "1000".to_owned())]);
     for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
-        rig.log.alter_topic(&format!("eadt.{topic}"), &retention).unwrap();
+        rig.bus.alter_topic(&format!("eadt.{topic}"), &retention).unwrap();
     }
     feed(&mut rig, 150, 160);
-    rig.log.maintain(at(152.0)).unwrap();
-    let deleted = (0..2).any(|p| rig.log.watermarks(&TopicPartition::new("eadt.gpu.telemetry.v1", p)).unwrap().low > 0);
+    rig.bus.maintain(at(152.0)).unwrap();
+    let deleted = (0..2).any(|p| rig.bus.watermarks(&TopicPartition::new("eadt.gpu.telemetry.v1", p)).unwrap().low > 0);
     assert!(deleted, "the test needs records that are gone");
     for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
         let keep = std::collections::BTreeMap::from([("retention.ms".to_owned(), "1000000000".to_owned())]);
-        rig.log.alter_topic(&format!("eadt.{topic}"), &keep).unwrap();
+        rig.bus.alter_topic(&format!("eadt.{topic}"), &keep).unwrap();
     }
     feed(&mut rig, 160, 250);
     let metrics = rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
@@ -439,42 +406,9 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
     let mut rig = Rig::open(dir.path());
     feed(&mut rig, 0, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
-    let mut sources: Vec<Box<dyn Source<String>>> = Vec::new();
-    for topic in Topic::PROCESSOR_INPUTS {
-        for partition in 0..2 {
-            let records = rig.read(topic).into_iter().filter(move |r| r.at.partition == partition);
-            let fed: Vec<_> = records
-                .map(|r| {
-                    let raw = Raw {
-                        topic,
-                        kind: r.header(header::TYPE),
-                        key: r.key.as_deref().unwrap_or_default(),
-                        value: r.value.as_deref(),
-                        stamp: r.stamp,
-                    };
-                    Ok(Fed::new(raw, Some(partition), Some(r.offset)))
-                })
-                .collect();
-            sources.push(Box::new(Records::new(fed.into_iter())));
-        }
-    }
-    let mut windows = Vec::new();
-    let mut decisions = Vec::new();
-    let counts = replay(&settings().fold(), sources, |_, replayed| {
-        match replayed {
-            Replayed::Window(window) => windows.push(*window),
-            Replayed::Decision(decision) => decisions.push(*decision),
-            Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
-        }
-        Ok(())
-    })
-    .unwrap();
+    let (windows, decisions, counts) = rig.replayed(&settings());
     assert_eq!((counts.windows, counts.decisions, counts.refused, counts.events), (12, 12, 0, 50 * 6));
     assert_eq!(sorted(windows), sorted(rig.windows()));
-    let text = |mut all: Vec<Decision>| {
-        all.sort_by(|a, b| (&a.workload, a.time).cmp(&(&b.workload, b.time)));
-        serde_json::to_string(&all).unwrap()
-    };
     assert_eq!(text(decisions), text(rig.decisions()));
 }
 

@@ -1,62 +1,35 @@
 //! Learned models through the processor: they come into force where they stand in the log, also over a restart, and a replay of
 //! what the processor read decides by the versions of its time, byte for byte.
 
+mod support;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Start, TopicPartition, topics};
-use eadt_core::settings::SECOND;
-use eadt_processor::offline::{Fed, Raw, Records, Replayed, Source, replay};
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
-use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
 use serde::Serialize;
 use serde_json::json;
+use support::{Log, PARTITIONS, at, text};
 
-const BASE: i64 = 1_700_000_040;
 const BOARD: &str = "A100-SXM4-40GB";
 const JOBS: [&str; 3] = ["team/one", "team/two", "team/three"];
-const PARTITIONS: i32 = 2;
-
-fn at(seconds: f64) -> EventTime {
-    EventTime::from_micros(BASE * SECOND).plus_seconds(seconds)
-}
 
 fn settings() -> Settings {
     Settings { prefix: "eadt.".into(), commit_seconds: 0.05, retry_seconds: 0.01, ..Settings::default() }
 }
 
-struct Rig {
-    log: EmbeddedLog,
-    now: Arc<AtomicI64>,
-}
+struct Rig(Log);
 
 impl Rig {
-    fn open(dir: &std::path::Path) -> Self {
-        let now = Arc::new(AtomicI64::new(at(0.0).micros()));
-        let clock = now.clone();
-        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
-        let log = EmbeddedLog::open(dir, EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
-        for topic in topics::desired("eadt.", PARTITIONS, 1) {
-            log.create_topic(&topic).unwrap();
-        }
-        Self { log, now }
+    fn send(&mut self, seconds: f64, topic: Topic, key: &str, partition: Option<i32>, event: &impl Serialize) {
+        self.0.send(seconds, topic, key, partition, serde_json::to_vec(event).unwrap());
     }
 
-    fn send(&self, seconds: f64, topic: Topic, key: &str, partition: Option<i32>, event: &impl Serialize) {
-        self.now.store(at(seconds).micros(), Ordering::SeqCst);
-        let mut producer = self.log.producer("test").unwrap();
-        let value = Some(serde_json::to_vec(event).unwrap().into());
-        let (topic, key) = (format!("eadt.{topic}").into(), Some(key.to_owned().into_bytes().into()));
-        producer.send(Outgoing { topic, partition, key, value, headers: vec![] }).unwrap();
-        assert!(producer.flush(Duration::from_secs(10)).unwrap());
-    }
-
-    fn feed(&self, from: u32, to: u32) {
+    fn feed(&mut self, from: u32, to: u32) {
         for second in (from..to).step_by(10) {
             let second = f64::from(second);
             for job in JOBS {
@@ -85,7 +58,7 @@ impl Rig {
     }
 
     /// Every partition gets it, as from the optimizer.
-    fn publish(&self, second: f64, version: &str, format: &str) {
+    fn publish(&mut self, second: f64, version: &str, format: &str) {
         let range = [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]];
         let model = json!({
             "base_watts": 50.0, "compute_linear_watts": 100.0, "compute_cubic_watts": 150.0, "memory_watts": 60.0,
@@ -106,10 +79,10 @@ impl Rig {
     /// Runs a processor until there are so many decisions, then ends it.
     fn process(&self, decisions: usize) -> Metrics {
         let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-        let now = self.now.clone();
+        let now = self.0.now.clone();
         let service = Service {
             settings: settings(),
-            bus: Arc::new(self.log.clone()),
+            bus: Arc::new(self.0.bus.clone()),
             clock: HeartbeatClock::new(move || EventTime::from_micros(now.load(Ordering::SeqCst))),
             shutdown: shutdown.clone(),
             metrics: metrics.clone(),
@@ -126,67 +99,22 @@ impl Rig {
         metrics
     }
 
-    fn read(&self, topic: Topic) -> Vec<Record> {
-        let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)).collect();
-        let mut reader = self.log.reader(&from, Isolation::ReadCommitted).unwrap();
-        let (mut polled, mut records, mut ends) = (Vec::new(), Vec::new(), 0);
-        while ends < from.len() {
-            reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => records.push(record),
-                    Polled::End { .. } => ends += 1,
-                    _ => {}
-                }
-            }
-        }
-        records
-    }
-
     fn decisions(&self) -> Vec<Decision> {
-        self.read(Topic::Decisions).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+        self.0.events(Topic::Decisions)
     }
 
     /// What a replay of the inputs decides.
     fn replayed(&self) -> Vec<Decision> {
-        let mut sources: Vec<Box<dyn Source<String>>> = Vec::new();
-        for topic in Topic::PROCESSOR_INPUTS {
-            for partition in 0..PARTITIONS {
-                let records = self.read(topic).into_iter().filter(move |record| record.at.partition == partition);
-                let fed: Vec<_> = records
-                    .map(|r| {
-                        let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
-                        let raw = Raw { topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
-                        Ok(Fed::new(raw, Some(partition), Some(r.offset)))
-                    })
-                    .collect();
-                sources.push(Box::new(Records::new(fed.into_iter())));
-            }
-        }
-        let mut decisions = Vec::new();
-        let counts = replay(&settings().fold(), sources, |_, replayed| {
-            match replayed {
-                Replayed::Window(_) => {}
-                Replayed::Decision(decision) => decisions.push(*decision),
-                Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
-            }
-            Ok(())
-        })
-        .unwrap();
+        let (_, decisions, counts) = self.0.replayed(&settings());
         assert_eq!(counts.late_tables, 0);
         decisions
     }
 }
 
-fn text(mut decisions: Vec<Decision>) -> String {
-    decisions.sort_by(|a, b| (&a.workload, a.time).cmp(&(&b.workload, b.time)));
-    serde_json::to_string(&decisions).unwrap()
-}
-
 #[test]
 fn a_replay_decides_by_the_models_of_its_time() {
     let dir = tempfile::tempdir().unwrap();
-    let rig = Rig::open(dir.path());
+    let mut rig = Rig(Log::open(dir.path()));
     for job in JOBS {
         let state = Workload { time: at(0.0), workload: job.into(), gpu_model: Some(BOARD.into()), ..Workload::default() };
         rig.send(0.0, Topic::Workloads, job, None, &state);

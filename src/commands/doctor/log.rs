@@ -5,7 +5,7 @@ use std::sync::Arc;
 use eadt_bus::embedded::Stamps;
 use eadt_bus::kafka::KafkaBus;
 use eadt_bus::rights::Right;
-use eadt_bus::{Bus, TopicPartition, topics};
+use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::Clock;
 
 use super::{Findings, clock};
@@ -27,7 +27,11 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
     };
     findings.ok("broker", format!("{} answers; this is {}", settings.bus.brokers, bus.principal()));
     rights(&bus, parts, settings, findings);
-    if layout(&bus, settings, findings) {
+    let existing = existing(&bus, settings, findings);
+    if let Some(existing) = &existing {
+        copies(existing, findings);
+    }
+    if existing.is_some_and(|existing| layout(&existing, settings, findings)) {
         let limit = settings.processor.max_future_seconds.0;
         clock::compare(&bus, &settings.topics.prefix, &Clock::wall(), limit, findings);
     } else {
@@ -36,22 +40,37 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
     Some(Arc::new(bus))
 }
 
-/// Whether the topics are there, at least.
-fn layout(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) -> bool {
-    let names = &settings.topics;
-    let existing = match bus.topics(&names.prefix) {
-        Ok(existing) => existing,
+fn existing(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) -> Option<Vec<TopicSpec>> {
+    match bus.topics(&settings.topics.prefix) {
+        Ok(existing) => Some(existing),
         Err(error) => {
             findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
-            return false;
+            None
         }
-    };
+    }
+}
+
+/// Topics that one broker alone has.
+fn copies(existing: &[TopicSpec], findings: &mut Findings) {
+    let alone = existing.iter().filter(|topic| topic.replication < 2).count();
+    if alone > 0 {
+        findings.notice(
+            "topics",
+            format!("{alone} of {} have one copy: what their broker's disk loses is gone, and a broker that is killed may leave a transaction open", existing.len()),
+            "with three brokers: topics.replication = 3 before the topics are made; with one: docs/operations.md, \"A transaction that stays open\"",
+        );
+    }
+}
+
+/// Whether the topics are there, at least.
+fn layout(existing: &[TopicSpec], settings: &Settings, findings: &mut Findings) -> bool {
+    let names = &settings.topics;
     let mut desired = topics::desired(&names.prefix, names.partitions, names.replication);
     for topic in &mut desired {
         // How many copies must be in step is the operator's affair.
         topic.settings.remove("min.insync.replicas");
     }
-    let wrong = topics::check(&existing, &desired);
+    let wrong = topics::check(existing, &desired);
     for wrong in &wrong {
         findings.wrong(
             "topics",
@@ -126,7 +145,9 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
             findings.wrong("log", error.to_string(), "put back a copy of the whole data folder, or begin with a new one");
         }
     }
-    layout(&log, settings, findings);
+    if let Some(existing) = existing(&log, settings, findings) {
+        layout(&existing, settings, findings);
+    }
     Some(Arc::new(log))
 }
 

@@ -31,8 +31,9 @@ pub fn send(producer: &mut dyn Producer, record: &Outgoing) -> Result<()> {
     }
 }
 
-fn tell(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
-    told.iter().try_for_each(|told| send(producer, &told.outgoing(prefix)))
+/// Hands these events over.
+pub fn tell<'a>(producer: &mut dyn Producer, prefix: &str, told: impl IntoIterator<Item = &'a Told>) -> Result<()> {
+    told.into_iter().try_for_each(|told| send(producer, &told.outgoing(prefix)))
 }
 
 impl Feeder {

@@ -91,6 +91,11 @@ const ELSEWHERE: &[Elsewhere] = &[
         tests: &[("tests/tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
     },
     Elsewhere {
+        fault: "an assignor other than `range`, or another property of Kafka that a promise rests on",
+        promise: "refused before anything is read",
+        tests: &[("tests/tests/kafka_bus.rs", "settings_that_break_promises_are_refused")],
+    },
+    Elsewhere {
         fault: "clients without a right, or with another's",
         promise: "denied, with the right that is missing",
         tests: &[
@@ -119,21 +124,18 @@ const ELSEWHERE: &[Elsewhere] = &[
 /// What nothing looks at yet.
 const MISSING: &[&str] = &[
     "contradictory decisions against a limit of patches per object and hour",
-    "an import into a partition that live events go into",
-    "a consumer group whose members are assigned partitions other than by `range`",
     "a broker's own power cut (its disks are the operating system's here)",
 ];
 
 /// What was seen in rows that have no good run yet.
 const UNSETTLED: &[(&str, &str)] = &[
-    ("leader", "in one run the committed positions did not reach the end, though every window was right; the cause is not known"),
     (
-        "invented-ids",
-        "100,000 invented ids took 28.6 MB more memory than honest events, where 16 MB are allowed (8.3 MB at 20,000)",
+        "leader",
+        "one round was right (734 windows and decisions, a stall of 7.9 s); without copies one round did not bite: the killed broker led nothing that was needed",
     ),
     (
         "broker",
-        "three rounds of an earlier version were right, with stalls of 41 s (p50); a step that the only broker acknowledged right before it was killed was taken back (an ignored test in `tests/tests/kafka_bus.rs` repeats it)",
+        "three rounds of an earlier version were right, with stalls of 41 s (p50); Apache Kafka 4.3.1 itself forgets to mark a transaction that it confirmed right before it was killed (`docs/operations.md`, two tests in `tests/tests/kafka_bus.rs`)",
     ),
     (
         "delayed-end",

@@ -5,6 +5,7 @@
 //! are taken as lines between samples, cut at the windows' edges, and the matrix is the table of the paper.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bytes::Bytes;
 use eadt_bus::{Header, Outgoing, partition_for_key};
@@ -87,7 +88,9 @@ pub struct Story {
     /// Samples told with a clock that had fallen back for a moment, by workload.
     pub fallen_back: BTreeMap<usize, u64>,
     sources: Vec<Source>,
-    workloads: usize,
+    workloads: Range<usize>,
+    /// What another story wants that was told beside this one.
+    beside: Vec<Expected>,
     second: i64,
     ended: bool,
     /// Everything told so far.
@@ -100,15 +103,20 @@ pub const MOST_SKEW: f64 = 60.0;
 
 impl Story {
     pub fn new(seed: u64, workloads: usize) -> Self {
-        Self::with_clocks(seed, workloads, BASE_SECONDS, |_, _| 0.0)
+        Self::with_clocks(seed, 0..workloads, BASE_SECONDS, |_, _| 0.0)
     }
 
-    /// From another begin, a multiple of a window, on; `skew`: how many seconds the clock of a workload's source (a GPU, or the
-    /// job itself) is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
-    pub fn with_clocks(seed: u64, workloads: usize, base_seconds: i64, skew: impl Fn(usize, Option<usize>) -> f64) -> Self {
+    /// Of these workloads, from another begin, a multiple of a window, on; `skew`: how many seconds the clock of a workload's
+    /// source (a GPU, or the job itself) is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
+    pub fn with_clocks(
+        seed: u64,
+        workloads: Range<usize>,
+        base_seconds: i64,
+        skew: impl Fn(usize, Option<usize>) -> f64,
+    ) -> Self {
         let mut chance = Chance::new(seed);
         let mut sources = Vec::new();
-        for workload in 0..workloads {
+        for workload in workloads.clone() {
             for device in (0..GPUS).map(Some).chain([None]) {
                 // Milliseconds, so that times are exact on the wire.
                 let phase = (50 + chance.below(850)) as f64 / 1000.0;
@@ -119,9 +127,10 @@ impl Story {
         // In a second, events come in this order.
         sources.sort_by(|a, b| a.phase.total_cmp(&b.phase));
         let impossible = |workload: &usize| sources.iter().any(|source| source.workload == *workload && source.skew >= MOST_SKEW);
-        let impossible = (0..workloads).filter(impossible).collect();
-        let (told, fallen_back) = (Vec::new(), BTreeMap::new());
-        let mut story = Self { chance, base_seconds, impossible, fallen_back, sources, workloads, second: 0, ended: false, told };
+        let impossible = workloads.clone().filter(impossible).collect();
+        let (told, fallen_back, beside) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut story =
+            Self { chance, base_seconds, impossible, fallen_back, sources, workloads, beside, second: 0, ended: false, told };
         story.layouts();
         story
     }
@@ -134,7 +143,7 @@ impl Story {
     }
 
     fn layouts(&mut self) {
-        for workload in 0..self.workloads {
+        for workload in self.workloads.clone() {
             // Where all clocks of a workload are wrong, the one of who declares it is too.
             let skews = self.sources.iter().filter(|source| source.workload == workload).map(|source| source.skew);
             let skew = skews.reduce(f64::max).filter(|skew| *skew < 0.0).unwrap_or(0.0);
@@ -226,10 +235,16 @@ impl Story {
         self.tick()
     }
 
+    /// Takes in another story, of other workloads, that has ended.
+    pub fn add(&mut self, other: Self) {
+        self.beside.extend(other.expected());
+        self.told.extend(other.told);
+    }
+
     /// What must be there once all sources have ended.
     pub fn expected(&self) -> Vec<Expected> {
-        let mut expected = Vec::new();
-        for workload in (0..self.workloads).filter(|workload| !self.impossible.contains(workload)) {
+        let mut expected = self.beside.clone();
+        for workload in self.workloads.clone().filter(|workload| !self.impossible.contains(workload)) {
             let lines = |gpus: bool| -> Vec<&Line> {
                 let of = self.sources.iter().filter(|source| source.workload == workload && source.device.is_some() == gpus);
                 of.map(|source| &source.line).collect()

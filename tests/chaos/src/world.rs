@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, topics};
+use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, Watermarks, topics};
 use eadt_processor::Settings;
 use eadt_schemas::Topic;
 use eadt_tests::Kafka;
@@ -133,25 +133,34 @@ impl World {
         Topic::PROCESSOR_INPUTS.iter().flat_map(|topic| -> Vec<_> { of(topic) }).collect()
     }
 
+    /// Where inputs begin and end now.
+    fn ends(&self, inputs: &[TopicPartition]) -> Result<Vec<Watermarks>> {
+        inputs.iter().map(|at| Ok(self.bus.watermarks(at)?)).collect()
+    }
+
+    /// Records before these ends that the processor has not folded for good yet.
+    fn missing(&self, inputs: &[TopicPartition], ends: &[Watermarks]) -> Result<u64> {
+        let positions = self.bus.committed("processor", inputs)?;
+        let missing = ends.iter().zip(positions).map(|(ends, position)| (ends.high - position.unwrap_or(ends.low)).max(0) as u64);
+        Ok(missing.sum())
+    }
+
     /// Records that the processor has not folded for good yet.
     pub fn behind(&self) -> Result<u64> {
         let inputs = self.inputs();
-        let positions = self.bus.committed("processor", &inputs)?;
-        let mut behind = 0;
-        for (at, position) in inputs.iter().zip(positions) {
-            let ends = self.bus.watermarks(at)?;
-            behind += (ends.high - position.unwrap_or(ends.low)).max(0) as u64;
-        }
-        Ok(behind)
+        self.missing(&inputs, &self.ends(&inputs)?)
     }
 
-    /// Waits until everything is folded; false where that is not reached.
+    /// Waits until everything that is in the inputs by now is folded, heartbeats of later left aside; false where that is not
+    /// reached.
     pub fn await_folded(&self, limit: Duration) -> Result<bool> {
-        let begun = Instant::now();
+        let (begun, inputs) = (Instant::now(), self.inputs());
+        let mut ends = None;
         loop {
             // Brokers may be on their way back.
-            match self.behind() {
-                Ok(0) => return Ok(true),
+            ends = ends.or_else(|| self.ends(&inputs).ok());
+            match ends.as_ref().map(|ends| self.missing(&inputs, ends)) {
+                Some(Ok(0)) => return Ok(true),
                 _ if begun.elapsed() > limit => return Ok(false),
                 _ => std::thread::sleep(Duration::from_millis(50)),
             }

@@ -25,31 +25,10 @@ pub struct Deliveries {
 
 /// A record that was not delivered.
 #[derive(Debug)]
-pub struct Failure {
+struct Failure {
     code: Code,
     topic: String,
     said: String,
-}
-
-impl Failure {
-    /// What it means to the caller. `fatal`: why the producer as a whole failed, where it did; its records are thrown away
-    /// then, and that is all that is told of them.
-    pub fn tell(self, what: String, who: &str, fatal: Option<(Code, String)>, otherwise: Remedy) -> BusError {
-        let purged = matches!(self.code, Code::PurgeQueue | Code::PurgeInflight);
-        let (code, said) = fatal.filter(|_| purged).unwrap_or((self.code, self.said));
-        // Who may write to no topic at all gets no producer id, and is told of the cluster.
-        if code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed {
-            return BusError::new(Remedy::Stop, what, lacks(who, Operation::Write, &Resource::Topic(self.topic)));
-        }
-        from_code(what, code, &format!("{said}, topic {}", self.topic), otherwise)
-    }
-}
-
-impl Deliveries {
-    /// The first failure since the last call.
-    pub fn take_failure(&self) -> Option<Failure> {
-        self.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
 
 /// Shared by all clients of the crate; each has its own.
@@ -84,9 +63,31 @@ impl Context {
         self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The topic that a transaction was denied to write to, since the last call.
-    pub fn take_denied(&self) -> Option<String> {
-        self.denied.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Nothing that failed so far is told any more.
+    pub fn forget_failures(&self) {
+        *self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.denied.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// What the first failed delivery since the last call means. `fatal`: why the producer as a whole failed, where it did; its
+    /// records are thrown away then, and that is all that is told of them.
+    pub fn take_failure(
+        &self,
+        what: impl FnOnce() -> String,
+        fatal: impl FnOnce() -> Option<(Code, String)>,
+        otherwise: Remedy,
+    ) -> Option<BusError> {
+        let Failure { code, topic, said } =
+            self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let denied = self.denied.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (what, purged) = (what(), matches!(code, Code::PurgeQueue | Code::PurgeInflight));
+        let (code, said) = if purged { fatal() } else { None }.unwrap_or((code, said));
+        // Who may write to no topic at all gets no producer id, and is told of the cluster.
+        let lacking = code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed;
+        Some(match denied.or_else(|| lacking.then(|| topic.clone())) {
+            Some(topic) => BusError::new(Remedy::Stop, what, lacks(&self.who, Operation::Write, &Resource::Topic(topic))),
+            None => from_code(what, code, &format!("{said}, topic {topic}"), otherwise),
+        })
     }
 
     /// Connections lost so far on which a request may have been on its way. Only for a client with the property `debug=broker`: it

@@ -23,7 +23,6 @@ pub fn is_final(code: Code) -> bool {
             Code::MessageSizeTooLarge
                 | Code::InvalidRecord
                 | Code::InvalidTopic
-                | Code::UnknownPartition
                 | Code::InvalidTransactionTimeout
                 | Code::UnsupportedVersion
                 | Code::UnsupportedFeature
@@ -68,8 +67,13 @@ pub fn explain(code: Code, said: &str) -> String {
         Code::InvalidRecord => {
             format!("the broker refused a record ({said}); a compacted topic takes no record without a key")
         }
-        Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
+        Code::UnknownTopicOrPartition | Code::UnknownTopic => {
             format!("there is no such topic or partition ({said}): run `eadt topics apply`")
+        }
+        Code::UnknownPartition => {
+            format!(
+                "there is no such partition, or every broker that has it is away ({said}): start them, or run `eadt topics apply`"
+            )
         }
         _ => said.to_owned(),
     }

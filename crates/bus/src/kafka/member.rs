@@ -173,7 +173,7 @@ impl KafkaMember {
             return Err(error);
         }
         let Transactional { producer, context, stray, .. } = transactional;
-        drop((context.deliveries.take_failure(), context.take_denied()));
+        context.forget_failures();
         let disconnects = context.disconnects();
         if let Some((code, said)) = producer.client().fatal_error() {
             return Err(from_code(what, code, &said, Remedy::Restart));
@@ -245,11 +245,8 @@ fn fill(
     if !settle(producer, deadline) {
         return Err(late());
     }
-    if let Some(failure) = context.deliveries.take_failure() {
-        if let Some(topic) = context.take_denied() {
-            return Err(BusError::new(Remedy::Stop, what, lacks(context.who(), Operation::Write, &Resource::Topic(topic))));
-        }
-        return Err(failure.tell(what.to_owned(), context.who(), None, Remedy::Restart));
+    if let Some(error) = context.take_failure(|| what.to_owned(), || None, Remedy::Restart) {
+        return Err(error);
     }
     crate::chaos::reach("step.filled");
     if positions.count() > 0 {

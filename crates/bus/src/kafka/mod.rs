@@ -293,8 +293,10 @@ fn common(options: &KafkaOptions) -> ClientConfig {
         ("socket.nagle.disable", "true"),
         ("reconnect.backoff.max.ms", "2000"),
         ("session.timeout.ms", &session),
-        // Memory for what was fetched ahead, of all partitions together; asked for again soon after there is room.
-        ("queued.max.messages.kbytes", "16384"),
+        // Memory for what was fetched ahead, of all partitions together, and a partition's part of one answer, which is compressed:
+        // telemetry unpacks to ten times that. Asked for again soon after there is room.
+        ("queued.max.messages.kbytes", "4096"),
+        ("fetch.message.max.bytes", "131072"),
         ("fetch.queue.backoff.ms", "5"),
         // Dead letters hold the bytes of an input and more.
         ("message.max.bytes", "2200000"),
@@ -321,7 +323,18 @@ fn committed(consumer: &BaseConsumer<Context>, group: &str, of: &[TopicPartition
         list.add_partition(&at.topic, at.partition);
     }
     let what = || format!("fetching the positions of group {group}");
-    let found = consumer.committed_offsets(list, ANSWER).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+    let found = consumer.committed_offsets(list, ANSWER).map_err(|error| match error.rdkafka_error_code() {
+        // The broker says it again and again, and the library does not pass it on.
+        Some(RDKafkaErrorCode::OperationTimedOut) => BusError::new(
+            Remedy::Retry,
+            what(),
+            format!(
+                "no broker said them within {ANSWER:?}: it is away, or a transaction stays open in them \
+                 (see \"A transaction that stays open\" in docs/operations.md)"
+            ),
+        ),
+        _ => from_error(what(), &error, Remedy::Retry),
+    })?;
     of.iter()
         .map(|at| match found.find_partition(&at.topic, at.partition).map(|element| (element.error(), element.offset())) {
             Some((Ok(()), Offset::Offset(offset))) => Ok(Some(offset)),
@@ -380,17 +393,19 @@ impl Bus for KafkaBus {
                 }
                 continue;
             }
-            // A leader is found soon after a topic is made or a broker has come back.
-            let moving = matches!(code, Some(RDKafkaErrorCode::NotLeaderForPartition | RDKafkaErrorCode::LeaderNotAvailable));
+            let missing = matches!(code, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic));
+            // A leader is found soon after a topic is made or a broker has come back, which may not know its topics at first. To the
+            // client library a partition without a leader is an unknown one.
+            let leaderless = matches!(
+                code,
+                Some(
+                    RDKafkaErrorCode::NotLeaderForPartition
+                        | RDKafkaErrorCode::LeaderNotAvailable
+                        | RDKafkaErrorCode::UnknownPartition
+                )
+            );
+            let moving = missing || leaderless;
             if !moving || begun.elapsed() > CONNECT {
-                let missing = matches!(
-                    code,
-                    Some(
-                        RDKafkaErrorCode::UnknownTopicOrPartition
-                            | RDKafkaErrorCode::UnknownPartition
-                            | RDKafkaErrorCode::UnknownTopic
-                    )
-                );
                 let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
                 if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
                     let topic = Resource::Topic(at.topic.to_string());

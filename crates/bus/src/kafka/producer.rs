@@ -70,13 +70,8 @@ impl KafkaProducer {
     }
 
     fn tell_failure(&self) -> Result<()> {
-        match self.context.deliveries.take_failure() {
-            None => Ok(()),
-            Some(failure) => {
-                let what = format!("delivering records of producer {}", self.name);
-                Err(failure.tell(what, self.context.who(), self.producer.client().fatal_error(), Remedy::Stop))
-            }
-        }
+        let what = || format!("delivering records of producer {}", self.name);
+        self.context.take_failure(what, || self.producer.client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
     }
 }
 

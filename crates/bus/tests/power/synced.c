@@ -66,30 +66,41 @@ static void copy_folder(const char *path, int to) {
     closedir(folder);
 }
 
+/* A file for a copy, which has its name only once the sync has returned. */
+static int begin(char *draft, size_t size, const char *shadow) {
+    snprintf(draft, size, "%s/.draft-%lu", shadow, atomic_fetch_add(&count, 1));
+    int to = open(draft, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
+    if (to < 0) fail(draft);
+    return to;
+}
+
+static void keep(const char *draft, const char *shadow, const struct statx *of) {
+    char kept[4200], of_id[64];
+    id(of, of_id, sizeof of_id);
+    snprintf(kept, sizeof kept, "%s/%c-%s", shadow, S_ISDIR(of->stx_mode) ? 'd' : 'f', of_id);
+    if (rename(draft, kept) != 0) fail(kept);
+}
+
 /* The entries of the folder that this file lies in. */
 static void keep_folder_of(const char *file, const char *shadow) {
-    char folder[4096], draft[4200], kept[4200], of_id[64];
+    char folder[4096], draft[4200];
     struct statx of;
     snprintf(folder, sizeof folder, "%s", file);
     char *end = strrchr(folder, '/');
     if (!end) return;
     *end = 0;
     if (strcmp(strrchr(folder, '/') ? strrchr(folder, '/') : "", "/blobs") != 0) return;
-    if (statx(AT_FDCWD, folder, 0, STATX_INO | STATX_BTIME, &of) != 0) fail("statx");
-    id(&of, of_id, sizeof of_id);
-    snprintf(draft, sizeof draft, "%s/.draft-%lu", shadow, atomic_fetch_add(&count, 1));
-    snprintf(kept, sizeof kept, "%s/d-%s", shadow, of_id);
-    int to = open(draft, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
-    if (to < 0) fail(draft);
+    if (statx(AT_FDCWD, folder, 0, STATX_INO | STATX_BTIME | STATX_TYPE, &of) != 0) fail("statx");
+    int to = begin(draft, sizeof draft, shadow);
     copy_folder(folder, to);
     close(to);
-    if (rename(draft, kept) != 0) fail(kept);
+    keep(draft, shadow, &of);
 }
 
 static int synced(int fd, const char *name) {
     int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, name);
     const char *root = getenv("EADT_POWER_ROOT"), *shadow = getenv("EADT_POWER_SHADOW");
-    char link[64], path[4096], draft[4200], kept[4200], of_id[64];
+    char link[64], path[4096], draft[4200];
     struct statx of;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
@@ -98,11 +109,7 @@ static int synced(int fd, const char *name) {
     if (strncmp(path, root, strlen(root)) != 0) return real(fd);
     if (getenv("EADT_POWER_LIE")) return 0;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME | STATX_TYPE | STATX_SIZE, &of) != 0) fail("statx");
-    id(&of, of_id, sizeof of_id);
-    snprintf(draft, sizeof draft, "%s/.draft-%lu", shadow, atomic_fetch_add(&count, 1));
-    snprintf(kept, sizeof kept, "%s/%c-%s", shadow, S_ISDIR(of.stx_mode) ? 'd' : 'f', of_id);
-    int to = open(draft, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0600);
-    if (to < 0) fail(draft);
+    int to = begin(draft, sizeof draft, shadow);
     if (S_ISDIR(of.stx_mode)) {
         copy_folder(path, to);
     } else {
@@ -114,7 +121,7 @@ static int synced(int fd, const char *name) {
     }
     close(to);
     int result = real(fd);
-    if (result == 0 && rename(draft, kept) != 0) fail(kept);
+    if (result == 0) keep(draft, shadow, &of);
     if (result == 0 && !S_ISDIR(of.stx_mode)) keep_folder_of(path, shadow);
     return result;
 }

@@ -32,7 +32,8 @@ struct Arguments {
     /// Print the rows and end.
     #[arg(long)]
     list: bool,
-    /// Write docs/reliability.md from what is kept, beside the rows that are there already, and end. A full run does so by itself.
+    /// Write docs/reliability.md from what is kept, where something is, beside the rows that are there already, and end. A full run
+    /// does so by itself.
     #[arg(long)]
     page: bool,
     /// Where what was found is kept after every batch.
@@ -87,17 +88,22 @@ fn run() -> Result<bool> {
 /// Adds what is kept to the figures of the documentation, and writes its page.
 fn write_page(kept: &Path) -> Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let mut state = State::read(kept)?;
     let figures = docs.join("reliability.json");
-    if figures.exists() {
-        let before = State::read(&figures)?;
-        if before.seed != state.seed {
-            bail!("{} has seed {}, what is kept has {}", figures.display(), before.seed, state.seed);
+    let before = figures.exists().then(|| State::read(&figures)).transpose()?;
+    let state = match (kept.exists(), before) {
+        (false, Some(before)) => before,
+        (_, None) => State::read(kept)?,
+        (true, Some(before)) => {
+            let mut state = State::read(kept)?;
+            if before.seed != state.seed {
+                bail!("{} has seed {}, what is kept has {}", figures.display(), before.seed, state.seed);
+            }
+            for (name, found) in before.rows {
+                state.rows.entry(name).or_insert(found);
+            }
+            state
         }
-        for (name, found) in before.rows {
-            state.rows.entry(name).or_insert(found);
-        }
-    }
+    };
     state.save(&figures)?;
     std::fs::write(docs.join("reliability.md"), page(&state))?;
     Ok(())

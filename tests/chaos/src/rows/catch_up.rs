@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_schemas::Topic;
 
-use crate::feeder::send;
+use crate::feeder::tell;
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
 use crate::world::{Cluster, LIMIT, World};
@@ -36,9 +36,8 @@ fn run(run: Run) -> Result<Outcome> {
     let mut producer = world.bus.producer("chaos-hour")?;
     // Progress of the whole hour comes last.
     for progress in [false, true] {
-        for told in story.told.iter().filter(|told| (told.topic == Topic::TrainingProgress) == progress) {
-            send(&mut *producer, &told.outgoing(&world.prefix))?;
-        }
+        let told = story.told.iter().filter(|told| (told.topic == Topic::TrainingProgress) == progress);
+        tell(&mut *producer, &world.prefix, told)?;
         ensure!(producer.flush(LIMIT)?, "the hour was not acknowledged");
     }
     let begun = Instant::now();

@@ -42,7 +42,7 @@ const SECONDS: i64 = 300;
 
 /// A story with these clocks.
 pub fn story(seed: u64, base_seconds: i64) -> Story {
-    Story::with_clocks(seed, WORKLOADS, base_seconds, |workload, device| match (workload, device) {
+    Story::with_clocks(seed, 0..WORKLOADS, base_seconds, |workload, device| match (workload, device) {
         (HOUR_AHEAD, _) => HOUR_SECONDS,
         (HOUR_BEHIND, _) => -HOUR_SECONDS,
         (GPU_AHEAD, Some(1)) => MOST_OF_A_MINUTE,

@@ -7,6 +7,7 @@ mod collector;
 mod delayed_end;
 mod disk;
 mod ids;
+mod import;
 mod killed;
 mod poison;
 mod quiet;
@@ -29,6 +30,7 @@ pub const ROWS: &[Row] = &[
     ids::ROW,
     clocks::ROW,
     catch_up::ROW,
+    import::ROW,
     quiet::ROW,
     retention::ROW,
     collector::ROW,

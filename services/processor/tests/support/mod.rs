@@ -1,0 +1,108 @@
+//! An embedded log whose stamps the test sets, and a replay of what a processor reads there.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::{Bus as _, BusError, Outgoing, Producer, Record, Start, TopicPartition, read_to_end, topics};
+use eadt_core::settings::SECOND;
+use eadt_processor::Settings;
+use eadt_processor::offline::{Counts, Fed, Raw, Records, Replayed, Source, replay};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::{EventTime, Topic};
+use serde::de::DeserializeOwned;
+
+const BASE: i64 = 1_700_000_040;
+pub const PARTITIONS: i32 = 2;
+
+pub fn at(seconds: f64) -> EventTime {
+    EventTime::from_micros(BASE * SECOND).plus_seconds(seconds)
+}
+
+pub struct Log {
+    pub bus: EmbeddedLog,
+    pub now: Arc<AtomicI64>,
+    producer: Box<dyn Producer>,
+}
+
+impl Log {
+    pub fn open(dir: &Path) -> Self {
+        let now = Arc::new(AtomicI64::new(at(0.0).micros()));
+        let clock = now.clone();
+        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
+        let bus = EmbeddedLog::open(dir, EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
+        for topic in topics::desired("eadt.", PARTITIONS, 1) {
+            bus.create_topic(&topic).unwrap();
+        }
+        let producer = bus.producer("test").unwrap();
+        Self { bus, now, producer }
+    }
+
+    pub fn set(&self, seconds: f64) {
+        self.now.store(at(seconds).micros(), Ordering::SeqCst);
+    }
+
+    /// Appends at a stamp of this second; without a partition, where the key belongs.
+    pub fn send(&mut self, seconds: f64, topic: Topic, key: &str, partition: Option<i32>, value: impl Into<Bytes>) {
+        self.set(seconds);
+        let (topic, key) = (format!("eadt.{topic}").into(), Some(Bytes::copy_from_slice(key.as_bytes())));
+        self.producer.send(Outgoing { topic, partition, key, value: Some(value.into()), headers: vec![] }).unwrap();
+        assert!(self.producer.flush(Duration::from_secs(10)).unwrap());
+    }
+
+    pub fn read(&self, topic: Topic) -> Vec<Record> {
+        let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(format!("eadt.{topic}"), p), Start::Earliest)).collect();
+        let mut records = Vec::new();
+        let each = |record| {
+            records.push(record);
+            Ok::<(), BusError>(())
+        };
+        read_to_end(&self.bus, &from, || false, each).unwrap();
+        records
+    }
+
+    pub fn events<T: DeserializeOwned>(&self, topic: Topic) -> Vec<T> {
+        self.read(topic).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    /// The windows and decisions of a replay of the processor's inputs.
+    pub fn replayed(&self, settings: &Settings) -> (Vec<EfficiencyWindow>, Vec<Decision>, Counts) {
+        let mut sources: Vec<Box<dyn Source<String>>> = Vec::new();
+        for topic in Topic::PROCESSOR_INPUTS {
+            let records = self.read(topic);
+            for partition in 0..PARTITIONS {
+                let own: Vec<_> = records
+                    .iter()
+                    .filter(|record| record.at.partition == partition)
+                    .map(|r| {
+                        let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
+                        let raw = Raw { topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
+                        Ok(Fed::new(raw, Some(partition), Some(r.offset)))
+                    })
+                    .collect();
+                sources.push(Box::new(Records::new(own.into_iter())));
+            }
+        }
+        let (mut windows, mut decisions) = (Vec::new(), Vec::new());
+        let counts = replay(&settings.fold(), sources, |_, replayed| {
+            match replayed {
+                Replayed::Window(window) => windows.push(*window),
+                Replayed::Decision(decision) => decisions.push(*decision),
+                Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
+            }
+            Ok(())
+        })
+        .unwrap();
+        (windows, decisions, counts)
+    }
+}
+
+/// In an order of their own, so that they compare byte for byte.
+pub fn text(mut decisions: Vec<Decision>) -> String {
+    decisions.sort_by(|a, b| (&a.workload, a.time).cmp(&(&b.workload, b.time)));
+    serde_json::to_string(&decisions).unwrap()
+}
