@@ -33,9 +33,7 @@ fn kubernetes() -> &'static Kubernetes {
     let kubernetes = Kubernetes::shared();
     ONCE.call_once(|| {
         let definition = eadt(Path::new("/nowhere"), &["policy", "crd"]);
-        kubernetes.apply("default", &String::from_utf8(definition.stdout).unwrap()).unwrap();
-        let wait = ["wait", "crd/energypolicies.eadt.dev", "--for=condition=Established", "--timeout=60s"];
-        kubernetes.kubectl(&wait).unwrap();
+        kubernetes.define(&String::from_utf8(definition.stdout).unwrap()).unwrap();
     });
     kubernetes
 }

@@ -20,9 +20,7 @@ fn apply(kubernetes: &Kubernetes, namespace: &str, object: &Value) {
 #[test]
 fn up_changes_what_runs_on_a_real_cluster_and_lets_go_of_it() {
     let kubernetes = Kubernetes::shared();
-    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crds/energypolicies.yaml");
-    kubernetes.kubectl(&["apply", "--server-side", "-f", crd]).unwrap();
-    kubernetes.kubectl(&["wait", "--for=condition=Established", "crd/energypolicies.eadt.dev", "--timeout=60s"]).unwrap();
+    kubernetes.define(include_str!("../deploy/crds/energypolicies.yaml")).unwrap();
     let namespace = kubernetes.namespace("up").unwrap();
     apply(
         kubernetes,

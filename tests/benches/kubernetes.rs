@@ -49,8 +49,7 @@ fn main() -> Result<(), Error> {
     let number = |i: usize, default: usize| arguments.get(i).map_or(Ok(default), |text| text.parse());
     let (count, decisions) = (number(0, 5000)?, number(1, 200)?);
     let kubernetes = Kubernetes::start()?;
-    kubernetes.apply("default", &policy::yaml())?;
-    kubernetes.kubectl(&["wait", "--for=condition=Established", "crd/energypolicies.eadt.dev", "--timeout=60s"])?;
+    kubernetes.define(&policy::yaml())?;
     let namespace = kubernetes.namespace("bench")?;
     let began = Instant::now();
     tokio::runtime::Runtime::new()?.block_on(fill(&kubernetes, &namespace, count))?;

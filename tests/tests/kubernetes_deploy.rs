@@ -55,9 +55,8 @@ fn cluster() -> &'static Kubernetes {
     static ONCE: std::sync::Once = std::sync::Once::new();
     let kubernetes = Kubernetes::shared();
     ONCE.call_once(|| {
-        kubernetes.apply("default", OTHERS).unwrap();
-        kubernetes.apply("default", &text("deploy/crds/energypolicies.yaml")).unwrap();
-        kubernetes.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).unwrap();
+        kubernetes.define(OTHERS).unwrap();
+        kubernetes.define(&text("deploy/crds/energypolicies.yaml")).unwrap();
         for namespace in ["eadt", "eadt-monitoring"] {
             kubernetes.kubectl(&["create", "namespace", namespace]).unwrap();
         }

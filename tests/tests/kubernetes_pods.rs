@@ -141,15 +141,14 @@ async fn gpus_are_of_the_workloads_of_their_pods_owners() {
     let api: Api<Pod> = Api::namespaced(admin, &rig.namespace);
     let none = json!([]);
 
-    for (group, version, kind, plural) in [
+    let definitions = [
         ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets"),
         ("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets"),
         ("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs"),
         ("trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs"),
-    ] {
-        rig.apply(&definition(group, version, kind, plural));
-    }
-    kubernetes.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]).unwrap();
+    ]
+    .map(|(group, version, kind, plural)| definition(group, version, kind, plural).to_string());
+    kubernetes.define(&definitions.join("\n---\n")).unwrap();
 
     // Deployment → ReplicaSet → pod.
     rig.apply(&json!({

@@ -16,9 +16,7 @@ fn kubernetes() -> &'static Kubernetes {
     static ONCE: Once = Once::new();
     let kubernetes = Kubernetes::shared();
     ONCE.call_once(|| {
-        kubernetes.apply("default", &policy::yaml()).unwrap();
-        let wait = ["wait", "crd/energypolicies.eadt.dev", "--for=condition=Established", "--timeout=60s"];
-        kubernetes.kubectl(&wait).unwrap();
+        kubernetes.define(&policy::yaml()).unwrap();
     });
     kubernetes
 }

@@ -124,21 +124,15 @@ impl Server {
 
     /// Writes exactly the fields that EADT owns, never by force.
     pub async fn write(&self, seen: &Seen, object: &Value, write: &Write) -> Result<Value, Error> {
-        let api = self.api(seen.kind, &seen.namespace);
-        let params = PatchParams {
-            field_manager: Some(MANAGER.into()),
-            field_validation: Some(ValidationDirective::Strict),
-            ..PatchParams::default()
-        };
-        let written = match seen.kind.ownership {
-            Ownership::Fields => {
-                in_time(api.patch(&seen.name, &params, &Patch::Apply(change::configuration(seen, write)))).await?
-            }
-            Ownership::Versions => {
-                in_time(api.patch(&seen.name, &params, &Patch::Merge(change::merge(seen, object, write)))).await?
-            }
-        };
-        serde_json::to_value(&written).map_err(Error::SerdeError)
+        match seen.kind.ownership {
+            Ownership::Fields => self.apply(seen, write).await,
+            Ownership::Versions => self.patch(seen, MANAGER, &Patch::Merge(change::merge(seen, object, write))).await,
+        }
+    }
+
+    /// The same for a kind whose fields have owners, which needs no more of the object than what is kept of it.
+    pub async fn apply(&self, seen: &Seen, write: &Write) -> Result<Value, Error> {
+        self.patch(seen, MANAGER, &Patch::Apply(change::configuration(seen, write))).await
     }
 
     /// Records a take-over and makes EADT the owner of the fields; no value changes.
@@ -168,9 +162,16 @@ impl Server {
     }
 
     async fn patch_metadata(&self, seen: &Seen, metadata: Value) -> Result<Value, Error> {
-        let params = PatchParams { field_manager: Some(RECORDER.into()), ..PatchParams::default() };
-        let patch = Patch::Merge(json!({"metadata": metadata}));
-        let written = in_time(self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, &patch)).await?;
+        self.patch(seen, RECORDER, &Patch::Merge(json!({"metadata": metadata}))).await
+    }
+
+    async fn patch(&self, seen: &Seen, manager: &str, patch: &Patch<Value>) -> Result<Value, Error> {
+        let params = PatchParams {
+            field_manager: Some(manager.into()),
+            field_validation: Some(ValidationDirective::Strict),
+            ..PatchParams::default()
+        };
+        let written = in_time(self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, patch)).await?;
         serde_json::to_value(&written).map_err(Error::SerdeError)
     }
 

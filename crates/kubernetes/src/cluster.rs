@@ -20,7 +20,7 @@ use crate::beforehand::{over_budget, over_quota};
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
 use crate::devices::{self, Standing, Wish};
-use crate::kinds::{KINDS, at};
+use crate::kinds::{KINDS, Kind, Ownership, at};
 use crate::lease::{Candidate, Leadership};
 use crate::object::Seen;
 use crate::rollout::obstacles;
@@ -153,8 +153,10 @@ impl Shared {
         self.leadership.term().ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "another actuator leads"))
     }
 
-    /// Reads an object, plans a write with it, writes, and takes the result into the state. Where the object changed between the
-    /// two, once more. `None`: nothing was to be written.
+    /// Plans a write with an object as it is, writes, and takes the result into the state. `None`: nothing was to be written.
+    ///
+    /// First as the watch has it, which saves a request where that is the newest; the write is fenced by that version. Where it is
+    /// older, or nothing is to be written by it, the object is read; again where it changed meanwhile.
     pub async fn write<P>(&self, key: &Key, what: &str, plan: P) -> Result<Option<Seen>, ClusterError>
     where
         P: Fn(&Seen, &Terms, bool, u64) -> Result<Planned, ClusterError>,
@@ -162,6 +164,21 @@ impl Shared {
         let Some(kind) = key.kind() else {
             return Err(ClusterError::new(ClusterRemedy::Refused, format!("{what}: the kind {} is not known", key.kind)));
         };
+        // A write of versions needs all of the object, which is not kept.
+        let watched = (kind.ownership == Ownership::Fields)
+            .then(|| self.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone())))
+            .flatten();
+        if let Some(seen) = watched {
+            let (terms, paused, _) = self.with_state(|state, now| state.terms(&seen, now).unwrap_or_default());
+            if let Ok(Planned::Write(write)) = plan(&seen, &terms, paused, self.term()?) {
+                match self.server.apply(&seen, &write).await {
+                    Ok(written) => return self.wrote(kind, &written).map(Some),
+                    // What was refused for being old, or gone, is looked at; the same refusal comes again where it was neither.
+                    Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {}
+                    Err(error) => return Err(client::failure(what, &error)),
+                }
+            }
+        }
         for _ in 0..ATTEMPTS {
             let Some(object) = self.server.get(kind, &key.namespace, &key.name).await? else {
                 self.with_state(|state, _| state.gone(key));
@@ -178,16 +195,18 @@ impl Shared {
                 Planned::Write(write) => write,
             };
             match self.server.write(&seen, &object, &write).await {
-                Ok(written) => {
-                    let after = read(kind, &written)?;
-                    self.with_state(|state, now| state.saw(after.clone(), now));
-                    return Ok(Some(after));
-                }
+                Ok(written) => return self.wrote(kind, &written).map(Some),
                 Err(kube::Error::Api(status)) if is_stale(&status) => {}
                 Err(error) => return Err(client::failure(what, &error)),
             }
         }
         Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it changes all the time")))
+    }
+
+    fn wrote(&self, kind: &'static Kind, written: &Value) -> Result<Seen, ClusterError> {
+        let after = read(kind, written)?;
+        self.with_state(|state, now| state.saw(after.clone(), now));
+        Ok(after)
     }
 
     fn managed(&self, workload: &str) -> Result<Managed, ClusterError> {
@@ -207,7 +226,7 @@ pub fn is_stale(status: &kube::core::Status) -> bool {
     status.code == 409 && !causes.into_iter().any(|cause| cause.reason == "FieldManagerConflict")
 }
 
-pub fn read(kind: &'static crate::kinds::Kind, object: &Value) -> Result<Seen, ClusterError> {
+pub fn read(kind: &'static Kind, object: &Value) -> Result<Seen, ClusterError> {
     Seen::read(kind, object).map_err(|error| ClusterError::new(ClusterRemedy::Refused, error))
 }
 

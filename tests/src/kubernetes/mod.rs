@@ -226,6 +226,30 @@ impl Kubernetes {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Applies definitions of resources (CRDs) and waits until all there are in force: served, and explained by the published schemas,
+    /// which the API server puts together some time after it serves them.
+    pub fn define(&self, definitions: &str) -> Result<()> {
+        let begun = Instant::now();
+        self.apply("default", definitions)?;
+        self.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        let kinds = r#"{range .items[*]}{.spec.group}{" "}{.spec.names.kind}{range .spec.versions[?(@.served)]}{" "}{.name}{end}{"\n"}{end}"#;
+        let listed = self.kubectl(&["get", "crd", "-o", &format!("jsonpath={kinds}")])?;
+        for line in listed.lines() {
+            let mut words = line.split_whitespace();
+            let (group, kind) = words.next().zip(words.next()).context("a definition without group or kind")?;
+            for version in words {
+                let (path, kind) = (format!("apis/{group}/{version}"), format!("\"kind\":\"{kind}\""));
+                while !self.kubectl(&["get", "--raw", "/openapi/v3"])?.contains(&format!("\"{path}\""))
+                    || !self.kubectl(&["get", "--raw", &format!("/openapi/v3/{path}")])?.contains(&kind)
+                {
+                    ensure!(begun.elapsed() < READY_WITHIN, "the schema of {line} is not published");
+                    std::thread::sleep(STEP);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// All different requests of service accounts so far (Kubernetes' own left out).
     pub fn requests(&self) -> Result<BTreeSet<audit::Request>> {
         audit::read(&self.dir.join("audit.log"))

@@ -39,10 +39,7 @@ pub fn kubernetes() -> &'static Kubernetes {
     let settings = Settings { nodes: 8, gpus_per_node: 16, ..Settings::default() };
     SHARED.get_or_init(|| {
         let kubernetes = Kubernetes::start_with(&settings).unwrap();
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        std::io::Write::write_all(&mut file, policy::yaml().as_bytes()).unwrap();
-        kubernetes.kubectl(&["apply", "--server-side", "-f", file.path().to_str().unwrap()]).unwrap();
-        kubernetes.kubectl(&["wait", "--for=condition=Established", "crd/energypolicies.eadt.dev", "--timeout=60s"]).unwrap();
+        kubernetes.define(&policy::yaml()).unwrap();
         kubernetes
     })
 }
