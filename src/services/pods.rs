@@ -19,7 +19,7 @@ impl Owners for ByApiServer {
     fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
         Box::pin(async move {
             let found = self.0.facts(&pod.namespace, &pod.name).await?;
-            Ok(PodFacts { workload: found.workload, mps_thread_percentage: found.mps_thread_percentage })
+            Ok(PodFacts { workload: found.workload, uid: found.uid, mps_thread_percentage: found.mps_thread_percentage })
         })
     }
 }

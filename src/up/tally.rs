@@ -28,6 +28,16 @@ pub struct Tally {
     reporter: Reporter,
 }
 
+/// What was saved against the starting layout; negative: lost.
+#[derive(Debug, Clone, Copy)]
+pub struct Saving {
+    pub joules: f64,
+    /// Of what the starting layout would have used.
+    pub ratio: f64,
+    /// The part of the run's energy that could be compared.
+    pub compared_ratio: Option<f64>,
+}
+
 /// One workload's latest figures.
 #[derive(Debug, Default)]
 pub struct WorkloadTally {
@@ -36,7 +46,7 @@ pub struct WorkloadTally {
     pub joules_per_sample: Option<f64>,
     pub layout: Option<Layout>,
     pub recent: VecDeque<Decision>,
-    saving: Option<(f64, f64)>,
+    saving: Option<Saving>,
     origin: Option<Origin>,
     rolling: bool,
     validating: bool,
@@ -65,7 +75,9 @@ impl Tally {
     pub fn refresh(&mut self) {
         for workload in self.report().workloads {
             if let Some(row) = self.workloads.get_mut(&workload.workload) {
-                row.saving = workload.saving_joules.zip(workload.saving_ratio);
+                let known = workload.saving_joules.zip(workload.saving_ratio);
+                let compared_ratio = workload.compared_energy_ratio;
+                row.saving = known.map(|(joules, ratio)| Saving { joules, ratio, compared_ratio });
             }
         }
     }
@@ -133,8 +145,7 @@ impl Tally {
 }
 
 impl WorkloadTally {
-    /// Joules saved against the starting layout, and their part of what it would have used; negative: lost.
-    pub fn saving(&self) -> Option<(f64, f64)> {
+    pub fn saving(&self) -> Option<Saving> {
         self.saving
     }
 

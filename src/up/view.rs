@@ -41,11 +41,12 @@ fn foot_line(tally: &Tally) -> Line<'static> {
 }
 
 fn workloads(tally: &Tally) -> Table<'static> {
-    let header =
-        Row::new(["workload", "power W", "samples/s", "J/sample", "layout", "saved kJ", "saved %", "state"]).bold().underlined();
+    let header = Row::new(["workload", "power W", "samples/s", "J/sample", "layout", "saved kJ", "saved %", "of run %", "state"])
+        .bold()
+        .underlined();
     let rows = tally.workloads.iter().map(|(name, row)| {
         let saving = row.saving();
-        let style = match saving.map(|(_, ratio)| ratio) {
+        let style = match saving.map(|saving| saving.ratio) {
             Some(ratio) if ratio > 0.0 => Style::new().fg(Color::Green),
             Some(ratio) if ratio < 0.0 => Style::new().fg(Color::Red),
             _ => Style::new(),
@@ -56,8 +57,9 @@ fn workloads(tally: &Tally) -> Table<'static> {
             number(row.samples_per_second, 1),
             number(row.joules_per_sample, 3),
             Cell::from(row.layout.as_ref().map_or_else(|| "–".to_owned(), layout_text)),
-            number(saving.map(|(joules, _)| joules / 1e3), 1).style(style),
-            number(saving.map(|(_, ratio)| ratio * 100.0), 2).style(style),
+            number(saving.map(|saving| saving.joules / 1e3), 1).style(style),
+            number(saving.map(|saving| saving.ratio * 100.0), 2).style(style),
+            number(saving.and_then(|saving| saving.compared_ratio).map(|ratio| ratio * 100.0), 0),
             Cell::from(row.state()),
         ])
     });
@@ -68,6 +70,7 @@ fn workloads(tally: &Tally) -> Table<'static> {
         Constraint::Length(9),
         Constraint::Length(26),
         Constraint::Length(9),
+        Constraint::Length(8),
         Constraint::Length(8),
         Constraint::Length(14),
     ];

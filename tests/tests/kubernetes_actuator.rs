@@ -221,6 +221,33 @@ fn decisions_that_are_stale_expired_or_for_another_layout_change_nothing() {
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::Ready]);
 }
 
+#[test]
+fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_clock_takes_over() {
+    for (skew_seconds, why) in [(3600.0, "expired"), (-3600.0, "clock")] {
+        let mut rig = Rig::new("skew");
+        rig.clock = Arc::new(move || now().plus_seconds(skew_seconds));
+        rig.apply(&training());
+        rig.apply(&energy_policy("Enforce"));
+        rig.start(60.0);
+        rig.ready_with(&layout(6, 50, 2));
+        let generation = rig.set("llm-training")["metadata"]["generation"].clone();
+        // What the processor says, whose clock is right; one decision is new, the other one was over long ago.
+        for (id, age_seconds) in [("fresh", 0.0), ("old", 1800.0)] {
+            let time = now().plus_seconds(-age_seconds);
+            let decision = rig.decision(id, Action::Decrease, layout(6, 40, 2));
+            rig.decide(&Decision { time, expires: time.plus_seconds(300.0), ..decision });
+            let refused = rig.outcome(id, Outcome::Refused);
+            assert!(refused.reason.contains(why), "{skew_seconds} s: {}", refused.reason);
+        }
+        assert_eq!(rig.set("llm-training")["metadata"]["generation"], generation);
+        // Who leads is settled without wall clocks.
+        rig.freeze();
+        rig.clock = Arc::new(now);
+        rig.start(60.0);
+        rig.change("right", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    }
+}
+
 /// The job says when its last checkpoint was complete.
 fn checkpoint(rig: &Rig, checkpoint_time: EventTime) {
     let (time, workload) = (now(), rig.workload());

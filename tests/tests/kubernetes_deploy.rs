@@ -10,10 +10,11 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 11] = [
+const EVERYTHING: [&str; 12] = [
     "--set=agent.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
+    "--set=collector.pods.processes=true",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
     "--set=kafka.secretName=kafka",
@@ -168,6 +169,7 @@ fn locked_down(flags: &[&str], asks: bool) {
         let agent = name == "eadt-agent";
         let asking = asks && name == "eadt-collector";
         let root = agent || asking;
+        assert_eq!(spec["hostPID"] == true, asking, "{name}: sees the node's processes");
         let pod = &spec["securityContext"];
         assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
         assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");

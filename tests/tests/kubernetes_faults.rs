@@ -104,8 +104,9 @@ fn a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once(
             assert!(pauses[..times].iter().all(|pause| *pause >= Duration::from_secs(2)), "{pauses:?}");
         }
     }
-    // Reading is no better off.
+    // Reading, which follows a conflict, is no better off.
     for (percentage, code) in [(60, 500), (61, 403)] {
+        rig.proxy().interfere(fault(Method::PATCH, SETS, refused(409, None), 3));
         rig.proxy().interfere(fault(Method::GET, SETS, refused(code, None), 3));
         changed_once(&rig, &format!("reads {code}"), percentage);
         assert_eq!(rig.proxy().left(), 0);

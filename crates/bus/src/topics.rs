@@ -145,7 +145,7 @@ pub fn plan(existing: &[Existing], desired: &[TopicSpec], repartition: Repartiti
             ));
         } else if to > from && present.holds_data && repartition == Repartition::Refuse {
             plan.refusals.push(format!(
-                "{} has {from} partitions and holds data, and {to} were asked for: keys would move to other partitions and leave their history behind; ask for {from}, use another prefix, or force it",
+                "{} has {from} partitions and holds data, and {to} were asked for: keys would move to other partitions and leave their history behind; ask for {from}, use another prefix, or repartition with eadt topics apply --repartition",
                 topic.name
             ));
         } else if to > from {

@@ -420,6 +420,44 @@ fn a_log_that_was_cut_off_or_overwritten_is_noticed_and_a_copy_brings_it_back() 
 }
 
 #[test]
+fn a_log_that_lost_files_is_noticed() {
+    let all = |log: &EmbeddedLog| {
+        assert_eq!(read_all(log, &"output".into(), 2, Isolation::ReadCommitted).len(), 100);
+        assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(100)]);
+    };
+    let dir = tempfile::tempdir().unwrap();
+    durable_steps(dir.path(), 100);
+    // What is in memory goes to the disk, as it does when there is more of it.
+    let db = fjall::Database::builder(dir.path()).open().unwrap();
+    for name in ["blocks", "meta"] {
+        db.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap().rotate_memtable_and_wait().unwrap();
+    }
+    drop(db);
+    let copy = tempfile::tempdir().unwrap();
+    for lost in ["keyspaces/0", "keyspaces/1", "keyspaces/2", "keyspaces/1/current", "keyspaces/1/tables", "keyspaces/1/blobs"] {
+        let damaged = copy.path().join(lost.replace('/', "-"));
+        assert!(std::process::Command::new("cp").arg("-r").arg(dir.path()).arg(&damaged).status().unwrap().success());
+        let path = damaged.join(lost);
+        if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.unwrap();
+        // It is no better when it is opened again.
+        for _ in 0..2 {
+            match EmbeddedLog::open(&damaged, options()) {
+                Ok(log) => {
+                    println!("{lost}: made again from the journal");
+                    assert_eq!(lost, "keyspaces/2", "only what the journal still has");
+                    all(&log);
+                }
+                Err(error) => {
+                    let told = error.to_string();
+                    assert!(told.contains("the store is damaged") && told.contains("put back a copy"), "{lost}: {told}");
+                }
+            }
+        }
+    }
+    all(&open(dir.path()));
+}
+
+#[test]
 fn a_store_of_a_newer_version_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     durable_steps(dir.path(), 3);
@@ -441,8 +479,9 @@ fn a_store_of_a_newer_version_is_not_touched() {
         meta.insert("f", format.to_be_bytes()).unwrap();
         db.persist(fjall::PersistMode::SyncAll).unwrap();
     };
-    set(2);
-    assert!(told(dir.path()).contains("format 2, this version reads up to 1"), "{}", told(dir.path()));
+    set(3);
+    assert!(told(dir.path()).contains("format 3, this version reads up to 2"), "{}", told(dir.path()));
+    // And as the version before wrote it.
     set(1);
     assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
 }

@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so for tests: four GPUs that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
- * counter_factor, processes, mps_clients, old (a Pascal board), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
+ * counter_factor, processes, mps_clients, old (a Pascal board), mig (its instances' slices as digits: 421), sm_76 to sm_79 (what a process uses of the SMs, in percent), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
  * bursts (its clock passes every lock). "9 hang 1": nvmlInit hangs. "9 kill_at N": the process is killed at its Nth call of a setting,
  * before it is done where N is odd, after it where N is even. Power is steady, so the counter is exactly power times time.
  *
@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 typedef int nvmlReturn_t;
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, SMALL = 7, LOST = 15, UNKNOWN = 999 };
-typedef struct { unsigned index; } Device;
-static Device devices[4] = {{0}, {1}, {2}, {3}};
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999 };
+/* part: 0 is the GPU itself, N its Nth MIG instance. */
+typedef struct { unsigned index, part; } Device;
+static Device devices[4] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}};
 static struct timespec loaded;
 
 static double setting(unsigned gpu, const char *key, double otherwise) {
@@ -65,7 +66,10 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
   *out = &devices[index];
   return answer(*out);
 }
-nvmlReturn_t nvmlDeviceGetUUID(Device *d, char *out, unsigned n) { snprintf(out, n, "GPU-fake-%u", d->index); return answer(d); }
+nvmlReturn_t nvmlDeviceGetUUID(Device *d, char *out, unsigned n) {
+  if (d->part) snprintf(out, n, "MIG-fake-%u-%u", d->index, d->part); else snprintf(out, n, "GPU-fake-%u", d->index);
+  return answer(d);
+}
 nvmlReturn_t nvmlDeviceGetName(Device *d, char *out, unsigned n) { snprintf(out, n, "Fake H100"); return answer(d); }
 static int old(Device *d) { return setting(d->index, "old", 0) != 0; }
 nvmlReturn_t nvmlDeviceGetArchitecture(Device *d, unsigned *out) { *out = old(d) ? 4 : lacks(d) ? 6 : 9; return answer(d); }
@@ -196,8 +200,28 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(Device *d, Memory *out) { out->total = 8
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(Device *d, unsigned *out) { *out = settings(d).power; return answer(d); }
 nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(Device *d, unsigned long long *out) { *out = 0x4 | 0x8000; return answer(d); }
 nvmlReturn_t nvmlDeviceGetMigMode(Device *d, unsigned *now, unsigned *next) {
-  *now = *next = 0;
+  *now = *next = setting(d->index, "mig", 0) != 0;
   return lacks(d) ? NOT_SUPPORTED : answer(d);
+}
+static int slices(Device *d, unsigned part) {
+  char digits[16]; snprintf(digits, sizeof digits, "%.0f", setting(d->index, "mig", 0));
+  return part <= strlen(digits) ? digits[part - 1] - '0' : 0;
+}
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(Device *d, unsigned *out) { *out = 7; return answer(d); }
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(Device *d, unsigned index, Device **out) {
+  static Device parts[4][7];
+  if (index >= 7 || d->part) return INVALID;
+  if (slices(d, index + 1) == 0) return NOT_FOUND;
+  *out = &parts[d->index][index];
+  **out = (Device){d->index, index + 1};
+  return answer(d);
+}
+typedef struct { unsigned multiprocessors, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; unsigned long long memory; } Attributes;
+nvmlReturn_t nvmlDeviceGetAttributes_v2(Device *d, Attributes *out) {
+  if (!d->part) return NOT_SUPPORTED;
+  memset(out, 0, sizeof *out);
+  out->gpu_slices = out->compute_slices = (unsigned)slices(d, d->part);
+  return answer(d);
 }
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(Device *d, unsigned *count, Process *out) {
@@ -205,6 +229,23 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(Device *d, unsigned *count,
   if (out == NULL || *count < running) { *count = running; return running ? SMALL : OK; }
   for (unsigned i = 0; i < running; i++) { memset(&out[i], 0, sizeof out[i]); out[i].pid = 76 + i; }
   *count = running;
+  return answer(d);
+}
+
+typedef struct { unsigned pid; unsigned long long time; unsigned sm, memory, encoder, decoder; } Used;
+nvmlReturn_t nvmlDeviceGetProcessUtilization(Device *d, Used *out, unsigned *count, unsigned long long since) {
+  if (lacks(d)) return NOT_SUPPORTED;
+  unsigned long long now = (unsigned long long)(seconds() * 1e6);
+  unsigned found = 0;
+  for (unsigned pid = 76; pid < 80 && now > since; pid++) {
+    char key[16]; snprintf(key, sizeof key, "sm_%u", pid);
+    unsigned sm = (unsigned)setting(d->index, key, 0);
+    if (sm == 0) continue;
+    if (out && found < *count) out[found] = (Used){pid, now, sm, 0, 0, 0};
+    found++;
+  }
+  if (!out || found > *count) { *count = found; return found ? SMALL : NOT_FOUND; }
+  *count = found;
   return answer(d);
 }
 

@@ -15,7 +15,7 @@ use nvml_wrapper::structs::device::FieldId;
 use nvml_wrapper::sys_exports::field_id::{NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_POWER_AVERAGE, NVML_FI_DEV_POWER_INSTANT};
 use nvml_wrapper::{Device, Nvml};
 
-use crate::gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+use crate::gpu::{Driver, FailedReading, Gpu, Identity, Instances, Lost};
 
 /// The loaded library.
 pub struct NvmlDriver {
@@ -93,6 +93,7 @@ impl Driver for NvmlDriver {
             unsupported: BTreeMap::new(),
             gpm: None,
             mps_servers: BTreeMap::new(),
+            processes_seen: 0,
         };
         // The probe: what is not supported is remembered here and never asked for again.
         gpu.probe_gpm()?;
@@ -135,12 +136,15 @@ enum Call {
     PowerLimit,
     ThrottleReasons,
     Processes,
+    ProcessUtilization,
     Mps,
     Mig,
+    MigInstances,
     Gpm,
 }
 
 impl Call {
+    /// Those whose support is told; the others are asked for only where somebody wants to know whose a shared GPU is.
     const ALL: [Self; 16] = [
         Self::PowerInstant,
         Self::PowerAverage,
@@ -175,8 +179,10 @@ impl Call {
             Self::PowerLimit => "power_limit",
             Self::ThrottleReasons => "throttle_reasons",
             Self::Processes => "processes",
+            Self::ProcessUtilization => "process_utilization",
             Self::Mps => "mps",
             Self::Mig => "mig",
+            Self::MigInstances => "mig_instances",
             Self::Gpm => "gpm",
         }
     }
@@ -215,6 +221,8 @@ struct NvmlGpu<'a> {
     gpm: Option<GpmSample<'a>>,
     /// Whether a process is an MPS server, by its id; `None` where its name cannot be had.
     mps_servers: BTreeMap<u32, Option<bool>>,
+    /// Time of the newest sample of what processes use, as the library counts.
+    processes_seen: u64,
 }
 
 pub(crate) enum Failure {
@@ -425,6 +433,38 @@ impl Gpu for NvmlGpu<'_> {
             self.ask(Call::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
         self.gpm(into, failed)?;
         if slow { self.slow(into, failed) } else { Ok(()) }
+    }
+
+    fn process_utilization(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
+        let since = self.processes_seen;
+        let samples = self.ask(Call::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
+            // No process computed.
+            Err(NvmlError::NotFound) => Ok(Vec::new()),
+            samples => samples,
+        })?;
+        let Some(samples) = samples else { return Ok(None) };
+        let times: BTreeSet<u64> = samples.iter().map(|sample| sample.timestamp).collect();
+        self.processes_seen = times.last().copied().unwrap_or(since).max(since);
+        let mut used = BTreeMap::new();
+        for sample in &samples {
+            *used.entry(sample.pid).or_insert(0.0) += f64::from(sample.sm_util) / 100.0 / times.len() as f64;
+        }
+        Ok(Some(used))
+    }
+
+    fn instances(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
+        let instance = |index: u32, device: &Device<'_>| match device.mig_device_by_index(index) {
+            Ok(instance) => Ok(Some((instance.uuid()?, instance.attributes()?.compute_instance_slice_count))),
+            // Indices have gaps.
+            Err(NvmlError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        };
+        // At most as many instances as slices: the smallest has one.
+        self.ask(Call::MigInstances, failed, |device| {
+            let slices = device.mig_device_count()?;
+            let all: Result<Vec<_>, NvmlError> = (0..slices).map(|index| instance(index, device)).collect();
+            Ok(Instances { slices, by_uuid: all?.into_iter().flatten().collect() })
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the sampler needs of a GPU, so that it can be tested and simulated without one.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use eadt_schemas::latest::GpuTelemetry;
@@ -25,6 +26,15 @@ pub struct FailedReading {
 #[error("{0}")]
 pub struct Lost(pub String);
 
+/// How a GPU in MIG mode is cut.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Instances {
+    /// Slices of the whole GPU.
+    pub slices: u32,
+    /// Compute slices of each instance, by its UUID.
+    pub by_uuid: BTreeMap<String, u32>,
+}
+
 /// An open GPU. Calls block and may hang.
 pub trait Gpu {
     fn identity(&self) -> &Identity;
@@ -33,6 +43,14 @@ pub trait Gpu {
     /// Fills in what the GPU says now: `power_watts` to `memory_temperature_celsius`, and with `slow` also what
     /// changes rarely. What it does not support or fails to say stays `None`; failures go to `failed`.
     fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost>;
+    /// What each process used of the SMs since this was asked last, 0 to 1, by its id; `None`: it cannot be told.
+    fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
+        Ok(None)
+    }
+    /// The instances of a GPU in MIG mode; `None`: they cannot be told.
+    fn instances(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
+        Ok(None)
+    }
 }
 
 /// Opens GPUs.

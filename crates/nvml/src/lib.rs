@@ -12,4 +12,4 @@ mod gpu;
 pub mod set;
 
 pub use driver::NvmlDriver;
-pub use gpu::{Driver, FailedReading, Gpu, Identity, Lost};
+pub use gpu::{Driver, FailedReading, Gpu, Identity, Instances, Lost};

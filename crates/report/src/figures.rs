@@ -59,6 +59,10 @@ pub struct WorkloadReport {
     /// What the saving compares with: the J/sample given by the user, else what the starting layout is estimated to have
     /// taken, over the samples, of all windows that are compared.
     pub baseline_joules_per_sample: Option<f64>,
+    /// What these windows took for a sample. Not `joules_per_sample`, which is of all windows.
+    pub compared_joules_per_sample: Option<f64>,
+    /// Their part of the energy in all windows: what the saving is about.
+    pub compared_energy_ratio: Option<f64>,
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,

@@ -87,6 +87,7 @@ pub(crate) struct Window {
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
     late: u64,
+    stale: u64,
 }
 
 impl Window {
@@ -151,6 +152,7 @@ impl Reporter {
             gap: event.gap,
             generation: event.generation,
             late: event.late,
+            stale: event.stale,
         };
         collected.windows.insert(key, window);
     }
@@ -278,7 +280,7 @@ impl Collected {
         let co2_grams = priced(settings.carbon_grams_per_kwh, |window| window.co2);
 
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
-        let Saving { baseline, joules, ratio } = saving;
+        let Saving { baseline, joules, ratio, compared, compared_ratio } = saving;
         self.note(&mut notes);
         if settings.by == Some(By::Span) && self.spans.is_empty() {
             notes.push(NO_SPANS.to_owned());
@@ -314,6 +316,8 @@ impl Collected {
             saving_joules: joules,
             saving_ratio: ratio,
             baseline_joules_per_sample: baseline,
+            compared_joules_per_sample: compared,
+            compared_energy_ratio: compared_ratio,
             unassigned_energy_joules: unassigned,
             notes,
             curve: rows.iter().map(point).collect(),
@@ -355,6 +359,10 @@ impl Collected {
         let late: u64 = self.windows.values().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
+        }
+        let stale: u64 = self.windows.values().map(|window| window.stale).sum();
+        if stale > 0 {
+            notes.push(format!("{stale} event(s) were not newer than the last one of their source and are in no window"));
         }
     }
 

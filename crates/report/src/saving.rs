@@ -47,6 +47,10 @@ pub(crate) struct Saving {
     pub(crate) baseline: Option<f64>,
     pub(crate) joules: Option<f64>,
     pub(crate) ratio: Option<f64>,
+    /// J/sample of the windows that are compared.
+    pub(crate) compared: Option<f64>,
+    /// Their part of the energy of the run's windows.
+    pub(crate) compared_ratio: Option<f64>,
 }
 
 const GOOD_COVERAGE: f64 = 0.9;
@@ -89,7 +93,7 @@ pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<
     }
     sums.note_left_out(notes);
     notes.push(ESTIMATE.to_owned());
-    sums.saving(per(sums.expected, sums.samples))
+    sums.saving(per(sums.expected, sums.samples), &windows)
 }
 
 /// Every window since the first change against what the controller said of its phase.
@@ -118,13 +122,14 @@ fn by_phase(collected: &Collected, first: EventTime, windows: &[&Window], notes:
         ));
     }
     notes.push(BY_PHASE.to_owned());
-    sums.saving(per(sums.expected, sums.samples))
+    sums.saving(per(sums.expected, sums.samples), windows)
 }
 
 /// The whole run against a fixed figure.
 fn against(collected: &Collected, baseline: f64, notes: &mut Vec<String>) -> Saving {
     let mut sums = Sums::default();
-    for window in collected.windows.values().filter(|window| window.run_seconds > 0.0) {
+    let windows: Vec<&Window> = collected.windows.values().filter(|window| window.run_seconds > 0.0).collect();
+    for window in &windows {
         if counts(window) {
             sums.add(window, window.samples.unwrap_or(0.0) * baseline);
         } else {
@@ -132,7 +137,7 @@ fn against(collected: &Collected, baseline: f64, notes: &mut Vec<String>) -> Sav
         }
     }
     sums.note_left_out(notes);
-    sums.saving(Some(baseline))
+    sums.saving(Some(baseline), &windows)
 }
 
 #[derive(Debug, Default)]
@@ -158,10 +163,16 @@ impl Sums {
         }
     }
 
-    fn saving(&self, baseline: Option<f64>) -> Saving {
+    fn saving(&self, baseline: Option<f64>, windows: &[&Window]) -> Saving {
         let expected = self.samples.and(self.expected);
         let joules = expected.zip(self.energy).map(|(expected, energy)| expected - energy).filter(|joules| joules.is_finite());
-        Saving { baseline, joules, ratio: per(joules, expected) }
+        Saving {
+            baseline,
+            joules,
+            ratio: per(joules, expected),
+            compared: per(self.energy, self.samples).filter(|_| joules.is_some()),
+            compared_ratio: per(self.energy, sum(windows.iter().map(|window| energy(window)))).filter(|_| joules.is_some()),
+        }
     }
 }
 

@@ -7,6 +7,10 @@ use eadt_schemas::v1::{Action, Bounds, Decision, Layout, UpdateMode, Workload};
 
 use crate::plan::Planned;
 
+/// A decision may be of so long after now: twice what the processor lets an event be ahead of its log. Beyond it a clock is wrong, and
+/// whether the decision has expired cannot be told.
+const AHEAD_SECONDS: f64 = 120.0;
+
 /// Why a decision is not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -83,6 +87,12 @@ fn in_time(decision: &Decision, managed: &Managed, now: EventTime) -> Result<(),
     // A decision without an expiry carries the default time.
     if decision.expires != EventTime::default() && now >= decision.expires {
         return refuse("expired", format!("it expired at {}, now is {now}", decision.expires));
+    }
+    if decision.time.seconds_since(now) > AHEAD_SECONDS {
+        return refuse(
+            "future",
+            format!("it is of {}, now is {now}: the clock of the processor or of the actuator is wrong", decision.time),
+        );
     }
     match &managed.applied {
         Some(applied) if decision.time <= applied.decision_time => refuse(
@@ -365,8 +375,9 @@ pub(crate) mod tests {
     #[test]
     fn everything_that_may_not_be_done_is_refused_with_its_reason() {
         type Spoil = fn(&mut Decision, &mut Managed, &mut EventTime);
-        let cases: [(&str, &str, Spoil); 20] = [
+        let cases: [(&str, &str, Spoil); 21] = [
             ("expired", "expired", |_, _, now| *now = at(360.0)),
+            ("future", "clock", |_, _, now| *now = at(-61.0)),
             ("older", "d-0", |d, m, _| {
                 m.applied = Some(Applied { decision_time: d.time, ..applied() });
             }),

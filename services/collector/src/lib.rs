@@ -93,7 +93,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
     let shutdown = environment.shutdown.child_token();
 
-    let pods = PodGpus::default();
+    let pods = PodGpus::new(settings.kubelet.as_ref().is_some_and(|kubelet| kubelet.process_directory.is_some()));
     let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments, &pods).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
@@ -132,6 +132,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         name: format!("eadt-collector-{}", settings.name),
         drain: settings.buffer.drain,
         linger: settings.buffer.linger,
+        in_flight: settings.buffer.events as u64,
         shutdown: shutdown.clone(),
         metrics,
     };

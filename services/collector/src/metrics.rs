@@ -69,6 +69,7 @@ pub struct CollectorMetrics {
     pub dropped: Family<ReasonLabel, Counter>,
     pub buffer_events: Gauge,
     pub buffer_bytes: Gauge,
+    pub in_flight_events: Gauge,
     pub log_reachable: Gauge,
     pub assignments_failed: Gauge,
     pub kubelet_up: Gauge,
@@ -105,6 +106,7 @@ impl CollectorMetrics {
             dropped: Family::default(),
             buffer_events: Gauge::default(),
             buffer_bytes: Gauge::default(),
+            in_flight_events: Gauge::default(),
             log_reachable: Gauge::default(),
             assignments_failed: Gauge::default(),
             kubelet_up: Gauge::default(),
@@ -132,13 +134,22 @@ impl CollectorMetrics {
         registry.register("events_dropped", "Events that did not reach the log, by reason", all.dropped.clone());
         registry.register("buffer_events", "Events waiting for the log", all.buffer_events.clone());
         registry.register_with_unit("buffer", "Size of the events waiting for the log", Unit::Bytes, all.buffer_bytes.clone());
-        registry.register("log_reachable", "1 while the log takes events, 0 while it refuses them", all.log_reachable.clone());
+        registry.register(
+            "in_flight_events",
+            "Events handed to the log that it has not acknowledged yet",
+            all.in_flight_events.clone(),
+        );
+        registry.register(
+            "log_reachable",
+            "1 while the log takes events, 0 while it refuses them or has acknowledged nothing of them for 5 s",
+            all.log_reachable.clone(),
+        );
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
         registry.register("kubelet_up", "1 while the kubelet says which pods hold GPUs", all.kubelet_up.clone());
         registry.register("kubelet_failures", "Questions that the kubelet did not answer", all.kubelet_failures.clone());
         registry.register(
             "kubelet_unmatched",
-            "Devices of pods that are matched with no GPU: MIG instances, claims, names that are no UUID",
+            "Devices of pods that are matched with no GPU: unknown MIG instances, claims, names that are no UUID",
             all.kubelet_unmatched.clone(),
         );
         registry.register(

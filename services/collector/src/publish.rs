@@ -53,6 +53,8 @@ pub struct PublishError {
 /// Waits between attempts while the log takes nothing.
 const FULL: Duration = Duration::from_millis(20);
 const AWAY: Duration = Duration::from_millis(500);
+/// The log is taken for away when it acknowledges nothing of what it was given for so long.
+const STALLED: Duration = Duration::from_secs(5);
 /// How long one look into the buffer waits.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -66,6 +68,8 @@ pub(crate) struct Publisher {
     /// How long the first event after a pause waits for others, which then share a wake-up and a write of the log: these cost
     /// more than all the rest.
     pub linger: Duration,
+    /// Events that may be on their way at once; more wait in the buffer.
+    pub in_flight: u64,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
     pub metrics: CollectorMetrics,
@@ -77,6 +81,9 @@ struct Sending {
     past: ProducerCounts,
     unconfirmed: u64,
     reported: ProducerCounts,
+    /// When nothing was on its way, or something of it had arrived or failed.
+    moved: Instant,
+    stalled: bool,
     away: bool,
 }
 
@@ -105,14 +112,25 @@ impl Publisher {
             past: ProducerCounts::default(),
             unconfirmed: 0,
             reported: ProducerCounts::default(),
+            moved: Instant::now(),
+            stalled: false,
             away: false,
         };
         let mut in_hand: Option<Outgoing> = None;
         self.metrics.log_reachable.set(1);
         let stopped = loop {
-            self.report(&mut sending);
+            let in_flight = self.report(&mut sending);
             if self.buffer.closed().is_some_and(|since| since.elapsed() >= self.drain) {
                 break None;
+            }
+            let stalled = sending.moved.elapsed() >= STALLED;
+            if std::mem::replace(&mut sending.stalled, stalled) != stalled {
+                let silent = format!("it has acknowledged nothing of {in_flight} events for {} s", STALLED.as_secs());
+                self.reachable(&mut sending, stalled.then_some(&silent as &dyn std::fmt::Display));
+            }
+            if in_flight >= self.in_flight {
+                std::thread::sleep(self.until_deadline(FULL));
+                continue;
             }
             let event = match in_hand.take() {
                 Some(event) => event,
@@ -123,6 +141,7 @@ impl Publisher {
                 },
             };
             match self.send(&mut sending, &event) {
+                Ok(()) if sending.stalled => {}
                 Ok(()) => self.reachable(&mut sending, None),
                 Err(error) if error.remedy == Remedy::Stop => {
                     in_hand = Some(event);
@@ -162,7 +181,7 @@ impl Publisher {
         self.buffer.closed().map_or(wait, |since| wait.min(self.drain.saturating_sub(since.elapsed())))
     }
 
-    fn reachable(&self, sending: &mut Sending, error: Option<&BusError>) {
+    fn reachable(&self, sending: &mut Sending, error: Option<&dyn std::fmt::Display>) {
         match (sending.away, error) {
             (false, Some(error)) => {
                 tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
@@ -188,14 +207,22 @@ impl Publisher {
         }
     }
 
-    fn report(&self, sending: &mut Sending) {
+    /// How many events are on their way.
+    fn report(&self, sending: &mut Sending) -> u64 {
         let counts = sending.counts();
+        let in_flight = counts.taken - counts.acknowledged - counts.failed - sending.unconfirmed;
+        let arrived = |counts: ProducerCounts| counts.acknowledged + counts.failed;
+        if in_flight == 0 || arrived(counts) != arrived(sending.reported) {
+            sending.moved = Instant::now();
+        }
         self.metrics.sent.inc_by(counts.acknowledged - sending.reported.acknowledged);
         self.metrics.drop_events("delivery_failed", counts.failed - sending.reported.failed);
         sending.reported = counts;
         let waiting = self.buffer.counts();
         self.metrics.buffer_events.set(waiting.events as i64);
         self.metrics.buffer_bytes.set(waiting.bytes as i64);
+        self.metrics.in_flight_events.set(in_flight as i64);
+        in_flight
     }
 
     /// Has the sources end, and takes what they still say until they have.
@@ -382,6 +409,7 @@ mod tests {
             name: "c".into(),
             drain,
             linger: Duration::from_millis(1),
+            in_flight: u64::MAX,
             shutdown: Shutdown::new(),
             metrics: metrics.clone(),
         };

@@ -128,6 +128,10 @@ pub struct RawKubelet {
     /// Ask the API server for the owners of these pods, and for their MPS thread percentages. The service account needs `get` for
     /// pods, `ReplicaSets`, `StatefulSets`, `Jobs` and `JobSets`, as in `deploy/helm/eadt/files/collector-rules.yaml`. Default false.
     pub api_server: bool,
+    /// Folder of the host's processes: with it, shared GPUs are cut by the time in which each pod's processes used the SMs. `/proc` where the
+    /// collector sees the host's process ids (`hostPID`), else wherever the host's is mounted. Needs `api_server`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_directory: Option<PathBuf>,
 }
 
 impl Default for RawKubelet {
@@ -140,6 +144,7 @@ impl Default for RawKubelet {
             resources: vec!["nvidia.com/".to_owned()],
             pods: PodRule::Owner,
             api_server: false,
+            process_directory: None,
         }
     }
 }
@@ -409,6 +414,12 @@ impl RawSettings {
         if api_server && !self.kubelet.enabled {
             return Err(refuse("kubelet.api_server", "there are no pods to ask for: enable kubelet, too"));
         }
+        if self.kubelet.process_directory.is_some() && !api_server {
+            return Err(refuse(
+                "kubelet.process_directory",
+                "only the API server knows whose processes they are: set kubelet.api_server, too",
+            ));
+        }
         let enabled = self.kubelet.enabled;
         let kubelet = Some(self.kubelet.validate()?).filter(|_| enabled);
         assignments::check(&self.assignments).map_err(|detail| refuse("assignments", detail))?;
@@ -463,6 +474,7 @@ impl RawKubelet {
             interval: seconds("kubelet.interval_seconds", self.interval_seconds, 0.05, 300.0)?,
             timeout: seconds("kubelet.timeout_seconds", self.timeout_seconds, 0.05, 300.0)?,
             resources: self.resources,
+            process_directory: self.process_directory,
         })
     }
 }
@@ -586,6 +598,7 @@ mod tests {
             ("[[jobs]]\nurl = \"http://x/\"\nworkload = \"x\"", "jobs[0].workload"),
             ("[kubelet]\nenabled = true\nresources = []", "kubelet.resources"),
             ("[kubelet]\ninterval_seconds = 0", "kubelet.interval_seconds"),
+            ("[kubelet]\nenabled = true\nprocess_directory = \"/proc\"", "kubelet.process_directory"),
             ("[progress]\nenabled = false", "nvml.enabled"),
             ("[[assignments]]\ndevice = \"0\"\nworkload = \"x\"", "assignments"),
         ] {

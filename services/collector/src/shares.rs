@@ -17,8 +17,8 @@ pub struct Claim {
     pub utilization_ratio: Option<f64>,
     /// Sum of the thread percentages of its MPS clients.
     pub mps_thread_percentage: Option<f64>,
-    /// Slices of its MIG instances.
-    pub mig_slices: Option<u32>,
+    /// Slices of its MIG instances; a part of them where it shares an instance.
+    pub mig_slices: Option<f64>,
 }
 
 /// What is known of the device.
@@ -42,7 +42,7 @@ pub fn attribute(claims: &[Claim], whole: Whole) -> Vec<Tenant> {
         };
         merged.iter().zip(shares).map(tenant).collect()
     };
-    if let (Some(total), Some(slices)) = (whole.mig_slices, every(&merged, |claim| claim.mig_slices.map(f64::from))) {
+    if let (Some(total), Some(slices)) = (whole.mig_slices, every(&merged, |claim| claim.mig_slices)) {
         let total = f64::from(total).max(slices.iter().sum());
         if total > 0.0 {
             return all(parts(&slices, total), ShareMethod::MigSlices);
@@ -104,7 +104,7 @@ fn merge(claims: &[Claim]) -> Vec<Claim> {
             Some(known) => {
                 known.utilization_ratio = add(known.utilization_ratio, claim.utilization_ratio);
                 known.mps_thread_percentage = add(known.mps_thread_percentage, claim.mps_thread_percentage);
-                known.mig_slices = known.mig_slices.zip(claim.mig_slices).map(|(a, b)| a.saturating_add(b));
+                known.mig_slices = add(known.mig_slices, claim.mig_slices);
             }
         }
     }
@@ -117,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<u32>) -> Claim {
+    fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<f64>) -> Claim {
         Claim { workload: workload.into(), utilization_ratio: used, mps_thread_percentage: mps, mig_slices: slices }
     }
 
@@ -142,7 +142,8 @@ mod tests {
         assert_eq!(of(&idle), is(&[0.5, 0.5], ShareMethod::Equal));
         assert_eq!(of(&[claim("n/a", Some(0.1), None, None)]), [(None, None)], "the only one has all of it");
         let mig = Whole { mig_slices: Some(7), ..whole };
-        let instances = [claim("n/a", None, None, Some(3)), claim("n/b", None, None, Some(2)), claim("n/a", None, None, Some(1))];
+        let instances =
+            [claim("n/a", None, None, Some(3.0)), claim("n/b", None, None, Some(2.0)), claim("n/a", None, None, Some(1.0))];
         assert_eq!(shown(&attribute(&instances, mig)), is(&[0.571_429, 0.285_714], ShareMethod::MigSlices));
         assert_eq!(shown(&attribute(&instances[..1], mig)), is(&[0.428_571], ShareMethod::MigSlices));
         assert!(attribute(&[], whole).is_empty());
@@ -173,7 +174,7 @@ mod tests {
         #[test]
         fn shares_never_sum_above_one(
             claims in proptest::collection::vec(
-                ("[ab]/[a-d]", proptest::option::of(anything()), proptest::option::of(anything()), proptest::option::of(0..9_u32)), 0..9),
+                ("[ab]/[a-d]", proptest::option::of(anything()), proptest::option::of(anything()), proptest::option::of((0..9_u32).prop_map(f64::from))), 0..9),
             others in 0.0..2.0_f64,
             slices in proptest::option::of(0..9_u32),
         ) {

@@ -4,15 +4,20 @@
 mod fake;
 mod support;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_collector::kubelet::api::Kubelet;
+use eadt_collector::kubelet::holders::Pod;
+use eadt_collector::kubelet::owners::{Owners, PodFacts};
+use eadt_collector::source::Boxed;
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_schemas::v1::ShareMethod;
 use fake::FakeKubelet;
-use support::start;
+use support::{Running, start, start_with};
 
 /// Workload, share and method of the last event of each stay.
 fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32, Option<&'static str>)> {
@@ -22,11 +27,40 @@ fn stays(events: &[GpuTelemetry], device: &str) -> BTreeSet<(Option<String>, u32
         let method = e.share_method.map(|method| match method {
             ShareMethod::Equal => "equal",
             ShareMethod::MpsPercentage => "mps",
+            ShareMethod::MigSlices => "mig",
+            ShareMethod::ProcessUtilization => "processes",
             _ => "another",
         });
         (e.workload.clone(), (e.share.unwrap_or(1.0) * 1000.0).round() as u32, method)
     })
     .collect()
+}
+
+/// A collector of these GPUs that asks this kubelet.
+fn started(fake: &FakeLibrary, kubelet: &FakeKubelet, folder: &Path) -> Running {
+    start(&settings(fake, kubelet, folder))
+}
+
+fn settings(fake: &FakeLibrary, kubelet: &FakeKubelet, folder: &Path) -> String {
+    let socket = kubelet.serve(folder);
+    format!(
+        "[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\nrate_hertz = 20\nslow_seconds = 0.1\n\
+         counter_check_seconds = 0\n[kubelet]\nenabled = true\nsocket = \"{}\"\ninterval_seconds = 0.1\n",
+        fake.library().display(),
+        socket.display()
+    )
+}
+
+/// Knows the UIDs of pods.
+#[derive(Debug)]
+struct Uids(BTreeMap<&'static str, &'static str>);
+
+impl Owners for Uids {
+    fn facts<'a>(&'a self, pod: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+        let uid = self.0.get(&*pod.name).map(|uid| (*uid).to_owned());
+        let workload = format!("{}/{}", pod.namespace, pod.name);
+        Box::pin(async move { Ok(PodFacts { workload, uid, mps_thread_percentage: None }) })
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,13 +75,7 @@ async fn gpus_follow_the_pods_that_hold_them() {
             ("mig-0", "nvidia.com/mig-1g.10gb", &["MIG-7"]),
         ],
     );
-    let socket = kubelet.serve(folder.path());
-    let running = start(&format!(
-        "[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\nrate_hertz = 20\ncounter_check_seconds = 0\n\
-         [kubelet]\nenabled = true\nsocket = \"{}\"\ninterval_seconds = 0.1\n",
-        fake.library().display(),
-        socket.display()
-    ));
+    let running = started(&fake, &kubelet, folder.path());
     let whole = |name: &str| BTreeSet::from([(Some(format!("team/{name}")), 1000, None)]);
     let half = |name: &str| (Some(format!("team/{name}")), 500, Some("equal"));
     let shared = BTreeSet::from([half("eval"), half("sweep")]);
@@ -57,7 +85,7 @@ async fn gpus_follow_the_pods_that_hold_them() {
         .await;
     assert_eq!(stays(&running.bus.telemetry(), "GPU-fake-2"), nobody);
     assert_eq!(running.metric("eadt_collector_kubelet_up "), Some(1.0));
-    assert_eq!(running.metric("eadt_collector_kubelet_unmatched "), Some(1.0), "a MIG instance is no GPU of ours");
+    assert_eq!(running.metric("eadt_collector_kubelet_unmatched "), Some(1.0), "an instance that no GPU has");
 
     // A pod goes, another comes; the stays end and begin.
     kubelet.set(
@@ -81,6 +109,71 @@ async fn gpus_follow_the_pods_that_hold_them() {
     assert_eq!(stays(&running.bus.telemetry(), "GPU-fake-2"), whole("bert"));
     kubelet.broken(false);
     running.until("it is back", |_| running.metric("eadt_collector_kubelet_up ") == Some(1.0)).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mig_instances_are_slices_of_their_gpu() {
+    let (fake, folder, kubelet) = (FakeLibrary::new("1 mig 421\n"), tempfile::tempdir().unwrap(), FakeKubelet::default());
+    kubelet.set(
+        "team",
+        &[
+            ("llama-0", "nvidia.com/mig-4g.40gb", &["MIG-fake-1-1"]),
+            ("eval-0", "nvidia.com/mig-1g.10gb.shared", &["MIG-fake-1-3::0"]),
+            ("whole-0", "nvidia.com/gpu", &["GPU-fake-0"]),
+        ],
+    );
+    let running = started(&fake, &kubelet, folder.path());
+    let nobody = |thousandths| (None, thousandths, Some("mig"));
+    let cut = BTreeSet::from([
+        (Some("team/llama".to_owned()), 571, Some("mig")),
+        (Some("team/eval".to_owned()), 143, Some("mig")),
+        nobody(286),
+    ]);
+    running.until("the slices", |events| stays(events, "GPU-fake-1") == cut).await;
+    running.until("all are matched", |_| running.metric("eadt_collector_kubelet_unmatched ") == Some(0.0)).await;
+    assert!(running.bus.telemetry().iter().any(|event| event.device == "GPU-fake-1" && event.mig_enabled == Some(true)));
+
+    // The same instance is another one after it was made anew.
+    fake.set("1 mig 7\n");
+    kubelet.set("team", &[("llama-0", "nvidia.com/mig-7g.80gb", &["MIG-fake-1-1"])]);
+    let all = BTreeSet::from([(Some("team/llama".to_owned()), 1000, Some("mig"))]);
+    running.until("the new cut", |events| stays(events, "GPU-fake-1") == all).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
+    let (fake, folder, kubelet) =
+        (FakeLibrary::new("1 sm_76 60\n1 sm_77 20\n1 sm_78 20\n"), tempfile::tempdir().unwrap(), FakeKubelet::default());
+    let (first, second) = ("0f3c1c2e-8a5b-4f6d-9c11-2b7d1f0e4a55", "1f3c1c2e-8a5b-4f6d-9c11-2b7d1f0e4a55");
+    for (process, uid) in [(76, first), (77, second)] {
+        let directory = folder.path().join(process.to_string());
+        std::fs::create_dir(&directory).unwrap();
+        std::fs::write(directory.join("cgroup"), format!("0::/kubepods/burstable/pod{uid}/c\n")).unwrap();
+    }
+    kubelet.set(
+        "team",
+        &[("llama", "nvidia.com/gpu.shared", &["GPU-fake-1::0"]), ("eval", "nvidia.com/gpu.shared", &["GPU-fake-1::1"])],
+    );
+    let directory = folder.path().display();
+    let settings =
+        settings(&fake, &kubelet, folder.path()) + &format!("api_server = true\nprocess_directory = \"{directory}\"\n");
+    let running = start_with(&settings, Some(Arc::new(Uids(BTreeMap::from([("llama", first), ("eval", second)])))));
+    let part = |name: Option<&str>, thousandths| (name.map(str::to_owned), thousandths, Some("processes"));
+    // The process of no pod is nobody's.
+    let used = BTreeSet::from([part(Some("team/llama"), 600), part(Some("team/eval"), 200), part(None, 200)]);
+    running.until("what they use", |events| stays(events, "GPU-fake-1") == used).await;
+
+    // Who computes alone has all of it; whoever else holds the GPU has nothing of it meanwhile.
+    fake.set("1 sm_77 30\n");
+    let used = BTreeSet::from([part(Some("team/llama"), 0), part(Some("team/eval"), 1000)]);
+    running.until("one is idle", |events| stays(events, "GPU-fake-1") == used).await;
+
+    // Nobody computes: it is kept for both.
+    fake.set("");
+    let equal = |name: &str| (Some(format!("team/{name}")), 500, Some("equal"));
+    running.until("both are idle", |events| stays(events, "GPU-fake-1") == BTreeSet::from([equal("llama"), equal("eval")])).await;
     running.stop().await.unwrap();
 }
 

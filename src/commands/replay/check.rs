@@ -1,6 +1,6 @@
 //! The outputs of a replay beside the record's own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
@@ -14,6 +14,8 @@ pub struct Checked {
     /// Workloads that had late events or tables, for which equality is not promised.
     pub excused: Vec<String>,
     pub differences: Vec<String>,
+    /// The controllers that decided the record, where the replay decided by another.
+    pub decided_by: Option<String>,
     /// Why no window could be compared: nothing is checked then.
     pub not_compared: Option<String>,
 }
@@ -25,7 +27,8 @@ impl Checked {
             return Some(format!("nothing could be compared: {why}"));
         }
         let count = self.differences.len();
-        (count > 0).then(|| format!("the replay differs from the record in {count} place(s)"))
+        let why = self.decided_by.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        (count > 0).then(|| format!("the replay differs from the record in {count} place(s){why}"))
     }
 }
 
@@ -108,6 +111,7 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
             checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
         }
     }
+    checked.decided_by = decided_by(&own.decisions, &produced.decisions);
     checked.not_compared = match () {
         () if own.windows.is_empty() => Some("the record holds no windows".to_owned()),
         () if checked.windows_same == 0 && checked.differences.is_empty() => {
@@ -116,6 +120,20 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
         () => None,
     };
     checked
+}
+
+/// What to do where the record was decided by other controllers than the replay.
+fn decided_by(recorded: &[Decision], mine: &[Decision]) -> Option<String> {
+    let names = |decisions: &[Decision]| -> BTreeSet<String> { decisions.iter().map(|d| d.controller.clone()).collect() };
+    let (recorded, mine) = (names(recorded), names(mine));
+    let words = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
+    let remedy = match recorded.iter().collect::<Vec<_>>()[..] {
+        [] => return None,
+        [one] => format!("replay it with --controller {one}"),
+        _ => "no replay decides by several, so that only the windows can be compared".to_owned(),
+    };
+    (recorded != mine && !mine.is_empty())
+        .then(|| format!("the record was decided by {}, the replay by {}: {remedy}", words(&recorded), words(&mine)))
 }
 
 /// The workload; of a device without one, its name, because all of them stand under `gpus`.
@@ -209,6 +227,22 @@ mod tests {
         let checked = compare(&own(vec![window(0, 0)]), &own(vec![other]));
         assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, None));
         assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place(s)"));
+    }
+
+    #[test]
+    fn a_record_of_another_controller_is_told() {
+        let decisions = |names: &[&str]| -> Vec<Decision> {
+            let of =
+                |name: &&str| Decision { workload: "lab/job".to_owned(), controller: (*name).to_owned(), ..Decision::default() };
+            names.iter().map(of).collect()
+        };
+        let told = |recorded: &[&str]| decided_by(&decisions(recorded), &decisions(&["hybrid"]));
+        assert_eq!(told(&["hybrid", "hybrid"]), None);
+        assert!(told(&["matrix"]).unwrap().contains("--controller matrix"));
+        assert!(told(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));
+        let other = Own { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
+        let checked = compare(&other, &Own { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
+        assert!(checked.failure().is_some_and(|why| why.contains("--controller matrix")), "{checked:?}");
     }
 
     #[test]

@@ -91,6 +91,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         tests: &[("tests/tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
     },
     Elsewhere {
+        fault: "the actuator's clock is an hour ahead or behind",
+        promise: "it applies nothing and says why; one with a right clock takes over",
+        tests: &[(
+            "tests/tests/kubernetes_actuator.rs",
+            "an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_clock_takes_over",
+        )],
+    },
+    Elsewhere {
         fault: "an assignor other than `range`, or another property of Kafka that a promise rests on",
         promise: "refused before anything is read",
         tests: &[("tests/tests/kafka_bus.rs", "settings_that_break_promises_are_refused")],

@@ -15,7 +15,8 @@ use crate::{BusError, Remedy, Result};
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Of rows and blocks as this version writes them; stored, so that an older program does not guess at a newer one's.
-const FORMAT: u32 = 1;
+/// Since 2 both keyspaces have the number of the newest commit.
+const FORMAT: u32 = 2;
 const FORMAT_KEY: &[u8] = b"f";
 /// The number of the newest commit.
 const COMMIT_KEY: &[u8] = b"n";
@@ -122,13 +123,19 @@ pub fn position_key(group: &str, topic: u32, partition: i32) -> Vec<u8> {
 impl Store {
     pub fn open(dir: &Path, options: &EmbeddedOptions) -> Result<Self> {
         let stop = |detail: String| BusError::new(Remedy::Stop, format!("opening the embedded log in {}", dir.display()), detail);
-        std::fs::create_dir_all(dir).map_err(|error| stop(format!("the folder cannot be made or used: {error}")))?;
+        std::fs::create_dir_all(dir).map_err(|error| match dir.ancestors().find(|part| part.is_file()) {
+            Some(file) => stop(format!("{} is a file, and a folder is needed", file.display())),
+            None => stop(format!("the folder cannot be made or used: {error}")),
+        })?;
         let (marker, magic, newest) = FILES;
         if let Ok([head @ .., form]) = std::fs::read(dir.join(marker)).as_deref()
             && head == magic
             && *form > newest
         {
             return Err(stop(newer(u32::from(*form), u32::from(newest))));
+        }
+        if let Some(folder) = without_values(dir) {
+            return Err(stop(damaged(dir, &format!("the folder {} is missing", folder.display()))));
         }
         // The store may panic on files that it did not write itself.
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| -> fjall::Result<_> {
@@ -146,11 +153,12 @@ impl Store {
                     .with_kv_separation(Some(KvSeparationOptions::default().file_target_size(32 << 20)))
             })?;
             let meta = db.keyspace("meta", || KeyspaceCreateOptions::default().max_memtable_size(1 << 20))?;
-            let number = |key: &[u8]| Ok::<_, fjall::Error>(meta.get(key)?.map(Bytes::from));
-            let (format, commit) = (number(FORMAT_KEY)?, number(COMMIT_KEY)?);
-            Ok((db, blocks, meta, format, commit))
+            let number = |of: &Keyspace, key: &[u8]| Ok::<_, fjall::Error>(of.get(key)?.map(Bytes::from));
+            let (format, commit, committed_blocks) =
+                (number(&meta, FORMAT_KEY)?, number(&meta, COMMIT_KEY)?, number(&blocks, COMMIT_KEY)?);
+            Ok((db, blocks, meta, format, commit, committed_blocks))
         }));
-        let (db, blocks, meta, format, commit) = match opened {
+        let (db, blocks, meta, format, commit, committed_blocks) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(fjall::Error::Locked)) => {
                 return Err(stop(
@@ -164,7 +172,9 @@ impl Store {
             Ok(Err(error)) => return Err(stop(damaged(dir, &error.to_string()))),
             Err(_) => return Err(stop(damaged(dir, "its files do not belong together"))),
         };
-        let commit = commit.and_then(|bytes| <[u8; 8]>::try_from(&bytes[..]).ok()).map_or(0, u64::from_be_bytes);
+        let commit_of =
+            |bytes: Option<Bytes>| bytes.and_then(|bytes| <[u8; 8]>::try_from(&bytes[..]).ok()).map_or(0, u64::from_be_bytes);
+        let (commit, committed_blocks) = (commit_of(commit), commit_of(committed_blocks));
         let format = format.and_then(|bytes| <[u8; 4]>::try_from(&bytes[..]).ok()).map_or(0, u32::from_be_bytes);
         if format > FORMAT {
             return Err(stop(newer(format, FORMAT)));
@@ -174,6 +184,12 @@ impl Store {
         // The store itself takes what follows a damaged place in its journal for an interrupted write.
         if witness.seen() > commit {
             let why = format!("it ends at commit {commit}, and commit {} was on the disk: files were cut off", witness.seen());
+            return Err(stop(damaged(dir, &why)));
+        }
+        // Each commit is written to both at once.
+        if format >= 2 && committed_blocks != commit {
+            let why =
+                format!("its records end at commit {committed_blocks}, and commit {commit} is there: files are missing or older");
             return Err(stop(damaged(dir, &why)));
         }
         let store = Self {
@@ -187,7 +203,10 @@ impl Store {
             witness: Mutex::new(witness),
         };
         if format < FORMAT {
-            store.meta.insert(FORMAT_KEY, FORMAT.to_be_bytes()).map_err(|error| stop(store.explain(&error)))?;
+            let mut batch = store.db.batch();
+            batch.insert(&store.meta, FORMAT_KEY, FORMAT.to_be_bytes());
+            batch.insert(&store.blocks, COMMIT_KEY, commit.to_be_bytes());
+            batch.commit().map_err(|error| stop(store.explain(&error)))?;
         }
         Ok(store)
     }
@@ -219,6 +238,7 @@ impl Store {
         let mut witness = lock(&self.witness);
         let number = witness.next();
         batch.insert(&self.meta, COMMIT_KEY, number.to_be_bytes());
+        batch.insert(&self.blocks, COMMIT_KEY, number.to_be_bytes());
         batch.commit().map_err(|error| BusError::new(Remedy::Stop, what(), self.explain(&error)))?;
         witness.committed(number);
         if survives == Survives::PowerCut {
@@ -325,6 +345,17 @@ impl Store {
             error => format!("{error}: check the disk that holds {}, then start again; everything acknowledged is kept", self.dir.display()),
         }
     }
+}
+
+/// The folder of large values that a keyspace has lost. Without it the store opens, and panics on the first of them.
+fn without_values(dir: &Path) -> Option<PathBuf> {
+    let keyspaces = std::fs::read_dir(dir.join("keyspaces")).ok()?;
+    // The first keyspace that is made is that of the blocks.
+    let blocks =
+        keyspaces.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|id| *id > 0).min()?;
+    let folder = dir.join("keyspaces").join(blocks.to_string());
+    let written = std::fs::read_dir(folder.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
+    (written && !folder.join("blobs").exists()).then(|| folder.join("blobs"))
 }
 
 fn is_full(error: &std::io::Error) -> bool {

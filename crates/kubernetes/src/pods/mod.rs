@@ -34,6 +34,8 @@ pub struct PodFacts {
     /// `namespace/name` of the outermost owner of a kind that policies are for; of the outermost owner known, or of the pod
     /// itself, where there is none.
     pub workload: String,
+    /// Of the pod.
+    pub uid: Option<String>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs, 1 to 100; `None`: not set, or not known.
     pub mps_thread_percentage: Option<f64>,
 }
@@ -77,7 +79,7 @@ impl Pods {
             owners.push(owner);
         }
         let workload = format!("{namespace}/{}", chain::workload(name, &owners));
-        Ok(PodFacts { workload, mps_thread_percentage: chain::mps_thread_percentage(&pod) })
+        Ok(PodFacts { workload, uid: pod.metadata.uid.clone(), mps_thread_percentage: chain::mps_thread_percentage(&pod) })
     }
 
     /// The owner of an owner, where it matters.

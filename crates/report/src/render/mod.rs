@@ -179,15 +179,28 @@ fn counts(report: &Report) -> Table {
 }
 
 fn savings(report: &Report) -> Table {
-    let mut head = heads(&["workload", "origin", "baseline J/sample", "saving J", "saving", "cost", "CO₂ g", "in no window J"]);
+    let mut head = heads(&[
+        "workload",
+        "origin",
+        "compared",
+        "baseline J/sample",
+        "J/sample there",
+        "saving J",
+        "saving",
+        "cost",
+        "CO₂ g",
+        "in no window J",
+    ]);
     if let Some(currency) = report.workloads.iter().find_map(|w| w.currency.as_deref()) {
-        head[5] = format!("cost {currency}").into();
+        head[7] = format!("cost {currency}").into();
     }
     let row = |w: &WorkloadReport| {
         vec![
             w.workload.clone(),
             origin_word(w.origin).to_owned(),
+            percent(w.compared_energy_ratio),
             figure(w.baseline_joules_per_sample),
+            figure(w.compared_joules_per_sample),
             figure(w.saving_joules),
             signed_percent(w.saving_ratio),
             figure(w.cost),

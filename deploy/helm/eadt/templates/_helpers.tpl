@@ -98,7 +98,9 @@ readinessProbe:
 {{- end }}
 {{- $collector := dict "nvml" (dict "enabled" .Values.collector.nvml) }}
 {{- if .Values.collector.pods.enabled }}
-{{- $_ := set $collector "kubelet" (dict "enabled" true "api_server" true "socket" "/pod-resources/kubelet.sock") }}
+{{- $kubelet := dict "enabled" true "api_server" true "socket" "/pod-resources/kubelet.sock" }}
+{{- if .Values.collector.pods.processes }}{{ $_ := set $kubelet "process_directory" "/proc" }}{{ end }}
+{{- $_ := set $collector "kubelet" $kubelet }}
 {{- end }}
 {{- $security := .Values.kafka.security }}
 {{- if .Values.kafka.authoritySecretName }}

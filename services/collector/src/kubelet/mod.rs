@@ -7,20 +7,23 @@
 pub mod api;
 pub mod holders;
 pub mod owners;
+pub mod processes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
+use eadt_schemas::v1::ShareMethod;
 use eadt_service::Shutdown;
 use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
+use crate::nvml::Instances;
 use crate::shares::{Claim, Whole, attribute};
 use crate::tenancy::Tenant;
 use api::Kubelet;
-use holders::{Holders, Pod, holders};
+use holders::{Held, Holders, Pod, holders};
 use owners::{Owners, PodFacts};
 
 /// How long an answer holds while the kubelet gives none.
@@ -38,22 +41,77 @@ pub struct Settings {
     pub timeout: Duration,
     /// Prefixes of the names of resources that are GPUs.
     pub resources: Vec<String>,
+    /// The host's processes, where GPUs are to be shared by what they use.
+    pub process_directory: Option<PathBuf>,
 }
 
 type Map = HashMap<String, Arc<[Tenant]>>;
+/// How GPUs in MIG mode are cut, by the GPU's UUID.
+type Cuts = BTreeMap<String, Instances>;
+/// What each process used of a GPU's SMs, by the GPU's UUID.
+type Processes = HashMap<String, BTreeMap<u32, f64>>;
+/// The same by the pods' UIDs; `None`: processes of no pod.
+type Used = HashMap<String, BTreeMap<Option<String>, f64>>;
 
 /// The workloads of this node's GPUs by the kubelet's word. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct PodGpus(Arc<RwLock<Map>>);
+pub struct PodGpus(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    tenants: RwLock<Map>,
+    cuts: RwLock<Cuts>,
+    processes: Option<Mutex<Processes>>,
+}
 
 impl PodGpus {
+    /// `processes`: what they use is wanted.
+    pub fn new(processes: bool) -> Self {
+        Self(Arc::new(Shared { processes: processes.then(Mutex::default), ..Shared::default() }))
+    }
+
+    /// Whether [`Self::used`] is of use.
+    pub fn wants_processes(&self) -> bool {
+        self.0.processes.is_some()
+    }
+
+    /// Notes what processes used of a GPU's SMs. In force with the kubelet's next answer.
+    pub fn used(&self, uuid: &str, used: BTreeMap<u32, f64>) {
+        if let Some(processes) = &self.0.processes {
+            processes.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid.to_owned(), used);
+        }
+    }
+
+    fn take_processes(&self) -> Processes {
+        let processes = self.0.processes.as_ref();
+        processes.map(|p| std::mem::take(&mut *p.lock().unwrap_or_else(PoisonError::into_inner))).unwrap_or_default()
+    }
+
     /// The workloads of a GPU; `None` where no pod holds it.
     pub fn of(&self, uuid: &str) -> Option<Arc<[Tenant]>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(uuid).cloned()
+        self.0.tenants.read().unwrap_or_else(PoisonError::into_inner).get(uuid).cloned()
+    }
+
+    /// Notes how a GPU is cut; `None`: it is not in MIG mode. In force with the kubelet's next answer.
+    pub fn cut(&self, uuid: &str, instances: Option<Instances>) {
+        let known = self.cuts();
+        if known.get(uuid) == instances.as_ref() {
+            return;
+        }
+        drop(known);
+        let mut cuts = self.0.cuts.write().unwrap_or_else(PoisonError::into_inner);
+        match instances {
+            Some(instances) => drop(cuts.insert(uuid.to_owned(), instances)),
+            None => drop(cuts.remove(uuid)),
+        }
+    }
+
+    fn cuts(&self) -> RwLockReadGuard<'_, Cuts> {
+        self.0.cuts.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn replace(&self, map: Map) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = map;
+        *self.0.tenants.write().unwrap_or_else(PoisonError::into_inner) = map;
     }
 }
 
@@ -75,13 +133,24 @@ pub(crate) struct Follower {
     gpus: PodGpus,
     metrics: CollectorMetrics,
     known: HashMap<Pod, Known>,
+    /// As it was read last of each GPU.
+    used: Used,
     asking: JoinSet<Found>,
     complained: HashSet<String>,
 }
 
 impl Follower {
     pub fn new(settings: Settings, owners: Arc<dyn Owners>, gpus: PodGpus, metrics: CollectorMetrics) -> Self {
-        Self { settings, owners, gpus, metrics, known: HashMap::new(), asking: JoinSet::new(), complained: HashSet::new() }
+        Self {
+            settings,
+            owners,
+            gpus,
+            metrics,
+            known: HashMap::new(),
+            used: Used::new(),
+            asking: JoinSet::new(),
+            complained: HashSet::new(),
+        }
     }
 
     pub async fn run(mut self, shutdown: Shutdown) {
@@ -158,8 +227,17 @@ impl Follower {
         };
         drop(tokio::time::timeout(self.settings.interval, all).await);
         self.metrics.kubelet_unknown_pods.set(self.known.values().filter(|known| known.facts.is_none()).count() as i64);
-        let instances = holders.by_device.keys().filter(|device| !device.starts_with("GPU-")).count();
-        self.metrics.kubelet_unmatched.set((holders.nameless.len() + instances) as i64);
+        if let Some(directory) = &self.settings.process_directory {
+            for (gpu, processes) in self.gpus.take_processes() {
+                let mut by_pod = BTreeMap::new();
+                for (process, ratio) in processes {
+                    *by_pod.entry(processes::pod_of(directory, process)).or_insert(0.0) += ratio;
+                }
+                self.used.insert(gpu, by_pod);
+            }
+        }
+        let (tenants, unmatched) = tenants(holders, &self.known, &self.gpus.cuts(), &self.used);
+        self.metrics.kubelet_unmatched.set((holders.nameless.len() + unmatched) as i64);
         for (pod, device) in &holders.nameless {
             if self.complained.insert(format!("{}/{} {device}", pod.namespace, pod.name)) {
                 tracing::warn!(
@@ -170,7 +248,7 @@ impl Follower {
                 );
             }
         }
-        self.gpus.replace(tenants(holders, &self.known));
+        self.gpus.replace(tenants);
     }
 }
 
@@ -194,19 +272,36 @@ fn learn(known: &mut HashMap<Pod, Known>, complained: &mut HashSet<String>, (pod
     }
 }
 
-/// Workloads and shares of every GPU. A GPU that also works for a pod of which nothing is known is cut by what is
-/// known of the others only where that is a measure of its own: the stranger's part is nobody's.
-fn tenants(holders: &Holders, known: &HashMap<Pod, Known>) -> Map {
+/// Workloads and shares of every GPU, and the number of instances of which no GPU is known. A GPU that also works for a pod of
+/// which nothing is known is cut by what is known of the others only where that is a measure of its own: the stranger's part
+/// is nobody's. An instance that several pods share is cut equally.
+fn tenants(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, used: &Used) -> (Map, usize) {
+    let mut by_gpu: BTreeMap<&str, Vec<(&Held, Option<f64>)>> = BTreeMap::new();
+    let mut unmatched = 0;
+    for (device, held) in &holders.by_device {
+        if device.starts_with("GPU-") {
+            by_gpu.entry(device).or_default().extend(held.iter().map(|held| (held, None)));
+            continue;
+        }
+        match cuts.iter().find_map(|(gpu, instances)| Some((gpu, *instances.by_uuid.get(device)?))) {
+            Some((gpu, slices)) => {
+                let part = f64::from(slices) / held.len() as f64;
+                by_gpu.entry(gpu).or_default().extend(held.iter().map(|held| (held, Some(part))));
+            }
+            None => unmatched += 1,
+        }
+    }
     let mut map = Map::new();
-    let by_gpu: BTreeMap<_, _> = holders.by_device.iter().filter(|(device, _)| device.starts_with("GPU-")).collect();
     for (device, held) in by_gpu {
         let (mut claims, mut strangers) = (Vec::new(), 0_usize);
-        for held in held {
+        let used = used.get(device);
+        for (held, mig_slices) in held {
             match known.get(&held.pod).and_then(|known| known.facts.as_ref()) {
                 Some(facts) => claims.push(Claim {
                     workload: facts.workload.clone(),
+                    utilization_ratio: used.and_then(|used| Some(used.get(&Some(facts.uid.clone()?)).copied().unwrap_or(0.0))),
                     mps_thread_percentage: facts.mps_thread_percentage,
-                    ..Claim::default()
+                    mig_slices,
                 }),
                 None => strangers += 1,
             }
@@ -214,22 +309,28 @@ fn tenants(holders: &Holders, known: &HashMap<Pod, Known>) -> Map {
         if claims.is_empty() {
             continue;
         }
-        let mut tenants = attribute(&claims, Whole::default());
-        if strangers > 0 {
+        let all: f64 = used.into_iter().flat_map(BTreeMap::values).sum();
+        let whole = Whole {
+            others_utilization_ratio: (all - claims.iter().filter_map(|claim| claim.utilization_ratio).sum::<f64>()).max(0.0),
+            mig_slices: cuts.get(device).map(|instances| instances.slices),
+        };
+        let mut tenants = attribute(&claims, whole);
+        // What a stranger has of these is out of the sum already.
+        let measured = [ShareMethod::MigSlices, ShareMethod::ProcessUtilization].map(Some);
+        if strangers > 0 && tenants.iter().any(|tenant| !measured.contains(&tenant.method)) {
             let part = tenants.len() as f64 / (tenants.len() + strangers) as f64;
             for tenant in &mut tenants {
                 tenant.share = Some(tenant.share.unwrap_or(1.0) * part);
                 tenant.method.get_or_insert_default();
             }
         }
-        map.insert(device.clone(), tenants.into());
+        map.insert(device.to_owned(), tenants.into());
     }
-    map
+    (map, unmatched)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::holders::Held;
     use super::*;
 
     fn pod(name: &str) -> Pod {
@@ -237,7 +338,7 @@ mod tests {
     }
 
     fn facts(workload: &str, percentage: f64) -> PodFacts {
-        PodFacts { workload: workload.into(), mps_thread_percentage: Some(percentage) }
+        PodFacts { workload: workload.into(), uid: None, mps_thread_percentage: Some(percentage) }
     }
 
     #[test]
@@ -250,7 +351,7 @@ mod tests {
             learn(&mut known, &mut complained, (pod(name), found));
             let held = ["a", "b", "gone"].map(|name| Held { pod: pod(name), replicas: 1 });
             let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held[..2].to_vec())]), ..Holders::default() };
-            let map = tenants(&holders, &known);
+            let (map, _) = tenants(&holders, &known, &Cuts::new(), &Used::new());
             map.get("GPU-x")
                 .map(|t| t.iter().map(|t| (t.workload.clone(), t.share.map(|s| (s * 100.0).round() as u32))).collect())
         };
@@ -267,5 +368,51 @@ mod tests {
         assert_eq!(learn("gone", Ok(facts("n/x", 1.0))), Some(vec![share("n/llm", 60), share("n/eval", 20)]));
         assert!(known[&pod("a")].due > now + ASK_AGAIN);
         assert_eq!(known.len(), 2);
+    }
+
+    #[test]
+    fn instances_are_parts_of_the_gpu_that_they_are_cut_from() {
+        let due = Instant::now();
+        let facts = |name: &str| {
+            Some(PodFacts { workload: format!("n/{name}"), uid: Some(format!("uid-{name}")), mps_thread_percentage: None })
+        };
+        let known: HashMap<_, _> = ["a", "b", "c"].map(|name| (pod(name), Known { facts: facts(name), due })).into();
+        let held = |names: &[&str]| names.iter().map(|name| Held { pod: pod(name), replicas: 0 }).collect::<Vec<_>>();
+        let by_device =
+            [("MIG-4", held(&["a"])), ("MIG-2", held(&["b", "c"])), ("MIG-1", held(&["stranger"])), ("MIG-gone", held(&["a"]))];
+        let by_device = by_device.map(|(device, held)| (device.to_owned(), held)).into();
+        let holders = Holders { by_device, ..Holders::default() };
+        let by_uuid = [("MIG-4", 4), ("MIG-2", 2), ("MIG-1", 1)].map(|(uuid, slices)| (uuid.to_owned(), slices)).into();
+        let cuts = Cuts::from([("GPU-x".to_owned(), Instances { slices: 7, by_uuid })]);
+        let (map, unmatched) = tenants(&holders, &known, &cuts, &Used::new());
+        let shares: Vec<_> = map["GPU-x"].iter().map(|t| (&*t.workload, (t.share.unwrap() * 7.0).round(), t.method)).collect();
+        let method = Some(ShareMethod::MigSlices);
+        assert_eq!(shares, [("n/b", 1.0, method), ("n/c", 1.0, method), ("n/a", 4.0, method)]);
+        assert_eq!((map.len(), unmatched), (1, 1), "of an instance that no GPU has nothing is known");
+        assert_eq!(tenants(&holders, &known, &Cuts::new(), &Used::new()), (Map::new(), 4));
+    }
+
+    #[test]
+    fn a_gpu_is_shared_by_what_processes_of_pods_use() {
+        let due = Instant::now();
+        let facts = |name: &str| PodFacts {
+            workload: format!("n/{name}"),
+            uid: Some(format!("uid-{name}")),
+            mps_thread_percentage: Some(50.0),
+        };
+        let known: HashMap<_, _> = ["a", "b"].map(|name| (pod(name), Known { facts: Some(facts(name)), due })).into();
+        let shares = |names: &[&str], used: &[(Option<&str>, f64)]| {
+            let held = names.iter().map(|name| Held { pod: pod(name), replicas: 1 }).collect();
+            let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held)]), ..Holders::default() };
+            let used = used.iter().map(|(uid, ratio)| (uid.map(str::to_owned), *ratio)).collect();
+            let (map, _) = tenants(&holders, &known, &Cuts::new(), &Used::from([("GPU-x".to_owned(), used)]));
+            map["GPU-x"].iter().map(|t| ((t.share.unwrap() * 100.0).round(), t.method.unwrap())).collect::<Vec<_>>()
+        };
+        let used = |percent| (percent, ShareMethod::ProcessUtilization);
+        assert_eq!(shares(&["a", "b"], &[(Some("uid-a"), 0.6), (Some("uid-b"), 0.2)]), [used(75.0), used(25.0)]);
+        let with_others = [(Some("uid-a"), 0.6), (None, 0.2), (Some("uid-stranger"), 0.2)];
+        assert_eq!(shares(&["a", "b", "stranger"], &with_others), [used(60.0), used(0.0)], "what others use is nobody's");
+        let by_threads = (50.0, ShareMethod::MpsPercentage);
+        assert_eq!(shares(&["a", "b"], &[]), [by_threads, by_threads], "an idle GPU is kept for both");
     }
 }

@@ -12,6 +12,8 @@ use crate::source::Boxed;
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner that scales.
     pub workload: String,
+    /// Of the pod; `None`: not known.
+    pub uid: Option<String>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs; `None`: not set, or not known.
     pub mps_thread_percentage: Option<f64>,
 }
@@ -36,7 +38,7 @@ impl Owners for ByName {
         };
         let workload = format!("{}/{name}", pod.namespace);
         let facts = if is_workload(&workload) {
-            Ok(PodFacts { workload, mps_thread_percentage: None })
+            Ok(PodFacts { workload, uid: None, mps_thread_percentage: None })
         } else {
             Err("pods are not looked at, or the name is not one of Kubernetes".to_owned())
         };

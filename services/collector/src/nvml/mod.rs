@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use eadt_service::{Clock, Shutdown};
 
-pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Lost, NvmlDriver};
+pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Instances, Lost, NvmlDriver};
 
 use crate::assignments::Assignments;
 use crate::kubelet::PodGpus;

@@ -202,15 +202,36 @@ impl Sampler {
         let mut sample = GpuTelemetry { time: self.context.clock.now(), ..GpuTelemetry::default() };
         self.begin_call();
         let result = gpu.read(slow, &mut sample, &mut failed);
+        let shared = if slow && result.is_ok() { self.read_sharing(gpu, sample.mig_enabled, &mut failed) } else { Ok(()) };
         self.end_call();
         let took = started.elapsed();
         self.context.metrics.read_duration.observe(took.as_secs_f64());
-        result?;
+        result.and(shared)?;
         if took > self.settings.call_timeout {
             // When in that time the readings were taken is unknown.
             return Ok((GpuTelemetry::default(), failed));
         }
         Ok((sample, failed))
+    }
+
+    /// Reads what tells whose a shared GPU is. What cannot be told leaves what is known as it is.
+    fn read_sharing(&self, gpu: &mut dyn Gpu, mig_enabled: Option<bool>, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
+        let (pods, uuid) = (&self.context.pods, gpu.identity().uuid.clone());
+        if mig_enabled == Some(true) {
+            if let Some(instances) = gpu.instances(failed)? {
+                pods.cut(&uuid, Some(instances));
+            }
+            return Ok(());
+        }
+        if mig_enabled == Some(false) {
+            pods.cut(&uuid, None);
+        }
+        if pods.wants_processes()
+            && let Some(used) = gpu.process_utilization(failed)?
+        {
+            pods.used(&uuid, used);
+        }
+        Ok(())
     }
 
     fn complain(&self, identity: &Identity, failed: &[FailedReading], progress: &mut Progress) {
