@@ -1,6 +1,6 @@
 //! What to write for a change, a way back, a take-over and a letting-go. Pure.
 //!
-//! In: the object as it was read a moment ago. Out: values for exactly the fields that were taken over, and the mark that goes
+//! In: the object as it was read a moment ago, or as the watch saw it last. Out: values for exactly the fields that were taken over, and the mark that goes
 //! with them in the same write; or the reason why nothing is written. Every write is fenced by the resource version of that read.
 
 use std::collections::BTreeMap;

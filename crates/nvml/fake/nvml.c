@@ -1,6 +1,6 @@
 /* A libnvidia-ml.so for tests: four GPUs that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
- * counter_factor, processes, mps_clients, old (a Pascal board), mig (its instances' slices as digits: 421), sm_76 to sm_79 (what a process uses of the SMs, in percent), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
+ * counter_factor, processes, mps_clients, old (a Pascal board), mig (its instances' slices as digits: 421), sm_76 to sm_79 (what a process uses of the SMs, in percent), garbage (a row of it among these), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
  * bursts (its clock passes every lock). "9 hang 1": nvmlInit hangs. "9 kill_at N": the process is killed at its Nth call of a setting,
  * before it is done where N is odd, after it where N is even. Power is steady, so the counter is exactly power times time.
  *
@@ -237,11 +237,14 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(Device *d, Used *out, unsigned *cou
   if (lacks(d)) return NOT_SUPPORTED;
   unsigned long long now = (unsigned long long)(seconds() * 1e6);
   unsigned found = 0;
+  /* As real ones do: one row a process, each with a time of its own, and garbage now and then. */
+  if (out && *count > 0 && setting(d->index, "garbage", 0) != 0) out[found] = (Used){50554, now, 37100, 0, 0, 0};
+  found += setting(d->index, "garbage", 0) != 0;
   for (unsigned pid = 76; pid < 80 && now > since; pid++) {
     char key[16]; snprintf(key, sizeof key, "sm_%u", pid);
     unsigned sm = (unsigned)setting(d->index, key, 0);
     if (sm == 0) continue;
-    if (out && found < *count) out[found] = (Used){pid, now, sm, 0, 0, 0};
+    if (out && found < *count) out[found] = (Used){pid, now - (pid - 76), sm, 0, 0, 0};
     found++;
   }
   if (!out || found > *count) { *count = found; return found ? SMALL : NOT_FOUND; }

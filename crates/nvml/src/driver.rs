@@ -284,6 +284,21 @@ impl<'n> NvmlGpu<'n> {
         self.take(call, result, failed)
     }
 
+    /// The same for what is asked for only where it is wanted: that it is not supported is told, once.
+    fn ask_told<T>(
+        &mut self,
+        call: Call,
+        failed: &mut Vec<FailedReading>,
+        read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
+    ) -> Result<Option<T>, Lost> {
+        let asked = self.asks(call);
+        let found = self.ask(call, failed, read)?;
+        if let Some(why) = self.unsupported.get(&call).filter(|_| asked) {
+            failed.push(FailedReading { call: call.name(), detail: format!("not supported, or not allowed here: {why}") });
+        }
+        Ok(found)
+    }
+
     fn fields(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost> {
         let wanted: Vec<_> = FIELDS.into_iter().filter(|(call, _)| self.asks(*call)).collect();
         if wanted.is_empty() {
@@ -437,30 +452,36 @@ impl Gpu for NvmlGpu<'_> {
 
     fn process_utilization(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
         let since = self.processes_seen;
-        let samples = self.ask(Call::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
-            // No process computed.
-            Err(NvmlError::NotFound) => Ok(Vec::new()),
-            samples => samples,
-        })?;
-        let Some(samples) = samples else { return Ok(None) };
-        let times: BTreeSet<u64> = samples.iter().map(|sample| sample.timestamp).collect();
-        self.processes_seen = times.last().copied().unwrap_or(since).max(since);
-        let mut used = BTreeMap::new();
-        for sample in &samples {
-            *used.entry(sample.pid).or_insert(0.0) += f64::from(sample.sm_util) / 100.0 / times.len() as f64;
+        let samples =
+            self.ask_told(Call::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
+                // Nothing newer.
+                Err(NvmlError::NotFound) => Ok(Vec::new()),
+                samples => samples,
+            })?;
+        let mut used: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
+        // Some drivers give rows of garbage among the others.
+        for sample in samples.iter().flatten().filter(|s| s.pid != 0 && s.sm_util <= 100 && s.timestamp > since) {
+            self.processes_seen = self.processes_seen.max(sample.timestamp);
+            let (sum, count) = used.entry(sample.pid).or_default();
+            (*sum, *count) = (*sum + f64::from(sample.sm_util) / 100.0, *count + 1.0);
         }
-        Ok(Some(used))
+        let mean = used.into_iter().map(|(process, (sum, count))| (process, sum / count)).collect::<BTreeMap<_, _>>();
+        Ok(Some(mean).filter(|mean| !mean.is_empty()))
     }
 
     fn instances(&mut self, failed: &mut Vec<FailedReading>) -> Result<Option<Instances>, Lost> {
-        let instance = |index: u32, device: &Device<'_>| match device.mig_device_by_index(index) {
-            Ok(instance) => Ok(Some((instance.uuid()?, instance.attributes()?.compute_instance_slice_count))),
-            // Indices have gaps.
-            Err(NvmlError::NotFound) => Ok(None),
-            Err(error) => Err(error),
+        let instance = |index: u32, device: &Device<'_>| {
+            let found = device.mig_device_by_index(index);
+            let found = found.and_then(|found| Ok((found.uuid()?, found.attributes()?.compute_instance_slice_count)));
+            match found {
+                Ok(found) => Ok(Some(found)),
+                // Indices have gaps, and instances are taken away in the middle of this.
+                Err(NvmlError::NotFound | NvmlError::InvalidArg) => Ok(None),
+                Err(error) => Err(error),
+            }
         };
         // At most as many instances as slices: the smallest has one.
-        self.ask(Call::MigInstances, failed, |device| {
+        self.ask_told(Call::MigInstances, failed, |device| {
             let slices = device.mig_device_count()?;
             let all: Result<Vec<_>, NvmlError> = (0..slices).map(|index| instance(index, device)).collect();
             Ok(Instances { slices, by_uuid: all?.into_iter().flatten().collect() })

@@ -43,7 +43,7 @@ pub trait Gpu {
     /// Fills in what the GPU says now: `power_watts` to `memory_temperature_celsius`, and with `slow` also what
     /// changes rarely. What it does not support or fails to say stays `None`; failures go to `failed`.
     fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), Lost>;
-    /// What each process used of the SMs since this was asked last, 0 to 1, by its id; `None`: it cannot be told.
+    /// What each process that computed used of the SMs since this was asked last, 0 to 1, by its id; `None`: nothing new is known.
     fn process_utilization(&mut self, _failed: &mut Vec<FailedReading>) -> Result<Option<BTreeMap<u32, f64>>, Lost> {
         Ok(None)
     }

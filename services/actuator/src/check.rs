@@ -5,11 +5,8 @@ use eadt_cluster::{Change, Managed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, Decision, Layout, UpdateMode, Workload};
 
+use crate::Settings;
 use crate::plan::Planned;
-
-/// A decision may be of so long after now: twice what the processor lets an event be ahead of its log. Beyond it a clock is wrong, and
-/// whether the decision has expired cannot be told.
-const AHEAD_SECONDS: f64 = 120.0;
 
 /// Why a decision is not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,16 +43,16 @@ pub enum Verdict {
     Recommend,
 }
 
-/// Checks a planned change against the object as it is at `now`; `deadline_seconds` is what a rollout has.
+/// Checks a planned change against the object as it is at `now`.
 pub fn check(
     planned: &Planned,
     decision: &Decision,
     managed: &Managed,
     now: EventTime,
-    deadline_seconds: f64,
+    settings: &Settings,
 ) -> Result<Verdict, Refusal> {
     let state = &managed.state;
-    in_time(decision, managed, now)?;
+    in_time(decision, managed, now, settings.max_ahead_seconds)?;
     permitted(state)?;
     same_base(decision, managed)?;
     if planned.layout == state.layout {
@@ -74,7 +71,7 @@ pub fn check(
             generation: state.generation,
             layout: planned.layout.clone(),
             restarts: planned.restarts,
-            ready_within_seconds: deadline_seconds,
+            ready_within_seconds: settings.rollout_deadline_seconds,
         },
     }))
 }
@@ -83,15 +80,20 @@ fn refuse<T>(kind: &'static str, reason: String) -> Result<T, Refusal> {
     Err(Refusal { kind, reason })
 }
 
-fn in_time(decision: &Decision, managed: &Managed, now: EventTime) -> Result<(), Refusal> {
+fn in_time(decision: &Decision, managed: &Managed, now: EventTime, max_ahead_seconds: f64) -> Result<(), Refusal> {
     // A decision without an expiry carries the default time.
     if decision.expires != EventTime::default() && now >= decision.expires {
         return refuse("expired", format!("it expired at {}, now is {now}", decision.expires));
     }
-    if decision.time.seconds_since(now) > AHEAD_SECONDS {
+    // Whether it has expired cannot be told then.
+    if decision.time.seconds_since(now) > max_ahead_seconds {
         return refuse(
             "future",
-            format!("it is of {}, now is {now}: the clock of the processor or of the actuator is wrong", decision.time),
+            format!(
+                "it is of {}, now is {now}: the clock of the job, of its GPUs or of the actuator is wrong by more than \
+                 actuator.max_ahead_seconds",
+                decision.time
+            ),
         );
     }
     match &managed.applied {
@@ -351,7 +353,7 @@ pub(crate) mod tests {
 
     fn verdict(decision: &Decision, managed: &Managed, now: EventTime) -> Result<Verdict, Refusal> {
         match plan(decision, managed) {
-            Plan::Change(planned) => check(&planned, decision, managed, now, 600.0),
+            Plan::Change(planned) => check(&planned, decision, managed, now, &Settings::default()),
             other => panic!("not a change: {other:?}"),
         }
     }

@@ -668,8 +668,7 @@ impl<'a> Session<'a> {
             allowed.state.mode = UpdateMode::Enforce;
             let now = self.service.cluster.now();
             let Plan::Change(planned) = plan(&decision, &allowed) else { continue };
-            let deadline = self.service.settings.rollout_deadline_seconds;
-            let checked = match check(&planned, &decision, &allowed, now, deadline) {
+            let checked = match check(&planned, &decision, &allowed, now, &self.service.settings) {
                 Ok(Verdict::Apply(checked)) => checked,
                 Ok(Verdict::Recommend) => continue,
                 Err(refusal) => {
@@ -707,7 +706,6 @@ impl<'a> Session<'a> {
     /// dereference → plan → check → apply. `trouble`: why it could not be written until now.
     fn decide(&mut self, decision: &Decision, trouble: Option<&str>, now: EventTime) -> Result<Decided, ClusterError> {
         let cluster = &self.service.cluster;
-        let deadline = self.service.settings.rollout_deadline_seconds;
         let managed = match dereference(decision, &self.view) {
             Ok(managed) => managed,
             Err(_) if decision.action == Action::Maintain => return Ok(Decided::Done(None)),
@@ -729,7 +727,7 @@ impl<'a> Session<'a> {
             self.refuse(decision, &Refusal::new("schedule", barred), now);
             return Ok(Decided::Done(None));
         }
-        match check(&planned, decision, managed, now, deadline) {
+        match check(&planned, decision, managed, now, &self.service.settings) {
             Ok(Verdict::Recommend) => {
                 cluster.recommend(decision)?;
                 Ok(Decided::Done(Some(report::recommended(decision, managed, now))))

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use eadt_nvml::set::ApplicationClocks;
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,8 @@ pub enum LedgerError {
     Unreadable { path: PathBuf, detail: String },
 }
 
+/// How long programs of an earlier agent are waited for.
+const PROGRAMS: Duration = Duration::from_secs(6);
 const VERSION: u32 = 1;
 const EXTENSION: &str = "json";
 
@@ -97,11 +100,38 @@ pub struct Ledger {
     folder: Arc<Path>,
     // Held as long as any clone lives; the kernel lets go of it when the process dies.
     _lock: Option<Arc<File>>,
+    // The same for the programs that the process has started, and let go of when these have ended, too.
+    _programs: Option<Arc<File>>,
 }
 
 fn disk(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerError {
     let path = path.to_owned();
     move |source| LedgerError::Disk { what, path, source }
+}
+
+/// A control program that an agent was killed over goes on, and sets what it was told to: what is read before that is not what will
+/// be. So programs inherit this lock, and it is waited for.
+fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
+    let path = folder.join("programs");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(disk("open the lock of control programs", &path))?;
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())
+        .map_err(|error| disk("pass on the lock of control programs", &path)(error.into()))?;
+    let began = Instant::now();
+    while let Err(error) = file.try_lock() {
+        match error {
+            TryLockError::WouldBlock if began.elapsed() < PROGRAMS => std::thread::sleep(Duration::from_millis(5)),
+            TryLockError::WouldBlock => {
+                // Better to put back what can be than to wait for a program that hangs.
+                tracing::warn!(
+                    "a control program that an earlier agent started still runs; what it changes later is taken for somebody else's"
+                );
+                break;
+            }
+            TryLockError::Error(source) => return Err(disk("lock out control programs", &path)(source)),
+        }
+    }
+    Ok(file)
 }
 
 impl Ledger {
@@ -112,15 +142,17 @@ impl Ledger {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(disk("open the lock of the state folder", &path))?;
         match file.try_lock() {
-            Ok(()) => Ok(Self { folder: folder.into(), _lock: Some(Arc::new(file)) }),
-            Err(TryLockError::WouldBlock) => Err(LedgerError::Taken { folder: folder.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(disk("lock the state folder", &path)(source)),
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LedgerError::Taken { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(disk("lock the state folder", &path)(source)),
         }
+        let programs = wait_for_programs(folder)?;
+        Ok(Self { folder: folder.into(), _lock: Some(Arc::new(file)), _programs: Some(Arc::new(programs)) })
     }
 
     /// For looking only.
     pub fn look(folder: &Path) -> Self {
-        Self { folder: folder.into(), _lock: None }
+        Self { folder: folder.into(), _lock: None, _programs: None }
     }
 
     fn path(&self, unit: &str) -> PathBuf {

@@ -138,6 +138,31 @@ fn killed_at_any_point_a_hundred_times_everything_is_as_it_was() {
 }
 
 #[test]
+fn what_a_control_program_sets_after_its_agent_was_killed_is_put_back_too() {
+    let setup = Setup::new();
+    setup.wish(300, 1410, 50);
+    std::fs::write(setup.mps.pipe_directory().join("slow"), "").unwrap();
+    let mut agent = setup.agent("run").spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let record = || {
+        std::fs::read_dir(setup.path("state"))
+            .is_ok_and(|files| files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("mps")))
+    };
+    while !record() {
+        assert!(Instant::now() < deadline, "the record comes before the change");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The program has been told by now, or is told nothing any more.
+    std::thread::sleep(Duration::from_millis(300));
+    kill(&mut agent);
+    assert_eq!(setup.mps.default().parse(), Ok(100.0), "it is slow");
+    let output = setup.agent("restore").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!((setup.mps.default().parse(), setup.records()), (Ok(100.0), 0));
+}
+
+#[test]
 fn sigterm_puts_back_and_ends_well() {
     let setup = Setup::new();
     setup.wish(300, 1410, 50);

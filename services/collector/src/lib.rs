@@ -28,6 +28,7 @@ pub mod source;
 pub mod tenancy;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use eadt_bus::Bus;
 use eadt_service::supervise::OnFailure;
@@ -44,6 +45,9 @@ pub use publish::{Dropped, Summary};
 use publish::{PublishError, Publisher};
 pub use settings::{RawSettings, Settings, SettingsError, host_name};
 use source::{Source, SourceError};
+
+/// A log that acknowledges nothing for so long is away; so is said of `log_reachable`.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// What the collector works with.
 #[derive(Debug, Clone)]
@@ -93,7 +97,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
     let shutdown = environment.shutdown.child_token();
 
-    let pods = PodGpus::new(settings.kubelet.as_ref().is_some_and(|kubelet| kubelet.process_directory.is_some()));
+    let pods = PodGpus::new(settings.kubelet.as_ref());
     let mut sources = sources(&settings, &environment, &outlet, &metrics, &assignments, &pods).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
@@ -133,6 +137,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         drain: settings.buffer.drain,
         linger: settings.buffer.linger,
         in_flight: settings.buffer.events as u64,
+        silence: SILENCE,
         shutdown: shutdown.clone(),
         metrics,
     };

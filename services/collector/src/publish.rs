@@ -53,8 +53,6 @@ pub struct PublishError {
 /// Waits between attempts while the log takes nothing.
 const FULL: Duration = Duration::from_millis(20);
 const AWAY: Duration = Duration::from_millis(500);
-/// The log is taken for away when it acknowledges nothing of what it was given for so long.
-const STALLED: Duration = Duration::from_secs(5);
 /// How long one look into the buffer waits.
 const IDLE: Duration = Duration::from_millis(200);
 
@@ -70,6 +68,8 @@ pub(crate) struct Publisher {
     pub linger: Duration,
     /// Events that may be on their way at once; more wait in the buffer.
     pub in_flight: u64,
+    /// The log is taken for away when it acknowledges nothing of what it was given for so long.
+    pub silence: Duration,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
     pub metrics: CollectorMetrics,
@@ -123,9 +123,9 @@ impl Publisher {
             if self.buffer.closed().is_some_and(|since| since.elapsed() >= self.drain) {
                 break None;
             }
-            let stalled = sending.moved.elapsed() >= STALLED;
+            let stalled = sending.moved.elapsed() >= self.silence;
             if std::mem::replace(&mut sending.stalled, stalled) != stalled {
-                let silent = format!("it has acknowledged nothing of {in_flight} events for {} s", STALLED.as_secs());
+                let silent = format!("it has acknowledged nothing of {in_flight} events for {:?}", self.silence);
                 self.reachable(&mut sending, stalled.then_some(&silent as &dyn std::fmt::Display));
             }
             if in_flight >= self.in_flight {
@@ -386,6 +386,18 @@ mod tests {
 
     /// Offers `events`, half before the publisher starts and half while it runs.
     fn run(faults: Vec<Fault>, events: u32, room: usize, drain: Duration) -> Run {
+        run_with(faults, events, room, drain, u64::MAX, |_| {})
+    }
+
+    /// At most so many on their way; `look` sees the metrics once all are offered.
+    fn run_with(
+        faults: Vec<Fault>,
+        events: u32,
+        room: usize,
+        drain: Duration,
+        in_flight: u64,
+        look: impl Fn(&CollectorMetrics),
+    ) -> Run {
         let bus = FakeBus::default();
         bus.0.lock().unwrap().faults = faults;
         let buffer = Arc::new(Buffer::new(Limits { events: room, bytes: 1 << 24 }));
@@ -409,12 +421,14 @@ mod tests {
             name: "c".into(),
             drain,
             linger: Duration::from_millis(1),
-            in_flight: u64::MAX,
+            in_flight,
+            silence: Duration::from_millis(50),
             shutdown: Shutdown::new(),
             metrics: metrics.clone(),
         };
         let thread = std::thread::spawn(move || publisher.run());
         offer(events / 2, events);
+        look(&metrics);
         buffer.close();
         let result = thread.join().unwrap();
         let stored = bus.0.lock().unwrap().stored.len();
@@ -459,6 +473,22 @@ mod tests {
         let run = run(vec![Fault::Refuse; 1000], 50, 100, Duration::from_millis(100));
         assert_balanced(&run, 50);
         assert_eq!(summary(&run).dropped.shutdown, 50);
+    }
+
+    #[test]
+    fn a_log_that_takes_and_acknowledges_nothing_is_told_and_given_no_more_than_the_bound() {
+        let seen = |metrics: &CollectorMetrics| {
+            let begun = Instant::now();
+            while metrics.log_reachable.get() == 1 || metrics.in_flight_events.get() < 3 {
+                assert!(begun.elapsed() < Duration::from_secs(10), "it is not told");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!((metrics.in_flight_events.get(), metrics.buffer_events.get()), (3, 7));
+        };
+        let run = run_with(vec![Fault::Silent; 100], 10, 100, Duration::from_millis(100), 3, seen);
+        assert_balanced(&run, 10);
+        let Dropped { unconfirmed, shutdown, .. } = summary(&run).dropped;
+        assert_eq!((unconfirmed, shutdown), (3, 7));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How much of a shared GPU is whose, by the best signal there is. Pure.
 //!
-//! The signals, best first: time in which each process used the SMs; slices of MIG instances; thread percentages of MPS
+//! The signals, best first: slices of MIG instances; time in which each process used the SMs; thread percentages of MPS
 //! clients; none. A signal is used only where it is there for every tenant: shares by different measures cannot be added.
 //! Shares never sum above 1. What is left is nobody's and is said so, never given to somebody.
 

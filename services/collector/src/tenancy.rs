@@ -58,9 +58,13 @@ impl Tenancy {
         let mut events = Vec::with_capacity(tenants.len().max(1));
         let stays = std::mem::take(&mut self.stays);
         let rest = unattributed(tenants);
+        // While a GPU is shared, what is nobody's may come and go: its stay goes on with a share of 0, so that the parts are the whole at
+        // every moment. Shares by what is used change with every reading, so that it is there from the start.
+        let shared = tenants.iter().any(|tenant| tenant.share.is_some());
+        let varies = tenants.iter().any(|tenant| tenant.method == Some(ShareMethod::ProcessUtilization));
         let stays_on = |stay: &Stay| match &stay.workload {
             Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
-            None => tenants.is_empty() || rest > 0.0,
+            None => tenants.is_empty() || shared,
         };
         let (kept, left): (Vec<_>, Vec<_>) = stays.into_iter().partition(stays_on);
         for stay in left {
@@ -97,7 +101,7 @@ impl Tenancy {
             add(Some(&tenant.workload), tenant.share, tenant.method.filter(|_| tenant.share.is_some()));
         }
         // What is attributed to nobody is said, so that the parts are the whole.
-        if rest > 0.0 {
+        if rest > 0.0 || varies || kept.iter().any(|stay| stay.workload.is_none() && shared) {
             add(None, Some(rest), tenants.iter().find_map(|tenant| tenant.method));
         }
         events
@@ -169,8 +173,11 @@ mod tests {
         assert_eq!(seen, [(Some("n/a"), method, Some(2)), (Some("n/b"), method, Some(2)), (None, method, Some(2))]);
         assert!((events.iter().filter_map(|e| e.share).sum::<f64>() - 1.0).abs() < 1e-9);
         let whole = tenancy.observe(&reading(2), &[share("n/a", 0.5), share("n/b", 0.5)]);
-        assert_eq!(whole.iter().filter(|e| e.last && e.workload.is_none()).count(), 1, "nothing is nobody's any more");
-        assert_eq!(tenancy.end().len(), 2);
+        let nobodys: Vec<_> = whole.iter().filter(|e| e.workload.is_none()).map(|e| (e.share, e.tenure, e.last)).collect();
+        assert_eq!(nobodys, [(Some(0.0), Some(1), false)], "nothing is nobody's now, and its stay goes on");
+        let alone = tenancy.observe(&reading(3), &tenants(&["n/a"]));
+        assert_eq!(alone.iter().filter(|e| e.last && e.workload.is_none()).count(), 1, "it is shared no more");
+        assert_eq!(tenancy.end().len(), 1);
     }
 
     #[test]

@@ -144,8 +144,11 @@ async fn mig_instances_are_slices_of_their_gpu() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
-    let (fake, folder, kubelet) =
-        (FakeLibrary::new("1 sm_76 60\n1 sm_77 20\n1 sm_78 20\n"), tempfile::tempdir().unwrap(), FakeKubelet::default());
+    let (fake, folder, kubelet) = (
+        FakeLibrary::new("1 sm_76 60\n1 sm_77 20\n1 sm_78 20\n1 garbage 1\n"),
+        tempfile::tempdir().unwrap(),
+        FakeKubelet::default(),
+    );
     let (first, second) = ("0f3c1c2e-8a5b-4f6d-9c11-2b7d1f0e4a55", "1f3c1c2e-8a5b-4f6d-9c11-2b7d1f0e4a55");
     for (process, uid) in [(76, first), (77, second)] {
         let directory = folder.path().join(process.to_string());
@@ -167,13 +170,14 @@ async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
 
     // Who computes alone has all of it; whoever else holds the GPU has nothing of it meanwhile.
     fake.set("1 sm_77 30\n");
-    let used = BTreeSet::from([part(Some("team/llama"), 0), part(Some("team/eval"), 1000)]);
+    let used = BTreeSet::from([part(Some("team/llama"), 0), part(Some("team/eval"), 1000), part(None, 0)]);
     running.until("one is idle", |events| stays(events, "GPU-fake-1") == used).await;
 
     // Nobody computes: it is kept for both.
     fake.set("");
-    let equal = |name: &str| (Some(format!("team/{name}")), 500, Some("equal"));
-    running.until("both are idle", |events| stays(events, "GPU-fake-1") == BTreeSet::from([equal("llama"), equal("eval")])).await;
+    let equal = |name: Option<&str>, thousandths| (name.map(str::to_owned), thousandths, Some("equal"));
+    let both = BTreeSet::from([equal(Some("team/llama"), 500), equal(Some("team/eval"), 500), equal(None, 0)]);
+    running.until("both are idle", |events| stays(events, "GPU-fake-1") == both).await;
     running.stop().await.unwrap();
 }
 

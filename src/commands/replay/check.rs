@@ -111,7 +111,7 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
             checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
         }
     }
-    checked.decided_by = decided_by(&own.decisions, &produced.decisions);
+    checked.decided_by = decided_by(&decisions.0, &decisions.1);
     checked.not_compared = match () {
         () if own.windows.is_empty() => Some("the record holds no windows".to_owned()),
         () if checked.windows_same == 0 && checked.differences.is_empty() => {
@@ -122,18 +122,18 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
     checked
 }
 
-/// What to do where the record was decided by other controllers than the replay.
-fn decided_by(recorded: &[Decision], mine: &[Decision]) -> Option<String> {
-    let names = |decisions: &[Decision]| -> BTreeSet<String> { decisions.iter().map(|d| d.controller.clone()).collect() };
-    let (recorded, mine) = (names(recorded), names(mine));
+/// What to do where the record was decided by other controllers than the replay. Only workloads that have decisions in both count.
+fn decided_by(recorded: &BTreeMap<&str, Vec<&Decision>>, mine: &BTreeMap<&str, Vec<&Decision>>) -> Option<String> {
+    let names = |decisions: &[&Decision]| -> BTreeSet<String> { decisions.iter().map(|d| d.controller.clone()).collect() };
     let words = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
+    let both = recorded.iter().filter_map(|(key, recorded)| Some((names(recorded), names(mine.get(key)?))));
+    let other = both.filter(|(recorded, mine)| recorded != mine);
+    let (recorded, mine) = other.reduce(|(a, b), (c, d)| (&a | &c, &b | &d))?;
     let remedy = match recorded.iter().collect::<Vec<_>>()[..] {
-        [] => return None,
         [one] => format!("replay it with --controller {one}"),
         _ => "no replay decides by several, so that only the windows can be compared".to_owned(),
     };
-    (recorded != mine && !mine.is_empty())
-        .then(|| format!("the record was decided by {}, the replay by {}: {remedy}", words(&recorded), words(&mine)))
+    Some(format!("the record was decided by {}, the replay by {}: {remedy}", words(&recorded), words(&mine)))
 }
 
 /// The workload; of a device without one, its name, because all of them stand under `gpus`.
@@ -236,7 +236,10 @@ mod tests {
                 |name: &&str| Decision { workload: "lab/job".to_owned(), controller: (*name).to_owned(), ..Decision::default() };
             names.iter().map(of).collect()
         };
-        let told = |recorded: &[&str]| decided_by(&decisions(recorded), &decisions(&["hybrid"]));
+        let told = |recorded: &[&str]| {
+            let (recorded, mine) = (decisions(recorded), decisions(&["hybrid"]));
+            decided_by(&groups(&recorded, decision_key), &groups(&mine, decision_key))
+        };
         assert_eq!(told(&["hybrid", "hybrid"]), None);
         assert!(told(&["matrix"]).unwrap().contains("--controller matrix"));
         assert!(told(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));

@@ -134,8 +134,8 @@ impl Store {
         {
             return Err(stop(newer(u32::from(*form), u32::from(newest))));
         }
-        if let Some(folder) = without_values(dir) {
-            return Err(stop(damaged(dir, &format!("the folder {} is missing", folder.display()))));
+        if let Some(missing) = missing(dir) {
+            return Err(stop(damaged(dir, &format!("{} is missing", missing.display()))));
         }
         // The store may panic on files that it did not write itself.
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| -> fjall::Result<_> {
@@ -186,8 +186,8 @@ impl Store {
             let why = format!("it ends at commit {commit}, and commit {} was on the disk: files were cut off", witness.seen());
             return Err(stop(damaged(dir, &why)));
         }
-        // Each commit is written to both at once.
-        if format >= 2 && committed_blocks != commit {
+        // The format is written before the first commit, and each commit to both keyspaces at once.
+        if format == 0 && commit.max(committed_blocks).max(witness.seen()) > 0 || format >= 2 && committed_blocks != commit {
             let why =
                 format!("its records end at commit {committed_blocks}, and commit {commit} is there: files are missing or older");
             return Err(stop(damaged(dir, &why)));
@@ -347,15 +347,16 @@ impl Store {
     }
 }
 
-/// The folder of large values that a keyspace has lost. Without it the store opens, and panics on the first of them.
-fn without_values(dir: &Path) -> Option<PathBuf> {
-    let keyspaces = std::fs::read_dir(dir.join("keyspaces")).ok()?;
-    // The first keyspace that is made is that of the blocks.
-    let blocks =
-        keyspaces.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).filter(|id| *id > 0).min()?;
-    let folder = dir.join("keyspaces").join(blocks.to_string());
-    let written = std::fs::read_dir(folder.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
-    (written && !folder.join("blobs").exists()).then(|| folder.join("blobs"))
+/// What the store would make anew, empty, where it is lost; so it is looked for before anything is opened.
+fn missing(dir: &Path) -> Option<PathBuf> {
+    if Witness::testimony(dir) == 0 {
+        return None;
+    }
+    // In the order in which they were made.
+    let [blocks, meta] = ["1", "2"].map(|id| dir.join("keyspaces").join(id));
+    let written = std::fs::read_dir(blocks.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
+    let values = written.then(|| blocks.join("blobs"));
+    [blocks, meta].map(|keyspace| keyspace.join("current")).into_iter().chain(values).find(|path| !path.exists())
 }
 
 fn is_full(error: &std::io::Error) -> bool {

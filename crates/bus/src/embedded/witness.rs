@@ -21,21 +21,30 @@ pub struct Witness {
     seen: u64,
 }
 
+/// What the file says; 0 without one. Anything but a number and its complement is no testimony.
+fn read(file: &File) -> io::Result<u64> {
+    let mut bytes = [0; 16];
+    match file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => {
+            let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+            let complement = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
+            Ok(if number == !complement { number } else { 0 })
+        }
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
 impl Witness {
+    /// What is known to be durable in a folder before anything is opened in it.
+    pub fn testimony(dir: &Path) -> u64 {
+        File::open(dir.join(NAME)).and_then(|file| read(&file)).unwrap_or(0)
+    }
+
     /// `newest`: the commit that the store ends with.
     pub fn open(dir: &Path, newest: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(NAME))?;
-        let mut bytes = [0; 16];
-        // Anything but a number and its complement is no testimony.
-        let seen = match file.read_exact_at(&mut bytes, 0) {
-            Ok(()) => {
-                let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-                let complement = u64::from_le_bytes(bytes[8..].try_into().expect("eight bytes"));
-                if number == !complement { number } else { 0 }
-            }
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
-            Err(error) => return Err(error),
-        };
+        let seen = read(&file)?;
         Ok(Self { file, newest, seen })
     }
 

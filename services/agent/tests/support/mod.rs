@@ -147,7 +147,7 @@ impl FakeMps {
             read -r command value\n\
             case $command in\n\
             get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
-            set_default_active_thread_percentage) echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
             *) echo \"unknown command $command\"; exit 1;;\n\
             esac\n";
         std::fs::write(fake.program(), script).unwrap();

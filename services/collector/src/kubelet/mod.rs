@@ -30,6 +30,8 @@ use owners::{Owners, PodFacts};
 const STALE: Duration = Duration::from_mins(1);
 /// What is known of a pod is asked for again after this time: another of the same name may have come, with another MPS percentage.
 const FRESH: Duration = Duration::from_mins(1);
+/// What processes used says nothing after this time.
+const USED_FOR: Duration = Duration::from_secs(5);
 /// A pod of which nothing could be found is asked for again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
 
@@ -48,10 +50,10 @@ pub struct Settings {
 type Map = HashMap<String, Arc<[Tenant]>>;
 /// How GPUs in MIG mode are cut, by the GPU's UUID.
 type Cuts = BTreeMap<String, Instances>;
-/// What each process used of a GPU's SMs, by the GPU's UUID.
-type Processes = HashMap<String, BTreeMap<u32, f64>>;
-/// The same by the pods' UIDs; `None`: processes of no pod.
-type Used = HashMap<String, BTreeMap<Option<String>, f64>>;
+/// What each process used of a GPU's SMs, added up, and when it was read last, by the GPU's UUID.
+type Processes = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
+/// What the processes of each pod used, by its UID; `None`: of no pod. Only their proportions mean something.
+type ByPod = BTreeMap<Option<String>, f64>;
 
 /// The workloads of this node's GPUs by the kubelet's word. Clones share them.
 #[derive(Debug, Clone, Default)]
@@ -60,14 +62,22 @@ pub struct PodGpus(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     tenants: RwLock<Map>,
+    /// The kubelet is asked.
+    followed: bool,
     cuts: RwLock<Cuts>,
     processes: Option<Mutex<Processes>>,
 }
 
 impl PodGpus {
-    /// `processes`: what they use is wanted.
-    pub fn new(processes: bool) -> Self {
-        Self(Arc::new(Shared { processes: processes.then(Mutex::default), ..Shared::default() }))
+    /// Of whoever asks the kubelet like this; `None`: nobody does.
+    pub fn new(settings: Option<&Settings>) -> Self {
+        let processes = settings.and_then(|settings| settings.process_directory.as_ref()).map(|_| Mutex::default());
+        Self(Arc::new(Shared { followed: settings.is_some(), processes, ..Shared::default() }))
+    }
+
+    /// Whether [`Self::cut`] is of use.
+    pub fn wants_cuts(&self) -> bool {
+        self.0.followed
     }
 
     /// Whether [`Self::used`] is of use.
@@ -75,10 +85,15 @@ impl PodGpus {
         self.0.processes.is_some()
     }
 
-    /// Notes what processes used of a GPU's SMs. In force with the kubelet's next answer.
+    /// Adds what processes used of a GPU's SMs. In force with the kubelet's next answer.
     pub fn used(&self, uuid: &str, used: BTreeMap<u32, f64>) {
-        if let Some(processes) = &self.0.processes {
-            processes.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid.to_owned(), used);
+        let Some(processes) = &self.0.processes else { return };
+        let mut processes = processes.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let (at, sums) = processes.entry(uuid.to_owned()).or_insert_with(|| (now, BTreeMap::new()));
+        *at = now;
+        for (process, ratio) in used {
+            *sums.entry(process).or_insert(0.0) += ratio;
         }
     }
 
@@ -133,8 +148,8 @@ pub(crate) struct Follower {
     gpus: PodGpus,
     metrics: CollectorMetrics,
     known: HashMap<Pod, Known>,
-    /// As it was read last of each GPU.
-    used: Used,
+    /// By the GPU's UUID, and when it was read last.
+    used: HashMap<String, (Instant, ByPod)>,
     asking: JoinSet<Found>,
     complained: HashSet<String>,
 }
@@ -147,7 +162,7 @@ impl Follower {
             gpus,
             metrics,
             known: HashMap::new(),
-            used: Used::new(),
+            used: HashMap::new(),
             asking: JoinSet::new(),
             complained: HashSet::new(),
         }
@@ -228,15 +243,18 @@ impl Follower {
         drop(tokio::time::timeout(self.settings.interval, all).await);
         self.metrics.kubelet_unknown_pods.set(self.known.values().filter(|known| known.facts.is_none()).count() as i64);
         if let Some(directory) = &self.settings.process_directory {
-            for (gpu, processes) in self.gpus.take_processes() {
-                let mut by_pod = BTreeMap::new();
+            for (gpu, (at, processes)) in self.gpus.take_processes() {
+                let mut by_pod = ByPod::new();
                 for (process, ratio) in processes {
                     *by_pod.entry(processes::pod_of(directory, process)).or_insert(0.0) += ratio;
                 }
-                self.used.insert(gpu, by_pod);
+                self.used.insert(gpu, (at, by_pod));
             }
+            // Nobody computes, or the GPU does not tell any more: the next best signal holds.
+            self.used.retain(|_, (at, _)| at.elapsed() < USED_FOR);
         }
-        let (tenants, unmatched) = tenants(holders, &self.known, &self.gpus.cuts(), &self.used);
+        let (tenants, unmatched) =
+            tenants(holders, &self.known, &self.gpus.cuts(), |gpu| self.used.get(gpu).map(|(_, used)| used));
         self.metrics.kubelet_unmatched.set((holders.nameless.len() + unmatched) as i64);
         for (pod, device) in &holders.nameless {
             if self.complained.insert(format!("{}/{} {device}", pod.namespace, pod.name)) {
@@ -275,7 +293,12 @@ fn learn(known: &mut HashMap<Pod, Known>, complained: &mut HashSet<String>, (pod
 /// Workloads and shares of every GPU, and the number of instances of which no GPU is known. A GPU that also works for a pod of
 /// which nothing is known is cut by what is known of the others only where that is a measure of its own: the stranger's part
 /// is nobody's. An instance that several pods share is cut equally.
-fn tenants(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, used: &Used) -> (Map, usize) {
+fn tenants<'a>(
+    holders: &Holders,
+    known: &HashMap<Pod, Known>,
+    cuts: &Cuts,
+    used: impl Fn(&str) -> Option<&'a ByPod>,
+) -> (Map, usize) {
     let mut by_gpu: BTreeMap<&str, Vec<(&Held, Option<f64>)>> = BTreeMap::new();
     let mut unmatched = 0;
     for (device, held) in &holders.by_device {
@@ -294,7 +317,7 @@ fn tenants(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, used: &U
     let mut map = Map::new();
     for (device, held) in by_gpu {
         let (mut claims, mut strangers) = (Vec::new(), 0_usize);
-        let used = used.get(device);
+        let used = used(device);
         for (held, mig_slices) in held {
             match known.get(&held.pod).and_then(|known| known.facts.as_ref()) {
                 Some(facts) => claims.push(Claim {
@@ -351,7 +374,7 @@ mod tests {
             learn(&mut known, &mut complained, (pod(name), found));
             let held = ["a", "b", "gone"].map(|name| Held { pod: pod(name), replicas: 1 });
             let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held[..2].to_vec())]), ..Holders::default() };
-            let (map, _) = tenants(&holders, &known, &Cuts::new(), &Used::new());
+            let (map, _) = tenants(&holders, &known, &Cuts::new(), |_| None);
             map.get("GPU-x")
                 .map(|t| t.iter().map(|t| (t.workload.clone(), t.share.map(|s| (s * 100.0).round() as u32))).collect())
         };
@@ -384,12 +407,12 @@ mod tests {
         let holders = Holders { by_device, ..Holders::default() };
         let by_uuid = [("MIG-4", 4), ("MIG-2", 2), ("MIG-1", 1)].map(|(uuid, slices)| (uuid.to_owned(), slices)).into();
         let cuts = Cuts::from([("GPU-x".to_owned(), Instances { slices: 7, by_uuid })]);
-        let (map, unmatched) = tenants(&holders, &known, &cuts, &Used::new());
+        let (map, unmatched) = tenants(&holders, &known, &cuts, |_| None);
         let shares: Vec<_> = map["GPU-x"].iter().map(|t| (&*t.workload, (t.share.unwrap() * 7.0).round(), t.method)).collect();
         let method = Some(ShareMethod::MigSlices);
         assert_eq!(shares, [("n/b", 1.0, method), ("n/c", 1.0, method), ("n/a", 4.0, method)]);
         assert_eq!((map.len(), unmatched), (1, 1), "of an instance that no GPU has nothing is known");
-        assert_eq!(tenants(&holders, &known, &Cuts::new(), &Used::new()), (Map::new(), 4));
+        assert_eq!(tenants(&holders, &known, &Cuts::new(), |_| None), (Map::new(), 4));
     }
 
     #[test]
@@ -404,8 +427,8 @@ mod tests {
         let shares = |names: &[&str], used: &[(Option<&str>, f64)]| {
             let held = names.iter().map(|name| Held { pod: pod(name), replicas: 1 }).collect();
             let holders = Holders { by_device: BTreeMap::from([("GPU-x".to_owned(), held)]), ..Holders::default() };
-            let used = used.iter().map(|(uid, ratio)| (uid.map(str::to_owned), *ratio)).collect();
-            let (map, _) = tenants(&holders, &known, &Cuts::new(), &Used::from([("GPU-x".to_owned(), used)]));
+            let used: ByPod = used.iter().map(|(uid, ratio)| (uid.map(str::to_owned), *ratio)).collect();
+            let (map, _) = tenants(&holders, &known, &Cuts::new(), |_| Some(&used));
             map["GPU-x"].iter().map(|t| ((t.share.unwrap() * 100.0).round(), t.method.unwrap())).collect::<Vec<_>>()
         };
         let used = |percent| (percent, ShareMethod::ProcessUtilization);

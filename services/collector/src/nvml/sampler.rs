@@ -202,9 +202,13 @@ impl Sampler {
         let mut sample = GpuTelemetry { time: self.context.clock.now(), ..GpuTelemetry::default() };
         self.begin_call();
         let result = gpu.read(slow, &mut sample, &mut failed);
-        let shared = if slow && result.is_ok() { self.read_sharing(gpu, sample.mig_enabled, &mut failed) } else { Ok(()) };
-        self.end_call();
         let took = started.elapsed();
+        let shared = if slow && result.is_ok() && self.context.pods.wants_cuts() {
+            self.read_sharing(gpu, sample.mig_enabled, &mut failed)
+        } else {
+            Ok(())
+        };
+        self.end_call();
         self.context.metrics.read_duration.observe(took.as_secs_f64());
         result.and(shared)?;
         if took > self.settings.call_timeout {
