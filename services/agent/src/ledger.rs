@@ -89,6 +89,8 @@ pub enum LedgerError {
     Unreadable { path: PathBuf, detail: String },
 }
 
+/// How long a program takes to be started.
+const STARTING: Duration = Duration::from_secs(1);
 /// How long programs of an earlier agent are waited for.
 const PROGRAMS: Duration = Duration::from_secs(6);
 const VERSION: u32 = 1;
@@ -109,6 +111,19 @@ fn disk(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> LedgerErro
     move |source| LedgerError::Disk { what, path, source }
 }
 
+/// False where somebody else has it for all that time.
+fn lock_within(file: &File, time: Duration) -> io::Result<bool> {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if began.elapsed() >= time => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(5)),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
 /// A control program that an agent was killed over goes on, and sets what it was told to: what is read before that is not what will
 /// be. So programs inherit this lock, and it is waited for.
 fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
@@ -117,19 +132,11 @@ fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
     let file = file.map_err(disk("open the lock of control programs", &path))?;
     rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty())
         .map_err(|error| disk("pass on the lock of control programs", &path)(error.into()))?;
-    let began = Instant::now();
-    while let Err(error) = file.try_lock() {
-        match error {
-            TryLockError::WouldBlock if began.elapsed() < PROGRAMS => std::thread::sleep(Duration::from_millis(5)),
-            TryLockError::WouldBlock => {
-                // Better to put back what can be than to wait for a program that hangs.
-                tracing::warn!(
-                    "a control program that an earlier agent started still runs; what it changes later is taken for somebody else's"
-                );
-                break;
-            }
-            TryLockError::Error(source) => return Err(disk("lock out control programs", &path)(source)),
-        }
+    if !lock_within(&file, PROGRAMS).map_err(disk("lock out control programs", &path))? {
+        // Better to put back what can be than to wait for a program that hangs.
+        tracing::warn!(
+            "a control program that an earlier agent started still runs; what it changes later is taken for somebody else's"
+        );
     }
     Ok(file)
 }
@@ -141,10 +148,9 @@ impl Ledger {
         let path = folder.join("lock");
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(disk("open the lock of the state folder", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(LedgerError::Taken { folder: folder.to_owned() }),
-            Err(TryLockError::Error(source)) => return Err(disk("lock the state folder", &path)(source)),
+        // A program that a killed agent was just starting holds what the agent held, until it runs.
+        if !lock_within(&file, STARTING).map_err(disk("lock the state folder", &path))? {
+            return Err(LedgerError::Taken { folder: folder.to_owned() });
         }
         let programs = wait_for_programs(folder)?;
         Ok(Self { folder: folder.into(), _lock: Some(Arc::new(file)), _programs: Some(Arc::new(programs)) })
