@@ -165,18 +165,19 @@ impl Shared {
             return Err(ClusterError::new(ClusterRemedy::Refused, format!("{what}: the kind {} is not known", key.kind)));
         };
         // A write of versions needs all of the object, which is not kept.
-        let watched = (kind.ownership == Ownership::Fields)
-            .then(|| self.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone())))
-            .flatten();
-        if let Some(seen) = watched {
-            let (terms, paused, _) = self.with_state(|state, now| state.terms(&seen, now).unwrap_or_default());
-            if let Ok(Planned::Write(write)) = plan(&seen, &terms, paused, self.term()?) {
-                match self.server.apply(&seen, &write).await {
-                    Ok(written) => return self.wrote(kind, &written).map(Some),
-                    // What was refused for being old, or gone, is looked at; the same refusal comes again where it was neither.
-                    Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {}
-                    Err(error) => return Err(client::failure(what, &error)),
-                }
+        let watched = self.with_state(|state, now| {
+            let seen = state.entry(key).filter(|_| kind.ownership == Ownership::Fields)?.seen.clone();
+            let (terms, paused, _) = state.terms(&seen, now).unwrap_or_default();
+            Some((seen, terms, paused))
+        });
+        if let Some((seen, terms, paused)) = watched
+            && let Ok(Planned::Write(write)) = plan(&seen, &terms, paused, self.term()?)
+        {
+            match self.server.apply(&seen, &write).await {
+                Ok(written) => return self.wrote(kind, &written).map(Some),
+                // What was refused for being old, or gone, is looked at; the same refusal comes again where it was neither.
+                Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {}
+                Err(error) => return Err(client::failure(what, &error)),
             }
         }
         for _ in 0..ATTEMPTS {

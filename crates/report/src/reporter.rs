@@ -245,7 +245,7 @@ impl Collected {
     }
 
     /// Windows that overlap the run.
-    fn run(&self) -> impl Iterator<Item = &Window> {
+    pub(crate) fn run(&self) -> impl Iterator<Item = &Window> {
         self.windows.values().filter(|window| window.run_seconds > 0.0)
     }
 

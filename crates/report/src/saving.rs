@@ -66,12 +66,12 @@ const BY_PHASE: &str = "the saving is an estimate: each window is compared with 
      phase of the job, as the controller measured it there or inferred it from other phases";
 
 pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<String>) -> Saving {
+    let windows: Vec<&Window> = collected.run().collect();
     if let Some(baseline) = given {
-        return against(collected, baseline, notes);
+        return against(&windows, baseline, notes);
     }
     let changes = changes(collected);
     let Some(first) = changes.first() else { return Saving::default() };
-    let windows: Vec<&Window> = collected.windows.values().filter(|window| window.run_seconds > 0.0).collect();
     if collected.decisions.values().any(|decided| decided.reference.is_some()) {
         return by_phase(collected, first.at, &windows, notes);
     }
@@ -126,10 +126,9 @@ fn by_phase(collected: &Collected, first: EventTime, windows: &[&Window], notes:
 }
 
 /// The whole run against a fixed figure.
-fn against(collected: &Collected, baseline: f64, notes: &mut Vec<String>) -> Saving {
+fn against(windows: &[&Window], baseline: f64, notes: &mut Vec<String>) -> Saving {
     let mut sums = Sums::default();
-    let windows: Vec<&Window> = collected.windows.values().filter(|window| window.run_seconds > 0.0).collect();
-    for window in &windows {
+    for window in windows {
         if counts(window) {
             sums.add(window, window.samples.unwrap_or(0.0) * baseline);
         } else {
@@ -137,7 +136,7 @@ fn against(collected: &Collected, baseline: f64, notes: &mut Vec<String>) -> Sav
         }
     }
     sums.note_left_out(notes);
-    sums.saving(Some(baseline), &windows)
+    sums.saving(Some(baseline), windows)
 }
 
 #[derive(Debug, Default)]
