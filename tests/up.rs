@@ -31,6 +31,27 @@ fn outputs(dir: &Path, count: usize) -> Vec<(String, Vec<Value>)> {
     all
 }
 
+#[test]
+fn a_replay_goes_by_the_controller_and_the_settings_of_the_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut run =
+        eadt(dir.path(), &["up", "--speed", "max", "--duration", "1h", "--json", "--no-view", "--controller", "matrix"]);
+    run.env("EADT_PROCESSOR__WINDOW_SECONDS", "30");
+    json(run);
+    let log = dir.path().join("record.jsonl");
+    json(eadt(dir.path(), &["record", "--out", log.to_str().unwrap(), "--json"]));
+    for record in [dir.path().join("archive"), log] {
+        let check = |more: &[&str]| text(eadt(dir.path(), &[&["replay", record.to_str().unwrap(), "--check"], more].concat()));
+        let (out, err, good) = check(&[]);
+        assert!(good && out.contains("are the same"), "{out}{err}");
+        // What is asked for goes before what is recorded.
+        for more in [["--window", "60"], ["--controller", "hybrid"]] {
+            let (out, err, good) = check(&more);
+            assert!(!good, "{more:?}: {out}{err}");
+        }
+    }
+}
+
 const RUN: &[&str] = &["up", "--speed", "max", "--duration", "6h", "--json", "--no-view"];
 
 #[test]

@@ -36,6 +36,18 @@ pub struct LoggedEvent {
     /// The log's append time.
     #[serde(rename = "eadtstamp", default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<EventTime>,
+    /// Of what the processor says: where its inputs stood, the header of that name (`envelope::header::INPUT_POSITIONS`).
+    #[serde(rename = "eadtinputpositions", default, skip_serializing_if = "Option::is_none")]
+    pub input_positions: Option<String>,
+    /// Of what the processor says: its settings, the header of that name (`envelope::header::SETTINGS`).
+    #[serde(rename = "eadtsettings", default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<String>,
+    /// Of a dead letter: why it was refused, a `DeadLetterReason` in snake case.
+    #[serde(rename = "eadtreason", default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Of a dead letter: the reason in words.
+    #[serde(rename = "eadtdetail", default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// The record's value; absent: a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,

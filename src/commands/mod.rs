@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use eadt_bus::{Bus, Record, Start, TopicPartition};
 use eadt_schemas::envelope::header;
+use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use serde_json::value::RawValue;
 
@@ -106,6 +107,10 @@ pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
         partition: Some(record.at.partition),
         offset: Some(record.offset),
         stamp: Some(record.stamp),
+        input_positions: record.header(header::INPUT_POSITIONS).map(str::to_owned),
+        settings: record.header(header::SETTINGS).map(str::to_owned),
+        reason: record.header(dead_letter_header::REASON).map(str::to_owned),
+        detail: record.header(dead_letter_header::DETAIL).map(str::to_owned),
         data,
     })
 }

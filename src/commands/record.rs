@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
 use eadt_core::Merge;
+use eadt_core::merge::Next;
 use eadt_recordings::LogWriter;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
@@ -41,16 +42,16 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     let mut log = LogWriter::new(target.writer()?, compression)?;
     let mut recorded = Recorded::default();
     let max_future = settings.processor.fold().max_future;
-    let mut lanes: BTreeMap<i32, Merge<Option<LoggedEvent>>> = BTreeMap::new();
+    let inputs = topics.iter().take_while(|topic| Topic::PROCESSOR_INPUTS.contains(topic)).count();
+    let mut lanes: BTreeMap<i32, Lane> = BTreeMap::new();
     // Topics that have no such partition are at their end there.
     for (at, _) in &from {
-        lanes.entry(at.partition).or_insert_with(|| Merge::new(&vec![0; topics.len()], max_future));
+        lanes.entry(at.partition).or_insert_with(|| Lane::new(inputs, topics.len(), max_future));
     }
     for (number, lane) in &mut lanes {
-        for (input, topic) in topics.iter().enumerate() {
-            let at = TopicPartition::new(format!("{}{topic}", settings.topics.prefix), *number);
-            if !ends.contains_key(&at) {
-                lane.end(input, 0);
+        for (topic, name) in topics.iter().enumerate() {
+            if !ends.contains_key(&TopicPartition::new(format!("{}{name}", settings.topics.prefix), *number)) {
+                lane.end(topic, 0);
             }
         }
     }
@@ -62,21 +63,21 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
             match polled {
                 Polled::Record(record) => {
                     let Some(topic) = topic_of(&record, &settings.topics.prefix) else { continue };
-                    let Some(input) = topics.iter().position(|t| *t == topic) else { continue };
+                    let Some(number) = topics.iter().position(|t| *t == topic) else { continue };
                     if !args.follow && record.offset >= ends[&record.at] {
                         open.remove(&record.at);
                     }
                     let event = logged(&record, topic);
                     if let Some(lane) = lanes.get_mut(&record.at.partition) {
-                        lane.push(input, record.offset, record.stamp, 0, event);
+                        lane.push(number, record.offset, record.stamp, event);
                     }
                 }
                 Polled::End { at, position } => {
                     let topic = at.topic.strip_prefix(&*settings.topics.prefix).and_then(Topic::from_base_name);
-                    if let (Some(input), Some(lane)) =
+                    if let (Some(number), Some(lane)) =
                         (topics.iter().position(|t| Some(*t) == topic), lanes.get_mut(&at.partition))
                     {
-                        lane.end(input, position);
+                        lane.end(number, position);
                     }
                     if ends.get(&at).is_some_and(|end| position >= *end) {
                         open.remove(&at);
@@ -86,7 +87,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
             }
         }
         for lane in lanes.values_mut() {
-            while let Some(next) = lane.next(|_, event| event.as_ref().and_then(event_time)) {
+            while let Some(next) = lane.next() {
                 match next.record {
                     Some(event) => {
                         log.write(&event).with_context(|| format!("cannot write {}", args.out.display()))?;
@@ -107,6 +108,48 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
         }
     }
     Ok(())
+}
+
+/// One partition of all topics. The processor's inputs are merged as the processor does, and what comes of that is merged with
+/// the others, so that these cannot change the order in which a replay folds.
+struct Lane {
+    /// How many of the topics, the first ones, are inputs.
+    inputs: usize,
+    folded: Merge<Option<LoggedEvent>>,
+    all: Merge<Option<LoggedEvent>>,
+}
+
+impl Lane {
+    fn new(inputs: usize, topics: usize, max_future: Option<i64>) -> Self {
+        let merge = |number: usize| Merge::new(&vec![0; number], max_future);
+        Self { inputs, folded: merge(inputs), all: merge(1 + topics - inputs) }
+    }
+
+    fn push(&mut self, topic: usize, offset: i64, stamp: EventTime, event: Option<LoggedEvent>) {
+        match topic.checked_sub(self.inputs) {
+            None => self.folded.push(topic, offset, stamp, 0, event),
+            Some(other) => self.all.push(1 + other, offset, stamp, 0, event),
+        }
+    }
+
+    fn end(&mut self, topic: usize, position: i64) {
+        match topic.checked_sub(self.inputs) {
+            None => self.folded.end(topic, position),
+            Some(other) => self.all.end(1 + other, position),
+        }
+    }
+
+    /// The next record; without an event it is not JSON.
+    fn next(&mut self) -> Option<Next<Option<LoggedEvent>>> {
+        let time = |_: usize, event: &Option<LoggedEvent>| event.as_ref().and_then(event_time);
+        while let Some(next) = self.folded.next(time) {
+            self.all.push(0, next.offset, next.stamp, 0, next.record);
+        }
+        if self.folded.is_exhausted() {
+            self.all.end(0, 0);
+        }
+        self.all.next(time)
+    }
 }
 
 /// Event time as the processor sees it: heartbeats and tombstones have none.

@@ -2,8 +2,8 @@
 //!
 //! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs'
 //! order. An input that may still have records is waited for; one that is at its end counts as empty. A record without an
-//! event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of any other
-//! head: it moves nothing but the log clock, and must neither hold other inputs up nor run ahead of them.
+//! event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of the head that
+//! would be next without it: it moves nothing but the log clock, and must neither hold its input up nor run ahead of the others.
 
 use std::collections::VecDeque;
 
@@ -85,6 +85,11 @@ impl<T> Merge<T> {
         self.queues[input].records.is_empty()
     }
 
+    /// Whether every input is at its end and all its records were taken.
+    pub fn is_exhausted(&self) -> bool {
+        self.queues.iter().all(|queue| queue.at_end && queue.records.is_empty())
+    }
+
     /// Of each input the offset of the first record that was not taken.
     pub fn positions(&self) -> impl Iterator<Item = i64> {
         self.queues.iter().map(|queue| queue.records.front().map_or(queue.position, |head| head.offset))
@@ -93,9 +98,7 @@ impl<T> Merge<T> {
     /// The next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked once
     /// for each record that becomes a head.
     pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<Next<T>> {
-        let mut least: Option<(EventTime, usize)> = None;
-        let mut timeless: Option<(EventTime, usize)> = None;
-        let mut least_stamp: Option<EventTime> = None;
+        let mut turn = Turn::default();
         for (i, queue) in self.queues.iter_mut().enumerate() {
             let Some(head) = queue.records.front() else {
                 if queue.at_end {
@@ -103,34 +106,61 @@ impl<T> Merge<T> {
                 }
                 return None;
             };
-            let time = match queue.head {
-                Key::Known(time) => time,
+            let key = match queue.head {
+                Key::Known(key) => key,
                 Key::Unknown => {
-                    let time =
-                        time_of(i, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, self.max_future));
-                    queue.head = Key::Known(time);
-                    time
+                    let key = time_of(i, &head.record).map(|time| crate::partition::merge_key(time, head.stamp, self.max_future));
+                    queue.head = Key::Known(key);
+                    key
                 }
             };
-            let best = if time.is_some() { &mut least } else { &mut timeless };
-            let rank = time.unwrap_or(head.stamp);
-            if best.is_none_or(|(other, _)| rank < other) {
-                *best = Some((rank, i));
-            }
-            if time.is_some() && least_stamp.is_none_or(|stamp| head.stamp < stamp) {
-                least_stamp = Some(head.stamp);
-            }
+            turn.offer(key, head.stamp, i);
         }
-        let input = match (timeless, least) {
-            (Some((stamp, i)), _) if least_stamp.is_none_or(|other| stamp <= other) => i,
-            (_, Some((_, i))) => i,
-            (_, None) => return None,
-        };
+        let (_, input) = turn.next()?;
         let queue = &mut self.queues[input];
         let head = queue.records.pop_front()?;
         queue.head = Key::Unknown;
         queue.bytes -= head.bytes;
         Some(Next { input, offset: head.offset, stamp: head.stamp, record: head.record })
+    }
+}
+
+/// Whose turn it is, of the heads that are offered; ties go to the least head.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn<T> {
+    /// Key, stamp.
+    timed: Option<(EventTime, EventTime, T)>,
+    /// Stamp.
+    timeless: Option<(EventTime, T)>,
+}
+
+impl<T> Default for Turn<T> {
+    fn default() -> Self {
+        Self { timed: None, timeless: None }
+    }
+}
+
+impl<T: Ord> Turn<T> {
+    /// A head with its merge key, `None` where it has no event time.
+    pub fn offer(&mut self, key: Option<EventTime>, stamp: EventTime, head: T) {
+        match key {
+            Some(key) if self.timed.as_ref().is_none_or(|(least, _, other)| (key, &head) < (*least, other)) => {
+                self.timed = Some((key, stamp, head));
+            }
+            None if self.timeless.as_ref().is_none_or(|(least, other)| (stamp, &head) < (*least, other)) => {
+                self.timeless = Some((stamp, head));
+            }
+            _ => {}
+        }
+    }
+
+    /// The head that is next, with its key or, without one, its stamp.
+    pub fn next(self) -> Option<(EventTime, T)> {
+        match (self.timeless, self.timed) {
+            (Some((stamp, head)), Some((_, other, _))) if stamp <= other => Some((stamp, head)),
+            (_, Some((key, _, head))) => Some((key, head)),
+            (timeless, None) => timeless,
+        }
     }
 }
 
@@ -194,6 +224,23 @@ mod tests {
         merge.end(1, 3);
         let order: Vec<usize> = drain(&mut merge).into_iter().map(|(input, _)| input).collect();
         assert_eq!(order, [0, 1, 0, 1, 0, 1]);
+    }
+
+    /// A job that posts real times into a log of simulated ones: nothing but what stands behind its event may wait for it.
+    #[test]
+    fn an_event_of_a_far_future_keeps_no_heartbeat_of_another_input_waiting() {
+        let mut merge = Merge::new(&[0, 0, 0], None);
+        push(&mut merge, 0, 0, 50, Some(1_000_000));
+        for i in 0..3 {
+            push(&mut merge, 1, i, 60 + 10 * i, (i != 0).then_some(i));
+            push(&mut merge, 2, i, 61 + 10 * i, Some(i));
+        }
+        (0..3).for_each(|input| merge.end(input, 3));
+        let order = drain(&mut merge);
+        assert_eq!(
+            order,
+            [(1, None), (2, Some(0)), (1, Some(1)), (2, Some(1)), (1, Some(2)), (2, Some(2)), (0, Some(1_000_000))]
+        );
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub use compact::{Compacted, compact};
 pub use error::{LakeError, Result};
 pub use events::{Events, read_actuations, read_decisions, read_events, read_windows};
 pub use layout::FileName;
-pub use row::{Header, NotARow, NotJson, Row};
+pub use row::{Header, Row};
 pub use stored::StoredRow;
 pub use table::{TableCells, TableColumn, write_table};
 pub use writer::{Limits, Writer, Written};

@@ -58,6 +58,10 @@ fn event(number: i64) -> LoggedEvent {
         partition: Some(3),
         offset: Some(number),
         stamp: Some(time),
+        input_positions: None,
+        settings: None,
+        reason: None,
+        detail: None,
         data: Some(RawValue::from_string(data).expect("JSON")),
     }
 }

@@ -437,6 +437,10 @@ impl Imported {
             partition: None,
             offset: None,
             stamp: None,
+            input_positions: None,
+            settings: None,
+            reason: None,
+            detail: None,
             data: Some(to_raw_value(data).expect("an event of numbers and texts is always JSON")),
         }
     }

@@ -21,6 +21,10 @@ fn event(number: i64) -> LoggedEvent {
         partition: Some(3),
         offset: Some(number),
         stamp: None,
+        input_positions: None,
+        settings: None,
+        reason: None,
+        detail: None,
         data: Some(RawValue::from_string(format!("{{\"power_watts\":\n {number}.5}}")).unwrap()),
     }
 }

@@ -11,9 +11,11 @@ pub mod metrics;
 pub mod offline;
 mod outputs;
 mod owned;
+mod positions;
 mod service;
 mod settings;
 
 pub use heartbeat::HeartbeatClock;
+pub use positions::{INPUTS, Positions};
 pub use service::{Error, Service, run};
 pub use settings::{Limit, Settings};

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use eadt_core::merge::Turn;
 use eadt_core::partition::merge_key;
 use eadt_core::{FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
@@ -13,6 +14,7 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgres
 use eadt_schemas::{EventTime, Topic};
 
 use crate::codec::Decoded;
+use crate::positions::{INPUTS, Positions};
 
 /// A record of an input topic as a file has it.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +164,7 @@ impl<E, I: Iterator<Item = Result<Fed, E>>> Source<E> for Records<I> {
 pub enum Replayed {
     Window(Box<EfficiencyWindow>),
     Decision(Box<Decision>),
-    Refused { topic: Topic, partition: i32, offset: Option<i64>, refusal: Refusal },
+    Refused { topic: Topic, offset: Option<i64>, refusal: Refusal },
 }
 
 /// How much a replay went through.
@@ -186,39 +188,44 @@ pub struct Counts {
     pub late_tables: u64,
 }
 
-/// Replays the sources to their ends and hands everything that comes out, with its partition, to `say`.
+/// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
 ///
 /// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record
 /// of a log ends where it ends, and what was open there stays open, as in the live run.
 pub fn replay<E>(
     settings: &FoldSettings,
     sources: Vec<Box<dyn Source<E> + '_>>,
-    mut say: impl FnMut(i32, Replayed) -> Result<(), E>,
+    mut say: impl FnMut(&Positions, Replayed) -> Result<(), E>,
 ) -> Result<Counts, E> {
     let mut counts = Counts::default();
-    let mut partitions: BTreeMap<i32, Partition> = BTreeMap::new();
+    let mut partitions: BTreeMap<i32, (Partition, Positions)> = BTreeMap::new();
     let mut fronts = Fronts::new(sources, settings)?;
     let mut out = Vec::new();
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
         counts.events += u64::from(!fed.is_heartbeat());
-        let partition = partitions.entry(fed.partition).or_insert_with(|| Partition::new(settings.clone()));
+        let (partition, positions) = partitions
+            .entry(fed.partition)
+            .or_insert_with(|| (Partition::new(settings.clone()), Positions::start(fed.partition)));
         let key = Some(fed.key.as_str()).filter(|key| !key.is_empty());
         let input = Input { topic: fed.topic, stamp: fed.stamp, key, event: fed.event.event() };
         partition.fold(&input, &mut out);
+        if let Some(offset) = fed.offset {
+            positions.pass(fed.topic, offset);
+        }
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(fed), fed.partition, &mut say)?;
+            tell(&mut out, &mut counts, Some(fed), positions, &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() {
-        for (number, partition) in &mut partitions {
+        for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            tell(&mut out, &mut counts, None, *number, &mut say)?;
+            tell(&mut out, &mut counts, None, positions, &mut say)?;
         }
     }
-    for tally in partitions.values().map(Partition::tally) {
+    for tally in partitions.values().map(|(partition, _)| partition.tally()) {
         counts.late += tally.late;
         counts.stale += tally.stale;
         counts.duplicates += tally.duplicates;
@@ -231,8 +238,8 @@ fn tell<E>(
     out: &mut Vec<Output>,
     counts: &mut Counts,
     fed: Option<&Fed>,
-    partition: i32,
-    say: &mut impl FnMut(i32, Replayed) -> Result<(), E>,
+    positions: &Positions,
+    say: &mut impl FnMut(&Positions, Replayed) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
@@ -250,10 +257,10 @@ fn tell<E>(
             Output::Refused(refusal) => {
                 counts.refused += 1;
                 let topic = fed.map_or(Topic::GpuTelemetry, |fed| fed.topic);
-                Replayed::Refused { topic, partition, offset: fed.and_then(|fed| fed.offset), refusal }
+                Replayed::Refused { topic, offset: fed.and_then(|fed| fed.offset), refusal }
             }
         };
-        say(partition, replayed)?;
+        say(positions, replayed)?;
     }
     Ok(())
 }
@@ -314,32 +321,21 @@ impl<'a, E> Fronts<'a, E> {
 
     /// Finds what the live merge would take next in a partition.
     fn choose(&mut self, partition: i32) {
-        let mut timed: Option<(EventTime, usize, usize)> = None;
-        let mut timeless: Option<(EventTime, usize, usize)> = None;
-        let mut least_stamp = EventTime::MAX;
+        let mut turn = Turn::default();
         for (i, head) in self.heads.iter().enumerate() {
-            let Some(head) = head.filter(|head| head.partition == partition) else { continue };
-            let (best, rank) = match head.key {
-                Some(key) => {
-                    least_stamp = least_stamp.min(head.stamp);
-                    (&mut timed, (key, head.order, i))
-                }
-                None => (&mut timeless, (head.stamp, head.order, i)),
-            };
-            if best.is_none_or(|best| rank < best) {
-                *best = Some(rank);
+            if let Some(head) = head.filter(|head| head.partition == partition) {
+                turn.offer(head.key, head.stamp, (head.order, i));
             }
         }
-        let chosen = timeless.filter(|(stamp, ..)| timed.is_none() || *stamp <= least_stamp).or(timed);
-        match chosen {
-            Some((rank, _, i)) => self.next.insert(partition, (rank, i)),
+        match turn.next() {
+            Some((rank, (_, i))) => self.next.insert(partition, (rank, i)),
             None => self.next.remove(&partition),
         };
     }
 }
 
 fn head(fed: &Fed, settings: &FoldSettings) -> Head {
-    let order = Topic::PROCESSOR_INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
+    let order = INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
     let key = fed.event.event().time().map(|time| merge_key(time, fed.stamp, settings.max_future));
     Head { partition: fed.partition, order, key, stamp: fed.stamp }
 }

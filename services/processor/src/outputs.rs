@@ -10,8 +10,6 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
-/// Where the inputs stood when an output was made; outside the comparison of a replay with its record.
-pub const INPUT_POSITIONS: &str = "eadt_input_positions";
 const SOURCE: &str = "/processor";
 
 /// Full names of the topics that are written.
@@ -21,27 +19,37 @@ pub struct Names {
     decisions: Arc<str>,
     dead_letters: Arc<str>,
     pub state: Arc<str>,
+    settings: Bytes,
 }
 
 impl Names {
-    pub fn new(prefix: &str) -> Self {
+    /// `settings`: what the outputs say about the settings that they were made by.
+    pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         Self {
             windows: name(Topic::EfficiencyWindows),
             decisions: name(Topic::Decisions),
             dead_letters: name(Topic::DeadLetters),
             state: name(Topic::ProcessorState),
+            settings: settings.into(),
         }
     }
 
     pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> Outgoing {
         let envelope = envelope(&window.id, EventType::EfficiencyWindow, window.window_end, &window.workload);
-        from(Outgoing::event(&self.windows, &window.workload, &envelope, window), positions)
+        self.from(Outgoing::event(&self.windows, &window.workload, &envelope, window), positions)
     }
 
     pub fn decision(&self, decision: &Decision, positions: &Bytes) -> Outgoing {
         let envelope = envelope(&decision.id, EventType::Decision, decision.time, &decision.workload);
-        from(Outgoing::event(&self.decisions, &decision.workload, &envelope, decision), positions)
+        self.from(Outgoing::event(&self.decisions, &decision.workload, &envelope, decision), positions)
+    }
+
+    /// Says where the inputs stood, and by what settings this was made.
+    fn from(&self, mut output: Outgoing, positions: &Bytes) -> Outgoing {
+        output.headers.push((Arc::from(header::INPUT_POSITIONS), positions.clone()));
+        output.headers.push((Arc::from(header::SETTINGS), self.settings.clone()));
+        output
     }
 
     /// A refused record: its own bytes, and in the headers why and where from.
@@ -62,10 +70,4 @@ impl Names {
 
 fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelope {
     Envelope { id: id.to_owned(), source: SOURCE.to_owned(), kind, time, subject: subject.to_owned() }
-}
-
-/// Says where the inputs stood.
-fn from(mut output: Outgoing, positions: &Bytes) -> Outgoing {
-    output.headers.push((Arc::from(INPUT_POSITIONS), positions.clone()));
-    output
 }

@@ -1,7 +1,5 @@
 //! One owned partition: its restored state, its merge, its fold.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use eadt_bus::{Bus, BusError, Member, Outgoing, Record, Remedy, Result, Start, Step, TopicPartition, chaos, read_to_end};
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
@@ -12,8 +10,7 @@ use eadt_service::Shutdown;
 use crate::codec::Decoded;
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
-
-pub const INPUTS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
+use crate::positions::{INPUTS, Positions};
 
 /// What a fold of a partition asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -211,12 +208,11 @@ impl Owned {
     }
 
     fn positions_json(&self) -> Bytes {
-        let mut text = format!("{{\"partition\":{}", self.number);
-        for (topic, position) in INPUTS.iter().zip(self.merge.positions()) {
-            write!(text, ",\"{topic}\":{position}").expect("writing to a String cannot fail");
+        let mut stand = Positions::start(self.number);
+        for (offset, position) in stand.offsets.iter_mut().zip(self.merge.positions()) {
+            *offset = position;
         }
-        text.push('}');
-        text.into()
+        stand.to_json().into()
     }
 
     /// Whether anything was folded since the last commit.

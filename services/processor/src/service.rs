@@ -12,7 +12,8 @@ use eadt_service::{Metrics, Shutdown};
 use crate::heartbeat::{HeartbeatClock, Heartbeats};
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
-use crate::owned::{INPUTS, Owned, Surroundings};
+use crate::owned::{Owned, Surroundings};
+use crate::positions::INPUTS;
 use crate::settings::Settings;
 
 /// Records taken from the bus at once.
@@ -164,7 +165,7 @@ impl<'a> Session<'a> {
         Ok(Self {
             service,
             metrics,
-            names: Names::new(&settings.prefix),
+            names: Names::new(&settings.prefix, settings.recorded()),
             fold: settings.fold(),
             member,
             heartbeats: Heartbeats::new(&*service.bus, settings, service.clock.clone())?,

@@ -143,6 +143,55 @@ impl Default for Settings {
     }
 }
 
+/// Settings that windows and decisions depend on.
+const DECISIVE: [&str; 11] = [
+    "window_seconds",
+    "max_future_seconds",
+    "idle_grace_seconds",
+    "power_gap_seconds",
+    "join_grace_seconds",
+    "retention_days",
+    "max_workloads",
+    "max_sources",
+    "max_sources_per_workload",
+    "controller",
+    "controller_settings",
+];
+
+type Map = serde_json::Map<String, serde_json::Value>;
+
+fn json(settings: &Settings) -> Map {
+    match serde_json::to_value(settings) {
+        Ok(serde_json::Value::Object(map)) => map,
+        other => unreachable!("settings are a JSON object, not {other:?}"),
+    }
+}
+
+/// Takes out what is the same in `standard`.
+fn without(map: &mut Map, standard: &Map) {
+    use serde_json::Value::Object;
+    map.retain(|name, value| match (value, standard.get(name)) {
+        (Object(inner), Some(Object(standard))) => {
+            without(inner, standard);
+            !inner.is_empty()
+        }
+        (value, standard) => Some(&*value) != standard,
+    });
+}
+
+/// Puts `upper` over `map`, objects name by name.
+fn overlay(map: &mut Map, upper: Map) {
+    use serde_json::Value::Object;
+    for (name, value) in upper {
+        match (map.get_mut(&name), value) {
+            (Some(Object(inner)), Object(upper)) => overlay(inner, upper),
+            (_, value) => {
+                map.insert(name, value);
+            }
+        }
+    }
+}
+
 fn micros(seconds: f64) -> i64 {
     (seconds * SECOND as f64).round() as i64
 }
@@ -183,6 +232,26 @@ impl Settings {
         Ok(())
     }
 
+    /// What windows and decisions depend on, where it is not the default: a JSON object, for the outputs' headers.
+    pub fn recorded(&self) -> String {
+        let (mut mine, standard) = (json(self), json(&Self::default()));
+        mine.retain(|name, _| DECISIVE.contains(&name.as_str()));
+        without(&mut mine, &standard);
+        serde_json::Value::Object(mine).to_string()
+    }
+
+    /// As a record's outputs say that they were made ([`Self::recorded`]), but for what is not the default here. `Err`: not such an
+    /// object, or a value that this version does not know. What is of no name known here is passed over.
+    pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
+        let mut recorded: Map = serde_json::from_str(recorded)?;
+        recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
+        let mut mine = json(self);
+        without(&mut mine, &json(&Self::default()));
+        overlay(&mut recorded, mine);
+        let read: Self = serde_json::from_value(recorded.into())?;
+        Ok(Self { prefix: self.prefix.clone(), ..read })
+    }
+
     /// What the fold needs of it.
     pub fn fold(&self) -> FoldSettings {
         FoldSettings {
@@ -199,5 +268,57 @@ impl Settings {
             controller_settings: self.controller_settings.clone(),
             ..FoldSettings::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
+        assert_eq!(Settings::default().recorded(), "{}");
+        let mut live = Settings { window_seconds: 30.0, max_future_seconds: Limit(None), ..Settings::default() };
+        live.controller = "matrix".parse().unwrap();
+        live.controller_settings.power_high_watts = 300.0;
+        // Nothing in the outputs depends on these.
+        (live.group, live.buffer_bytes) = ("other".into(), 1 << 20);
+        let recorded = live.recorded();
+        let here = Settings { prefix: "x.".into(), ..Settings::default() };
+        let replayed = here.as_recorded(&recorded).unwrap();
+        assert_eq!(replayed.fold(), live.fold(), "{recorded}");
+        assert_eq!((&*replayed.prefix, &*replayed.group), ("x.", "processor"));
+
+        let mut here = Settings { window_seconds: 10.0, ..Settings::default() };
+        here.controller_settings.power_low_watts = 1.0;
+        let replayed = here.as_recorded(&recorded).unwrap();
+        assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, Limit(None)));
+        let settings = &replayed.controller_settings;
+        assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
+
+        // Of a later version: names are passed over, values cannot be.
+        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1}"#).unwrap(), here);
+        assert!(here.as_recorded(r#"{"controller":"of_tomorrow"}"#).is_err());
+        assert!(here.as_recorded("").is_err());
+    }
+
+    /// A new setting has to be looked at: does what is said depend on it?
+    #[test]
+    fn settings_decide_or_are_known_not_to() {
+        let others = [
+            "group",
+            "instance",
+            "linger_milliseconds",
+            "commit_seconds",
+            "dead_letter_seconds",
+            "buffer_bytes",
+            "heartbeat_seconds",
+            "retry_seconds",
+        ];
+        let names: Vec<String> = json(&Settings::default()).keys().cloned().collect();
+        for name in &names {
+            assert!(DECISIVE.contains(&name.as_str()) != others.contains(&name.as_str()), "{name}");
+        }
+        assert_eq!(names.len(), DECISIVE.len() + others.len());
     }
 }

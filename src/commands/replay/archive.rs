@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 
+use anyhow::Context;
 use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
 use eadt_processor::offline::{Fed, Raw};
-use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
+use eadt_schemas::v1::dead_letter_header;
+use eadt_schemas::{EventType, Topic};
 
 use super::batches::{Batches, Lane};
 use super::check::Own;
@@ -14,20 +16,57 @@ use super::check::Own;
 const BATCH: usize = 256;
 
 /// The rows of one partition, in the order of their offsets.
-pub fn read<'a>(archive: &Archive, listing: &Listing, topic: Topic, partition: i32, own: &'a RefCell<Own>) -> Batches<'a> {
+pub fn read<'a>(
+    archive: &Archive,
+    listing: &Listing,
+    topic: Topic,
+    partition: i32,
+    check: bool,
+    own: &'a RefCell<Own>,
+) -> Batches<'a> {
     let (lanes, batches) = Batches::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
     for lane in lanes {
         let rows = archive.stored(listing, topic, partition);
-        std::thread::spawn(move || decode(rows, &lane));
+        std::thread::spawn(move || decode(rows, &lane, check));
     }
     batches
 }
 
-fn decode(mut rows: StoredRows, lane: &Lane) {
+/// What the first of the record's windows says about the settings that it was made by.
+pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
+    for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
+        if let Some(row) = archive.rows(listing, topic, partition).next() {
+            return Ok(row?.header(header::SETTINGS).map(str::to_owned));
+        }
+    }
+    Ok(None)
+}
+
+/// The record's own outputs, by partition and offset.
+pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::Result<()> {
+    for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| Own::TOPICS.contains(topic)) {
+        for row in archive.rows(listing, topic, partition) {
+            let row = row?;
+            if row.kind() == Some(EventType::of_topic(topic)) {
+                let (positions, reason) = (row.header(header::INPUT_POSITIONS), row.header(dead_letter_header::REASON));
+                own.read(Some(topic), row.value.as_deref(), positions, reason)
+                    .with_context(|| format!("{topic} partition {partition} offset {} of {}", row.offset, archive.place()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn decode(mut rows: StoredRows, lane: &Lane, check: bool) {
     let mut batch = lane.batch();
     while let Some(stored) = rows.next() {
-        let good = stored
-            .and_then(|stored| if read_columns(batch.slot(), &stored) { Ok(()) } else { build(batch.slot(), &rows, &stored) });
+        let good = stored.and_then(|stored| {
+            if check {
+                let key = stored.key().unwrap_or_default();
+                batch.own.pass(stored.topic(), key, Some(stored.partition()), Some(stored.offset()));
+            }
+            if read_columns(batch.slot(), &stored) { Ok(()) } else { build(batch.slot(), &rows, &stored) }
+        });
         match good {
             Ok(()) => batch.keep(),
             Err(error) => {

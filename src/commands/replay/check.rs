@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_core::partition::device_name;
+use eadt_processor::{INPUTS, Positions};
 use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
 /// How the outputs compare with the record's own.
@@ -11,7 +13,7 @@ use eadt_schemas::{EventTime, Topic};
 pub struct Checked {
     pub windows_same: u64,
     pub decisions_same: u64,
-    /// Workloads that had late events or tables, for which equality is not promised.
+    /// From when on a workload is not compared, and why: its events did not come in the order of their times.
     pub excused: Vec<String>,
     pub differences: Vec<String>,
     /// The controllers that decided the record, where the replay decided by another.
@@ -32,13 +34,62 @@ impl Checked {
     }
 }
 
+/// A window, and where the inputs stood when it closed, where that is known.
+#[derive(Debug)]
+pub struct Window {
+    pub event: EfficiencyWindow,
+    pub positions: Option<Positions>,
+}
+
 /// Windows and decisions, the record's own or the replay's.
 #[derive(Debug, Default)]
 pub struct Own {
-    pub windows: Vec<EfficiencyWindow>,
+    pub windows: Vec<Window>,
     pub decisions: Vec<Decision>,
+    /// Of each workload the least time of the events that came too late for their windows.
+    late: BTreeMap<String, EventTime>,
+    tables: Tables,
     /// Events of types that are not known here and that no input takes, by type.
     pub passed_over: BTreeMap<String, u64>,
+}
+
+/// Where the records are that tell of a workload what is in force: by workload and input, the partition and offset of each.
+#[derive(Debug, Default)]
+struct Tables(BTreeMap<(String, usize), Vec<(i32, i64)>>);
+
+impl Tables {
+    /// Topics whose events are in force until the next one.
+    const TOPICS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::Models];
+    /// Models are of all workloads.
+    const EVERYBODY: &str = "";
+
+    fn add(&mut self, topic: Topic, key: &[u8], partition: i32, offset: i64) {
+        if let Some(input) = INPUTS.iter().position(|input| *input == topic).filter(|_| Self::TOPICS.contains(&topic)) {
+            let key = if topic == Topic::Models { Self::EVERYBODY.into() } else { String::from_utf8_lossy(key) };
+            self.0.entry((key.into_owned(), input)).or_default().push((partition, offset));
+        }
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        for (key, mut places) in std::mem::take(&mut other.0) {
+            self.0.entry(key).or_default().append(&mut places);
+        }
+    }
+
+    fn sort(&mut self) {
+        self.0.values_mut().for_each(|places| places.sort_unstable());
+    }
+
+    /// Whether one of two folds that stood there had taken a table of the workload that the other had not.
+    fn differ(&self, workload: &str, one: &Positions, other: &Positions) -> bool {
+        [workload, Self::EVERYBODY].iter().any(|key| {
+            (0..INPUTS.len()).any(|input| {
+                let Some(places) = self.0.get(&((*key).to_owned(), input)) else { return false };
+                let before = |at: &Positions| places.partition_point(|place| *place < (at.partition, at.offsets[input]));
+                before(one) != before(other)
+            })
+        })
+    }
 }
 
 /// Types that are told apart in [`Own::passed_over`]; a log of nothing but nonsense must not fill the memory.
@@ -46,14 +97,49 @@ const MOST_TYPES: usize = 100;
 const MORE_TYPES: &str = "(other types)";
 
 impl Own {
-    /// Takes what one of the record's events says, where it is an output.
-    pub fn read(&mut self, topic: Option<Topic>, value: Option<&[u8]>) -> Result<(), Refusal> {
+    /// Topics that [`Self::read`] reads.
+    pub const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
+
+    /// Takes what one of the record's events says, where it is an output. `positions` and `reason`: its headers of that name.
+    pub fn read(
+        &mut self,
+        topic: Option<Topic>,
+        value: Option<&[u8]>,
+        positions: Option<&str>,
+        reason: Option<&str>,
+    ) -> Result<(), Refusal> {
         match (topic, value) {
-            (Some(Topic::EfficiencyWindows), Some(value)) => self.windows.push(eadt_schemas::decode(value)?),
+            (Some(Topic::EfficiencyWindows), Some(value)) => {
+                let positions = positions.and_then(Positions::from_json);
+                self.windows.push(Window { event: eadt_schemas::decode(value)?, positions });
+            }
             (Some(Topic::Decisions), Some(value)) => self.decisions.push(eadt_schemas::decode(value)?),
+            (Some(Topic::DeadLetters), Some(value)) if reason == Some(DeadLetterReason::Late.name()) => self.came_late(value),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes note of an input.
+    pub fn pass(&mut self, topic: Topic, key: &[u8], partition: Option<i32>, offset: Option<i64>) {
+        if let Some(offset) = offset {
+            self.tables.add(topic, key, partition.unwrap_or(0), offset);
+        }
+    }
+
+    fn came_late(&mut self, value: &[u8]) {
+        /// Of telemetry and progress.
+        #[derive(serde::Deserialize)]
+        struct Late {
+            time: EventTime,
+            workload: Option<String>,
+            device: Option<String>,
+        }
+        let Ok(event) = serde_json::from_slice::<Late>(value) else { return };
+        if let Some(name) = event.workload.or_else(|| event.device.as_deref().map(device_name)) {
+            let least = self.late.entry(name).or_insert(event.time);
+            *least = event.time.min(*least);
+        }
     }
 
     /// Counts an event of an unknown type.
@@ -70,37 +156,51 @@ impl Own {
     pub fn append(&mut self, other: &mut Self) {
         self.windows.append(&mut other.windows);
         self.decisions.append(&mut other.decisions);
+        self.tables.append(&mut other.tables);
+        for (name, time) in std::mem::take(&mut other.late) {
+            let least = self.late.entry(name).or_insert(time);
+            *least = time.min(*least);
+        }
         for (kind, events) in std::mem::take(&mut other.passed_over) {
             self.count(kind, events);
         }
     }
 }
 
-/// The same sequence of ids and values for each key, up to the first window with late events, for which order is not promised.
+/// The same sequence of ids and values for each key, up to the first window that the live fold may have made of other events
+/// than the replay, because they did not come in the order of their times.
 ///
 /// Where the record ends its last windows were still open, so the replay may go on where the record has no more; but a record
 /// that has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
-pub fn compare(own: &Own, produced: &Own) -> Checked {
+pub fn compare(own: &mut Own, produced: &Own) -> Checked {
+    own.tables.sort();
+    let own = &*own;
     let mut checked = Checked::default();
     let windows = (groups(&own.windows, window_key), groups(&produced.windows, window_key));
     let decisions = (groups(&own.decisions, decision_key), groups(&produced.decisions, decision_key));
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
-        let disturbed = recorded.iter().position(|w| w.late > 0 || w.late_tables > 0);
-        if let Some(first) = disturbed {
-            checked.excused.push(format!("{key} from {} on", recorded[first].window_start));
-        }
-        let sure = &recorded[..disturbed.unwrap_or(recorded.len())];
-        checked.windows_same += same("window", key, sure, mine, |w| &w.id, &mut checked.differences);
+        let disturbed = recorded.iter().zip(mine.iter().map(Some).chain(std::iter::repeat(None))).enumerate();
+        let disturbed =
+            disturbed.filter_map(|(index, (window, mine))| Some((index, disturbance(own, key, window, mine.copied())?)));
+        let sure = match disturbed.take(1).next() {
+            Some((first, why)) => {
+                checked.excused.push(format!("{key} from {} on: {why}", recorded[first].event.window_start));
+                &recorded[..first]
+            }
+            None => recorded,
+        };
+        checked.windows_same +=
+            same("window", key, sure, mine, |w| &w.event.id, |w| serde_json::to_string(&w.event), &mut checked.differences);
         if recorded.is_empty() {
             checked.differences.push(format!("the record has no windows of {key}, the replay {}", mine.len()));
         }
         let mine = decisions.1.get(key).map_or(&[][..], Vec::as_slice);
         let recorded = decisions.0.get(key).map_or(&[][..], Vec::as_slice);
-        let end = sure.iter().map(|w| w.window_end).max().unwrap_or(EventTime::MIN);
+        let end = sure.iter().map(|w| w.event.window_end).max().unwrap_or(EventTime::MIN);
         let due = mine.partition_point(|d| d.time <= end);
         let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
-        checked.decisions_same += same("decision", key, sure, mine, |d| &d.id, &mut checked.differences);
+        checked.decisions_same += same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut checked.differences);
         if sure.len() < due {
             let at = mine[sure.len()].time;
             checked.differences.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
@@ -122,6 +222,16 @@ pub fn compare(own: &Own, produced: &Own) -> Checked {
     checked
 }
 
+/// Why a window may differ from the replay's in its place.
+fn disturbance(own: &Own, key: &str, window: &Window, mine: Option<&Window>) -> Option<&'static str> {
+    let event = &window.event;
+    if event.late > 0 || event.late_tables > 0 || own.late.get(key).is_some_and(|late| *late < event.window_end) {
+        return Some("events or tables came late");
+    }
+    let (one, other) = (window.positions.as_ref()?, mine.filter(|mine| mine.event.id == event.id)?.positions.as_ref()?);
+    own.tables.differ(key, one, other).then_some("a change came in another order than its time says")
+}
+
 /// What to do where the record was decided by other controllers than the replay. Only workloads that have decisions in both count.
 fn decided_by(recorded: &BTreeMap<&str, Vec<&Decision>>, mine: &BTreeMap<&str, Vec<&Decision>>) -> Option<String> {
     let names = |decisions: &[&Decision]| -> BTreeSet<String> { decisions.iter().map(|d| d.controller.clone()).collect() };
@@ -137,7 +247,8 @@ fn decided_by(recorded: &BTreeMap<&str, Vec<&Decision>>, mine: &BTreeMap<&str, V
 }
 
 /// The workload; of a device without one, its name, because all of them stand under `gpus`.
-fn window_key(window: &EfficiencyWindow) -> &str {
+fn window_key(window: &Window) -> &str {
+    let window = &window.event;
     match window.id.find("/tumbling/") {
         Some(end) if !window.workload.contains('/') => &window.id[..end],
         _ => &window.workload,
@@ -156,15 +267,16 @@ fn groups<T>(events: &[T], key: impl Fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> 
     map
 }
 
-fn same<T: PartialEq + serde::Serialize>(
+fn same<T>(
     what: &str,
     workload: &str,
     recorded: &[&T],
     mine: &[&T],
     id: impl Fn(&T) -> &String,
+    json: impl Fn(&T) -> serde_json::Result<String>,
     differences: &mut Vec<String>,
 ) -> u64 {
-    let bytes = |event: &T| serde_json::to_string(event).unwrap_or_default();
+    let bytes = |event: &T| json(event).unwrap_or_default();
     let mut count = 0;
     for (index, record) in recorded.iter().enumerate() {
         match mine.get(index) {
@@ -192,41 +304,83 @@ fn same<T: PartialEq + serde::Serialize>(
 mod tests {
     use super::*;
 
-    fn window(minute: i64, late: u64) -> EfficiencyWindow {
+    fn window(minute: i64, late: u64) -> Window {
         let start = EventTime::from_micros(minute * 60_000_000);
-        EfficiencyWindow {
+        let event = EfficiencyWindow {
             id: format!("lab/job/tumbling/{start}"),
             workload: "lab/job".to_owned(),
             window_start: start,
             window_end: start.plus_micros(60_000_000),
             late,
             ..EfficiencyWindow::default()
-        }
+        };
+        Window { event, positions: None }
     }
 
-    fn own(windows: Vec<EfficiencyWindow>) -> Own {
+    fn own(windows: Vec<Window>) -> Own {
         Own { windows, ..Own::default() }
     }
 
     #[test]
     fn nothing_compared_is_no_success() {
-        let checked = compare(&Own::default(), &Own::default());
+        let checked = compare(&mut Own::default(), &Own::default());
         assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, Some("the record holds no windows")));
         assert_eq!(checked.failure().as_deref(), Some("nothing could be compared: the record holds no windows"));
-        let checked = compare(&Own::default(), &own(vec![window(0, 0)]));
+        let checked = compare(&mut Own::default(), &own(vec![window(0, 0)]));
         assert!(checked.failure().unwrap().starts_with("nothing could be compared"));
-        let late = own(vec![window(0, 3)]);
-        assert!(compare(&late, &own(vec![window(0, 3)])).failure().unwrap().contains("had late events"));
+        let mut late = own(vec![window(0, 3)]);
+        assert!(compare(&mut late, &own(vec![window(0, 3)])).failure().unwrap().contains("had late events"));
     }
 
     #[test]
     fn the_same_is_a_success_and_another_value_is_not() {
-        let checked = compare(&own(vec![window(0, 0), window(1, 0)]), &own(vec![window(0, 0), window(1, 0), window(2, 0)]));
+        let checked = compare(&mut own(vec![window(0, 0), window(1, 0)]), &own(vec![window(0, 0), window(1, 0), window(2, 0)]));
         assert_eq!((checked.windows_same, checked.failure()), (2, None));
-        let other = EfficiencyWindow { samples: Some(1.0), ..window(0, 0) };
-        let checked = compare(&own(vec![window(0, 0)]), &own(vec![other]));
+        let mut other = window(0, 0);
+        other.event.samples = Some(1.0);
+        let checked = compare(&mut own(vec![window(0, 0)]), &own(vec![other]));
         assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, None));
         assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place(s)"));
+    }
+
+    /// A window that closed when so many tables had been taken.
+    fn closed(minute: i64, tables: i64) -> Window {
+        let mut positions = Positions::start(0);
+        positions.offsets[0] = tables;
+        Window { positions: Some(positions), ..window(minute, 0) }
+    }
+
+    #[test]
+    fn a_change_that_came_in_another_order_ends_the_comparison_of_its_workload_only() {
+        let mut recorded = own(vec![closed(0, 1), closed(1, 1), closed(2, 3)]);
+        recorded.pass(Topic::Workloads, b"lab/job", None, Some(0));
+        recorded.pass(Topic::Workloads, b"lab/other", Some(0), Some(1));
+        recorded.pass(Topic::Workloads, b"lab/job", Some(0), Some(2));
+        recorded.pass(Topic::GpuTelemetry, b"lab/job", Some(0), Some(2));
+        // Only the other workload's change stands between.
+        let checked = compare(&mut recorded, &own(vec![closed(0, 1), closed(1, 2), closed(2, 3)]));
+        assert_eq!((checked.windows_same, checked.excused.len(), checked.failure()), (3, 0, None));
+        let mut second = closed(1, 3);
+        second.event.samples = Some(1.0);
+        let checked = compare(&mut recorded, &own(vec![closed(0, 1), second, closed(2, 3)]));
+        assert_eq!((checked.windows_same, checked.failure()), (1, None));
+        assert!(checked.excused[0].contains("in another order"), "{checked:?}");
+    }
+
+    #[test]
+    fn a_late_event_after_the_last_window_ends_the_comparison_there() {
+        let mut recorded = own(vec![window(0, 0), window(1, 0)]);
+        let mut letter =
+            |value: &str, reason| recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), None, Some(reason));
+        letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/job"}"#, "stale").unwrap();
+        letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/other"}"#, "late").unwrap();
+        letter(r#"{"time":"1970-01-01T00:01:30Z","workload":"lab/job"}"#, "late").unwrap();
+        letter(r#"{"time":"1970-01-01T00:01:40Z","workload":"lab/job"}"#, "late").unwrap();
+        let mut second = window(1, 0);
+        second.event.samples = Some(1.0);
+        let checked = compare(&mut recorded, &own(vec![window(0, 0), second]));
+        assert_eq!((checked.windows_same, checked.failure()), (1, None));
+        assert!(checked.excused[0].contains("came late"), "{checked:?}");
     }
 
     #[test]
@@ -243,8 +397,8 @@ mod tests {
         assert_eq!(told(&["hybrid", "hybrid"]), None);
         assert!(told(&["matrix"]).unwrap().contains("--controller matrix"));
         assert!(told(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));
-        let other = Own { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
-        let checked = compare(&other, &Own { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
+        let mut other = Own { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
+        let checked = compare(&mut other, &Own { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
         assert!(checked.failure().is_some_and(|why| why.contains("--controller matrix")), "{checked:?}");
     }
 

@@ -1,5 +1,6 @@
 //! An event log: one thread cuts it into chunks, others take these apart.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fs::File;
 use std::path::Path;
@@ -22,10 +23,33 @@ enum Work {
     End,
 }
 
-/// Whether the log's events carry the stamps of a log, judged by its first event.
-pub fn has_stamps(path: &Path) -> anyhow::Result<bool> {
+/// Events among which the first window is looked for.
+const HEAD_EVENTS: usize = 500_000;
+
+/// What the beginning of a log says about itself.
+#[derive(Debug, Default)]
+pub struct Head {
+    /// The first event carries the stamp of a log.
+    pub stamped: bool,
+    /// The settings that the first window was made by.
+    pub settings: Option<String>,
+}
+
+pub fn head(path: &Path) -> anyhow::Result<Head> {
     let mut log = LogReader::new(path.display().to_string(), open(path)?)?;
-    Ok(log.next_event()?.is_some_and(|event| event.stamp.is_some()))
+    let mut head = Head::default();
+    for number in 0..HEAD_EVENTS {
+        // What is wrong with a line is for the replay to say.
+        let Ok(Some(event)) = log.next_event() else { break };
+        if number == 0 {
+            head.stamped = event.stamp.is_some();
+        }
+        head.settings = event.settings.map(Cow::into_owned);
+        if !head.stamped || head.settings.is_some() {
+            break;
+        }
+    }
+    Ok(head)
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {
@@ -98,6 +122,9 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
             && let Some(topic) = input(&event)
             && batch.slot().renew_canonical(raw(topic, &event), event.partition, event.offset)
         {
+            if check {
+                batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
+            }
             batch.keep();
             chunk.accept();
             continue;
@@ -105,11 +132,14 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
         let event = chunk.event()?;
         if let Some(topic) = input(&event) {
             batch.slot().renew(raw(topic, &event), event.partition, event.offset);
+            if check {
+                batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
+            }
             batch.keep();
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
             batch.own.pass_over(&event.kind);
         } else if check {
-            batch.own.read(event.topic(), event.value())?;
+            batch.own.read(event.topic(), event.value(), event.input_positions.as_deref(), event.reason.as_deref())?;
         }
     }
     Ok(())
@@ -126,8 +156,12 @@ fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> Raw<'a> {
     Raw {
         topic,
         kind: Some(&event.kind),
-        key: event.key.as_deref().unwrap_or(&event.subject).as_bytes(),
+        key: key(event).as_bytes(),
         value: event.value(),
         stamp: event.stamp.unwrap_or(event.time),
     }
+}
+
+fn key<'a>(event: &'a EventRef<'_>) -> &'a str {
+    event.key.as_deref().unwrap_or(&event.subject)
 }

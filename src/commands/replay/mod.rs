@@ -10,12 +10,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
+use eadt_core::FoldSettings;
 use eadt_lake::Archive;
 use eadt_processor::offline::{Counts, Replayed, Source, replay};
 use eadt_schemas::Topic;
 
-use self::check::{Checked, Own, compare};
+use self::check::{Checked, Own, Window, compare};
 use self::output::Output;
 use crate::cli::{Align, Replay};
 use crate::output::say;
@@ -48,22 +49,11 @@ struct Summary {
 }
 
 pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
-    let mut processor = settings.processor.clone();
-    if let Some(window) = args.window {
-        processor.window_seconds = window;
-        processor.check().map_err(|refusal| anyhow!("--window {window:?}: {refusal}"))?;
-    }
-    let mut fold = processor.fold();
-    fold.align_to_run = args.align == Align::Run;
-    if let Some(name) = &args.controller {
-        fold.controller_override = Some(name.parse()?);
-    }
-
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
     let own: Vec<RefCell<Own>> = args.logs.iter().map(|_| RefCell::default()).collect();
     let mut sources: Vec<Box<dyn Source<anyhow::Error> + '_>> = Vec::new();
-    let mut imported = true;
+    let (mut imported, mut recorded) = (true, Vec::new());
     for (path, own) in args.logs.iter().zip(&own) {
         if path.is_dir() {
             let archive = Archive::find(path)?;
@@ -74,22 +64,24 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             if listing.files.is_empty() {
                 bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
             }
-            imported &= false;
+            imported = false;
+            recorded.extend(archive::settings(&archive, &listing)?);
             for (topic, partition) in listing.partitions().into_keys() {
                 if Topic::PROCESSOR_INPUTS.contains(&topic) {
-                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, own)));
+                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, args.check, own)));
                 }
             }
             if args.check {
-                let mut own = own.borrow_mut();
-                own.windows = eadt_lake::read_windows(path)?.events;
-                own.decisions = eadt_lake::read_decisions(path)?.events;
+                archive::read_own(&archive, &listing, &mut own.borrow_mut())?;
             }
         } else {
-            imported &= !log::has_stamps(path)?;
+            let head = log::head(path)?;
+            imported &= !head.stamped;
+            recorded.extend(head.settings);
             sources.push(Box::new(log::read(path, args.check, own)?));
         }
     }
+    let mut fold = fold(args, &settings.processor, &recorded)?;
     if imported {
         // A recording of other people's events has no stamps of a log: its event times are all the time there is.
         fold.max_future = None;
@@ -106,27 +98,27 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     };
     let mut out = args.out.as_deref().map(Output::create).transpose()?;
     let (mut produced, mut refusals) = (Own::default(), BTreeMap::new());
-    let counts: Counts = replay(&fold, sources, |partition, replayed| {
+    let counts: Counts = replay(&fold, sources, |positions, replayed| {
         match &replayed {
             Replayed::Window(window) => {
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
                 progress.tick();
             }
-            Replayed::Refused { topic, partition, offset, refusal } => {
+            Replayed::Refused { topic, offset, refusal } => {
                 let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
                 *count += 1;
                 if *count <= REFUSALS_SHOWN {
-                    tracing::warn!(%topic, partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
+                    tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
                 }
             }
             Replayed::Decision(_) => {}
         }
         if let Some(out) = &mut out {
-            out.write(partition, &replayed)?;
+            out.write(positions.partition, &replayed)?;
         }
         if args.check {
             match replayed {
-                Replayed::Window(window) => produced.windows.push(*window),
+                Replayed::Window(window) => produced.windows.push(Window { event: *window, positions: Some(*positions) }),
                 Replayed::Decision(decision) => produced.decisions.push(*decision),
                 Replayed::Refused { .. } => {}
             }
@@ -164,7 +156,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         passed_over: std::mem::take(&mut recorded.passed_over),
         seconds,
         events_per_second: counts.events as f64 / seconds.max(1e-9),
-        check: args.check.then(|| compare(&recorded, &produced)),
+        check: args.check.then(|| compare(&mut recorded, &produced)),
     };
     print(args, &summary)?;
     if counts.events == 0 {
@@ -177,6 +169,32 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         Some(failure) => bail!(failure),
         None => Ok(()),
     }
+}
+
+/// How to fold: as the record says that it was made, but for what the caller has set.
+fn fold(args: &Replay, settings: &eadt_processor::Settings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
+    let mut processor = settings.clone();
+    if let Some(first) = recorded.first() {
+        if recorded.iter().any(|other| other != first) {
+            tracing::warn!("the logs were made by different settings of the processor; those of the first count: {first}");
+        }
+        processor = settings.as_recorded(first).with_context(|| {
+            format!("the record's processor had settings that this version does not know ({first}); use the version that made it")
+        })?;
+        if processor != *settings {
+            tracing::info!("the record's processor was set by {first}, and so is this replay, but for what is set here");
+        }
+    }
+    if let Some(window) = args.window {
+        processor.window_seconds = window;
+        processor.check().map_err(|refusal| anyhow!("--window {window:?}: {refusal}"))?;
+    }
+    let mut fold = processor.fold();
+    fold.align_to_run = args.align == Align::Run;
+    if let Some(name) = &args.controller {
+        fold.controller_override = Some(name.parse()?);
+    }
+    Ok(fold)
 }
 
 fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
@@ -201,8 +219,8 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     }
     if let Some(check) = &summary.check {
         say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
-        for workload in &check.excused {
-            say!("check: {workload} had late events or tables: not compared");
+        for excused in &check.excused {
+            say!("check: not compared: {excused}");
         }
         if let Some(why) = &check.not_compared {
             say!("check: nothing could be compared: {why}");

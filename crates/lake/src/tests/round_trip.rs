@@ -242,22 +242,6 @@ fn headers_and_keys_of_any_kind_come_back() {
     }
 }
 
-#[test]
-fn logged_events_become_rows_and_events_again() {
-    let event: eadt_schemas::LoggedEvent = serde_json::from_value(json!({
-        "specversion": "1.0", "type": "io.eadt.gpu.telemetry.v1", "source": "/a", "id": "1",
-        "time": "2026-01-02T00:00:01.000000Z", "partitionkey": "ns/job", "eadtoffset": 4,
-        "data": {"device": "a", "power_watts": 1.5}
-    }))
-    .unwrap();
-    let row = Row::from_logged(&event).unwrap();
-    assert_eq!((row.topic, row.partition, row.offset, row.stamp), (Topic::GpuTelemetry, 0, 4, time(1)));
-    let again = back(&[row])[0].to_logged().unwrap();
-    assert_eq!(again.data.unwrap().get(), event.data.as_ref().unwrap().get());
-    assert_eq!((again.id, again.key, again.time), (event.id.clone(), event.key.clone(), event.time));
-    assert!(Row::from_logged(&eadt_schemas::LoggedEvent { offset: None, ..event }).is_err());
-}
-
 /// A value for a property: mostly of its type, sometimes anything.
 fn any_value() -> impl Strategy<Value = Value> {
     prop_oneof![

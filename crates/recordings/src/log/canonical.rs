@@ -49,6 +49,10 @@ fn envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
         partition: partition.map(i32::try_from).transpose().ok()?,
         offset,
         stamp,
+        input_positions: None,
+        settings: None,
+        reason: None,
+        detail: None,
         data: None,
     };
     Some((event, rest))

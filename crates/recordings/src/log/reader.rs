@@ -57,6 +57,14 @@ pub struct EventRef<'a> {
     pub offset: Option<i64>,
     #[serde(rename = "eadtstamp", default)]
     pub stamp: Option<EventTime>,
+    #[serde(rename = "eadtinputpositions", borrow, default)]
+    pub input_positions: Option<Cow<'a, str>>,
+    #[serde(rename = "eadtsettings", borrow, default)]
+    pub settings: Option<Cow<'a, str>>,
+    #[serde(rename = "eadtreason", borrow, default)]
+    pub reason: Option<Cow<'a, str>>,
+    #[serde(rename = "eadtdetail", borrow, default)]
+    pub detail: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "raw")]
     pub(super) data: Option<&'a str>,
 }
@@ -92,6 +100,10 @@ impl EventRef<'_> {
             partition: self.partition,
             offset: self.offset,
             stamp: self.stamp,
+            input_positions: self.input_positions.as_deref().map(str::to_owned),
+            settings: self.settings.as_deref().map(str::to_owned),
+            reason: self.reason.as_deref().map(str::to_owned),
+            detail: self.detail.as_deref().map(str::to_owned),
             data,
         })
     }

@@ -1,0 +1,69 @@
+//! Where the inputs of a partition stand.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use eadt_schemas::Topic;
+
+/// The inputs, in the order of ties.
+pub const INPUTS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
+
+/// Of each of a partition's [`INPUTS`] the offset of the first record that is not folded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    pub partition: i32,
+    pub offsets: [i64; INPUTS.len()],
+}
+
+impl Positions {
+    pub fn start(partition: i32) -> Self {
+        Self { partition, offsets: [0; INPUTS.len()] }
+    }
+
+    /// A record was folded.
+    pub fn pass(&mut self, topic: Topic, offset: i64) {
+        if let Some(input) = INPUTS.iter().position(|input| *input == topic) {
+            self.offsets[input] = offset + 1;
+        }
+    }
+
+    /// The header [`eadt_schemas::envelope::header::INPUT_POSITIONS`].
+    pub fn to_json(&self) -> String {
+        let mut text = format!("{{\"partition\":{}", self.partition);
+        for (topic, offset) in INPUTS.iter().zip(self.offsets) {
+            write!(text, ",\"{topic}\":{offset}").expect("writing to a String cannot fail");
+        }
+        text.push('}');
+        text
+    }
+
+    /// `None`: not such a header, or one of a version with other inputs.
+    pub fn from_json(text: &str) -> Option<Self> {
+        let said: BTreeMap<&str, i64> = serde_json::from_str(text).ok()?;
+        let mut this = Self::start(i32::try_from(*said.get("partition")?).ok()?);
+        for (topic, offset) in INPUTS.iter().zip(&mut this.offsets) {
+            *offset = *said.get(topic.base_name())?;
+        }
+        Some(this)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_anything_else_refused() {
+        let mut positions = Positions::start(3);
+        positions.pass(Topic::GpuTelemetry, 41);
+        positions.pass(Topic::Workloads, 0);
+        // No input.
+        positions.pass(Topic::Decisions, 9);
+        let text = positions.to_json();
+        assert_eq!(Positions::from_json(&text), Some(positions), "{text}");
+        assert!(text.contains("\"gpu.telemetry.v1\":42"), "{text}");
+        for other in ["", "{}", "7", "{\"partition\":0}", "{\"partition\":\"0\"}"] {
+            assert_eq!(Positions::from_json(other), None, "{other}");
+        }
+    }
+}
