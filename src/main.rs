@@ -152,7 +152,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             let bus = bus::open(&settings)?;
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
-                tokio::task::spawn_blocking(move || commands::tail::run(&args, &*bus, &settings.topics, &stop)).await?
+                tokio::task::spawn_blocking(move || commands::tail::run(&args, &*bus, &settings, &stop)).await?
             }))
         }
         Command::Config(ConfigCommand::Show { json }) => {

@@ -55,18 +55,18 @@ impl Part {
     /// Topics that it reads and topics that it writes.
     fn topics(self) -> (Vec<Topic>, Vec<Topic>) {
         use Topic::{
-            Actuations, DeadLetters, Decisions, DeviceIntents, DeviceStates, Directives, EfficiencyWindows, GpuTelemetry, Models,
-            ProcessorState, SimulatorState, TrainingProgress, Workloads,
+            Actuations, DeadLetters, Decisions, DeviceHolders, DeviceIntents, DeviceStates, Directives, EfficiencyWindows,
+            GpuTelemetry, Models, ProcessorState, SimulatorState, TrainingProgress, Workloads,
         };
         match self {
-            Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress]),
+            Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
                 Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState]).collect(),
                 // Telemetry for heartbeats only.
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
             Self::Actuator => (
-                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceIntents, TrainingProgress],
+                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress],
                 vec![Actuations, Workloads, DeadLetters, DeviceIntents, Directives],
             ),
             Self::Simulator => (
@@ -87,6 +87,7 @@ impl Part {
                     Directives,
                     DeviceIntents,
                     DeviceStates,
+                    DeviceHolders,
                     Models,
                     DeadLetters,
                 ];
@@ -204,6 +205,7 @@ mod tests {
         assert_eq!(writers(Topic::Actuations), [Part::Actuator]);
         assert_eq!(writers(Topic::DeviceIntents), [Part::Actuator]);
         assert_eq!(writers(Topic::DeviceStates), [Part::Agent]);
+        assert_eq!(writers(Topic::DeviceHolders), [Part::Collector]);
         assert_eq!(writers(Topic::Models), [Part::Optimizer]);
         assert_eq!(writers(Topic::TrainingProgress), [Part::Collector, Part::Simulator]);
     }

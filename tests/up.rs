@@ -74,6 +74,12 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
     replayed(dir.path(), "replay-2");
     assert_eq!(files(&dir.path().join("replay-1")), files(&dir.path().join("replay-2")), "byte for byte");
 
+    // Nothing can come while the log is read: what there is, or what to do.
+    let (out, err, good) = text(eadt(dir.path(), &["tail", "decisions", "--from-start"]));
+    assert!(good && out.lines().count() >= 2 * 350, "{err}");
+    let (out, err, good) = text(eadt(dir.path(), &["tail", "decisions"]));
+    assert!(!good && out.is_empty() && err.contains("--from-start shows what it holds"), "{err}");
+
     // A log of the same events has another order among its partitions, and still gives the same files.
     let (log, out) = (dir.path().join("record.jsonl.zst"), dir.path().join("replay-3"));
     let (_, err, good) = text(eadt(dir.path(), &["record", "--out", log.to_str().unwrap()]));

@@ -3,8 +3,8 @@
 use serde::de::DeserializeOwned;
 
 use crate::v1::{
-    Actuation, Bounds, DeadLetterReason, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Layout,
-    Model, TrainingProgress, Workload,
+    Actuation, Bounds, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow,
+    GpuTelemetry, Layout, Model, TrainingProgress, Workload,
 };
 use crate::{EventTime, fast};
 
@@ -331,6 +331,21 @@ impl Check for DeviceState {
             within("devices.sm_clock_mhz", device.sm_clock_mhz, 0.0, MAX_MHZ)?;
             within("devices.sm_clock_mhz_min", device.sm_clock_mhz_min, 0.0, MAX_MHZ)?;
             within("devices.sm_clock_mhz_max", device.sm_clock_mhz_max, 0.0, MAX_MHZ)?;
+        }
+        Ok(())
+    }
+}
+
+impl Check for DeviceHolders {
+    fn check(&self) -> Result<(), Refusal> {
+        time("time", self.time)?;
+        name("node", &self.node)?;
+        for device in &self.devices {
+            name("devices.device", &device.device)?;
+        }
+        for pod in self.devices.iter().flat_map(|device| &device.pods).chain(&self.unplaced) {
+            name("namespace", &pod.namespace)?;
+            name("name", &pod.name)?;
         }
         Ok(())
     }

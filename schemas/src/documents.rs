@@ -14,7 +14,7 @@ use crate::{EventType, Topic};
 
 /// The event types whose values have a schema. The others are opaque (state), empty (heartbeats) or somebody
 /// else's bytes (dead letters).
-pub const WITH_SCHEMA: [EventType; 10] = [
+pub const WITH_SCHEMA: [EventType; 11] = [
     EventType::GpuTelemetry,
     EventType::TrainingProgress,
     EventType::Workload,
@@ -24,6 +24,7 @@ pub const WITH_SCHEMA: [EventType; 10] = [
     EventType::Directive,
     EventType::DeviceIntent,
     EventType::DeviceState,
+    EventType::DeviceHolders,
     EventType::Model,
 ];
 
@@ -49,6 +50,7 @@ pub fn schema(kind: EventType) -> Option<Value> {
         EventType::Directive => schemars::schema_for!(v1::Directive),
         EventType::DeviceIntent => schemars::schema_for!(v1::DeviceIntent),
         EventType::DeviceState => schemars::schema_for!(v1::DeviceState),
+        EventType::DeviceHolders => schemars::schema_for!(v1::DeviceHolders),
         EventType::Model => schemars::schema_for!(v1::Model),
         EventType::DeadLetter | EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => return None,
     };
@@ -239,7 +241,7 @@ const fn key_of(topic: Topic) -> &'static str {
     match topic {
         Topic::GpuTelemetry => "workload, or the device where it runs none",
         Topic::EfficiencyWindows => "workload, `gpus` for devices without one",
-        Topic::DeviceIntents | Topic::DeviceStates => "node",
+        Topic::DeviceIntents | Topic::DeviceStates | Topic::DeviceHolders => "node",
         Topic::Models => "model name",
         Topic::DeadLetters => "source topic",
         Topic::ProcessorState => "private, begins with the workload",
@@ -254,6 +256,7 @@ const fn written_by(topic: Topic) -> &'static str {
         Topic::Workloads | Topic::Actuations | Topic::Directives | Topic::DeviceIntents => "actuator",
         Topic::EfficiencyWindows | Topic::Decisions | Topic::ProcessorState => "processor",
         Topic::DeviceStates => "node agent",
+        Topic::DeviceHolders => "collector",
         Topic::Models => "optimizer",
         Topic::DeadLetters => "every reader",
         Topic::SimulatorState => "simulator",

@@ -14,6 +14,7 @@ pub enum EventType {
     Directive,
     DeviceIntent,
     DeviceState,
+    DeviceHolders,
     Model,
     DeadLetter,
     ProcessorState,
@@ -23,7 +24,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workload,
@@ -33,6 +34,7 @@ impl EventType {
         Self::Directive,
         Self::DeviceIntent,
         Self::DeviceState,
+        Self::DeviceHolders,
         Self::Model,
         Self::DeadLetter,
         Self::ProcessorState,
@@ -52,6 +54,7 @@ impl EventType {
             Self::Directive => "io.eadt.directive.v1",
             Self::DeviceIntent => "io.eadt.device-intent.v1",
             Self::DeviceState => "io.eadt.device-state.v1",
+            Self::DeviceHolders => "io.eadt.device-holders.v1",
             Self::Model => "io.eadt.model.v1",
             Self::DeadLetter => "io.eadt.dead-letter.v1",
             Self::ProcessorState => "io.eadt.processor-state.v1",
@@ -92,6 +95,7 @@ impl EventType {
             Topic::Directives => Self::Directive,
             Topic::DeviceIntents => Self::DeviceIntent,
             Topic::DeviceStates => Self::DeviceState,
+            Topic::DeviceHolders => Self::DeviceHolders,
             Topic::Models => Self::Model,
             Topic::DeadLetters => Self::DeadLetter,
             Topic::ProcessorState => Self::ProcessorState,

@@ -23,6 +23,8 @@ pub enum Topic {
     DeviceIntents,
     #[serde(rename = "device-states.v1")]
     DeviceStates,
+    #[serde(rename = "device-holders.v1")]
+    DeviceHolders,
     #[serde(rename = "models.v1")]
     Models,
     #[serde(rename = "dead-letters.v1")]
@@ -44,7 +46,7 @@ pub enum Cleanup {
 }
 
 impl Topic {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::GpuTelemetry,
         Self::TrainingProgress,
         Self::Workloads,
@@ -54,6 +56,7 @@ impl Topic {
         Self::Directives,
         Self::DeviceIntents,
         Self::DeviceStates,
+        Self::DeviceHolders,
         Self::Models,
         Self::DeadLetters,
         Self::ProcessorState,
@@ -76,6 +79,7 @@ impl Topic {
             Self::Directives => "directives.v1",
             Self::DeviceIntents => "device-intents.v1",
             Self::DeviceStates => "device-states.v1",
+            Self::DeviceHolders => "device-holders.v1",
             Self::Models => "models.v1",
             Self::DeadLetters => "dead-letters.v1",
             Self::ProcessorState => "processor-state.v1",
@@ -97,6 +101,7 @@ impl Topic {
             | Self::Directives
             | Self::DeviceIntents
             | Self::DeviceStates
+            | Self::DeviceHolders
             | Self::Models
             | Self::ProcessorState
             | Self::SimulatorState => Cleanup::Compact,

@@ -23,6 +23,7 @@ fn decode_as(kind: EventType, value: &[u8]) -> Result<Value, Refusal> {
         EventType::Directive => through::<v1::Directive>(value),
         EventType::DeviceIntent => through::<v1::DeviceIntent>(value),
         EventType::DeviceState => through::<v1::DeviceState>(value),
+        EventType::DeviceHolders => through::<v1::DeviceHolders>(value),
         EventType::Model => through::<v1::Model>(value),
         other => panic!("{} has no schema", other.name()),
     }

@@ -127,7 +127,7 @@ mod tests {
             ("windows", "did you mean efficiency.windows?"),
             ("telemetry.v1", "did you mean gpu.telemetry?"),
             ("Progress", "did you mean training.progress?"),
-            ("device", "did you mean device-intents or device-states?"),
+            ("device", "did you mean device-intents or device-states or device-holders?"),
             ("deadletters", "did you mean dead-letters?"),
         ] {
             assert_eq!(told(name), format!("no topic is named {name:?}; {near}"));

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::io::Write;
 use std::time::Duration;
 
+use anyhow::bail;
 use eadt_bus::{Bus, Isolation, Polled, Record, Start};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
@@ -11,17 +12,26 @@ use eadt_service::Shutdown;
 
 use super::{logged, parse_topics, partitions, topic_of};
 use crate::cli::Tail;
-use crate::settings::TopicSettings;
+use crate::settings::Settings;
 
-/// Prints until interrupted, or with `--until-end` up to the present end of every partition.
-pub fn run(args: &Tail, bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
+/// Prints until interrupted, or with `--until-end` and on the embedded log up to the present end of every partition.
+pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    let names = &settings.topics;
+    // Nobody can append to it meanwhile.
+    let embedded = settings.bus.brokers.is_empty();
+    if embedded && !args.from_start && !args.until_end {
+        bail!(
+            "the embedded log in {} belongs to one process at a time, so nothing new can come: --from-start shows what it holds",
+            settings.bus.data_dir.display()
+        );
+    }
     let topics = parse_topics(&args.topics, &[Topic::Decisions, Topic::Actuations])?;
     let start = if args.from_start || args.until_end { Start::Earliest } else { Start::Latest };
     let from = partitions(bus, names, &topics, start)?;
     let mut open: HashSet<_> = from.iter().map(|(at, _)| at.clone()).collect();
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
     let (mut batch, mut out) = (Vec::new(), std::io::stdout().lock());
-    while !shutdown.is_cancelled() && (!args.until_end || !open.is_empty()) {
+    while !shutdown.is_cancelled() && (!(args.until_end || embedded) || !open.is_empty()) {
         reader.poll(1000, Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let record = match polled {

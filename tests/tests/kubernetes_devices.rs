@@ -12,7 +12,9 @@ use actuator::{Rig, WITHIN, account, energy_policy, layout, now, training};
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition};
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
-use eadt_schemas::v1::{Action, DeviceIntent, DeviceReport, DeviceState, Layout, Outcome, SettingOutcome};
+use eadt_schemas::v1::{
+    Action, DeviceHolders, DeviceIntent, DeviceReport, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome,
+};
 use eadt_schemas::{Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
 use serde_json::{Value, json};
@@ -63,13 +65,43 @@ fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reason: 
             ..DeviceReport::default()
         };
         let state = DeviceState { time: now(), node: node.clone(), devices: vec![device], ..DeviceState::default() };
-        let (key, value) = (node.clone().into_bytes(), serde_json::to_vec(&state).unwrap());
-        let topic = format!("t.{}", Topic::DeviceStates).into();
-        producer
-            .send(Outgoing { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() })
-            .unwrap();
+        producer.send(outgoing(Topic::DeviceStates, node, &state)).unwrap();
     }
     assert!(producer.flush(WITHIN).unwrap());
+}
+
+fn outgoing(topic: Topic, node: &str, event: &impl serde::Serialize) -> Outgoing {
+    let (key, value) = (node.to_owned().into_bytes(), serde_json::to_vec(event).unwrap());
+    let topic = format!("t.{topic}").into();
+    Outgoing { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() }
+}
+
+/// The node's collector says which pods hold which GPU.
+fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
+    let name = |name: &String| PodName { namespace: rig.namespace.clone(), name: name.clone() };
+    let held =
+        |(gpu, pods): &(&str, Vec<String>)| HeldDevice { device: (*gpu).to_owned(), pods: pods.iter().map(name).collect() };
+    let devices = gpus.iter().map(held).collect();
+    let event = DeviceHolders { time: now(), node: node.to_owned(), devices, unplaced: Vec::new() };
+    let mut producer = rig.log.producer("collectors").unwrap();
+    producer.send(outgoing(Topic::DeviceHolders, node, &event)).unwrap();
+    assert!(producer.flush(WITHIN).unwrap());
+}
+
+/// Somebody else's pod on a node, with a GPU.
+fn intrude(rig: &Rig, node: &str) {
+    rig.apply(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"},
+        "spec": {"nodeName": node, "containers": [
+            {"name": "c", "image": "example.invalid/c:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+        ]},
+    }));
+}
+
+/// The job's pods on a node.
+fn on(pods: &[Value], node: &str) -> Vec<String> {
+    let there = pods.iter().filter(|pod| pod["spec"]["nodeName"] == node);
+    there.map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Waits until exactly these nodes are asked for so much by this decision.
@@ -171,15 +203,24 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
 
     // Somebody else's pod on one of the nodes: its GPUs are not only the job's any more.
     let shared = nodes.first().unwrap().clone();
-    rig.apply(&json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"},
-        "spec": {"nodeName": shared, "containers": [
-            {"name": "c", "image": "example.invalid/c:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
-        ]},
-    }));
+    intrude(&rig, &shared);
     withdrawn(&rig);
     let refused = rig.change("d-5", Action::Increase, cap(400.0), Outcome::Refused);
     assert!(refused.reason.contains("/other holds GPUs of node"), "{refused:?}");
+    // Unless it is known which GPU is whose.
+    let gpu = format!("GPU-{shared}");
+    hold(&rig, &shared, &[(&gpu, on(&pods, &shared)), ("GPU-other", vec!["other".into()])]);
+    rig.eventually("the job's own GPU is asked for, and the other nodes as they were", || {
+        let standing = intents(&rig);
+        let devices = |intent: &DeviceIntent| -> Vec<_> {
+            intent.devices.iter().flatten().map(|device| (device.device.clone(), device.power_limit_watts)).collect()
+        };
+        let right =
+            |(node, intent): (&String, &DeviceIntent)| devices(intent) == [((*node == shared).then(|| gpu.clone()), Some(300.0))];
+        (standing.keys().eq(&nodes) && standing.iter().all(right)).then_some(())
+    });
+    hold(&rig, &shared, &[(&gpu, [on(&pods, &shared), vec!["other".into()]].concat())]);
+    withdrawn(&rig);
     rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
     asked(&rig, &nodes, "d-4", 300.0);
 
@@ -263,6 +304,18 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
     set_to(&rig, &fake, 400_000, 1410);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
+
+    // Another job's GPUs on the same node are left alone.
+    let own = on(&rig.pods(), NODE);
+    intrude(&rig, NODE);
+    as_before(&rig);
+    hold(&rig, NODE, &[("GPU-fake-0", own), ("GPU-fake-1", vec!["other".into()])]);
+    rig.eventually("only the job's GPU is capped", || {
+        let capped = FakeSettings { power_milliwatts: 400_000, lock_mhz: 1410, ..untouched };
+        (fake.settings(0) == capped && (1..4).all(|gpu| fake.settings(gpu) == untouched)).then_some(())
+    });
+    rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
+    set_to(&rig, &fake, 400_000, 1410);
 
     // What its node does not allow, it refuses, and the change goes back.
     agent.stop(&rig);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, DeviceIntent, DeviceState, Layout, Workload};
+use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Workload};
 use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
@@ -187,6 +187,8 @@ pub trait Cluster: Send + Sync + fmt::Debug {
 pub trait Devices: Send + Sync {
     /// Told of every agent's report, the newest of a node last.
     fn said(&self, state: DeviceState);
+    /// Told of every collector's report on who holds its node's GPUs, the newest of a node last.
+    fn held(&self, holders: DeviceHolders);
     /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
     /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>>;

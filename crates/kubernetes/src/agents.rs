@@ -1,15 +1,15 @@
 //! Has the agents of the nodes hold what changes ask for, and follows what they say; the acting side of [`crate::devices`].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_cluster::{Applied, ClusterError, ClusterRemedy};
-use eadt_schemas::v1::{DeviceIntent, DeviceState};
+use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::cluster::Shared;
-use crate::devices::{self, Standing, Wish};
+use crate::devices::{self, Place, Standing, Wish};
 use crate::object::Seen;
 use crate::state::Key;
 
@@ -20,11 +20,11 @@ const ROUND: Duration = Duration::from_secs(15);
 /// Between two looks, however much news there is.
 const BREATH: Duration = Duration::from_millis(200);
 
-/// A wish, and the nodes that it is addressed to.
+/// A wish, and what it is addressed to.
 #[derive(Debug, Clone, PartialEq)]
 struct Addressed {
     wish: Wish,
-    nodes: BTreeSet<String>,
+    place: Place,
 }
 
 /// What is asked of agents and what they say.
@@ -32,6 +32,8 @@ struct Addressed {
 pub struct Agents {
     /// The last report of every node.
     board: BTreeMap<String, DeviceState>,
+    /// Who holds the GPUs of every node.
+    holders: BTreeMap<String, DeviceHolders>,
     addressed: BTreeMap<Key, Addressed>,
     /// `None` until the first look of this leadership.
     wanted: Option<Arc<Vec<DeviceIntent>>>,
@@ -40,6 +42,10 @@ pub struct Agents {
 impl Agents {
     pub fn said(&mut self, state: DeviceState) {
         self.board.insert(state.node.clone(), state);
+    }
+
+    pub fn held(&mut self, holders: DeviceHolders) {
+        self.holders.insert(holders.node.clone(), holders);
     }
 
     pub fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
@@ -53,7 +59,7 @@ impl Agents {
     }
 
     fn plan(&mut self) {
-        let intents = devices::intents(self.addressed.values().map(|addressed| (&addressed.wish, &addressed.nodes)));
+        let intents = devices::intents(self.addressed.values().map(|addressed| (&addressed.wish, &addressed.place)));
         if self.wanted.as_ref().is_none_or(|wanted| **wanted != intents) {
             self.wanted = Some(Arc::new(intents));
         }
@@ -100,10 +106,10 @@ async fn look(shared: &Shared, all: bool) {
         .map(|(key, wish, seen)| {
             let known = before.get(&key).cloned();
             async move {
-                let nodes = match known {
-                    Some(known) if !all && known.wish == wish => Some(known.nodes),
+                let place = match known {
+                    Some(known) if !all && known.wish == wish => Some(known.place),
                     known => match place(shared, &seen).await {
-                        Ok(Ok(nodes)) => Some(nodes),
+                        Ok(Ok(place)) => Some(place),
                         Ok(Err(reason)) => {
                             tracing::warn!(%key, decision = wish.decision_id, reason, "power caps and clocks are withdrawn");
                             None
@@ -111,11 +117,11 @@ async fn look(shared: &Shared, all: bool) {
                         // What stands, stands until it is known better.
                         Err(error) => {
                             tracing::warn!(%key, %error, "it is not known where its pods run");
-                            known.map(|known| known.nodes)
+                            known.map(|known| known.place)
                         }
                     },
                 };
-                nodes.map(|nodes| (key, Addressed { wish, nodes }))
+                place.map(|place| (key, Addressed { wish, place }))
             }
         })
         .buffer_unordered(AT_ONCE)
@@ -132,39 +138,39 @@ async fn look(shared: &Shared, all: bool) {
     agents.plan();
 }
 
-/// The nodes that a workload has for itself, or who else is there.
-async fn place(shared: &Shared, seen: &Seen) -> Result<Result<BTreeSet<String>, String>, ClusterError> {
+/// What a workload has for itself, or who else is there.
+async fn place(shared: &Shared, seen: &Seen) -> Result<Result<Place, String>, ClusterError> {
     let own = shared.server.pods(seen).await?;
     let nodes = devices::nodes(&own);
-    let tenants: BTreeMap<_, _> = stream::iter(nodes.clone())
+    let tenants: BTreeMap<_, _> = stream::iter(nodes)
         .map(|node| async move { Ok::<_, ClusterError>((node.clone(), shared.server.tenants(&node).await?)) })
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    Ok(devices::alone(&own, &tenants).map(|()| nodes))
+    Ok(devices::place(&seen.namespace, &own, &tenants, &shared.agents().holders, shared.now()))
 }
 
-/// Whether a wish can be held, before anything of it is written; the nodes to ask.
-pub async fn ask(shared: &Shared, seen: &Seen, wish: &Wish) -> Result<BTreeSet<String>, ClusterError> {
+/// Whether a wish can be held, before anything of it is written; what to ask.
+pub async fn ask(shared: &Shared, seen: &Seen, wish: &Wish) -> Result<Place, ClusterError> {
     let refuse = |reason: String| ClusterError::new(ClusterRemedy::Refused, reason);
-    let nodes = place(shared, seen).await?.map_err(refuse)?;
-    if nodes.is_empty() {
+    let place = place(shared, seen).await?.map_err(refuse)?;
+    if place.is_empty() {
         return Err(refuse("none of its pods runs on a node, so that no agent can be asked".into()));
     }
     let now = shared.now();
     let agents = shared.agents();
-    for node in &nodes {
-        devices::takes(wish, node, agents.board.get(node), now).map_err(refuse)?;
+    for (node, whose) in &place {
+        devices::takes(wish, node, whose, agents.board.get(node), now).map_err(refuse)?;
     }
-    Ok(nodes)
+    Ok(place)
 }
 
 /// Has agents hold what was written for a workload just now.
-pub fn hold(shared: &Shared, key: &Key, nodes: BTreeSet<String>) {
+pub fn hold(shared: &Shared, key: &Key, place: Place) {
     let wish = shared.with_state_quietly(|state| state.entry(key).and_then(Wish::of));
     let mut agents = shared.agents();
     match wish {
-        Some(wish) => drop(agents.addressed.insert(key.clone(), Addressed { wish, nodes })),
+        Some(wish) => drop(agents.addressed.insert(key.clone(), Addressed { wish, place })),
         None => drop(agents.addressed.remove(key)),
     }
     // Before the first look others are not known, and would be withdrawn.
@@ -183,13 +189,13 @@ pub async fn standing(shared: &Shared, key: &Key, seen: &Seen, applied: &Applied
         let paused = "power caps and clocks are withdrawn: the policy does not allow them now";
         return Ok(if asked { Standing::Waiting(paused.into()) } else { Standing::Held });
     };
-    let nodes = match place(shared, seen).await? {
-        Ok(nodes) => nodes,
+    let place = match place(shared, seen).await? {
+        Ok(place) => place,
         Err(reason) => return Ok(Standing::Refused(reason)),
     };
-    let moved = shared.agents().addressed.get(key).is_none_or(|addressed| addressed.nodes != nodes);
+    let moved = shared.agents().addressed.get(key).is_none_or(|addressed| addressed.place != place);
     if moved {
-        hold(shared, key, nodes.clone());
+        hold(shared, key, place.clone());
     }
-    Ok(devices::standing(&wish, &nodes, &shared.agents().board))
+    Ok(devices::standing(&wish, &place, &shared.agents().board))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed, RollBack};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, DeviceIntent, DeviceState, Origin};
+use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin};
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions};
 use serde_json::Value;
@@ -19,7 +19,7 @@ use crate::agents::{self, Agents};
 use crate::beforehand::{over_budget, over_quota};
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
-use crate::devices::{self, Standing, Wish};
+use crate::devices::{self, Place, Standing, Wish};
 use crate::kinds::{KINDS, Kind, Ownership, at};
 use crate::lease::{Candidate, Leadership};
 use crate::object::Seen;
@@ -333,8 +333,8 @@ impl KubernetesCluster {
         self.shared.leadership.changes()
     }
 
-    /// The nodes whose agents a change needs; `None`: it turns nothing that agents hold, or was made before.
-    async fn ask_agents(&self, key: &Key, change: &Change) -> Result<Option<BTreeSet<String>>, ClusterError> {
+    /// Whose agents a change needs, and for which GPUs; `None`: it turns nothing that agents hold, or was made before.
+    async fn ask_agents(&self, key: &Key, change: &Change) -> Result<Option<Place>, ClusterError> {
         let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
         let Some(seen) = seen else { return Ok(None) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
@@ -345,7 +345,7 @@ impl KubernetesCluster {
         }
         match Wish::new(&change.workload, &change.decision_id, &change.layout) {
             Some(wish) => agents::ask(&self.shared, &seen, &wish).await.map(Some),
-            None => Ok(Some(BTreeSet::new())),
+            None => Ok(Some(Place::new())),
         }
     }
 
@@ -450,13 +450,13 @@ impl Cluster for KubernetesCluster {
             self.runtime.block_on(tend::take_over(shared, &key, approved))?;
         }
         self.runtime.block_on(self.beforehand(&key, change))?;
-        let nodes = self.runtime.block_on(self.ask_agents(&key, change))?;
+        let place = self.runtime.block_on(self.ask_agents(&key, change))?;
         let plan = |seen: &Seen, terms: &Terms, paused: bool, term: u64| {
             change::apply(seen, terms, paused, approved, change, shared.now(), term)
         };
         let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
-        if let Some(nodes) = nodes {
-            agents::hold(shared, &key, nodes);
+        if let Some(place) = place {
+            agents::hold(shared, &key, place);
         }
         if let Some(after) = written {
             let wanted = after.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
@@ -513,6 +513,10 @@ impl Cluster for KubernetesCluster {
 impl Devices for KubernetesCluster {
     fn said(&self, state: DeviceState) {
         self.shared.agents().said(state);
+    }
+
+    fn held(&self, holders: DeviceHolders) {
+        self.shared.agents().held(holders);
     }
 
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {

@@ -1,17 +1,20 @@
 //! Power caps and clocks for the agents of the nodes: who is asked, whether the devices take it, and what became of it. Pure.
 //!
-//! Which GPU a pod holds is not known here, so that only a node whose GPUs are all one workload's can be addressed, as a whole.
+//! A node whose GPUs are all one workload's is addressed as a whole. Of a node that workloads share its collector says which pod holds
+//! which GPU; those that a workload has for itself are addressed by name, and without that word none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{DeviceIntent, DeviceReport, DeviceSetting, DeviceState, Layout, SettingOutcome, UpdateMode};
+use eadt_schemas::v1::{
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, Layout, PodName, SettingOutcome, UpdateMode,
+};
 use serde_json::Value;
 
 use crate::rollout::Pod;
 use crate::state::Entry;
 
-/// An agent that said nothing for this long is taken for dead: it says its state every minute.
+/// An agent or a collector that said nothing for this long is taken for dead: both say what they know every minute.
 const SILENT_SECONDS: f64 = 180.0;
 /// Caps in force may differ from those asked for by the device's resolution.
 const RESOLUTION_WATTS: f64 = 1.0;
@@ -32,6 +35,17 @@ pub struct Tenant {
     pub name: String,
     pub uid: String,
 }
+
+/// Which GPUs of a node are a workload's alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gpus {
+    All,
+    /// By UUID.
+    These(BTreeSet<String>),
+}
+
+/// The nodes where a workload runs, and what of each is its own.
+pub type Place = BTreeMap<String, Gpus>;
 
 /// Where a wish stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,9 +90,9 @@ impl Wish {
         Self::new(&seen.workload(), &applied.decision_id, &layout)
     }
 
-    fn setting(&self) -> DeviceSetting {
+    fn setting(&self, device: Option<&str>) -> DeviceSetting {
         DeviceSetting {
-            device: None,
+            device: device.map(str::to_owned),
             workload: Some(self.workload.clone()),
             decision_id: Some(self.decision_id.clone()),
             power_limit_watts: self.power_limit_watts,
@@ -106,22 +120,86 @@ pub fn nodes(own: &[Pod]) -> BTreeSet<String> {
     own.iter().filter(|pod| !pod.terminating).filter_map(|pod| pod.node.clone()).collect()
 }
 
-/// Whether nobody else holds GPUs of these nodes; the error names who does.
-pub fn alone(own: &[Pod], tenants: &BTreeMap<String, Vec<Tenant>>) -> Result<(), String> {
+/// What of each node is the workload's alone; the error names who else is there. `namespace`: the workload's.
+pub fn place(
+    namespace: &str,
+    own: &[Pod],
+    tenants: &BTreeMap<String, Vec<Tenant>>,
+    holders: &BTreeMap<String, DeviceHolders>,
+    now: EventTime,
+) -> Result<Place, String> {
     let is_own = |tenant: &Tenant| own.iter().any(|pod| pod.uid == tenant.uid);
-    for (node, tenants) in tenants {
-        if let Some(other) = tenants.iter().find(|tenant| !is_own(tenant)) {
+    let gpus = |(node, tenants): (&String, &Vec<Tenant>)| {
+        let gpus = match tenants.iter().find(|tenant| !is_own(tenant)) {
+            None => Gpus::All,
+            Some(other) => Gpus::These(
+                named(namespace, own, node, holders.get(node), now)
+                    .map_err(|why| format!("pod {}/{} holds GPUs of node {node}, too, and {why}", other.namespace, other.name))?,
+            ),
+        };
+        Ok((node.clone(), gpus))
+    };
+    tenants.iter().map(gpus).collect()
+}
+
+/// The GPUs of a shared node that the workload has for itself; the error says why none can be named.
+fn named(
+    namespace: &str,
+    own: &[Pod],
+    node: &str,
+    holders: Option<&DeviceHolders>,
+    now: EventTime,
+) -> Result<BTreeSet<String>, String> {
+    let Some(holders) = holders else {
+        return Err(
+            "no collector says which GPU is whose: run one there that asks the kubelet (collector.kubelet.enabled)".into()
+        );
+    };
+    if now.seconds_since(holders.time) > SILENT_SECONDS {
+        return Err(format!("the collector there has not said since {} which GPU is whose", holders.time));
+    }
+    if let Some(pod) = holders.unplaced.first() {
+        return Err(format!("of pod {}/{} it is not known which GPU it holds", pod.namespace, pod.name));
+    }
+    let is_own = |pod: &PodName| pod.namespace == namespace && own.iter().any(|own| own.name == pod.name);
+    let mut gpus = BTreeSet::new();
+    for device in holders.devices.iter().filter(|device| device.pods.iter().any(is_own)) {
+        if let Some(other) = device.pods.iter().find(|pod| !is_own(pod)) {
             return Err(format!(
-                "pod {}/{} holds GPUs of node {node}, too, and which GPU is whose is not known: caps and clocks need nodes that no other workload shares",
-                other.namespace, other.name
+                "GPU {} is shared with pod {}/{}: a cap or clock would be for both",
+                device.device, other.namespace, other.name
             ));
         }
+        gpus.insert(device.device.clone());
     }
-    Ok(())
+    let here = own.iter().filter(|pod| !pod.terminating && pod.node.as_deref() == Some(node));
+    let listed =
+        |pod: &&Pod| holders.devices.iter().flat_map(|device| &device.pods).any(|held| is_own(held) && held.name == pod.name);
+    match here.into_iter().find(|pod| !listed(pod)) {
+        Some(pod) => Err(format!("its collector does not say yet which GPU pod {namespace}/{} holds", pod.name)),
+        None => Ok(gpus),
+    }
+}
+
+/// The reports of these GPUs; the error names one that the agent does not know, or says that it knows none.
+fn reports<'a>(whose: &Gpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
+    if state.devices.is_empty() {
+        return Err(format!("the agent of node {node} knows no GPU"));
+    }
+    match whose {
+        Gpus::All => Ok(state.devices.iter().collect()),
+        Gpus::These(gpus) => gpus
+            .iter()
+            .map(|gpu| {
+                let report = state.devices.iter().find(|report| report.device == *gpu);
+                report.ok_or_else(|| format!("the agent of node {node} knows no GPU {gpu}"))
+            })
+            .collect(),
+    }
 }
 
 /// Whether the agent of a node is there and its devices take the wish.
-pub fn takes(wish: &Wish, node: &str, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
+pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
     let Some(state) = state else {
         return Err(format!("no agent has reported on node {node}: install it there (agent.enabled)"));
     };
@@ -131,10 +209,7 @@ pub fn takes(wish: &Wish, node: &str, state: Option<&DeviceState>, now: EventTim
     if now.seconds_since(state.time) > SILENT_SECONDS {
         return Err(format!("the agent of node {node} has said nothing since {}", state.time));
     }
-    if state.devices.is_empty() {
-        return Err(format!("the agent of node {node} knows no GPU"));
-    }
-    for device in &state.devices {
+    for device in reports(whose, node, state)? {
         for (what, unit, asked, low, high) in [
             ("power cap", "W", wish.power_limit_watts, device.power_limit_watts_min, device.power_limit_watts_max),
             ("bound of the SM clock", "MHz", wish.sm_clock_mhz, device.sm_clock_mhz_min, device.sm_clock_mhz_max),
@@ -152,20 +227,24 @@ pub fn takes(wish: &Wish, node: &str, state: Option<&DeviceState>, now: EventTim
 }
 
 /// What the agents of these nodes say of a wish.
-pub fn standing(wish: &Wish, nodes: &BTreeSet<String>, board: &BTreeMap<String, DeviceState>) -> Standing {
-    if nodes.is_empty() {
+pub fn standing(wish: &Wish, place: &Place, board: &BTreeMap<String, DeviceState>) -> Standing {
+    if place.is_empty() {
         return Standing::Waiting("none of its pods runs on a node".into());
     }
     let mut waiting = None;
-    for node in nodes {
+    for (node, whose) in place {
         let Some(state) = board.get(node).filter(|state| !state.stopped) else {
             waiting.get_or_insert_with(|| format!("the agent of node {node} does not answer"));
             continue;
         };
-        if state.devices.is_empty() {
-            waiting.get_or_insert_with(|| format!("the agent of node {node} knows no GPU"));
-        }
-        for device in &state.devices {
+        let reports = match reports(whose, node, state) {
+            Ok(reports) => reports,
+            Err(what) => {
+                waiting.get_or_insert(what);
+                continue;
+            }
+        };
+        for device in reports {
             match of_device(wish, node, device) {
                 Standing::Held => {}
                 Standing::Waiting(what) => drop(waiting.get_or_insert(what)),
@@ -202,27 +281,38 @@ fn of_device(wish: &Wish, node: &str, device: &DeviceReport) -> Standing {
     waiting.map_or(Standing::Held, Standing::Waiting)
 }
 
-/// One intent a node. Where two wishes meet on a node none is followed: neither is asked for by both.
-pub fn intents<'a>(wishes: impl IntoIterator<Item = (&'a Wish, &'a BTreeSet<String>)>) -> Vec<DeviceIntent> {
-    let mut by_node: BTreeMap<&str, Vec<&Wish>> = BTreeMap::new();
-    for (wish, nodes) in wishes {
-        for node in nodes {
-            by_node.entry(node).or_default().push(wish);
+/// One intent a node. Where two wishes meet on a GPU none of the node's is followed: neither is asked for by both.
+pub fn intents<'a>(wishes: impl IntoIterator<Item = (&'a Wish, &'a Place)>) -> Vec<DeviceIntent> {
+    let mut by_node: BTreeMap<&str, Vec<(&Wish, &Gpus)>> = BTreeMap::new();
+    for (wish, place) in wishes {
+        for (node, whose) in place {
+            by_node.entry(node).or_default().push((wish, whose));
         }
     }
-    let alone = by_node.into_iter().filter(|(_, wishes)| wishes.len() == 1);
-    alone
-        .map(|(node, wishes)| DeviceIntent {
+    let intent = |(node, wishes): (&str, Vec<(&Wish, &Gpus)>)| {
+        let mut settings = Vec::new();
+        for (wish, whose) in &wishes {
+            match whose {
+                Gpus::All => settings.push(wish.setting(None)),
+                Gpus::These(gpus) => settings.extend(gpus.iter().map(|gpu| wish.setting(Some(gpu)))),
+            }
+        }
+        let devices: BTreeSet<_> = settings.iter().map(|setting| &setting.device).collect();
+        let whole = devices.contains(&None);
+        let meet = devices.len() < settings.len() || whole && settings.len() > 1;
+        (!meet && !settings.is_empty()).then(|| DeviceIntent {
             node: node.to_owned(),
-            decision_id: wishes[0].decision_id.clone(),
-            devices: Some(vec![wishes[0].setting()]),
+            decision_id: wishes[0].0.decision_id.clone(),
+            devices: Some(settings.clone()),
             ..DeviceIntent::default()
         })
-        .collect()
+    };
+    by_node.into_iter().filter_map(intent).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::v1::HeldDevice;
     use serde_json::json;
 
     use super::*;
@@ -262,15 +352,52 @@ mod tests {
         Tenant { namespace: "eadt".into(), name: name.into(), uid: name.into() }
     }
 
+    /// Who holds the GPUs of node m, so many seconds after the beginning.
+    fn holders(devices: &[(&str, &[&str])], unplaced: &[&str]) -> DeviceHolders {
+        let pods = |names: &[&str]| {
+            names.iter().map(|name| PodName { namespace: "eadt".into(), name: (*name).to_owned() }).collect::<Vec<_>>()
+        };
+        DeviceHolders {
+            time: at(0.0),
+            node: "m".into(),
+            devices: devices
+                .iter()
+                .map(|(device, names)| HeldDevice { device: (*device).to_owned(), pods: pods(names) })
+                .collect(),
+            unplaced: pods(unplaced),
+        }
+    }
+
     #[test]
-    fn a_node_is_addressed_only_where_nobody_else_holds_its_gpus() {
+    fn a_node_is_addressed_as_a_whole_where_nobody_else_holds_its_gpus_and_by_gpu_where_it_is_known_whose_they_are() {
         let own = [pod("a", Some("n")), pod("b", Some("n")), pod("c", Some("m")), pod("d", None)];
         assert_eq!(nodes(&own), BTreeSet::from(["m".to_owned(), "n".to_owned()]));
         let mut tenants = BTreeMap::from([("n".to_owned(), vec![holder("a"), holder("b")]), ("m".to_owned(), vec![holder("c")])]);
-        assert_eq!(alone(&own, &tenants), Ok(()));
+        let placed = |tenants: &BTreeMap<_, _>, holders: Option<DeviceHolders>, seconds: f64| {
+            let holders = holders.map(|holders| ("m".to_owned(), holders)).into_iter().collect();
+            place("eadt", &own, tenants, &holders, at(seconds))
+        };
+        let whole = |node: &str| (node.to_owned(), Gpus::All);
+        assert_eq!(placed(&tenants, None, 0.0), Ok(Place::from([whole("m"), whole("n")])));
+
         tenants.get_mut("m").unwrap().push(holder("other"));
-        let refused = alone(&own, &tenants).unwrap_err();
-        assert!(refused.contains("eadt/other") && refused.contains("node m"), "{refused}");
+        let refused = |holders: Option<DeviceHolders>, seconds: f64| {
+            let refused = placed(&tenants, holders, seconds).unwrap_err();
+            assert!(refused.contains("eadt/other") && refused.contains("node m"), "{refused}");
+            refused
+        };
+        let good = holders(&[("GPU-1", &["c"]), ("GPU-2", &["other"]), ("GPU-3", &["c"])], &[]);
+        let gpus = Gpus::These(["GPU-1", "GPU-3"].map(str::to_owned).into());
+        assert_eq!(placed(&tenants, Some(good.clone()), 60.0), Ok(Place::from([("m".to_owned(), gpus), whole("n")])));
+        assert!(refused(None, 0.0).contains("collector.kubelet.enabled"));
+        assert!(refused(Some(good), 181.0).contains("has not said since"));
+        assert!(refused(Some(holders(&[("GPU-1", &["c"])], &["other"])), 0.0).contains("pod eadt/other it is not known"));
+        assert!(refused(Some(holders(&[("GPU-1", &["c", "other"])], &[])), 0.0).contains("GPU-1 is shared"));
+        assert!(refused(Some(holders(&[("GPU-2", &["other"])], &[])), 0.0).contains("does not say yet"));
+        // One of that name elsewhere is another pod.
+        let mut elsewhere = holders(&[("GPU-1", &["c"])], &[]);
+        elsewhere.devices[0].pods[0].namespace = "lab".into();
+        assert!(refused(Some(elsewhere), 0.0).contains("does not say yet"));
     }
 
     #[test]
@@ -285,12 +412,15 @@ mod tests {
     #[test]
     fn what_the_devices_do_not_take_is_refused_before_anything_is_asked() {
         let (wish, good) = (wish(), state());
-        assert_eq!(takes(&wish, "n", Some(&good), at(60.0)), Ok(()));
-        let refused = |state: Option<&DeviceState>, seconds: f64| takes(&wish, "n", state, at(seconds)).unwrap_err();
+        assert_eq!(takes(&wish, "n", &Gpus::All, Some(&good), at(60.0)), Ok(()));
+        let refused = |state: Option<&DeviceState>, seconds: f64| takes(&wish, "n", &Gpus::All, state, at(seconds)).unwrap_err();
         assert!(refused(None, 0.0).contains("no agent"));
         assert!(refused(Some(&DeviceState { stopped: true, ..good.clone() }), 0.0).contains("stopped"));
         assert!(refused(Some(&good), 181.0).contains("said nothing"));
         assert!(refused(Some(&DeviceState { devices: vec![], ..good.clone() }), 0.0).contains("no GPU"));
+        let these = |gpu: &str| takes(&wish, "n", &Gpus::These([gpu.to_owned()].into()), Some(&good), at(0.0));
+        assert_eq!(these("GPU-1"), Ok(()));
+        assert!(these("GPU-2").unwrap_err().contains("knows no GPU GPU-2"));
         let with = |change: fn(&mut DeviceReport)| {
             let mut state = good.clone();
             change(&mut state.devices[0]);
@@ -308,7 +438,7 @@ mod tests {
             let mut other = state();
             change(&mut other);
             let board = BTreeMap::from([("n".to_owned(), state()), ("m".to_owned(), other)]);
-            standing(&wish, &BTreeSet::from(["n".to_owned(), "m".to_owned()]), &board)
+            standing(&wish, &Place::from(["n", "m"].map(|node| (node.to_owned(), Gpus::All))), &board)
         };
         assert_eq!(stands(|_| {}), Standing::Held);
         assert!(matches!(stands(|s| s.devices[0].decision_id = Some("d-0".into())), Standing::Waiting(_)));
@@ -322,25 +452,44 @@ mod tests {
             s.devices[0].sm_clock_reason = "agent.clocks is off".into();
         });
         assert!(matches!(&refused, Standing::Refused(why) if why.contains("agent.clocks is off")), "{refused:?}");
+        // Another workload's GPU says nothing of this one's.
+        let mut shared = state();
+        shared.devices.push(DeviceReport { device: "GPU-2".into(), ..DeviceReport::default() });
+        let board = BTreeMap::from([("n".to_owned(), shared)]);
+        let of = |gpu: &str| standing(&wish, &Place::from([("n".to_owned(), Gpus::These([gpu.to_owned()].into()))]), &board);
+        assert_eq!(of("GPU-1"), Standing::Held);
+        assert!(matches!((of("GPU-2"), of("GPU-3")), (Standing::Waiting(_), Standing::Waiting(_))));
         // What an older decision was refused says nothing of this one.
         let old = stands(|s| {
             s.devices[0].decision_id = Some("d-0".into());
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
         });
         assert!(matches!(old, Standing::Waiting(_)), "{old:?}");
-        assert!(matches!(standing(&wish, &BTreeSet::new(), &BTreeMap::new()), Standing::Waiting(_)));
+        assert!(matches!(standing(&wish, &Place::new(), &BTreeMap::new()), Standing::Waiting(_)));
     }
 
     #[test]
     fn one_intent_a_node_carries_the_whole_wish() {
         let (one, two) = (wish(), Wish { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
-        let (first, second) =
-            (BTreeSet::from(["a".to_owned(), "b".to_owned()]), BTreeSet::from(["b".to_owned(), "c".to_owned()]));
-        let intents = intents([(&one, &first), (&two, &second)]);
+        let all = |nodes: &[&str]| -> Place { nodes.iter().map(|node| ((*node).to_owned(), Gpus::All)).collect() };
+        let intents = intents([(&one, &all(&["a", "b"])), (&two, &all(&["b", "c"]))]);
         let shape: Vec<_> = intents.iter().map(|i| (i.node.as_str(), i.decision_id.as_str())).collect();
         assert_eq!(shape, [("a", "d-1"), ("c", "d-2")], "nobody is asked for two wishes");
         let setting = &intents[0].devices.as_ref().unwrap()[0];
         assert_eq!((setting.device.as_deref(), setting.workload.as_deref()), (None, Some("eadt/llm")));
         assert_eq!((setting.power_limit_watts, setting.sm_clock_mhz), (Some(300.0), Some(1417.0)));
+    }
+
+    #[test]
+    fn workloads_that_share_a_node_are_asked_for_by_their_gpus() {
+        let (one, two) = (wish(), Wish { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
+        let these = |gpus: &[&str]| Place::from([("n".to_owned(), Gpus::These(gpus.iter().map(|g| (*g).to_owned()).collect()))]);
+        let both = intents([(&one, &these(&["GPU-1", "GPU-3"])), (&two, &these(&["GPU-2"]))]);
+        let asked: Vec<_> = both[0].devices.iter().flatten().map(|s| (s.device.as_deref(), s.decision_id.as_deref())).collect();
+        let of = |gpu, decision| (Some(gpu), Some(decision));
+        assert_eq!((both.len(), asked), (1, vec![of("GPU-1", "d-1"), of("GPU-3", "d-1"), of("GPU-2", "d-2")]));
+        assert_eq!(intents([(&one, &these(&["GPU-1"])), (&two, &these(&["GPU-1"]))]), [], "a GPU has one wish");
+        let whole = Place::from([("n".to_owned(), Gpus::All)]);
+        assert_eq!(intents([(&one, &whole), (&two, &these(&["GPU-1"]))]), [], "nor is one of all GPUs followed beside it");
     }
 }

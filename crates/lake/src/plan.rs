@@ -7,7 +7,8 @@ use std::sync::LazyLock;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use eadt_schemas::fast::Cursor;
 use eadt_schemas::v1::{
-    Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+    Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
+    TrainingProgress, Workload,
 };
 use eadt_schemas::{EventType, Topic};
 use schemars::JsonSchema;
@@ -199,6 +200,7 @@ fn build(topic: Topic) -> Plan {
         EventType::Directive => fields_of::<Directive>(&mut columns),
         EventType::DeviceIntent => fields_of::<DeviceIntent>(&mut columns),
         EventType::DeviceState => fields_of::<DeviceState>(&mut columns),
+        EventType::DeviceHolders => fields_of::<DeviceHolders>(&mut columns),
         EventType::Model => fields_of::<Model>(&mut columns),
         EventType::DeadLetter => {
             for (header, name, kind, description) in DEAD_LETTER {

@@ -205,3 +205,49 @@ pub struct DeviceReport {
     #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz_max: Option<f64>,
 }
+
+/// Which pods hold which GPUs of a node, by the word of its kubelet. Key: the node.
+///
+/// Written by the node's collector when anything of it changes, and every minute. The actuator learns from it which GPUs of a shared
+/// node it may ask the node's agent to cap.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+#[schemars(extend("required" = ["time", "node"]))]
+pub struct DeviceHolders {
+    /// When it was so.
+    #[serde(default = "EventTime::missing")]
+    pub time: EventTime,
+    /// The collector's node.
+    #[schemars(length(min = 1, max = 253))]
+    pub node: String,
+    /// GPUs that pods hold, whole or in part.
+    #[serde(deserialize_with = "super::common::objects")]
+    pub devices: Vec<HeldDevice>,
+    /// Pods that hold GPUs of which the kubelet does not say the UUID: each may hold any GPU of the node.
+    #[serde(deserialize_with = "super::common::objects")]
+    pub unplaced: Vec<PodName>,
+}
+
+/// A GPU and who holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct HeldDevice {
+    /// GPU UUID.
+    #[schemars(length(min = 1, max = 253))]
+    pub device: String,
+    /// More than one where pods share it, by time, MPS or MIG.
+    #[serde(deserialize_with = "super::common::objects")]
+    pub pods: Vec<PodName>,
+}
+
+/// A pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(default)]
+pub struct PodName {
+    /// Its namespace.
+    #[schemars(length(min = 1, max = 253))]
+    pub namespace: String,
+    /// Its name.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}

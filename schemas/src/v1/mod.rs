@@ -15,7 +15,9 @@ pub use actuation::{Actuation, Directive, Outcome};
 pub use common::{Layout, Meter, Origin, ShareMethod};
 pub use dead_letter::{DeadLetterReason, dead_letter_header};
 pub use decision::{Action, Decision, Validation};
-pub use device::{DeviceIntent, DeviceReport, DeviceSetting, DeviceState, MpsTenant, SettingOutcome};
+pub use device::{
+    DeviceHolders, DeviceIntent, DeviceReport, DeviceSetting, DeviceState, HeldDevice, MpsTenant, PodName, SettingOutcome,
+};
 pub use model::Model;
 pub use progress::{Phase, Scope, TrainingProgress};
 pub use telemetry::GpuTelemetry;

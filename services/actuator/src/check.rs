@@ -60,6 +60,7 @@ pub fn check(
     }
     within_bounds(&planned.layout, state)?;
     feasible(planned, decision, managed, now)?;
+    not_too_often(managed, now, settings.change_interval_seconds)?;
     if state.mode == UpdateMode::Recommend {
         return Ok(Verdict::Recommend);
     }
@@ -228,6 +229,22 @@ fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: Even
     }
 }
 
+/// Deciders that contradict each other must not have a workload go to and fro. Kept by the object itself, so that it holds for every
+/// actuator and over restarts.
+fn not_too_often(managed: &Managed, now: EventTime, interval_seconds: f64) -> Result<(), Refusal> {
+    match &managed.applied {
+        Some(applied) if now.seconds_since(applied.time) < interval_seconds => {
+            let ago = now.seconds_since(applied.time);
+            let why = format!(
+                "decision {} changed it {ago:.0} s ago, and at least {interval_seconds} s lie between changes (actuator.change_interval_seconds)",
+                applied.decision_id
+            );
+            refuse("too_soon", why)
+        }
+        _ => Ok(()),
+    }
+}
+
 fn replicas_fit(replicas: u32, to: &Layout, state: &Workload) -> Result<(), Refusal> {
     if replicas == 0 {
         return refuse("replicas", "at least one replica must stay".into());
@@ -377,7 +394,7 @@ pub(crate) mod tests {
     #[test]
     fn everything_that_may_not_be_done_is_refused_with_its_reason() {
         type Spoil = fn(&mut Decision, &mut Managed, &mut EventTime);
-        let cases: [(&str, &str, Spoil); 21] = [
+        let cases: [(&str, &str, Spoil); 22] = [
             ("expired", "expired", |_, _, now| *now = at(360.0)),
             ("future", "clock", |_, _, now| *now = at(-61.0)),
             ("older", "d-0", |d, m, _| {
@@ -412,6 +429,7 @@ pub(crate) mod tests {
                 d.to = layout(9, 35);
             }),
             ("batch", "576", |d, _, _| d.to = layout(15, 25)),
+            ("too_soon", "20 s ago", |_, m, _| m.applied = Some(Applied { time: at(50.0), ..applied() })),
             ("restart_budget", "2 restarts", |_, m, _| {
                 m.state.bounds.restarts_per_day_max = Some(2);
                 m.restarts = vec![at(-86_400.0), at(-3600.0), at(-60.0)];
@@ -436,6 +454,40 @@ pub(crate) mod tests {
     }
 
     proptest! {
+        /// An hour of deciders that contradict each other, and of an actuator that starts again and again: it knows what the object says.
+        #[test]
+        fn contradictory_decisions_change_a_workload_at_most_so_often(
+            decided in proptest::collection::vec((0_u32..3600, 1_u32..=100, any::<bool>()), 0..400), interval in 1_u32..600,
+        ) {
+            let settings = Settings { change_interval_seconds: f64::from(interval), ..Settings::default() };
+            let (mut decided, mut managed, mut changes) = (decided, managed(), 0_u32);
+            decided.sort_unstable();
+            for (number, (second, percentage, revert)) in decided.into_iter().enumerate() {
+                let (now, state) = (at(f64::from(second)), &managed.state);
+                let decision = Decision {
+                    id: format!("d-{number}"),
+                    time: now,
+                    action: if revert { Action::Revert } else { Action::Decrease },
+                    from: state.layout.clone(),
+                    to: layout(6, percentage),
+                    generation: Some(state.generation),
+                    expires: now.plus_seconds(300.0),
+                    ..decision()
+                };
+                let Plan::Change(planned) = plan(&decision, &managed) else { continue };
+                let Ok(Verdict::Apply(checked)) = check(&planned, &decision, &managed, now, &settings) else { continue };
+                changes += 1;
+                let (before, generation) = (managed.state.layout.clone(), managed.state.generation + 1);
+                managed.state.layout = checked.change().layout.clone();
+                managed.state.generation = generation;
+                managed.applied = Some(Applied {
+                    decision_id: decision.id, decision_time: now, generation, time: now, layout: managed.state.layout.clone(), before,
+                    ready_time: Some(now), ..applied()
+                });
+            }
+            prop_assert!(changes <= 3600_u32.div_ceil(interval), "{changes} changes, {interval} s apart");
+        }
+
         /// Whatever is decided, what passes is inside the bounds and can run.
         #[test]
         fn what_passes_is_inside_the_bounds(

@@ -11,7 +11,8 @@ use eadt_bus::{
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{
-    Action, DeadLetterReason, Decision, DeviceIntent, DeviceState, Directive, Origin, Outcome, UpdateMode, Workload,
+    Action, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, Origin, Outcome, UpdateMode,
+    Workload,
 };
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
@@ -165,6 +166,7 @@ struct Topics {
     dead_letters: Arc<str>,
     device_intents: Arc<str>,
     device_states: Arc<str>,
+    device_holders: Arc<str>,
     directives: Arc<str>,
     progress: Arc<str>,
 }
@@ -196,6 +198,7 @@ impl<'a> Session<'a> {
             dead_letters: full(Topic::DeadLetters),
             device_intents: full(Topic::DeviceIntents),
             device_states: full(Topic::DeviceStates),
+            device_holders: full(Topic::DeviceHolders),
             directives: full(Topic::Directives),
             progress: full(Topic::TrainingProgress),
         };
@@ -345,15 +348,18 @@ impl<'a> Session<'a> {
     /// Reads what agents said until now. Without it every cap would be refused for want of an agent.
     fn meet_agents(&mut self) -> Result<(), BusError> {
         let Some(devices) = self.service.cluster.devices() else { return Ok(()) };
-        let topic = self.topics.device_states.clone();
-        let partitions = self.partitions_of(&topic)?;
-        let all: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
+        let mut all = Vec::new();
+        for topic in [&self.topics.device_states, &self.topics.device_holders] {
+            let partitions = self.partitions_of(topic)?;
+            all.extend((0..partitions).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)));
+        }
+        let holders = self.topics.device_holders.clone();
         let states = read_to_end(
             &*self.service.bus,
             &all,
             || self.service.shutdown.is_cancelled(),
             |record| {
-                hear(devices, &record);
+                hear(devices, &holders, &record);
                 Ok::<_, BusError>(())
             },
         )?;
@@ -375,7 +381,7 @@ impl<'a> Session<'a> {
         agents.states.poll(256, Duration::ZERO, &mut polled)?;
         for item in polled {
             if let Polled::Record(record) = item {
-                hear(devices, &record);
+                hear(devices, &self.topics.device_holders, &record);
             }
         }
         Ok(())
@@ -902,12 +908,15 @@ impl<'a> Session<'a> {
     }
 }
 
-fn hear(devices: &dyn Devices, record: &Record) {
-    match record.value.as_deref().map(decode::<DeviceState>) {
-        Some(Ok(state)) => devices.said(state),
-        Some(Err(refusal)) => {
-            tracing::warn!(at = %record.at, offset = record.offset, detail = refusal.detail, "a report of an agent cannot be read");
-        }
-        None => {}
+/// `holders`: the topic of collectors; agents' otherwise.
+fn hear(devices: &dyn Devices, holders: &str, record: &Record) {
+    let Some(value) = record.value.as_deref() else { return };
+    let heard = if *record.at.topic == *holders {
+        decode::<DeviceHolders>(value).map(|holders| devices.held(holders))
+    } else {
+        decode::<DeviceState>(value).map(|state| devices.said(state))
+    };
+    if let Err(refusal) = heard {
+        tracing::warn!(at = %record.at, offset = record.offset, detail = refusal.detail, "a report of a node cannot be read");
     }
 }

@@ -19,6 +19,9 @@ pub struct Settings {
     /// Decisions that are further ahead of the actuator's clock are refused: some clock is wrong, and whether they have expired cannot be
     /// told. At least what `processor.max_future_seconds` lets jobs be ahead. 0 to 86,400. Default 120.
     pub max_ahead_seconds: f64,
+    /// A decision about a workload that was changed less than this long ago is refused, whoever made it, in seconds: whatever is decided, no
+    /// workload is changed more often. 0 to 86,400. Default 30.
+    pub change_interval_seconds: f64,
     /// A job that reports checkpoints is restarted only with one that is not older than this, in seconds: so much work a restart may
     /// lose. 0 to 86,400. Default 120.
     pub checkpoint_max_age_seconds: f64,
@@ -43,6 +46,7 @@ impl Default for Settings {
             instance: "actuator-0".into(),
             rollout_deadline_seconds: 600.0,
             max_ahead_seconds: 120.0,
+            change_interval_seconds: 30.0,
             checkpoint_max_age_seconds: 120.0,
             checkpoint_wait_seconds: 60.0,
             reconcile_seconds: 30.0,
@@ -58,6 +62,7 @@ impl Settings {
         for (name, value, low, high) in [
             ("rollout_deadline_seconds", self.rollout_deadline_seconds, 1.0, 86_400.0),
             ("max_ahead_seconds", self.max_ahead_seconds, 0.0, 86_400.0),
+            ("change_interval_seconds", self.change_interval_seconds, 0.0, 86_400.0),
             ("checkpoint_max_age_seconds", self.checkpoint_max_age_seconds, 0.0, 86_400.0),
             ("checkpoint_wait_seconds", self.checkpoint_wait_seconds, 0.0, 3600.0),
             ("reconcile_seconds", self.reconcile_seconds, 1.0, 3600.0),

@@ -121,7 +121,8 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     }
     if let Some(kubelet) = settings.kubelet.clone() {
         let owners = environment.owners.clone().unwrap_or_else(|| Arc::new(ByName(settings.kubelet_pods)));
-        let follower = kubelet::Follower::new(kubelet, owners, pods.clone(), metrics.clone());
+        let said = kubelet::Said::new(outlet.clone(), settings.node.clone(), environment.clock.clone());
+        let follower = kubelet::Follower::new(kubelet, owners, pods.clone(), metrics.clone(), said);
         let stop = shutdown.clone();
         tasks.spawn("kubelet", OnFailure::Fatal, async move {
             follower.run(stop).await;

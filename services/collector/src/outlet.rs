@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use eadt_bus::Outgoing;
 use eadt_schemas::decode::Check;
-use eadt_schemas::latest::{GpuTelemetry, Phase, TrainingProgress};
+use eadt_schemas::latest::{DeviceHolders, GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal, Topic};
 use serde::Serialize;
 
@@ -18,6 +18,7 @@ pub struct Outlet {
     metrics: CollectorMetrics,
     telemetry: Arc<str>,
     progress: Arc<str>,
+    holders: Arc<str>,
     source: Arc<str>,
 }
 
@@ -29,6 +30,7 @@ impl Outlet {
             metrics,
             telemetry: format!("{prefix}{}", Topic::GpuTelemetry).into(),
             progress: format!("{prefix}{}", Topic::TrainingProgress).into(),
+            holders: format!("{prefix}{}", Topic::DeviceHolders).into(),
             source: format!("/collector/{}", uri_path(name)).into(),
         }
     }
@@ -61,6 +63,18 @@ impl Outlet {
         let id = if event.phase == Phase::Progress { id } else { format!("{id}/{:?}", event.phase).to_lowercase() };
         let key = &event.workload;
         self.offer(&self.progress, EventType::TrainingProgress, key, &id, event.time, mark, event, &event.collector);
+        Ok(())
+    }
+
+    /// Hands over who holds a node's GPUs. What nobody downstream would take is refused and counted.
+    pub fn holders(&self, kind: &'static str, event: &DeviceHolders) -> Result<(), Refusal> {
+        self.count(kind);
+        if let Err(refusal) = event.check() {
+            self.metrics.drop_events("refused", 1);
+            return Err(refusal);
+        }
+        // Not among what is given up last: it is said again within a minute.
+        self.offer(&self.holders, EventType::DeviceHolders, &event.node, &event.node, event.time, false, event, kind);
         Ok(())
     }
 

@@ -14,8 +14,8 @@ use eadt_collector::kubelet::holders::Pod;
 use eadt_collector::kubelet::owners::{Owners, PodFacts};
 use eadt_collector::source::Boxed;
 use eadt_nvml::fake::FakeLibrary;
-use eadt_schemas::latest::GpuTelemetry;
-use eadt_schemas::v1::ShareMethod;
+use eadt_schemas::latest::{DeviceHolders, GpuTelemetry};
+use eadt_schemas::v1::{PodName, ShareMethod};
 use fake::FakeKubelet;
 use support::{Running, start, start_with};
 
@@ -87,6 +87,21 @@ async fn gpus_follow_the_pods_that_hold_them() {
     assert_eq!(running.metric("eadt_collector_kubelet_up "), Some(1.0));
     assert_eq!(running.metric("eadt_collector_kubelet_unmatched "), Some(1.0), "an instance that no GPU has");
 
+    let said = || {
+        let records = running.bus.records();
+        let of = records.iter().rfind(|record| record.topic.ends_with("device-holders.v1")).expect("it is said");
+        let event: DeviceHolders = eadt_schemas::decode(of.value.as_ref().unwrap()).unwrap();
+        let names =
+            |pods: &[PodName]| pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect::<Vec<_>>().join(" ");
+        let devices: Vec<_> = event.devices.iter().map(|held| (held.device.clone(), names(&held.pods))).collect();
+        (event.node, devices, names(&event.unplaced))
+    };
+    let held = |gpu: &str, pods: &str| (gpu.to_owned(), pods.to_owned());
+    let (node, devices, unplaced) = said();
+    let both = held("GPU-fake-1", "team/eval-5d4f8c7b9-x2x4z team/sweep-0-x2x4z");
+    assert_eq!((devices, &*unplaced), (vec![held("GPU-fake-0", "team/llama-0"), both], "team/mig-0"));
+    assert!(!node.is_empty());
+
     // A pod goes, another comes; the stays end and begin.
     kubelet.set(
         "team",
@@ -99,6 +114,10 @@ async fn gpus_follow_the_pods_that_hold_them() {
                 && stays(events, "GPU-fake-2") == whole("bert")
         })
         .await;
+    let now = vec![held("GPU-fake-1", "team/eval-5d4f8c7b9-x2x4z"), held("GPU-fake-2", "team/bert-0")];
+    assert_eq!(said(), (node, now, String::new()));
+    let times = running.bus.records().iter().filter(|record| record.topic.ends_with("device-holders.v1")).count();
+    assert_eq!(times, 2, "only what changes is said");
     let events = running.bus.telemetry();
     let ended: BTreeSet<_> = events.iter().filter(|e| e.last).filter_map(|e| e.workload.as_deref()).collect();
     assert_eq!(ended, BTreeSet::from(["team/llama", "team/sweep"]));

@@ -194,6 +194,8 @@ impl Rig {
                 rollout_deadline_seconds: rollout_seconds,
                 retry_max_seconds: 1.0,
                 checkpoint_wait_seconds: self.checkpoint_wait_seconds,
+                // Tests decide faster than anybody else.
+                change_interval_seconds: 0.0,
                 ..eadt_actuator::Settings::default()
             },
             bus: Arc::new(self.log.clone()),

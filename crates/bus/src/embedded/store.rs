@@ -188,9 +188,15 @@ impl Store {
         }
         // The format is written before the first commit, and each commit to both keyspaces at once.
         if format == 0 && commit.max(committed_blocks).max(witness.seen()) > 0 || format >= 2 && committed_blocks != commit {
-            let why =
-                format!("its records end at commit {committed_blocks}, and commit {commit} is there: files are missing or older");
-            return Err(stop(damaged(dir, &why)));
+            let why = if format == 0 {
+                format!(
+                    "commit {} is there, and the format, which is written before the first, is not",
+                    commit.max(witness.seen())
+                )
+            } else {
+                format!("its records end at commit {committed_blocks}, and commit {commit} is there")
+            };
+            return Err(stop(damaged(dir, &format!("{why}: files are missing or older"))));
         }
         let store = Self {
             dir: dir.to_path_buf(),

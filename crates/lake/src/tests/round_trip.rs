@@ -4,7 +4,8 @@ use bytes::Bytes;
 use eadt_cases::cases;
 use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{
-    Actuation, Decision, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, TrainingProgress, Workload,
+    Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
+    TrainingProgress, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
 use proptest::collection::vec;
@@ -47,7 +48,7 @@ macro_rules! events {
 events! {
     GpuTelemetry => GpuTelemetry, TrainingProgress => TrainingProgress, Workload => Workloads,
     EfficiencyWindow => EfficiencyWindows, Decision => Decisions, Actuation => Actuations, Directive => Directives,
-    DeviceIntent => DeviceIntents, DeviceState => DeviceStates, Model => Models
+    DeviceIntent => DeviceIntents, DeviceState => DeviceStates, DeviceHolders => DeviceHolders, Model => Models
 }
 
 struct Of<T>(std::marker::PhantomData<T>);

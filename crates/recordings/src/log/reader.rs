@@ -12,7 +12,7 @@ pub const MAX_EVENT_BYTES: usize = 16 << 20;
 
 /// An event log that cannot be read on.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{name}:{line} (byte {offset}): {problem}; the {good} event(s) before it are good")]
+#[error("{name}:{line} (byte {offset}): {problem}; the {good} event(s) before it are good: repair it, or end the log before it")]
 pub struct LogError {
     pub name: String,
     /// Counted from 1; in a JSON array, the number of the element.

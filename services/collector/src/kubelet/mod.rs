@@ -1,7 +1,7 @@
 //! Which pods hold this node's GPUs, from the kubelet, and which workloads these pods are of.
 //!
 //! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`Owners`] once a
-//! minute. While the kubelet does not answer, the last answer holds for a minute; after that GPUs have no workload rather
+//! minute. Who holds what is also published, for those who address GPUs by it. While the kubelet does not answer, the last answer holds for a minute; after that GPUs have no workload rather
 //! than a wrong one.
 
 pub mod api;
@@ -9,17 +9,18 @@ pub mod holders;
 pub mod owners;
 pub mod processes;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use eadt_schemas::v1::ShareMethod;
-use eadt_service::Shutdown;
+use eadt_schemas::v1::{DeviceHolders, HeldDevice, PodName, ShareMethod};
+use eadt_service::{Clock, Shutdown};
 use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
 use crate::nvml::Instances;
+use crate::outlet::Outlet;
 use crate::shares::{Claim, Whole, attribute};
 use crate::tenancy::Tenant;
 use api::Kubelet;
@@ -34,6 +35,9 @@ const FRESH: Duration = Duration::from_mins(1);
 const USED_FOR: Duration = Duration::from_secs(5);
 /// A pod of which nothing could be found is asked for again after this time.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Who holds the GPUs is said again after this time, so that readers can tell it from the word of a collector that is gone.
+const SAY_AGAIN: Duration = Duration::from_mins(1);
 
 /// How the kubelet is asked, checked.
 #[derive(Debug, Clone, PartialEq)]
@@ -140,6 +144,61 @@ struct Known {
 /// A pod and what was found out.
 type Found = (Pod, Result<PodFacts, String>);
 
+/// Publishes who holds the node's GPUs, where it changes and once a minute.
+#[derive(Debug)]
+pub(crate) struct Said {
+    outlet: Outlet,
+    node: String,
+    clock: Clock,
+    last: Option<(Instant, DeviceHolders)>,
+}
+
+impl Said {
+    pub fn new(outlet: Outlet, node: String, clock: Clock) -> Self {
+        Self { outlet, node, clock, last: None }
+    }
+
+    fn say(&mut self, holders: &Holders, cuts: &Cuts) {
+        let (devices, unplaced) = places(holders, cuts);
+        let same = |(at, said): &(Instant, DeviceHolders)| {
+            at.elapsed() < SAY_AGAIN && said.devices == devices && said.unplaced == unplaced
+        };
+        if self.last.as_ref().is_some_and(same) {
+            return;
+        }
+        let event = DeviceHolders { time: self.clock.now(), node: self.node.clone(), devices, unplaced };
+        if let Err(refusal) = self.outlet.holders("kubelet", &event) {
+            tracing::warn!(detail = refusal.detail, "who holds the GPUs of this node cannot be published");
+        }
+        self.last = Some((Instant::now(), event));
+    }
+}
+
+/// Who holds which GPU, instances as parts of the GPU that they are cut from, and who holds one that is not known.
+fn places(holders: &Holders, cuts: &Cuts) -> (Vec<HeldDevice>, Vec<PodName>) {
+    let name = |pod: &Pod| PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
+    let mut devices: BTreeMap<&str, BTreeSet<PodName>> = BTreeMap::new();
+    let mut unplaced: BTreeSet<PodName> = holders.nameless.iter().map(|(pod, _)| name(pod)).collect();
+    for (device, held) in &holders.by_device {
+        let pods = held.iter().map(|held| name(&held.pod));
+        match gpu_of(device, cuts) {
+            Some((gpu, _)) => devices.entry(gpu).or_default().extend(pods),
+            None => unplaced.extend(pods),
+        }
+    }
+    let held =
+        |(device, pods): (&str, BTreeSet<PodName>)| HeldDevice { device: device.to_owned(), pods: pods.into_iter().collect() };
+    (devices.into_iter().map(held).collect(), unplaced.into_iter().collect())
+}
+
+/// The GPU that a device is, or is an instance of, and then the instance's slices.
+fn gpu_of<'a>(device: &'a str, cuts: &'a Cuts) -> Option<(&'a str, Option<u32>)> {
+    if device.starts_with("GPU-") {
+        return Some((device, None));
+    }
+    cuts.iter().find_map(|(gpu, instances)| Some((gpu.as_str(), Some(*instances.by_uuid.get(device)?))))
+}
+
 /// Asks the kubelet until shutdown.
 #[derive(Debug)]
 pub(crate) struct Follower {
@@ -152,10 +211,11 @@ pub(crate) struct Follower {
     used: HashMap<String, (Instant, ByPod)>,
     asking: JoinSet<Found>,
     complained: HashSet<String>,
+    said: Said,
 }
 
 impl Follower {
-    pub fn new(settings: Settings, owners: Arc<dyn Owners>, gpus: PodGpus, metrics: CollectorMetrics) -> Self {
+    pub fn new(settings: Settings, owners: Arc<dyn Owners>, gpus: PodGpus, metrics: CollectorMetrics, said: Said) -> Self {
         Self {
             settings,
             owners,
@@ -165,6 +225,7 @@ impl Follower {
             used: HashMap::new(),
             asking: JoinSet::new(),
             complained: HashSet::new(),
+            said,
         }
     }
 
@@ -218,6 +279,7 @@ impl Follower {
     }
 
     async fn take(&mut self, holders: &Holders) {
+        self.said.say(holders, &self.gpus.cuts());
         let pods: HashSet<&Pod> = holders.by_device.values().flatten().map(|held| &held.pod).collect();
         self.known.retain(|pod, _| pods.contains(pod));
         let now = Instant::now();
@@ -302,14 +364,10 @@ fn tenants<'a>(
     let mut by_gpu: BTreeMap<&str, Vec<(&Held, Option<f64>)>> = BTreeMap::new();
     let mut unmatched = 0;
     for (device, held) in &holders.by_device {
-        if device.starts_with("GPU-") {
-            by_gpu.entry(device).or_default().extend(held.iter().map(|held| (held, None)));
-            continue;
-        }
-        match cuts.iter().find_map(|(gpu, instances)| Some((gpu, *instances.by_uuid.get(device)?))) {
+        match gpu_of(device, cuts) {
             Some((gpu, slices)) => {
-                let part = f64::from(slices) / held.len() as f64;
-                by_gpu.entry(gpu).or_default().extend(held.iter().map(|held| (held, Some(part))));
+                let part = slices.map(|slices| f64::from(slices) / held.len() as f64);
+                by_gpu.entry(gpu).or_default().extend(held.iter().map(|held| (held, part)));
             }
             None => unmatched += 1,
         }
