@@ -131,8 +131,8 @@ pub mod header {
     /// Where the processor's inputs stood when it made an output, a JSON object: of each input topic the offset of the first record not
     /// yet folded, and `partition`. Outside the comparison of a replay with its record.
     pub const INPUT_POSITIONS: &str = "eadt_input_positions";
-    /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, where they are
-    /// not the default. A replay goes by it.
+    /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, the controllers'
+    /// where they are not the default. A replay goes by it.
     pub const SETTINGS: &str = "eadt_settings";
 }
 

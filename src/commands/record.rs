@@ -1,6 +1,6 @@
 //! `eadt record`: events from the bus into an event log, each partition in the order that the processor folds it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -8,6 +8,7 @@ use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
 use eadt_core::Merge;
 use eadt_core::merge::Next;
 use eadt_recordings::LogWriter;
+use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
 
@@ -41,7 +42,13 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
     let (target, compression) = Target::event_log(&args.out, &[], args.force)?;
     let mut log = LogWriter::new(target.writer()?, compression)?;
     let mut recorded = Recorded::default();
-    let max_future = settings.processor.fold().max_future;
+    let max_future = match first_settings(bus, settings, shutdown)? {
+        Some(said) => {
+            settings.processor.as_recorded(&said).with_context(|| format!("the processor says {said} of its settings"))?
+        }
+        None => settings.processor.clone(),
+    };
+    let max_future = max_future.fold().max_future;
     let inputs = topics.iter().take_while(|topic| Topic::PROCESSOR_INPUTS.contains(topic)).count();
     let mut lanes: BTreeMap<i32, Lane> = BTreeMap::new();
     // Topics that have no such partition are at their end there.
@@ -108,6 +115,29 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
         }
     }
     Ok(())
+}
+
+/// What the first window that says so says of its processor's settings.
+fn first_settings(bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<Option<String>> {
+    let from = partitions(bus, &settings.topics, &[Topic::EfficiencyWindows], Start::Earliest)?;
+    let mut open: HashSet<TopicPartition> = from.iter().map(|(at, _)| at.clone()).collect();
+    let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+    let mut batch = Vec::new();
+    while !open.is_empty() && !shutdown.is_cancelled() {
+        reader.poll(256, Duration::from_millis(200), &mut batch)?;
+        for polled in batch.drain(..) {
+            match polled {
+                Polled::Record(record) => {
+                    if let Some(said) = record.header(header::SETTINGS) {
+                        return Ok(Some(said.to_owned()));
+                    }
+                }
+                Polled::End { at, .. } => drop(open.remove(&at)),
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// One partition of all topics. The processor's inputs are merged as the processor does, and what comes of that is merged with

@@ -187,7 +187,7 @@ pub trait Cluster: Send + Sync + fmt::Debug {
 pub trait Devices: Send + Sync {
     /// Told of every agent's report, the newest of a node last.
     fn said(&self, state: DeviceState);
-    /// Told of every collector's report on who holds its node's GPUs, the newest of a node last.
+    /// Told of every collector's report on who holds its node's GPUs, the newest of a node last; its time is the log's stamp.
     fn held(&self, holders: DeviceHolders);
     /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
     /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.

@@ -9,7 +9,7 @@ use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::cluster::Shared;
-use crate::devices::{self, Place, Standing, Wish};
+use crate::devices::{self, Gpus, Place, Standing, Wish};
 use crate::object::Seen;
 use crate::state::Key;
 
@@ -147,13 +147,17 @@ async fn place(shared: &Shared, seen: &Seen) -> Result<Result<Place, String>, Cl
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    Ok(devices::place(&seen.namespace, &own, &tenants, &shared.agents().holders, shared.now()))
+    Ok(devices::place(&own, &tenants, &shared.agents().holders, shared.now()))
 }
 
 /// Whether a wish can be held, before anything of it is written; what to ask.
 pub async fn ask(shared: &Shared, seen: &Seen, wish: &Wish) -> Result<Place, ClusterError> {
     let refuse = |reason: String| ClusterError::new(ClusterRemedy::Refused, reason);
     let place = place(shared, seen).await?.map_err(refuse)?;
+    // Waiting would hold up the decisions for other workloads.
+    if let Some(why) = place.values().find_map(|gpus| if let Gpus::NotYet(why) = gpus { Some(why) } else { None }) {
+        return Err(refuse(why.clone()));
+    }
     if place.is_empty() {
         return Err(refuse("none of its pods runs on a node, so that no agent can be asked".into()));
     }

@@ -16,6 +16,8 @@ use crate::state::Entry;
 
 /// An agent or a collector that said nothing for this long is taken for dead: both say what they know every minute.
 const SILENT_SECONDS: f64 = 180.0;
+/// A report says something of a pod that is older than it by this much: clocks of API server and broker differ.
+const SETTLED_SECONDS: f64 = 2.0;
 /// Caps in force may differ from those asked for by the device's resolution.
 const RESOLUTION_WATTS: f64 = 1.0;
 
@@ -34,6 +36,8 @@ pub struct Tenant {
     pub namespace: String,
     pub name: String,
     pub uid: String,
+    /// When the API server took it in; `None`: it does not say.
+    pub created: Option<EventTime>,
 }
 
 /// Which GPUs of a node are a workload's alone.
@@ -42,6 +46,8 @@ pub enum Gpus {
     All,
     /// By UUID.
     These(BTreeSet<String>),
+    /// Not known yet, and why; it should be in a moment. None is asked for meanwhile.
+    NotYet(String),
 }
 
 /// The nodes where a workload runs, and what of each is its own.
@@ -112,7 +118,8 @@ pub fn tenant(pod: &Value) -> Option<Tenant> {
         return None;
     }
     let text = |name: &str| pod["metadata"][name].as_str().map(str::to_owned);
-    Some(Tenant { namespace: text("namespace")?, name: text("name")?, uid: text("uid")? })
+    let created = text("creationTimestamp").and_then(|time| time.parse().ok());
+    Some(Tenant { namespace: text("namespace")?, name: text("name")?, uid: text("uid")?, created })
 }
 
 /// The nodes of a workload's pods.
@@ -120,9 +127,8 @@ pub fn nodes(own: &[Pod]) -> BTreeSet<String> {
     own.iter().filter(|pod| !pod.terminating).filter_map(|pod| pod.node.clone()).collect()
 }
 
-/// What of each node is the workload's alone; the error names who else is there. `namespace`: the workload's.
+/// What of each node is the workload's alone; the error names who else is there, and why no GPU can be told from theirs.
 pub fn place(
-    namespace: &str,
     own: &[Pod],
     tenants: &BTreeMap<String, Vec<Tenant>>,
     holders: &BTreeMap<String, DeviceHolders>,
@@ -132,10 +138,8 @@ pub fn place(
     let gpus = |(node, tenants): (&String, &Vec<Tenant>)| {
         let gpus = match tenants.iter().find(|tenant| !is_own(tenant)) {
             None => Gpus::All,
-            Some(other) => Gpus::These(
-                named(namespace, own, node, holders.get(node), now)
-                    .map_err(|why| format!("pod {}/{} holds GPUs of node {node}, too, and {why}", other.namespace, other.name))?,
-            ),
+            Some(other) => named(tenants, is_own, holders.get(node), now)
+                .map_err(|why| format!("pod {}/{} holds GPUs of node {node}, too, and {why}", other.namespace, other.name))?,
         };
         Ok((node.clone(), gpus))
     };
@@ -143,42 +147,44 @@ pub fn place(
 }
 
 /// The GPUs of a shared node that the workload has for itself; the error says why none can be named.
+///
+/// The report is believed when it is younger than every pod that holds GPUs there and names each of them: the kubelet tells pods by
+/// name, and one of the same name may have come since.
 fn named(
-    namespace: &str,
-    own: &[Pod],
-    node: &str,
+    tenants: &[Tenant],
+    is_own: impl Fn(&Tenant) -> bool,
     holders: Option<&DeviceHolders>,
     now: EventTime,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<Gpus, String> {
     let Some(holders) = holders else {
-        return Err(
-            "no collector says which GPU is whose: run one there that asks the kubelet (collector.kubelet.enabled)".into()
-        );
+        let why = "no collector says which GPU is whose: run one there that asks the kubelet (collector.kubelet.enabled)";
+        return Err(why.into());
     };
-    if now.seconds_since(holders.time) > SILENT_SECONDS {
-        return Err(format!("the collector there has not said since {} which GPU is whose", holders.time));
+    if now.seconds_since(holders.time).abs() > SILENT_SECONDS {
+        return Err(format!("what the collector there said last of which GPU is whose is of {}", holders.time));
     }
     if let Some(pod) = holders.unplaced.first() {
         return Err(format!("of pod {}/{} it is not known which GPU it holds", pod.namespace, pod.name));
     }
-    let is_own = |pod: &PodName| pod.namespace == namespace && own.iter().any(|own| own.name == pod.name);
+    let is = |tenant: &Tenant, pod: &PodName| tenant.namespace == pod.namespace && tenant.name == pod.name;
+    for tenant in tenants {
+        let told = holders.devices.iter().flat_map(|device| &device.pods).any(|pod| is(tenant, pod));
+        let since = tenant.created.is_none_or(|created| holders.time.seconds_since(created) >= SETTLED_SECONDS);
+        if !told || !since {
+            let why = format!("its collector has not said yet which GPU pod {}/{} holds", tenant.namespace, tenant.name);
+            return Ok(Gpus::NotYet(why));
+        }
+    }
+    let owns = |pod: &PodName| tenants.iter().any(|tenant| is(tenant, pod) && is_own(tenant));
     let mut gpus = BTreeSet::new();
-    for device in holders.devices.iter().filter(|device| device.pods.iter().any(is_own)) {
-        if let Some(other) = device.pods.iter().find(|pod| !is_own(pod)) {
-            return Err(format!(
-                "GPU {} is shared with pod {}/{}: a cap or clock would be for both",
-                device.device, other.namespace, other.name
-            ));
+    for device in holders.devices.iter().filter(|device| device.pods.iter().any(owns)) {
+        if let Some(other) = device.pods.iter().find(|pod| !owns(pod)) {
+            let (gpu, PodName { namespace, name }) = (&device.device, other);
+            return Err(format!("GPU {gpu} is shared with pod {namespace}/{name}: a cap or clock would be for both"));
         }
         gpus.insert(device.device.clone());
     }
-    let here = own.iter().filter(|pod| !pod.terminating && pod.node.as_deref() == Some(node));
-    let listed =
-        |pod: &&Pod| holders.devices.iter().flat_map(|device| &device.pods).any(|held| is_own(held) && held.name == pod.name);
-    match here.into_iter().find(|pod| !listed(pod)) {
-        Some(pod) => Err(format!("its collector does not say yet which GPU pod {namespace}/{} holds", pod.name)),
-        None => Ok(gpus),
-    }
+    Ok(Gpus::These(gpus))
 }
 
 /// The reports of these GPUs; the error names one that the agent does not know, or says that it knows none.
@@ -188,6 +194,7 @@ fn reports<'a>(whose: &Gpus, node: &str, state: &'a DeviceState) -> Result<Vec<&
     }
     match whose {
         Gpus::All => Ok(state.devices.iter().collect()),
+        Gpus::NotYet(why) => Err(why.clone()),
         Gpus::These(gpus) => gpus
             .iter()
             .map(|gpu| {
@@ -295,6 +302,7 @@ pub fn intents<'a>(wishes: impl IntoIterator<Item = (&'a Wish, &'a Place)>) -> V
             match whose {
                 Gpus::All => settings.push(wish.setting(None)),
                 Gpus::These(gpus) => settings.extend(gpus.iter().map(|gpu| wish.setting(Some(gpu)))),
+                Gpus::NotYet(_) => {}
             }
         }
         let devices: BTreeSet<_> = settings.iter().map(|setting| &setting.device).collect();
@@ -349,7 +357,7 @@ mod tests {
     }
 
     fn holder(name: &str) -> Tenant {
-        Tenant { namespace: "eadt".into(), name: name.into(), uid: name.into() }
+        Tenant { namespace: "eadt".into(), name: name.into(), uid: name.into(), created: Some(at(-60.0)) }
     }
 
     /// Who holds the GPUs of node m, so many seconds after the beginning.
@@ -375,7 +383,7 @@ mod tests {
         let mut tenants = BTreeMap::from([("n".to_owned(), vec![holder("a"), holder("b")]), ("m".to_owned(), vec![holder("c")])]);
         let placed = |tenants: &BTreeMap<_, _>, holders: Option<DeviceHolders>, seconds: f64| {
             let holders = holders.map(|holders| ("m".to_owned(), holders)).into_iter().collect();
-            place("eadt", &own, tenants, &holders, at(seconds))
+            place(&own, tenants, &holders, at(seconds))
         };
         let whole = |node: &str| (node.to_owned(), Gpus::All);
         assert_eq!(placed(&tenants, None, 0.0), Ok(Place::from([whole("m"), whole("n")])));
@@ -388,16 +396,37 @@ mod tests {
         };
         let good = holders(&[("GPU-1", &["c"]), ("GPU-2", &["other"]), ("GPU-3", &["c"])], &[]);
         let gpus = Gpus::These(["GPU-1", "GPU-3"].map(str::to_owned).into());
-        assert_eq!(placed(&tenants, Some(good.clone()), 60.0), Ok(Place::from([("m".to_owned(), gpus), whole("n")])));
+        let shared = Place::from([("m".to_owned(), gpus), whole("n")]);
+        assert_eq!(placed(&tenants, Some(good.clone()), 60.0), Ok(shared));
         assert!(refused(None, 0.0).contains("collector.kubelet.enabled"));
-        assert!(refused(Some(good), 181.0).contains("has not said since"));
+        assert!(
+            refused(Some(good.clone()), 181.0).contains("said last") && refused(Some(good.clone()), -181.0).contains("said last")
+        );
+        let all: (&str, &[&str]) = ("GPU-2", &["other"]);
         assert!(refused(Some(holders(&[("GPU-1", &["c"])], &["other"])), 0.0).contains("pod eadt/other it is not known"));
         assert!(refused(Some(holders(&[("GPU-1", &["c", "other"])], &[])), 0.0).contains("GPU-1 is shared"));
-        assert!(refused(Some(holders(&[("GPU-2", &["other"])], &[])), 0.0).contains("does not say yet"));
-        // One of that name elsewhere is another pod.
-        let mut elsewhere = holders(&[("GPU-1", &["c"])], &[]);
+        // A pod that the report does not name, one of that name elsewhere, and one that has come since may hold any of them.
+        let mut elsewhere = holders(&[("GPU-1", &["c"]), all], &[]);
         elsewhere.devices[0].pods[0].namespace = "lab".into();
-        assert!(refused(Some(elsewhere), 0.0).contains("does not say yet"));
+        let mut again = tenants.clone();
+        again.get_mut("m").unwrap()[0].created = Some(at(-1.0));
+        for (tenants, holders) in [
+            (&tenants, holders(&[all], &[])),
+            (&tenants, holders(&[("GPU-1", &["c"])], &[])),
+            (&tenants, elsewhere),
+            (&again, good.clone()),
+        ] {
+            let said = placed(tenants, Some(holders), 0.0).unwrap();
+            assert!(matches!(&said["m"], Gpus::NotYet(why) if why.contains("has not said yet")), "{said:?}");
+            // Nothing is asked for there meanwhile, and on other nodes what was.
+            assert_eq!(said["n"], Gpus::All);
+            let asked = intents([(&wish(), &said)]);
+            assert_eq!(asked.iter().map(|intent| intent.node.as_str()).collect::<Vec<_>>(), ["n"]);
+            assert!(matches!(
+                standing(&wish(), &said, &BTreeMap::from([("n".into(), state()), ("m".into(), state())])),
+                Standing::Waiting(_)
+            ));
+        }
     }
 
     #[test]

@@ -912,7 +912,8 @@ impl<'a> Session<'a> {
 fn hear(devices: &dyn Devices, holders: &str, record: &Record) {
     let Some(value) = record.value.as_deref() else { return };
     let heard = if *record.at.topic == *holders {
-        decode::<DeviceHolders>(value).map(|holders| devices.held(holders))
+        // By the log's clock: a node whose own is ahead must not be believed for longer.
+        decode::<DeviceHolders>(value).map(|holders| devices.held(DeviceHolders { time: record.stamp, ..holders }))
     } else {
         decode::<DeviceState>(value).map(|state| devices.said(state))
     };

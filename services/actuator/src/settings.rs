@@ -20,7 +20,7 @@ pub struct Settings {
     /// told. At least what `processor.max_future_seconds` lets jobs be ahead. 0 to 86,400. Default 120.
     pub max_ahead_seconds: f64,
     /// A decision about a workload that was changed less than this long ago is refused, whoever made it, in seconds: whatever is decided, no
-    /// workload is changed more often. 0 to 86,400. Default 30.
+    /// workload is changed more often. Three windows should fit in. 0 to 86,400. Default 10.
     pub change_interval_seconds: f64,
     /// A job that reports checkpoints is restarted only with one that is not older than this, in seconds: so much work a restart may
     /// lose. 0 to 86,400. Default 120.
@@ -46,7 +46,7 @@ impl Default for Settings {
             instance: "actuator-0".into(),
             rollout_deadline_seconds: 600.0,
             max_ahead_seconds: 120.0,
-            change_interval_seconds: 30.0,
+            change_interval_seconds: 10.0,
             checkpoint_max_age_seconds: 120.0,
             checkpoint_wait_seconds: 60.0,
             reconcile_seconds: 30.0,

@@ -117,7 +117,7 @@ pub struct RawKubelet {
     /// Path of the socket; with `MicroK8s` it is below `/var/snap/microk8s/common/var/lib/kubelet`.
     /// Default `/var/lib/kubelet/pod-resources/kubelet.sock`.
     pub socket: PathBuf,
-    /// Seconds between two questions. Default 1. Range: 0.05 to 300.
+    /// Seconds between two questions. Default 1. Range: 0.05 to 60.
     pub interval_seconds: f64,
     /// Longest wait for an answer, in seconds. Default 5. Range: 0.05 to 300.
     pub timeout_seconds: f64,
@@ -471,7 +471,7 @@ impl RawKubelet {
         }
         Ok(crate::kubelet::Settings {
             socket: self.socket,
-            interval: seconds("kubelet.interval_seconds", self.interval_seconds, 0.05, 300.0)?,
+            interval: seconds("kubelet.interval_seconds", self.interval_seconds, 0.05, 60.0)?,
             timeout: seconds("kubelet.timeout_seconds", self.timeout_seconds, 0.05, 300.0)?,
             resources: self.resources,
             process_directory: self.process_directory,

@@ -232,16 +232,19 @@ impl Settings {
         Ok(())
     }
 
-    /// What windows and decisions depend on, where it is not the default: a JSON object, for the outputs' headers.
+    /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is not
+    /// the default: decisions name the version of their controller.
     pub fn recorded(&self) -> String {
-        let (mut mine, standard) = (json(self), json(&Self::default()));
+        let mut mine = json(self);
         mine.retain(|name, _| DECISIVE.contains(&name.as_str()));
-        without(&mut mine, &standard);
+        let mut others = json(&Self::default());
+        others.retain(|_, value| value.is_object());
+        without(&mut mine, &others);
         serde_json::Value::Object(mine).to_string()
     }
 
     /// As a record's outputs say that they were made ([`Self::recorded`]), but for what is not the default here. `Err`: not such an
-    /// object, or a value that this version does not know. What is of no name known here is passed over.
+    /// object, or a value that this version does not know; [`Self::check`] has the ranges. What is of no name known here is passed over.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: Map = serde_json::from_str(recorded)?;
         recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
@@ -277,7 +280,8 @@ mod tests {
 
     #[test]
     fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
-        assert_eq!(Settings::default().recorded(), "{}");
+        let standard = Settings::default().recorded();
+        assert!(standard.contains("\"window_seconds\":60.0") && !standard.contains("controller_settings"), "{standard}");
         let mut live = Settings { window_seconds: 30.0, max_future_seconds: Limit(None), ..Settings::default() };
         live.controller = "matrix".parse().unwrap();
         live.controller_settings.power_high_watts = 300.0;

@@ -32,11 +32,13 @@ pub fn read<'a>(
     batches
 }
 
-/// What the first of the record's windows says about the settings that it was made by.
+/// What the first of the record's windows that says so says about the settings that it was made by.
 pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
-        if let Some(row) = archive.rows(listing, topic, partition).next() {
-            return Ok(row?.header(header::SETTINGS).map(str::to_owned));
+        for row in archive.rows(listing, topic, partition) {
+            if let Some(settings) = row?.header(header::SETTINGS) {
+                return Ok(Some(settings.to_owned()));
+            }
         }
     }
     Ok(None)

@@ -34,6 +34,16 @@ impl Checked {
     }
 }
 
+impl Checked {
+    /// Takes the differences that were found from a time on. `disturbed`: the end of the first window that may differ, and why.
+    fn take(&mut self, disturbed: Option<(EventTime, &str)>, from: Option<EventTime>, what: &str, mut found: Vec<String>) {
+        match (disturbed, from) {
+            (Some((end, why)), Some(from)) if from >= end => self.excused.push(format!("{what} from {from} on: {why}")),
+            _ => self.differences.append(&mut found),
+        }
+    }
+}
+
 /// A window, and where the inputs stood when it closed, where that is known.
 #[derive(Debug)]
 pub struct Window {
@@ -127,6 +137,11 @@ impl Own {
         }
     }
 
+    /// Without them nothing is said to have come in another order.
+    pub fn forget_positions(&mut self) {
+        self.windows.iter_mut().for_each(|window| window.positions = None);
+    }
+
     fn came_late(&mut self, value: &[u8]) {
         /// Of telemetry and progress.
         #[derive(serde::Deserialize)]
@@ -167,8 +182,8 @@ impl Own {
     }
 }
 
-/// The same sequence of ids and values for each key, up to the first window that the live fold may have made of other events
-/// than the replay, because they did not come in the order of their times.
+/// The same sequence of ids and values for each key. A difference is excused from the first window on that the live fold may have made
+/// of other events than the replay, because they did not come in the order of their times.
 ///
 /// Where the record ends its last windows were still open, so the replay may go on where the record has no more; but a record
 /// that has windows of a workload has the decisions of these windows, too, and one that has none of a workload lacks them.
@@ -180,18 +195,16 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
     let decisions = (groups(&own.decisions, decision_key), groups(&produced.decisions, decision_key));
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
-        let disturbed = recorded.iter().zip(mine.iter().map(Some).chain(std::iter::repeat(None))).enumerate();
-        let disturbed =
-            disturbed.filter_map(|(index, (window, mine))| Some((index, disturbance(own, key, window, mine.copied())?)));
-        let sure = match disturbed.take(1).next() {
-            Some((first, why)) => {
-                checked.excused.push(format!("{key} from {} on: {why}", recorded[first].event.window_start));
-                &recorded[..first]
-            }
-            None => recorded,
-        };
-        checked.windows_same +=
-            same("window", key, sure, mine, |w| &w.event.id, |w| serde_json::to_string(&w.event), &mut checked.differences);
+        // What differs is no difference once something came in another order; what is the same counts still.
+        let disturbed = recorded.iter().enumerate().find_map(|(index, window)| {
+            Some((window.event.window_end, disturbance(own, key, window, mine.get(index).copied())?))
+        });
+        let (json, mut found) = (|window: &Window| serde_json::to_string(&window.event), Vec::new());
+        let equal = same("window", key, recorded, mine, |w| &w.event.id, json, &mut found);
+        checked.windows_same += equal as u64;
+        let from = recorded.get(equal).map(|window| window.event.window_end);
+        checked.take(disturbed, from, &format!("{} window(s) of {key}", recorded.len() - equal), found);
+        let sure = &recorded[..equal];
         if recorded.is_empty() {
             checked.differences.push(format!("the record has no windows of {key}, the replay {}", mine.len()));
         }
@@ -200,11 +213,16 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         let end = sure.iter().map(|w| w.event.window_end).max().unwrap_or(EventTime::MIN);
         let due = mine.partition_point(|d| d.time <= end);
         let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
-        checked.decisions_same += same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut checked.differences);
+        let mut found = Vec::new();
+        let equal = same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
+        checked.decisions_same += equal as u64;
         if sure.len() < due {
             let at = mine[sure.len()].time;
-            checked.differences.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
+            found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
         }
+        let first = sure.get(equal).or_else(|| mine.get(sure.len()).filter(|_| sure.len() < due));
+        let from = first.map(|decision| decision.time);
+        checked.take(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
     }
     for (key, recorded) in &windows.0 {
         if !windows.1.contains_key(key) {
@@ -275,7 +293,7 @@ fn same<T>(
     id: impl Fn(&T) -> &String,
     json: impl Fn(&T) -> serde_json::Result<String>,
     differences: &mut Vec<String>,
-) -> u64 {
+) -> usize {
     let bytes = |event: &T| json(event).unwrap_or_default();
     let mut count = 0;
     for (index, record) in recorded.iter().enumerate() {
@@ -329,7 +347,8 @@ mod tests {
         let checked = compare(&mut Own::default(), &own(vec![window(0, 0)]));
         assert!(checked.failure().unwrap().starts_with("nothing could be compared"));
         let mut late = own(vec![window(0, 3)]);
-        assert!(compare(&mut late, &own(vec![window(0, 3)])).failure().unwrap().contains("had late events"));
+        assert_eq!(compare(&mut late, &own(vec![window(0, 3)])).failure(), None, "the same all the same");
+        assert!(compare(&mut late, &own(vec![window(0, 0)])).failure().unwrap().contains("had late events"));
     }
 
     #[test]
@@ -364,7 +383,17 @@ mod tests {
         second.event.samples = Some(1.0);
         let checked = compare(&mut recorded, &own(vec![closed(0, 1), second, closed(2, 3)]));
         assert_eq!((checked.windows_same, checked.failure()), (1, None));
-        assert!(checked.excused[0].contains("in another order"), "{checked:?}");
+        assert!(
+            checked.excused[0].contains("2 window(s) of lab/job") && checked.excused[0].contains("in another order"),
+            "{checked:?}"
+        );
+        // What differs before it is a difference, and where nothing differs nothing is excused.
+        let mut first = closed(0, 1);
+        first.event.samples = Some(1.0);
+        let checked = compare(&mut recorded, &own(vec![first, closed(1, 3), closed(2, 3)]));
+        assert_eq!((checked.differences.len(), checked.excused.len()), (1, 0));
+        let checked = compare(&mut recorded, &own(vec![closed(0, 1), closed(1, 3), closed(2, 3)]));
+        assert_eq!((checked.windows_same, checked.excused.len()), (3, 0));
     }
 
     #[test]

@@ -24,7 +24,7 @@ enum Work {
 }
 
 /// Events among which the first window is looked for.
-const HEAD_EVENTS: usize = 500_000;
+const HEAD_EVENTS: usize = 5_000_000;
 
 /// What the beginning of a log says about itself.
 #[derive(Debug, Default)]

@@ -134,6 +134,10 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     for own in &own {
         recorded.append(&mut own.borrow_mut());
     }
+    if args.logs.len() > 1 {
+        // Offsets of one log mean nothing in another.
+        recorded.forget_positions();
+    }
     for (reason, count) in &refusals {
         if *count > REFUSALS_SHOWN {
             tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
@@ -181,6 +185,7 @@ fn fold(args: &Replay, settings: &eadt_processor::Settings, recorded: &[String])
         processor = settings.as_recorded(first).with_context(|| {
             format!("the record's processor had settings that this version does not know ({first}); use the version that made it")
         })?;
+        processor.check().map_err(|refusal| anyhow!("the record says of its processor what cannot be: {refusal}"))?;
         if processor != *settings {
             tracing::info!("the record's processor was set by {first}, and so is this replay, but for what is set here");
         }

@@ -99,8 +99,8 @@ const ELSEWHERE: &[Elsewhere] = &[
         )],
     },
     Elsewhere {
-        fault: "an hour of decisions that contradict each other, with an actuator that starts again and again",
-        promise: "one change of a workload in `actuator.change_interval_seconds`",
+        fault: "an hour of decisions that contradict each other",
+        promise: "one change of a workload in `actuator.change_interval_seconds`, by what the object says",
         tests: &[("services/actuator/src/check.rs", "contradictory_decisions_change_a_workload_at_most_so_often")],
     },
     Elsewhere {

@@ -46,12 +46,24 @@ impl Findings {
     }
 }
 
+/// Where a partition ends; waits for a leader that is on its way.
+pub fn high(bus: &dyn Bus, at: &TopicPartition, limit: Duration) -> Result<i64> {
+    let begun = Instant::now();
+    loop {
+        match bus.watermarks(at) {
+            Ok(ends) => return Ok(ends.high),
+            Err(error) if begun.elapsed() > limit => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
 /// Every committed record of a topic, partition by partition.
 pub fn read_committed(bus: &dyn Bus, topic: &str, partitions: i32) -> Result<Vec<Record>> {
     let mut records = Vec::new();
     for partition in 0..partitions {
         let at = TopicPartition::new(topic, partition);
-        let high = bus.watermarks(&at)?.high;
+        let high = high(bus, &at, Duration::from_mins(1))?;
         let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
         let (mut polled, begun, mut complete) = (Vec::new(), Instant::now(), false);
         while !complete {

@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use eadt_bus::{Bus, TopicPartition};
+use eadt_bus::TopicPartition;
 use eadt_schemas::Topic;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
+use crate::verify::high;
 use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain};
 
 pub const ONE: Row = Row {
@@ -132,18 +133,10 @@ fn three(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// How many windows every partition has; waits for leaders that are on their way.
+/// How many windows every partition has.
 fn windows(world: &World, limit: Duration) -> Result<Vec<i64>> {
     let topic = world.topic(Topic::EfficiencyWindows);
-    let begun = Instant::now();
-    let high = |partition| loop {
-        match world.bus.watermarks(&TopicPartition::new(topic.as_str(), partition)) {
-            Ok(ends) => break Ok(ends.high),
-            Err(error) if begun.elapsed() > limit => break Err(error.into()),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
-        }
-    };
-    (0..PARTITIONS).map(high).collect()
+    (0..PARTITIONS).map(|partition| high(&world.bus, &TopicPartition::new(topic.as_str(), partition), limit)).collect()
 }
 
 /// Whether every partition of the windows grows within this time.
