@@ -141,7 +141,7 @@ const MISSING: &[&str] = &["a broker's own power cut (its disks are the operatin
 const UNSETTLED: &[(&str, &str)] = &[
     (
         "leader",
-        "one round was right (734 windows and decisions, a stall of 7.9 s); without copies one round did not bite: the killed broker led nothing that was needed",
+        "one round of an earlier version was right (734 windows and decisions, a stall of 7.9 s); of six more windows went on in every one, and then the check itself asked for a partition whose leader was on its way (it waits now); without copies one round did not bite: the killed broker led nothing that was needed (now each is killed in turn)",
     ),
     (
         "broker",
@@ -151,7 +151,6 @@ const UNSETTLED: &[(&str, &str)] = &[
         "delayed-end",
         "four rounds were right, one of them delayed by 12 s; the switched-off side was run on earlier versions only",
     ),
-    ("archiver", "eight rounds of an earlier version were right (170,006 rows)"),
 ];
 
 /// The page.
