@@ -195,9 +195,11 @@ impl<'a> Archiver<'a> {
             self.poll(&mut polled)?;
             self.waiting.extend(polled.drain(..));
             self.rebalances()?;
-            match self.work() {
+            // Looked at once: what was not attempted has not succeeded.
+            let early = self.stalled.is_some_and(|until| Instant::now() < until);
+            match if early { Ok(()) } else { self.work() } {
                 Ok(()) => {
-                    if self.stalled.is_some() {
+                    if self.stalled.is_some() && !early {
                         self.resume()?;
                     }
                 }
@@ -341,9 +343,6 @@ impl<'a> Archiver<'a> {
 
     /// Takes what waits and writes what is due. On an error nothing is lost: the item at the front is offered again.
     fn work(&mut self) -> Result<(), Error> {
-        if self.stalled.is_some_and(|until| Instant::now() < until) {
-            return Ok(());
-        }
         self.write_due()?;
         while let Some(item) = self.waiting.pop_front() {
             let taken = self.take(&item);
@@ -435,11 +434,8 @@ impl<'a> Archiver<'a> {
         }
     }
 
-    /// Goes on once an attempt succeeded; before its time there is nothing to say.
+    /// Goes on once an attempt succeeded.
     fn resume(&mut self) -> Result<(), Error> {
-        if self.stalled.is_some_and(|until| Instant::now() < until) || !self.waiting.is_empty() {
-            return Ok(());
-        }
         let all: Vec<_> = self.mine.iter().cloned().collect();
         self.member.resume(&all)?;
         self.stalled = None;
