@@ -66,7 +66,7 @@ impl Part {
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
             Self::Actuator => (
-                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress],
+                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress, Directives],
                 vec![Actuations, Workloads, DeadLetters, DeviceIntents, Directives],
             ),
             Self::Simulator => (

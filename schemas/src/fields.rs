@@ -82,6 +82,7 @@ macro_rules! training_progress_fields {
             precision,
             overflow_skips_total,
             gradient_norm,
+            frozen_prefix_layers,
             mps_thread_percentage
         }
     };

@@ -94,6 +94,7 @@ fn a_number_has_a_unit_or_is_a_known_count() {
         "steps",
         "mean_loss",
         "frozen_prefix_layers",
+        "frozen_prefix_layers_max",
         "unassigned_samples",
         "unassigned_tokens",
         "unassigned_steps",

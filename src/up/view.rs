@@ -99,6 +99,10 @@ pub fn layout_text(layout: &Layout) -> String {
     if let Some(clock) = layout.sm_clock_mhz {
         parts.push(format!("≤{clock:.0} MHz"));
     }
+    parts.extend(layout.precision.map(|precision| precision.to_string()));
+    if let Some(layers) = layout.frozen_prefix_layers {
+        parts.push(format!("{layers} layers frozen"));
+    }
     if parts.is_empty() { "–".to_owned() } else { parts.join(" ") }
 }
 
@@ -145,5 +149,7 @@ fn action_word(action: Action, validation: Validation) -> (&'static str, Color) 
         (Action::Increase, _) => ("increase", Color::Yellow),
         (Action::SetPowerLimit, _) => ("power cap", Color::Yellow),
         (Action::SetClocks, _) => ("clocks", Color::Yellow),
+        (Action::SetPrecision, _) => ("precision", Color::Yellow),
+        (Action::FreezeLayers, _) => ("freeze", Color::Yellow),
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use actuator::{Rig, energy_policy, environment, layout, now, training};
 use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_kubernetes::KubernetesCluster;
-use eadt_schemas::v1::{Action, Decision, Directive, Origin, Outcome, TrainingProgress};
+use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
 
@@ -285,6 +285,7 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     rig.outcome("d-2", Outcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     assert_eq!(rig.read::<Directive>(Topic::Directives).len(), 1, "it is asked once");
+    assert_eq!(self::asked(&rig), None, "a restarted job does not take it for news");
 
     rig.stop_acting();
     rig.checkpoint_wait_seconds = 1.0;
@@ -293,6 +294,88 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     let refused = rig.change("d-3", Action::Decrease, layout(6, 35, 2), Outcome::Refused);
     assert!(refused.reason.contains("none came within 1 s"), "{}", refused.reason);
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
+}
+
+/// The job says what it computes in and what it does not train.
+fn doing(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
+    let (time, workload) = (now(), rig.workload());
+    let progress = TrainingProgress {
+        time,
+        workload: workload.clone(),
+        collector: "node-1".into(),
+        precision: Some(precision.into()),
+        frozen_prefix_layers: Some(frozen_prefix_layers),
+        ..TrainingProgress::default()
+    };
+    let id = format!("p-{}", time.micros());
+    rig.publish(Topic::TrainingProgress, EventType::TrainingProgress, &id, time, &workload, &progress);
+}
+
+/// What the job is asked for, as a job that starts now would read it.
+fn asked(rig: &Rig) -> Option<(Option<String>, Option<u32>, String)> {
+    let stands: Option<Directive> = rig.last(Topic::Directives, &rig.workload());
+    stands.map(|asked| (asked.precision, asked.frozen_prefix_layers, asked.decision_id))
+}
+
+#[test]
+fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_the_request_is_taken_back() {
+    let mut rig = Rig::new("asked");
+    rig.apply(&training());
+    let mut policy = energy_policy("Enforce");
+    policy["spec"]["bounds"]["precisions"] = json!(["bf16", "fp16"]);
+    policy["spec"]["bounds"]["maxFrozenPrefixLayers"] = json!(12);
+    rig.apply(&policy);
+    rig.start(8.0);
+    let plain = layout(6, 50, 2);
+    rig.ready_with(&plain);
+    let generation = rig.set("llm-training")["metadata"]["generation"].clone();
+    let pods = rig.pods().len();
+
+    let bf16 = Layout { precision: Some(Precision::Bf16), ..plain.clone() };
+    rig.decide(&rig.decision("d-1", Action::SetPrecision, bf16.clone()));
+    let stands = rig.eventually("the job is asked", || asked(&rig));
+    assert_eq!(stands, (Some("bf16".into()), None, "d-1".into()));
+    doing(&rig, "fp16", 0);
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied], "it is not ready before the job does it");
+    doing(&rig, "bf16", 0);
+    rig.outcome("d-1", Outcome::Ready);
+    rig.ready_with(&bf16);
+
+    // A job that does something else: everything is as it was before that decision, and it says why.
+    let frozen = Layout { frozen_prefix_layers: Some(8), ..bf16.clone() };
+    rig.decide(&rig.decision("d-2", Action::FreezeLayers, frozen));
+    rig.eventually("the job is asked for both", || asked(&rig).filter(|asked| asked.1 == Some(8) && asked.0.is_some()));
+    doing(&rig, "bf16", 0);
+    let back = rig.outcome("d-2", Outcome::RolledBack);
+    assert!(back.reason.contains("8 frozen layers") && back.reason.contains("reports bf16 and 0 frozen"), "{}", back.reason);
+    rig.eventually("the request is taken back", || asked(&rig).filter(|asked| asked.0.is_some() && asked.1.is_none()));
+    rig.ready_with(&bf16);
+
+    let more = Layout { frozen_prefix_layers: Some(13), ..bf16.clone() };
+    assert!(rig.change("d-3", Action::FreezeLayers, more, Outcome::Refused).reason.contains("above 12"));
+    let wide = Layout { precision: Some(Precision::Fp32), ..bf16.clone() };
+    assert!(rig.change("d-4", Action::SetPrecision, wide, Outcome::Refused).reason.contains("bf16, fp16"));
+
+    // Another actuator goes on with what stands; a pause and the end of the policy end it.
+    rig.stop_acting();
+    rig.act(8.0);
+    let fp16 = Layout { precision: Some(Precision::Fp16), ..bf16 };
+    rig.decide(&rig.decision("d-5", Action::SetPrecision, fp16));
+    rig.eventually("the job is asked for another one", || asked(&rig).filter(|asked| asked.0.as_deref() == Some("fp16")));
+    doing(&rig, "fp16", 0);
+    rig.outcome("d-5", Outcome::Ready);
+    let set = rig.set("llm-training");
+    assert_eq!((&set["metadata"]["generation"], rig.pods().len()), (&generation, pods), "no pod was touched");
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
+    rig.eventually("nothing is asked while it is paused", || asked(&rig).is_none().then_some(()));
+    rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
+    rig.eventually("it is asked again", || asked(&rig));
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    rig.eventually("nothing is asked any more", || asked(&rig).is_none().then_some(()));
+    rig.eventually("nothing of EADT's is left", || {
+        rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
+    });
 }
 
 /// A cluster whose actuator dies right after a change was written.

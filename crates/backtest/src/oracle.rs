@@ -61,7 +61,7 @@ pub fn best(job: &WorkloadScenario, start: &Layout, profile: WorkloadProfile, ma
                         world_size: Some(replicas),
                         local_world_size: Some(per_gpu),
                         power_limit_watts: Some(cap),
-                        sm_clock_mhz: None,
+                        ..Layout::default()
                     };
                     best = (watts / rate, layout);
                 }

@@ -177,6 +177,10 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn told(&self, actuation: &Actuation) {
         let _: &Actuation = actuation;
     }
+    /// Told that the job reports to do what the change of a decision asked of it, so that the change may become ready; must not block.
+    fn followed(&self, workload: &str, decision_id: &str) {
+        let _: (&str, &str) = (workload, decision_id);
+    }
     /// The node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
     fn devices(&self) -> Option<&dyn Devices> {
         None

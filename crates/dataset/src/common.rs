@@ -52,6 +52,18 @@ macro_rules! layout_columns {
                 about: About::Text(concat!($what, ": upper bound of the SM clock of each GPU in MHz.")),
                 get: Get::Float(|row| $layout(row)?.sm_clock_mhz),
             },
+            Spec {
+                name: concat!($prefix, "_precision"),
+                role: $role,
+                about: About::Text(concat!($what, ": precision that the job was asked for; unknown where it was not asked.")),
+                get: Get::Text(|row| Some($layout(row)?.precision?.to_string())),
+            },
+            Spec {
+                name: concat!($prefix, "_frozen_prefix_layers"),
+                role: $role,
+                about: About::Text(concat!($what, ": layers that the job was asked to freeze, from the input side.")),
+                get: Get::Int(|row| $layout(row)?.frozen_prefix_layers.map(i64::from)),
+            },
         ]
     };
 }

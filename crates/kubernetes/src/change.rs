@@ -105,8 +105,11 @@ pub fn apply(
         layout: change.layout.clone(),
         before: seen.layout.clone(),
         ready_by: now.plus_seconds(change.ready_within_seconds),
-        // Pods follow, or the agents of their nodes; where neither is asked it is in force at once.
-        ready_time: (!turned.any() && settings(&seen.layout) == settings(&change.layout)).then_some(now),
+        // Pods follow, or the agents of their nodes, or the job; where none of them is asked it is in force at once.
+        ready_time: (!turned.any()
+            && settings(&seen.layout) == settings(&change.layout)
+            && seen.layout.asked_of_job() == change.layout.asked_of_job())
+        .then_some(now),
         rolled_back: None,
     });
     Ok(Planned::Write(Box::new(finish(seen, values, turned, mark, &change.layout, now, term))))
@@ -181,6 +184,7 @@ fn finish(seen: &Seen, values: Values, turned: Turned, mut mark: Mark, layout: &
     mark.together = turned.world && seen.kind.world == World::Environment;
     mark.power_limit_watts = layout.power_limit_watts;
     mark.sm_clock_mhz = layout.sm_clock_mhz;
+    (mark.precision, mark.frozen_prefix_layers) = layout.asked_of_job();
     let suspends = turned.any() && seen.kind.environment == Turn::Suspended;
     mark.resume = suspends;
     if turned.any() {

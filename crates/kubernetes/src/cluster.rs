@@ -396,7 +396,8 @@ impl KubernetesCluster {
                     Some(applied) => agents::standing(&self.shared, &key, &entry.seen, applied).await.unwrap_or(Standing::Held),
                     None => Standing::Held,
                 };
-                held = standing == Standing::Held;
+                let followed = applied.is_none_or(|applied| self.shared.with_state_quietly(|s| s.is_followed(&key, applied)));
+                held = standing == Standing::Held && followed;
                 match standing {
                     Standing::Waiting(what) | Standing::Refused(what) => what,
                     Standing::Held => obstacles(&entry.seen, &pods),
@@ -505,6 +506,12 @@ impl Cluster for KubernetesCluster {
     fn told(&self, actuation: &Actuation) {
         status::told(&self.shared, actuation);
     }
+
+    fn followed(&self, workload: &str, decision_id: &str) {
+        self.shared.with_state_quietly(|state| state.follows(workload, decision_id));
+        self.shared.due.notify_one();
+    }
+
     fn devices(&self) -> Option<&dyn Devices> {
         Some(self)
     }

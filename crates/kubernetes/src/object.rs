@@ -50,7 +50,7 @@ pub struct Seen {
     pub scaled_pods: Option<u32>,
     /// Processes of a pod.
     pub ranks_per_pod: u32,
-    /// As written in the object; caps and clocks are not.
+    /// As written in the object; what its fields do not show is as its mark says.
     pub layout: Layout,
     /// GPUs that it holds.
     pub gpus: Option<u32>,
@@ -195,6 +195,8 @@ impl Seen {
             local_world_size: local,
             power_limit_watts: self.mark.as_ref().and_then(|mark| mark.power_limit_watts),
             sm_clock_mhz: self.mark.as_ref().and_then(|mark| mark.sm_clock_mhz),
+            precision: self.mark.as_ref().and_then(|mark| mark.precision),
+            frozen_prefix_layers: self.mark.as_ref().and_then(|mark| mark.frozen_prefix_layers),
         };
     }
 

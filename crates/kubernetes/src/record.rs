@@ -2,6 +2,7 @@
 
 use eadt_cluster::Applied;
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Precision;
 use serde::{Deserialize, Serialize};
 
 /// The annotation with the last change.
@@ -36,6 +37,12 @@ pub struct Mark {
     /// Upper bound of the SM clock in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<f64>,
+    /// Precision that the job is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Layers that it is asked to freeze.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen_prefix_layers: Option<u32>,
 }
 
 impl Mark {

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, UpdateMode, Validation};
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Precision, UpdateMode, Validation};
 
 use crate::policy::{
     ConditionStatus, ConditionType, Current, Effect, EnergyPolicyStatus, Last, Outcome, Past, Problem, Reason, Recommendation,
@@ -139,6 +139,8 @@ pub fn words(layout: &Layout) -> String {
         number(layout.mps_thread_percentage, " % of the threads"),
         layout.power_limit_watts.map(|watts| format!("{watts} W")),
         layout.sm_clock_mhz.map(|clock| format!("{clock} MHz")),
+        layout.precision.map(|precision| precision.to_string()),
+        number(layout.frozen_prefix_layers, " frozen layers"),
     ];
     let parts: Vec<_> = parts.into_iter().flatten().collect();
     if parts.is_empty() { "nothing known".into() } else { parts.join(", ") }
@@ -151,11 +153,17 @@ fn difference(from: &Layout, to: &Layout) -> String {
         (from != to && to.is_some()).then(|| format!("{name} {} → {}", shown(from), shown(to)))
     };
     let count = |value: Option<u32>| value.map(f64::from);
+    let precision = |from: Option<Precision>, to: Option<Precision>| {
+        let to = to.filter(|to| from != Some(*to))?;
+        Some(format!("precision {} → {to}", from.map_or("?", Precision::as_str)))
+    };
     let parts = [
         number("replicas", count(from.replicas), count(to.replicas), ""),
         number("threads", count(from.mps_thread_percentage), count(to.mps_thread_percentage), " %"),
         number("cap", from.power_limit_watts, to.power_limit_watts, " W"),
         number("clock", from.sm_clock_mhz, to.sm_clock_mhz, " MHz"),
+        number("frozen layers", count(from.frozen_prefix_layers), count(to.frozen_prefix_layers), ""),
+        precision(from.precision, to.precision),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_cluster::{Changes, Managed};
+use eadt_cluster::{Applied, Changes, Managed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 
@@ -86,6 +86,8 @@ pub struct State {
     unread: BTreeSet<Key>,
     /// Targets that are not there.
     missing: BTreeSet<Key>,
+    /// Decisions whose changes the jobs report to follow.
+    followed: BTreeMap<Key, String>,
 }
 
 /// Which workload changed when, each once.
@@ -148,6 +150,7 @@ impl State {
             self.note(&entry.managed.state.workload);
             self.forget_child(&entry.seen, key);
         }
+        self.followed.remove(key);
         self.dirty.remove(key);
         self.touch(key);
         if self.targets.contains_key(key) {
@@ -436,6 +439,21 @@ impl State {
     /// What must be looked at, and forgets that it must.
     pub fn take_dirty(&mut self) -> BTreeSet<Key> {
         std::mem::take(&mut self.dirty)
+    }
+
+    /// The job of a workload does what the change of a decision asked of it.
+    pub fn follows(&mut self, workload: &str, decision_id: &str) {
+        let Some(key) = self.find(workload).map(|entry| Key::of(&entry.seen)) else { return };
+        if self.followed.get(&key).is_none_or(|known| known != decision_id) {
+            self.followed.insert(key.clone(), decision_id.to_owned());
+            self.dirty.insert(key);
+        }
+    }
+
+    /// Whether a change needs nothing of its job that the job does not do.
+    pub fn is_followed(&self, key: &Key, applied: &Applied) -> bool {
+        applied.before.asked_of_job() == applied.layout.asked_of_job()
+            || self.followed.get(key).is_some_and(|decision| *decision == applied.decision_id)
     }
 
     pub fn mark_dirty(&mut self, key: Key) {

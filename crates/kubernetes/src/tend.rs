@@ -195,8 +195,12 @@ async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Cluster
         return Ok(true);
     }
     for step in due(&entry.seen, &pods, false) {
-        // It is ready when the agents hold it, too.
-        if step == Due::Ready && standing != Standing::Held {
+        // It is ready when the agents hold it and the job does it, too.
+        let followed = || {
+            let applied = entry.managed.rolling_out();
+            applied.is_none_or(|applied| shared.with_state_quietly(|state| state.is_followed(key, applied)))
+        };
+        if step == Due::Ready && !(standing == Standing::Held && followed()) {
             continue;
         }
         carry_out(shared, key, &entry.seen, step).await?;

@@ -11,6 +11,8 @@ pub struct Knobs {
     pub replicas: bool,
     pub power_limit: bool,
     pub clocks: bool,
+    pub precision: bool,
+    pub frozen_layers: bool,
 }
 
 impl Knobs {
@@ -22,6 +24,8 @@ impl Knobs {
             ("replicas", self.replicas, world(from) != world(to)),
             ("powerLimit", self.power_limit, from.power_limit_watts != to.power_limit_watts),
             ("clocks", self.clocks, from.sm_clock_mhz != to.sm_clock_mhz),
+            ("precision", self.precision, from.precision != to.precision),
+            ("frozenLayers", self.frozen_layers, from.frozen_prefix_layers != to.frozen_prefix_layers),
         ]
         .into_iter()
         .find_map(|(name, allowed, turned)| (turned && !allowed).then_some(name))
@@ -47,7 +51,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands.
+    /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands, and a job is asked for nothing.
     pub fn bounds_for(&self, layout: &Layout) -> Bounds {
         let mut bounds = self.bounds.clone();
         if !self.knobs.mps_thread_percentage {
@@ -61,6 +65,12 @@ impl Terms {
         if !self.knobs.power_limit && layout.power_limit_watts.is_some() {
             bounds.power_limit_watts_min = layout.power_limit_watts;
             bounds.power_limit_watts_max = layout.power_limit_watts;
+        }
+        if !self.knobs.precision {
+            bounds.precisions = Some(Vec::new());
+        }
+        if !self.knobs.frozen_layers {
+            bounds.frozen_prefix_layers_max = Some(0);
         }
         bounds
     }

@@ -57,7 +57,10 @@ pub struct Actuation {
     pub downtime_seconds: Option<f64>,
 }
 
-/// What a training job is asked to do. Key: the workload.
+/// What a training job is asked to do. Key: the workload; the last event stands.
+///
+/// A job takes up a precision or a number of frozen layers at its next checkpoint, and says so in its progress; it is asked for
+/// something else when it does not in time. Without an event (a tombstone) it goes on as it was started.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "workload", "decision_id"]))]

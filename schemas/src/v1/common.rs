@@ -53,6 +53,38 @@ pub enum ShareMethod {
     Assigned,
 }
 
+/// Number format in which a training job computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// 32 bits.
+    Fp32,
+    /// 32 bits in memory, multiplied with 19: since NVIDIA's Ampere.
+    Tf32,
+    /// 16 bits, 5 of them exponent: gradients can overflow.
+    Fp16,
+    /// 16 bits, 8 of them exponent: since NVIDIA's Ampere.
+    Bf16,
+}
+
+impl Precision {
+    /// As it stands in events.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Tf32 => "tf32",
+            Self::Fp16 => "fp16",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// How a workload is laid out: what the controllers change. Absent knobs are not known or not turned.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 pub struct Layout {
@@ -77,6 +109,19 @@ pub struct Layout {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100_000))]
     pub sm_clock_mhz: Option<f64>,
+    /// Precision that the job was asked to compute in; absent: the one that it was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Number of layers that the job was asked to freeze, counted from the input side; absent: those that it was started with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen_prefix_layers: Option<u32>,
+}
+
+impl Layout {
+    /// What the job turns by itself when it is asked: neither its object nor a device shows it.
+    pub const fn asked_of_job(&self) -> (Option<Precision>, Option<u32>) {
+        (self.precision, self.frozen_prefix_layers)
+    }
 }
 
 /// Reads an object as an object only: by itself serde would also take a list and read it field by field, in the order of declaration.

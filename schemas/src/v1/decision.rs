@@ -25,6 +25,10 @@ pub enum Action {
     SetPowerLimit,
     /// Change the clocks.
     SetClocks,
+    /// Ask the job to compute in another precision.
+    SetPrecision,
+    /// Ask the job to freeze another number of layers.
+    FreezeLayers,
 }
 
 /// Where the validation of the last change stands.

@@ -118,6 +118,9 @@ pub struct TrainingProgress {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub gradient_norm: Option<f64>,
+    /// Layers that are frozen, counted from the input side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen_prefix_layers: Option<u32>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, as the job sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]

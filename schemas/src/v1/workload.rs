@@ -1,7 +1,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, Origin};
+use super::{Layout, Origin, Precision};
 use crate::EventTime;
 
 /// What may be done to a workload.
@@ -54,6 +54,12 @@ pub struct Bounds {
     /// Largest sum of thread percentages on one GPU: 100 clamps, up to 200 allows oversubscription.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oversubscription_percentage_max: Option<u32>,
+    /// Precisions that the job may be asked for. Absent: any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub precisions: Option<Vec<Precision>>,
+    /// Greatest number of layers that the job may be asked to freeze.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frozen_prefix_layers_max: Option<u32>,
     /// Restarts allowed in 24 h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub restarts_per_day_max: Option<u32>,

@@ -3,7 +3,7 @@
 
 use eadt_cluster::{Change, Managed};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, Decision, Layout, UpdateMode, Workload};
+use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload};
 
 use crate::Settings;
 use crate::plan::Planned;
@@ -183,6 +183,7 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
             return refuse("bounds", format!("{name} {to} is {side}"));
         }
     }
+    asked_within_bounds(to, state)?;
     if let (Some(replicas), Some(percentage), Some(gpus)) = (to.replicas, to.mps_thread_percentage, state.gpus.filter(|n| *n > 0))
     {
         let sum = u64::from(replicas.div_ceil(gpus)) * u64::from(percentage);
@@ -197,6 +198,30 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// What the job is asked for and the bounds do not allow; what it was asked for before counts as well.
+pub fn beyond_bounds(layout: &Layout, bounds: &Bounds) -> (Option<Precision>, Option<u32>) {
+    let (precision, layers) = layout.asked_of_job();
+    let allowed = |precision: &Precision| bounds.precisions.as_ref().is_none_or(|allowed| allowed.contains(precision));
+    let most = bounds.frozen_prefix_layers_max.unwrap_or(u32::MAX);
+    (precision.filter(|precision| !allowed(precision)), layers.filter(|layers| *layers > most))
+}
+
+fn asked_within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
+    let (precision, layers) = beyond_bounds(to, &state.bounds);
+    if let Some(precision) = precision.filter(|_| to.precision != state.layout.precision) {
+        let allowed = state.bounds.precisions.iter().flatten().map(|precision| precision.as_str()).collect::<Vec<_>>();
+        let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
+        return refuse("bounds", format!("precision {precision} is not among those that are allowed ({allowed})"));
+    }
+    match layers.filter(|_| to.frozen_prefix_layers != state.layout.frozen_prefix_layers) {
+        Some(layers) => {
+            let most = state.bounds.frozen_prefix_layers_max.unwrap_or(0);
+            refuse("bounds", format!("frozen_prefix_layers {layers} is above {most}"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn least(a: Option<f64>, b: Option<f64>) -> f64 {
@@ -217,6 +242,12 @@ fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: Even
     }
     if let Some(replicas) = to.replicas.filter(|_| to.replicas != state.layout.replicas) {
         replicas_fit(replicas, to, state)?;
+    }
+    if to.precision == Some(Precision::Bf16)
+        && to.precision != state.layout.precision
+        && let Some(model) = state.gpu_model.as_deref().filter(|model| lacks_bf16(model))
+    {
+        return refuse("precision", format!("{model} has no arithmetic for bf16, which came with Ampere"));
     }
     let day_ago = now.plus_seconds(-86_400.0);
     let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
@@ -243,6 +274,20 @@ fn not_too_often(managed: &Managed, now: EventTime, interval_seconds: f64) -> Re
         applied.decision_id
     );
     refuse("too_soon", why)
+}
+
+/// GPUs of Pascal, Volta and Turing, by their product names; one that is not known is the job's to judge.
+fn lacks_bf16(gpu_model: &str) -> bool {
+    ["P100", "P40", "P4", "V100", "TITAN V", "T4", "RTX 20"].iter().any(|older| {
+        let words = gpu_model.match_indices(older);
+        // `T4` is not the beginning of `T400`, and `RTX 20` is of `RTX 2080`.
+        words.into_iter().any(|(at, _)| {
+            let after = gpu_model[at + older.len()..].chars().next();
+            let before = gpu_model[..at].chars().next_back();
+            before.is_none_or(|c| !c.is_ascii_alphanumeric())
+                && (older.ends_with("20") || after.is_none_or(|c| !c.is_ascii_alphanumeric()))
+        })
+    })
 }
 
 fn replicas_fit(replicas: u32, to: &Layout, state: &Workload) -> Result<(), Refusal> {
@@ -291,6 +336,8 @@ fn words(layout: &Layout) -> String {
     add("per GPU", layout.local_world_size.map(f64::from), "");
     add("cap", layout.power_limit_watts, " W");
     add("clock", layout.sm_clock_mhz, " MHz");
+    add("frozen layers", layout.frozen_prefix_layers.map(f64::from), "");
+    parts.extend(layout.precision.map(|precision| format!("precision {precision}")));
     if parts.is_empty() { "unknown".into() } else { parts.join(", ") }
 }
 

@@ -1,20 +1,14 @@
 //! A restart loses what a job did since its last checkpoint: a job that reports checkpoints is asked to write one, and waited for.
 //!
-//! In: the end of `training.progress.v1`, read only while a restart is decided, so that nothing is read in steady state. Out: whether
-//! the change may be made now. A job that reports no checkpoint is not waited for, and neither is a simulated one, which keeps what it
-//! did by itself.
+//! In: what the job says of itself. Out: whether the change may be made now. A job that reports no checkpoint is not waited for, and
+//! neither is a simulated one, which keeps what it did by itself.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use eadt_bus::{Bus, BusError, Polled, Reader, Record, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_bus::BusError;
+use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
-use eadt_schemas::{EventTime, decode};
 
 use crate::Settings;
-
-/// Records of the partition that are looked through for the job's last word; those of other workloads are among them.
-const LOOK_BACK: i64 = 20_000;
+use crate::job::{Progress, Reports};
 
 /// Whether a restart may be made.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,8 +24,7 @@ pub enum Gate {
 /// A wait for the checkpoint of one workload.
 #[derive(Debug)]
 pub struct Wait {
-    workload: String,
-    reader: Box<dyn Reader>,
+    reports: Reports,
     began: EventTime,
     /// The last checkpoint when the wait began, and now; `None`: the job reports none.
     first: Option<EventTime>,
@@ -41,38 +34,24 @@ pub struct Wait {
 impl Wait {
     /// Begins to wait at `now`; `None`: the process is stopping.
     pub fn begin(
-        bus: &dyn Bus,
-        topic: &Arc<str>,
-        partitions: i32,
+        progress: Progress<'_>,
         workload: &str,
         now: EventTime,
         stopped: impl Fn() -> bool,
     ) -> Result<Option<Self>, BusError> {
-        let at = TopicPartition::new(topic.clone(), partition_for_key(workload.as_bytes(), partitions));
-        let marks = bus.watermarks(&at)?;
-        let from = Start::At(marks.low.max(marks.high - LOOK_BACK));
         let mut last = None;
-        let reader = read_to_end(bus, &[(at, from)], stopped, |record| {
-            last = checkpoint(workload, &record).or(last);
-            Ok::<_, BusError>(())
-        })?;
-        Ok(reader.map(|reader| Self { workload: workload.to_owned(), reader, began: now, first: last, last }))
+        let reports = Reports::after_the_last(progress, workload, stopped, |report| last = checkpoint(&report).or(last))?;
+        Ok(reports.map(|reports| Self { reports, began: now, first: last, last }))
     }
 
     /// Takes in what was said since.
     pub fn hear(&mut self) -> Result<(), BusError> {
-        let mut polled = Vec::new();
-        loop {
-            self.reader.poll(1000, Duration::ZERO, &mut polled)?;
-            if polled.is_empty() {
-                return Ok(());
-            }
-            for item in polled.drain(..) {
-                if let Polled::Record(record) = item {
-                    self.last = checkpoint(&self.workload, &record).or(self.last);
-                }
-            }
-        }
+        let last = &mut self.last;
+        self.reports.hear(|report| *last = checkpoint(&report).or(*last))
+    }
+
+    pub fn workload(&self) -> &str {
+        self.reports.workload()
     }
 
     /// Nobody has asked for long enough.
@@ -85,14 +64,9 @@ impl Wait {
     }
 }
 
-/// The time of the last checkpoint that a record of this workload tells.
-fn checkpoint(workload: &str, record: &Record) -> Option<EventTime> {
-    // Most are of others, and not worth decoding.
-    if record.key.as_deref() != Some(workload.as_bytes()) {
-        return None;
-    }
-    let progress: TrainingProgress = decode(record.value.as_deref()?).ok()?;
-    progress.checkpoint_time.filter(|_| progress.origin != Origin::Simulated)
+/// The time of the last checkpoint that a report tells.
+fn checkpoint(report: &TrainingProgress) -> Option<EventTime> {
+    report.checkpoint_time.filter(|_| report.origin != Origin::Simulated)
 }
 
 /// `first`, `last`: the last checkpoint when the wait began and now; `waited`: seconds. A job whose clock differs is believed once it

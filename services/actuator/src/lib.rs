@@ -1,7 +1,8 @@
 //! The actuator: has workloads changed as decided, and says what became of every decision.
 //!
 //! In: `decisions.v1`, and a [`Cluster`]. Out: `workloads.v1` (each workload's present layout, at start and at every
-//! change), `actuations.v1`, `directives.v1` (a checkpoint before a restart, answered in `training.progress.v1`), and on clusters with
+//! change), `actuations.v1`, `directives.v1` (precision, frozen layers, a checkpoint before a
+//! restart, answered in `training.progress.v1`), and on clusters with
 //! node agents `device-intents.v1`, answered in `device-states.v1`. A decision goes through dereference → plan → check → apply → watch →
 //! report, a file each; all but apply are pure, and only what was checked can be applied.
 //!
@@ -15,6 +16,8 @@ pub mod check;
 pub mod checkpoint;
 pub mod dereference;
 pub mod devices;
+pub mod directives;
+pub mod job;
 pub mod metrics;
 pub mod plan;
 pub mod report;

@@ -44,10 +44,12 @@ fn over(to: &Layout, present: &Layout) -> Layout {
         local_world_size: to.local_world_size.or(present.local_world_size),
         power_limit_watts: to.power_limit_watts.or(present.power_limit_watts),
         sm_clock_mhz: to.sm_clock_mhz.or(present.sm_clock_mhz),
+        precision: to.precision.or(present.precision),
+        frozen_prefix_layers: to.frozen_prefix_layers.or(present.frozen_prefix_layers),
     }
 }
 
-/// Number, world and thread percentage of processes are fixed when they start; caps and clocks turn while they run.
+/// Number, world and thread percentage of processes are fixed when they start; everything else turns while they run.
 fn restarts(from: &Layout, to: &Layout) -> bool {
     let of_processes = |l: &Layout| (l.replicas, l.mps_thread_percentage, l.world_size, l.local_world_size);
     of_processes(from) != of_processes(to)

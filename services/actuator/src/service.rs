@@ -11,8 +11,7 @@ use eadt_bus::{
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{
-    Action, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, Origin, Outcome, UpdateMode,
-    Workload,
+    Action, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin, Outcome, UpdateMode, Workload,
 };
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
@@ -22,6 +21,8 @@ use crate::check::{Refusal, Verdict, check};
 use crate::checkpoint::{Gate, Wait};
 use crate::dereference::{View, dereference};
 use crate::devices::{Due, Published};
+use crate::directives::{self, Following, Standing};
+use crate::job::Progress;
 use crate::metrics::ActuatorMetrics;
 use crate::plan::{Plan, plan};
 use crate::report::{self, Report};
@@ -33,8 +34,8 @@ const MAX_QUEUED: usize = 1000;
 const POLL: Duration = Duration::from_millis(5);
 /// Whether intents must be said again is looked at so often, in wall time.
 const LOOK_AT_INTENTS: Duration = Duration::from_secs(1);
-/// How often is looked whether a checkpoint is there.
-const LOOK_FOR_CHECKPOINT: Duration = Duration::from_millis(200);
+/// How often is looked whether a job has done what it was asked for.
+const LOOK_AT_JOB: Duration = Duration::from_millis(200);
 const SOURCE: &str = "/actuator";
 
 /// Why the actuator ended.
@@ -144,6 +145,11 @@ struct Session<'a> {
     put_off: BTreeMap<String, (u32, Instant)>,
     /// Decisions that wait for a checkpoint, by their id.
     checkpoints: BTreeMap<String, Wait>,
+    /// What jobs are asked for, as it stands in the log.
+    standing: Standing,
+    /// Jobs whose changes wait for them, by the decision.
+    following: BTreeMap<String, Following>,
+    following_not_before: Option<Instant>,
     /// When approved recommendations are looked at again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
     outputs: Vec<Outgoing>,
@@ -235,6 +241,9 @@ impl<'a> Session<'a> {
             given_up: BTreeSet::new(),
             put_off: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
+            standing: Standing::default(),
+            following: BTreeMap::new(),
+            following_not_before: None,
             approvals_not_before: None,
             outputs: Vec::new(),
             agents: None,
@@ -258,6 +267,7 @@ impl<'a> Session<'a> {
                 break;
             }
             self.tell_agents();
+            self.hear_jobs()?;
             self.commit()?;
             if seen {
                 self.service.ready.set(true);
@@ -296,6 +306,9 @@ impl<'a> Session<'a> {
                 self.rolling.clear();
                 self.revision = None;
                 self.checkpoints.clear();
+                self.following.clear();
+                let (assigned, partitions) = (&self.assigned, self.partitions);
+                self.standing.retain(|workload| assigned.contains_key(&partition_for_key(workload.as_bytes(), partitions)));
                 self.outputs.clear();
             }
         }
@@ -306,6 +319,7 @@ impl<'a> Session<'a> {
         let committed = self.member.committed(parts)?;
         for (at, committed) in parts.iter().zip(committed) {
             self.read_published(at.partition)?;
+            self.read_directives(at.partition)?;
             let start = match committed {
                 Some(position) => position,
                 None => self.service.bus.watermarks(at)?.low,
@@ -339,6 +353,24 @@ impl<'a> Session<'a> {
                     // A heartbeat, or not ours; what the cluster says is published over it.
                     Some(Err(_)) => {}
                 }
+                Ok::<_, BusError>(())
+            },
+        )?;
+        Ok(())
+    }
+
+    /// Reads what the jobs of a partition are asked for.
+    fn read_directives(&mut self, partition: i32) -> Result<(), BusError> {
+        let at = TopicPartition::new(self.topics.directives.clone(), partition);
+        let (service, standing) = (self.service, &mut self.standing);
+        read_to_end(
+            &*service.bus,
+            &[(at, Start::Earliest)],
+            || service.shutdown.is_cancelled(),
+            |record| {
+                let workload = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+                // One that cannot be read asks for nothing; what is wanted is said over it.
+                standing.read(&workload, record.value.as_deref().and_then(|value| decode(value).ok()));
                 Ok::<_, BusError>(())
             },
         )?;
@@ -489,11 +521,16 @@ impl<'a> Session<'a> {
             self.view.remove(name);
             self.rolling.remove(name);
         }
+        // Those that are gone are asked for nothing any more.
+        let asked: Vec<_> = if all { self.standing.workloads().cloned().collect() } else { gone };
         let mine = |m: &Managed| self.assigned.contains_key(&partition_for_key(m.state.workload.as_bytes(), self.partitions));
         for managed in workloads.into_iter().filter(mine).collect::<Vec<_>>() {
             let name = managed.state.workload.clone();
             self.see(managed);
             self.say_changes(&name);
+        }
+        for name in asked {
+            self.tell_job(&name);
         }
         self.revision = Some(revision);
         self.look_again = false;
@@ -536,7 +573,10 @@ impl<'a> Session<'a> {
         let now = self.service.cluster.now();
         let rolling = self.rolling.iter().filter_map(|name| self.view.get(name));
         let overdue: Vec<_> = rolling.filter_map(|managed| watch::overdue(managed, now)).collect();
-        for back in overdue {
+        for mut back in overdue {
+            if let Some(following) = self.following.get(&back.decision_id) {
+                back.reason = format!("{}: {}", back.reason, following.missing());
+            }
             let early = self.put_off.get(&back.decision_id).is_some_and(|(_, not_before)| Instant::now() < *not_before);
             if early || self.given_up.contains(&back.decision_id) {
                 continue;
@@ -621,7 +661,7 @@ impl<'a> Session<'a> {
         }
         match self.decide(decision, waiting.trouble.as_deref(), now) {
             Ok(Decided::Done(report)) => {
-                self.checkpoints.remove(&decision.id);
+                self.stop_waiting(decision);
                 if let Some(report) = report {
                     self.say(report);
                 }
@@ -629,13 +669,13 @@ impl<'a> Session<'a> {
             }
             Ok(Decided::Wait) => {
                 waiting.attempts = waiting.attempts.max(1);
-                waiting.not_before = Some(Instant::now() + LOOK_FOR_CHECKPOINT);
+                waiting.not_before = Some(Instant::now() + LOOK_AT_JOB);
                 Attempt::Later
             }
             Err(error) => match error.remedy {
                 ClusterRemedy::Stopped => Attempt::Stopped,
                 ClusterRemedy::Refused => {
-                    self.checkpoints.remove(&decision.id);
+                    self.stop_waiting(decision);
                     let refusal = Refusal::new("cluster", format!("the cluster refuses it: {error}"));
                     self.refuse(decision, &refusal, now);
                     Attempt::Done
@@ -678,7 +718,7 @@ impl<'a> Session<'a> {
                 Ok(Verdict::Apply(checked)) => checked,
                 Ok(Verdict::Recommend) => continue,
                 Err(refusal) => {
-                    self.checkpoints.remove(&decision.id);
+                    self.stop_waiting(&decision);
                     self.refuse(&decision, &refusal, now);
                     continue;
                 }
@@ -687,7 +727,7 @@ impl<'a> Session<'a> {
             let written = match gate {
                 Ok(Gate::Open) => apply::apply(&*self.service.cluster, &checked),
                 Ok(Gate::Wait) => {
-                    self.approvals_not_before = Some(Instant::now() + LOOK_FOR_CHECKPOINT);
+                    self.approvals_not_before = Some(Instant::now() + LOOK_AT_JOB);
                     continue;
                 }
                 Ok(Gate::Shut { reason }) => {
@@ -779,42 +819,34 @@ impl<'a> Session<'a> {
             wait.hear().map_err(unread)?;
             (wait, true)
         } else {
-            let (bus, topic) = (&*self.service.bus, &self.topics.progress);
-            let partitions = self.partitions_of(topic).map_err(unread)?;
             let stopped = || self.service.shutdown.is_cancelled();
-            let begun = Wait::begin(bus, topic, partitions, &decision.workload, now, stopped).map_err(unread)?;
+            let progress = self.progress().map_err(unread)?;
+            let begun = Wait::begin(progress, &decision.workload, now, stopped).map_err(unread)?;
             (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
         };
         let gate = wait.gate(now, settings);
         if gate == Gate::Wait {
-            if !asked {
-                self.ask_for_checkpoint(decision, now);
-            }
             // Whoever approved something may have thought better of it.
-            self.checkpoints.retain(|_, other| !other.is_abandoned(now, settings));
+            let abandoned = self.checkpoints.extract_if(.., |_, other| other.is_abandoned(now, settings));
+            let abandoned: Vec<_> = abandoned.map(|(_, other)| other.workload().to_owned()).collect();
+            for workload in &abandoned {
+                self.tell_job(workload);
+            }
             self.checkpoints.insert(decision.id.clone(), wait);
+            if !asked {
+                tracing::info!(workload = decision.workload, decision = decision.id, "waiting for a checkpoint");
+            }
         }
+        // It is asked once, and what it was asked is withdrawn when nobody waits any more: a restarted job must not take it for news.
+        self.tell_job(&decision.workload);
         Ok(gate)
     }
 
-    fn ask_for_checkpoint(&mut self, decision: &Decision, now: EventTime) {
-        let workload = &decision.workload;
-        tracing::info!(workload, decision = decision.id, "waiting for a checkpoint");
-        let directive = Directive {
-            time: now,
-            workload: workload.clone(),
-            decision_id: decision.id.clone(),
-            checkpoint_now: true,
-            ..Directive::default()
-        };
-        let envelope = Envelope {
-            id: format!("{}/checkpoint", decision.id),
-            source: SOURCE.into(),
-            kind: EventType::Directive,
-            time: now,
-            subject: workload.clone(),
-        };
-        self.outputs.push(Outgoing::event(&self.topics.directives, workload, &envelope, &directive));
+    /// No checkpoint is waited for any more for the sake of this decision.
+    fn stop_waiting(&mut self, decision: &Decision) {
+        if self.checkpoints.remove(&decision.id).is_some() {
+            self.tell_job(&decision.workload);
+        }
     }
 
     fn refuse(&mut self, decision: &Decision, refusal: &Refusal, now: EventTime) {
@@ -835,6 +867,79 @@ impl<'a> Session<'a> {
         for report in report::changes(self.published.get(workload), managed) {
             self.say(report);
         }
+        self.tell_job(workload);
+    }
+
+    /// Says what a job is asked for, in the same step as what is said of the change that asks for it.
+    fn tell_job(&mut self, workload: &str) {
+        let waiting =
+            self.checkpoints.iter().find(|(_, wait)| wait.workload() == workload).map(|(decision, _)| decision.as_str());
+        let wanted = self.view.get(workload).and_then(|managed| directives::wanted(managed, waiting));
+        let Some(due) = self.standing.due(workload, wanted, self.service.cluster.now()) else { return };
+        let topic = self.topics.directives.clone();
+        self.outputs.push(match due {
+            directives::Due::Say(directive) => {
+                tracing::info!(
+                    workload,
+                    decision = directive.decision_id,
+                    precision = directive.precision,
+                    frozen_prefix_layers = directive.frozen_prefix_layers,
+                    checkpoint_now = directive.checkpoint_now,
+                    "the job is asked"
+                );
+                let envelope = Envelope {
+                    id: format!("{workload}/{}", directive.time.micros()),
+                    source: SOURCE.into(),
+                    kind: EventType::Directive,
+                    time: directive.time,
+                    subject: workload.to_owned(),
+                };
+                Outgoing::event(&topic, workload, &envelope, &directive)
+            }
+            directives::Due::Withdraw => {
+                tracing::info!(workload, "the job is asked for nothing any more");
+                let key = Some(workload.to_owned().into_bytes().into());
+                Outgoing { topic, partition: None, key, value: None, headers: Vec::new() }
+            }
+        });
+    }
+
+    /// Tells the cluster which jobs do by now what a change asked of them.
+    fn hear_jobs(&mut self) -> Result<(), BusError> {
+        if self.rolling.is_empty() {
+            self.following.clear();
+            return Ok(());
+        }
+        let rolling = self.rolling.iter().filter_map(|name| Some((name, self.view.get(name)?.rolling_out()?)));
+        let waiting: BTreeMap<_, _> = rolling
+            .filter(|(_, applied)| directives::asks_the_job(applied))
+            .map(|(name, applied)| (applied.decision_id.clone(), (name.clone(), applied.clone())))
+            .collect();
+        self.following.retain(|decision, _| waiting.contains_key(decision));
+        // Before the job is asked, so that none of its answers is missed.
+        for (decision, (workload, applied)) in &waiting {
+            if !self.following.contains_key(decision) {
+                let begun = Following::begin(self.progress()?, workload, applied)?;
+                self.following.extend(begun.map(|begun| (decision.clone(), begun)));
+            }
+        }
+        if self.following_not_before.is_some_and(|not_before| Instant::now() < not_before) {
+            return Ok(());
+        }
+        self.following_not_before = Some(Instant::now() + LOOK_AT_JOB);
+        for (decision, following) in &mut self.following {
+            if following.hear()?
+                && let Some((workload, _)) = waiting.get(decision)
+            {
+                self.service.cluster.followed(workload, decision);
+            }
+        }
+        Ok(())
+    }
+
+    fn progress(&self) -> Result<Progress<'_>, BusError> {
+        let topic = &self.topics.progress;
+        Ok(Progress { bus: &*self.service.bus, topic, partitions: self.partitions_of(topic)? })
     }
 
     fn say(&mut self, report: Report) {

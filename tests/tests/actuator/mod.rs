@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use eadt_actuator::Service;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Start, TopicPartition, topics};
 use eadt_cluster::Cluster;
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy;
@@ -289,6 +289,17 @@ impl Rig {
 
     /// Everything of a topic, as often as it is asked.
     pub fn read<T: eadt_schemas::decode::Check>(&self, topic: Topic) -> Vec<T> {
+        let records = self.records(topic).into_iter();
+        records.filter_map(|record| decode(record.value.as_deref()?).ok()).collect()
+    }
+
+    /// What stands under a key of a topic.
+    pub fn last<T: eadt_schemas::decode::Check>(&self, topic: Topic, key: &str) -> Option<T> {
+        let of_key = |record: &Record| record.key.as_deref() == Some(key.as_bytes());
+        decode(self.records(topic).into_iter().rfind(of_key)?.value.as_deref()?).ok()
+    }
+
+    fn records(&self, topic: Topic) -> Vec<Record> {
         let mut found = Vec::new();
         for partition in 0..2 {
             let at = TopicPartition::new(format!("{PREFIX}{topic}"), partition);
@@ -299,7 +310,7 @@ impl Rig {
                 reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
                 for item in polled.drain(..) {
                     match item {
-                        Polled::Record(record) => found.extend(record.value.as_deref().and_then(|value| decode(value).ok())),
+                        Polled::Record(record) => found.push(record),
                         Polled::End { position, .. } => done = position >= high,
                         _ => {}
                     }

@@ -150,7 +150,9 @@ impl KafkaMember {
     /// positions as they are, so that it changes nothing where they are taken.
     fn is_replaced(&self) -> bool {
         let consumer = self.fetcher.consumer();
-        let Ok(committed) = consumer.committed(ANSWER) else { return false };
+        // A heartbeat may have been told so already, and then nothing else is answered.
+        let told = || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code));
+        let Ok(committed) = consumer.committed(ANSWER) else { return told() };
         let mut positions = TopicPartitionList::new();
         for element in committed.elements() {
             if let Offset::Offset(offset) = element.offset() {
@@ -159,10 +161,10 @@ impl KafkaMember {
             }
         }
         if positions.count() == 0 {
-            return false;
+            return told();
         }
         let refused = consumer.commit(&positions, CommitMode::Sync).err().and_then(|error| error.rdkafka_error_code());
-        refused.is_some_and(is_fenced) || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code))
+        refused.is_some_and(is_fenced) || told()
     }
 
     fn try_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {

@@ -90,8 +90,10 @@ fn knobs(spec: &EnergyPolicySpec) -> Knobs {
         Knob::Replicas => bounds.replicas.is_some(),
         Knob::PowerLimit => bounds.power_limit_watts.is_some(),
         Knob::Clocks => bounds.sm_clock_megahertz.is_some(),
+        Knob::Precision => bounds.precisions.is_some(),
+        Knob::FrozenLayers => bounds.max_frozen_prefix_layers.is_some(),
     };
-    let all = [Knob::MpsThreadPercentage, Knob::Replicas, Knob::PowerLimit, Knob::Clocks];
+    let all = [Knob::MpsThreadPercentage, Knob::Replicas, Knob::PowerLimit, Knob::Clocks, Knob::Precision, Knob::FrozenLayers];
     let none = !all.iter().any(|knob| bounded(*knob));
     let open = |knob: Knob| match &spec.knobs {
         Some(named) => named.contains(&knob),
@@ -104,6 +106,8 @@ fn knobs(spec: &EnergyPolicySpec) -> Knobs {
         replicas: may(Knob::Replicas),
         power_limit: may(Knob::PowerLimit),
         clocks: may(Knob::Clocks),
+        precision: may(Knob::Precision),
+        frozen_layers: may(Knob::FrozenLayers),
     }
 }
 
@@ -122,6 +126,8 @@ fn bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
         power_limit_watts_max: power.max,
         sm_clock_mhz_min: clock.min,
         sm_clock_mhz_max: clock.max,
+        precisions: bounds.precisions,
+        frozen_prefix_layers_max: bounds.max_frozen_prefix_layers,
         oversubscription_percentage_max: bounds.max_oversubscription_percentage,
         restarts_per_day_max: Some(spec.restart_budget.per_day),
     }
@@ -191,9 +197,19 @@ fn flag(name: &str, what: &str, value: Option<&String>) -> Result<bool, Problem>
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::v1::Precision;
     use serde_json::json;
 
     use super::*;
+
+    const EVERY_KNOB: Knobs = Knobs {
+        mps_thread_percentage: true,
+        replicas: true,
+        power_limit: true,
+        clocks: true,
+        precision: true,
+        frozen_layers: true,
+    };
 
     #[allow(clippy::needless_pass_by_value, reason = "callers write literals")]
     fn policy(spec: Value) -> EnergyPolicy {
@@ -225,7 +241,7 @@ mod tests {
         let resolved = resolve(&policy(json!({}))).unwrap();
         let terms = resolved.terms(at(1000.0), Some(at(700.0)));
         assert_eq!((terms.mode, terms.policy.as_deref(), terms.no_restarts_now), (UpdateMode::Recommend, Some("p"), None));
-        assert_eq!(terms.knobs, Knobs { mps_thread_percentage: true, replicas: true, power_limit: true, clocks: true });
+        assert_eq!(terms.knobs, EVERY_KNOB);
         assert_eq!((terms.bounds.restarts_per_day_max, terms.controller_settings), (Some(8), None));
         let cooling = resolved.terms(at(1000.0), Some(at(700.1))).no_restarts_now.unwrap();
         assert_eq!(cooling, "the last restart was 300 s ago, the cooldown is 300 s");
@@ -243,6 +259,8 @@ mod tests {
                 "powerLimitWatts": {"min": 200.5},
                 "smClockMegahertz": {"min": 900, "max": 1800},
                 "maxOversubscriptionPercentage": 200,
+                "precisions": ["bf16", "fp16"],
+                "maxFrozenPrefixLayers": 12,
             },
             "schedule": {"timeZone": "UTC", "restartWindows": [{"start": "22:00", "end": "06:00"}]},
             "restartBudget": {"perDay": 2},
@@ -273,11 +291,13 @@ mod tests {
             power_limit_watts_max: None,
             sm_clock_mhz_min: Some(900.0),
             sm_clock_mhz_max: Some(1800.0),
+            precisions: Some(vec![Precision::Bf16, Precision::Fp16]),
+            frozen_prefix_layers_max: Some(12),
             oversubscription_percentage_max: Some(200),
             restarts_per_day_max: Some(2),
         };
         assert_eq!(terms.bounds, bounds);
-        assert_eq!(terms.knobs, Knobs { mps_thread_percentage: true, replicas: true, power_limit: true, clocks: true });
+        assert_eq!(terms.knobs, EVERY_KNOB);
         assert_eq!((terms.backend.as_deref(), terms.global_batch_size), (Some("gloo"), Some(576)));
         assert_eq!((terms.price_per_kwh, terms.carbon_grams_per_kwh), (Some(0.25), Some(300.0)));
     }

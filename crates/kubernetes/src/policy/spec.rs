@@ -4,7 +4,7 @@
 #![allow(clippy::duplicated_attributes)]
 
 use eadt_core::controller::ControllerName;
-use eadt_schemas::v1::UpdateMode;
+use eadt_schemas::v1::{Precision, UpdateMode};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ use super::status::EnergyPolicyStatus;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz)))")
+    validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz) || has(self.bounds.precisions) || has(self.bounds.maxFrozenPrefixLayers)))")
         .message("mode Enforce needs bounds: name the limits of at least one knob")
         .field_path(".bounds"),
     validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'MpsThreadPercentage') || (has(self.bounds) && has(self.bounds.mpsThreadPercentage))")
@@ -78,6 +78,12 @@ use super::status::EnergyPolicyStatus;
         .field_path(".knobs"),
     validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'Clocks') || (has(self.bounds) && has(self.bounds.smClockMegahertz))")
         .message("knob Clocks needs bounds.smClockMegahertz in mode Enforce")
+        .field_path(".knobs"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'Precision') || (has(self.bounds) && has(self.bounds.precisions))")
+        .message("knob Precision needs bounds.precisions in mode Enforce")
+        .field_path(".knobs"),
+    validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'FrozenLayers') || (has(self.bounds) && has(self.bounds.maxFrozenPrefixLayers))")
+        .message("knob FrozenLayers needs bounds.maxFrozenPrefixLayers in mode Enforce")
         .field_path(".knobs"),
 )]
 pub struct EnergyPolicySpec {
@@ -100,7 +106,7 @@ pub struct EnergyPolicySpec {
     pub bounds: Option<Bounds>,
     /// What may be turned. Absent: everything that has bounds; where nothing has, every knob is open to recommendations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 4))]
+    #[schemars(length(max = 6))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub knobs: Option<Vec<Knob>>,
     /// When the workload's processes may be restarted. Absent: at any time.
@@ -216,6 +222,16 @@ pub struct Bounds {
     /// Upper limit of a GPU's SM clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_clock_megahertz: Option<Megahertz>,
+    /// Precisions that the job may be asked to compute in. It must take such requests and report its precision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    pub precisions: Option<Vec<Precision>>,
+    /// Greatest number of layers that the job may be asked to freeze, counted from the input side; half of them is much. It must take
+    /// such requests and report its frozen layers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_frozen_prefix_layers: Option<u32>,
     /// Largest sum of thread percentages on one GPU; above 100 processes get less than they ask for. Absent: 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 100, max = 200))]
@@ -274,6 +290,10 @@ pub enum Knob {
     PowerLimit,
     /// Clocks of the GPUs.
     Clocks,
+    /// Precision that the job computes in; it is asked for it while it runs.
+    Precision,
+    /// Layers that the job does not train; it is asked for it while it runs.
+    FrozenLayers,
 }
 
 /// When processes may be restarted.

@@ -1,6 +1,7 @@
 //! What came of a policy, written by the actuator. People read it with kubectl, so figures are rounded.
 
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Precision;
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -123,6 +124,12 @@ pub struct Settings {
     /// Upper limit of a GPU's SM clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sm_clock_megahertz: Option<f64>,
+    /// Precision that the job is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precision: Option<Precision>,
+    /// Layers that it is asked to freeze, counted from the input side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frozen_prefix_layers: Option<u32>,
 }
 
 impl From<&eadt_schemas::v1::Layout> for Settings {
@@ -134,6 +141,8 @@ impl From<&eadt_schemas::v1::Layout> for Settings {
             local_world_size: layout.local_world_size,
             power_limit_watts: layout.power_limit_watts,
             sm_clock_megahertz: layout.sm_clock_mhz,
+            precision: layout.precision,
+            frozen_prefix_layers: layout.frozen_prefix_layers,
         }
     }
 }
@@ -192,7 +201,8 @@ pub struct Last {
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
-    /// What was decided: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`.
+    /// What was decided: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`,
+    /// `set_precision`, `freeze_layers`.
     pub action: String,
     /// Why, in words.
     pub reason: String,

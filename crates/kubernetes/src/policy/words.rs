@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use eadt_schemas::v1::Precision;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -160,7 +161,12 @@ fn rules(spec: &EnergyPolicySpec, line: &mut impl FnMut(&str, &str)) {
     add("power cap", number(range.min), number(range.max), " W");
     let range = bounds.sm_clock_megahertz.unwrap_or_default();
     add("SM clock", number(range.min), number(range.max), " MHz");
+    add("frozen layers", None, words(bounds.max_frozen_prefix_layers), "");
     add("threads of a GPU", None, words(bounds.max_oversubscription_percentage), " %");
+    if let Some(precisions) = &bounds.precisions {
+        let names: Vec<_> = precisions.iter().map(|precision| precision.as_str()).collect();
+        limits.push(format!("precision {}", names.join(" or ")));
+    }
     line("bounds", &if limits.is_empty() { "none".to_owned() } else { limits.join(", ") });
     if let Some(knobs) = &spec.knobs {
         let names: Vec<_> = knobs.iter().map(|knob| knob_name(*knob)).collect();
@@ -185,6 +191,8 @@ fn knob_name(knob: Knob) -> &'static str {
         Knob::Replicas => "replicas",
         Knob::PowerLimit => "power cap",
         Knob::Clocks => "clocks",
+        Knob::Precision => "precision",
+        Knob::FrozenLayers => "frozen layers",
     }
 }
 
@@ -208,6 +216,8 @@ pub fn settings(settings: &Settings) -> String {
     add("replicas", settings.replicas.map(|value| value.to_string()), "");
     add("cap", settings.power_limit_watts.map(|value| value.to_string()), " W");
     add("clock", settings.sm_clock_megahertz.map(|value| value.to_string()), " MHz");
+    add("precision", settings.precision.map(|value| value.to_string()), "");
+    add("frozen layers", settings.frozen_prefix_layers.map(|value| value.to_string()), "");
     if parts.is_empty() { "unknown".to_owned() } else { parts.join(", ") }
 }
 
@@ -227,6 +237,9 @@ pub fn change(from: &Settings, to: &Settings) -> String {
     add("replicas", words(from.replicas), words(to.replicas), "");
     add("cap", number(from.power_limit_watts), number(to.power_limit_watts), " W");
     add("clock", number(from.sm_clock_megahertz), number(to.sm_clock_megahertz), " MHz");
+    let name = |value: Option<Precision>| value.map(|value| value.to_string());
+    add("precision", name(from.precision), name(to.precision), "");
+    add("frozen layers", words(from.frozen_prefix_layers), words(to.frozen_prefix_layers), "");
     if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
 }
 

@@ -84,6 +84,8 @@ const fn action_word(action: Action) -> &'static str {
         Action::Revert => "revert",
         Action::SetPowerLimit => "set power limit",
         Action::SetClocks => "set clocks",
+        Action::SetPrecision => "set precision",
+        Action::FreezeLayers => "freeze layers",
     }
 }
 

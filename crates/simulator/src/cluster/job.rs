@@ -45,7 +45,7 @@ impl Simulated {
             world_size: Some(workload.replicas),
             local_world_size: Some(workload.replicas.div_ceil(workload.gpus)),
             power_limit_watts: workload.power_limit_watts,
-            sm_clock_mhz: None,
+            ..Layout::default()
         };
         let node = format!("sim-node-{}", index + 1);
         let state = Workload {

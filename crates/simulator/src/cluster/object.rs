@@ -24,6 +24,10 @@ impl Simulated {
         if change.layout.replicas == Some(0) {
             return Err(ClusterError::new(ClusterRemedy::Refused, "replicas: 0 is not a training job"));
         }
+        if change.layout.asked_of_job() != state.layout.asked_of_job() {
+            let detail = "a simulated job has no precision and no layers to freeze: its model knows power and throughput only";
+            return Err(ClusterError::new(ClusterRemedy::Refused, detail));
+        }
         let before = state.layout.clone();
         let generation = self.replace(&change.layout, Some(&change.decision_id), change.restarts, now, !never_ready);
         self.managed.applied = Some(Applied {

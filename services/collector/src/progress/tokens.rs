@@ -276,7 +276,7 @@ mod tests {
         })
         .unwrap();
         said.push_str(&std::fs::read_to_string(&path).unwrap());
-        let secret = token.reveal().rsplit_once('_').unwrap().1;
+        let secret = token.reveal().splitn(3, '_').nth(2).unwrap();
         assert!(secret.len() > 20 && !said.contains(secret), "{said}");
         assert!(read(&path).unwrap().verify(token.reveal(), NOW).is_some());
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o777, 0o600);

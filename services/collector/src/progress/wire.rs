@@ -250,7 +250,7 @@ mod tests {
             "tokens_total": 1, "steps_total": 1, "samples_per_second": 1, "tokens_per_second": 1, "loss": 1, "epoch": 1,
             "checkpoint_time": "2026-01-02T03:04:05Z", "steps_remaining": 1, "remaining_seconds": 1, "global_batch_size": 1,
             "world_size": 1, "backend": "nccl", "precision": "bf16", "overflow_skips_total": 1, "gradient_norm": 1,
-            "mps_thread_percentage": 50});
+            "frozen_prefix_layers": 4, "mps_thread_percentage": 50});
         assert_eq!(event.as_object().unwrap().len(), FIELDS.len());
         let sent = events(event.to_string().as_bytes(), 1).unwrap().remove(0);
         assert!(sent.timed && says_something(&sent.event));

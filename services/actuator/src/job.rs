@@ -1,0 +1,89 @@
+//! What a job says of itself: the end of `training.progress.v1`, read only while something of it is waited for, so that nothing is
+//! read in steady state.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_bus::{Bus, BusError, Isolation, Polled, Reader, Record, Start, TopicPartition, partition_for_key, read_to_end};
+use eadt_schemas::decode;
+use eadt_schemas::v1::TrainingProgress;
+
+/// Records of the partition that are looked through for the job's last word; those of other workloads are among them.
+const LOOK_BACK: i64 = 20_000;
+
+/// The reports of one job.
+#[derive(Debug)]
+pub struct Reports {
+    workload: String,
+    reader: Box<dyn Reader>,
+}
+
+/// Where progress stands.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    pub bus: &'a dyn Bus,
+    pub topic: &'a Arc<str>,
+    pub partitions: i32,
+}
+
+impl Progress<'_> {
+    fn of(&self, workload: &str) -> TopicPartition {
+        TopicPartition::new(self.topic.clone(), partition_for_key(workload.as_bytes(), self.partitions))
+    }
+}
+
+impl Reports {
+    /// Those that come from now on.
+    pub fn from_now(progress: Progress<'_>, workload: &str) -> Result<Self, BusError> {
+        let at = progress.of(workload);
+        let from = Start::At(progress.bus.watermarks(&at)?.high);
+        let reader = progress.bus.reader(&[(at, from)], Isolation::ReadCommitted)?;
+        Ok(Self { workload: workload.to_owned(), reader })
+    }
+
+    /// Those that come, after the last ones that are there were taken; `None`: the process is stopping.
+    pub fn after_the_last(
+        progress: Progress<'_>,
+        workload: &str,
+        stopped: impl Fn() -> bool,
+        mut take: impl FnMut(TrainingProgress),
+    ) -> Result<Option<Self>, BusError> {
+        let at = progress.of(workload);
+        let marks = progress.bus.watermarks(&at)?;
+        let from = Start::At(marks.low.max(marks.high - LOOK_BACK));
+        let reader = read_to_end(progress.bus, &[(at, from)], stopped, |record| {
+            report(workload, &record).into_iter().for_each(&mut take);
+            Ok::<_, BusError>(())
+        })?;
+        Ok(reader.map(|reader| Self { workload: workload.to_owned(), reader }))
+    }
+
+    pub fn workload(&self) -> &str {
+        &self.workload
+    }
+
+    /// Takes what was said since.
+    pub fn hear(&mut self, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
+        let mut polled = Vec::new();
+        loop {
+            self.reader.poll(1000, Duration::ZERO, &mut polled)?;
+            if polled.is_empty() {
+                return Ok(());
+            }
+            for item in polled.drain(..) {
+                if let Polled::Record(record) = item {
+                    report(&self.workload, &record).into_iter().for_each(&mut take);
+                }
+            }
+        }
+    }
+}
+
+/// What a record says of this workload.
+fn report(workload: &str, record: &Record) -> Option<TrainingProgress> {
+    // Most are of others, and not worth decoding.
+    if record.key.as_deref() != Some(workload.as_bytes()) {
+        return None;
+    }
+    decode(record.value.as_deref()?).ok()
+}
