@@ -280,6 +280,12 @@ pub enum Topics {
         #[arg(long)]
         json: bool,
     },
+    /// Fail, naming each, where topics are missing or other than they should be; changes nothing.
+    Check {
+        /// Print what is wrong as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// List the topics as they are.
     List {
         /// Print the list as JSON.

@@ -1,7 +1,7 @@
 //! `eadt topics`: the topics as they should be and as they are.
 
 use eadt_bus::topics::Repartition;
-use eadt_bus::{Bus, topics};
+use eadt_bus::{Bus, TopicSpec, topics};
 
 use crate::cli::Topics;
 use crate::output::say;
@@ -34,6 +34,21 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
                 topics::apply(bus, &plan)?;
             }
         }
+        Topics::Check { json } => {
+            let wrong = wrong(&existing, names);
+            if *json {
+                say!("{}", serde_json::json!({ "wrong": wrong }));
+            }
+            if !wrong.is_empty() {
+                anyhow::bail!("{}; `eadt topics apply` mends what can be mended", wrong.join("; "));
+            }
+            if !json {
+                say!(
+                    "all {} topics are as they should be",
+                    topics::desired(&names.prefix, names.partitions, names.replication).len()
+                );
+            }
+        }
         Topics::List { json } if *json => {
             let list: Vec<_> = existing
                 .iter()
@@ -52,6 +67,16 @@ pub fn run(command: &Topics, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Re
         }
     }
     Ok(())
+}
+
+/// What is missing, or other than it should be.
+pub fn wrong(existing: &[TopicSpec], names: &TopicSettings) -> Vec<String> {
+    let mut desired = topics::desired(&names.prefix, names.partitions, names.replication);
+    for topic in &mut desired {
+        // How many copies must be in step is the operator's affair.
+        topic.settings.remove("min.insync.replicas");
+    }
+    topics::check(existing, &desired)
 }
 
 /// Refusals for one reason said once, with the topics that they concern before it. Each begins with its topic's name.

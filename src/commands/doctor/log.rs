@@ -65,12 +65,8 @@ fn copies(existing: &[TopicSpec], findings: &mut Findings) {
 /// Whether the topics are there, at least.
 fn layout(existing: &[TopicSpec], settings: &Settings, findings: &mut Findings) -> bool {
     let names = &settings.topics;
-    let mut desired = topics::desired(&names.prefix, names.partitions, names.replication);
-    for topic in &mut desired {
-        // How many copies must be in step is the operator's affair.
-        topic.settings.remove("min.insync.replicas");
-    }
-    let wrong = topics::check(existing, &desired);
+    let desired = topics::desired(&names.prefix, names.partitions, names.replication);
+    let wrong = crate::commands::topics::wrong(existing, names);
     for wrong in &wrong {
         findings.wrong(
             "topics",
