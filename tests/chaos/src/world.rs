@@ -155,15 +155,25 @@ impl World {
     /// reached.
     pub fn await_folded(&self, limit: Duration) -> Result<bool> {
         let (begun, inputs) = (Instant::now(), self.inputs());
-        let mut ends = None;
+        let mut ends: Option<Vec<Watermarks>> = None;
         loop {
             // Brokers may be on their way back.
-            ends = ends.or_else(|| self.ends(&inputs).ok());
-            match ends.as_ref().map(|ends| self.missing(&inputs, ends)) {
-                Some(Ok(0)) => return Ok(true),
-                _ if begun.elapsed() > limit => return Ok(false),
-                _ => std::thread::sleep(Duration::from_millis(50)),
+            let missing = match &ends {
+                Some(ends) => self.missing(&inputs, ends),
+                None => self.ends(&inputs).map(|found| {
+                    ends = Some(found);
+                    u64::MAX
+                }),
+            };
+            if matches!(missing, Ok(0)) {
+                return Ok(true);
             }
+            if begun.elapsed() > limit {
+                let positions = self.bus.committed("processor", &inputs);
+                eprintln!("not folded: {missing:?}; of {inputs:?} there are {ends:?}, committed is {positions:?}");
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
 
