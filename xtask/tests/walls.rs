@@ -191,7 +191,8 @@ fn only_the_program_and_the_tests_know_services() {
     let workspace = workspace();
     for service in workspace.services() {
         let users = workspace.users(service);
-        let strangers: Vec<_> = users.iter().filter(|user| !["eadt", "eadt-chaos", "eadt-tests"].contains(*user)).collect();
+        let strangers: Vec<_> =
+            users.iter().filter(|user| !["eadt", "eadt-chaos", "eadt-fuzz", "eadt-tests"].contains(*user)).collect();
         assert!(strangers.is_empty(), "{strangers:?} depend on {service}; only the program and the tests may");
     }
 }

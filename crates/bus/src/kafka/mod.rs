@@ -387,10 +387,13 @@ impl Bus for KafkaBus {
                         | RDKafkaErrorCode::BrokerTransportFailure
                 )
             );
-            if silent && begun.elapsed() < ANSWER {
+            let ask_who_leads = || {
                 if let Err(error) = asking.fetch_metadata(Some(&at.topic), LEADER) {
                     tracing::debug!(%at, %error, "asking who leads it");
                 }
+            };
+            if silent && begun.elapsed() < ANSWER {
+                ask_who_leads();
                 continue;
             }
             let missing = matches!(code, Some(RDKafkaErrorCode::UnknownTopicOrPartition | RDKafkaErrorCode::UnknownTopic));
@@ -405,6 +408,10 @@ impl Bus for KafkaBus {
                 )
             );
             let moving = missing || leaderless;
+            if leaderless {
+                // What it was told while a broker came back it believes for minutes.
+                ask_who_leads();
+            }
             if !moving || begun.elapsed() > CONNECT {
                 let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
                 if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
