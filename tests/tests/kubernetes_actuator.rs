@@ -296,8 +296,14 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
 }
 
-/// The job says what it computes in and what it does not train.
+/// The job says what it computes in and what it does not train; as any job, more than once.
 fn doing(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
+    for _ in 0..2 {
+        does(rig, precision, frozen_prefix_layers);
+    }
+}
+
+fn does(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
     let (time, workload) = (now(), rig.workload());
     let progress = TrainingProgress {
         time,
@@ -325,7 +331,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     policy["spec"]["bounds"]["precisions"] = json!(["bf16", "fp16"]);
     policy["spec"]["bounds"]["maxFrozenPrefixLayers"] = json!(12);
     rig.apply(&policy);
-    rig.start(8.0);
+    rig.start(20.0);
     let plain = layout(6, 50, 2);
     rig.ready_with(&plain);
     let generation = rig.set("llm-training")["metadata"]["generation"].clone();
@@ -335,11 +341,24 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.decide(&rig.decision("d-1", Action::SetPrecision, bf16.clone()));
     let stands = rig.eventually("the job is asked", || asked(&rig));
     assert_eq!(stands, (Some("bf16".into()), None, "d-1".into()));
+    let message = rig.eventually("the status says what is waited for", || {
+        let policy = rig.policy("llm");
+        let conditions = policy["status"]["conditions"].as_array()?;
+        let progressing = conditions.iter().find(|condition| condition["type"] == "Progressing")?;
+        progressing["message"].as_str().filter(|message| message.contains("job")).map(str::to_owned)
+    });
+    assert_eq!(message, "the job is asked for precision bf16, and has not reported it yet");
     doing(&rig, "fp16", 0);
     std::thread::sleep(std::time::Duration::from_secs(1));
     assert_eq!(rig.outcomes("d-1"), [Outcome::Applied], "it is not ready before the job does it");
-    doing(&rig, "bf16", 0);
-    rig.outcome("d-1", Outcome::Ready);
+    // Whoever leads next goes on waiting.
+    rig.stop_acting();
+    rig.act(20.0);
+    let again = || {
+        doing(&rig, "bf16", 0);
+        rig.outcomes("d-1").contains(&Outcome::Ready).then_some(())
+    };
+    rig.eventually("the job has taken it up", again);
     rig.ready_with(&bf16);
 
     // A job that does something else: everything is as it was before that decision, and it says why.
@@ -352,15 +371,20 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.eventually("the request is taken back", || asked(&rig).filter(|asked| asked.0.is_some() && asked.1.is_none()));
     rig.ready_with(&bf16);
 
-    let more = Layout { frozen_prefix_layers: Some(13), ..bf16.clone() };
+    // Back to what it was started with: that it cannot report, and it is asked for nothing.
+    rig.change("d-2b", Action::Revert, plain.clone(), Outcome::Ready);
+    assert_eq!(asked(&rig), None);
+    rig.ready_with(&plain);
+
+    let more = Layout { frozen_prefix_layers: Some(13), ..plain.clone() };
     assert!(rig.change("d-3", Action::FreezeLayers, more, Outcome::Refused).reason.contains("above 12"));
-    let wide = Layout { precision: Some(Precision::Fp32), ..bf16.clone() };
+    let wide = Layout { precision: Some(Precision::Fp32), ..plain.clone() };
     assert!(rig.change("d-4", Action::SetPrecision, wide, Outcome::Refused).reason.contains("bf16, fp16"));
 
     // Another actuator goes on with what stands; a pause and the end of the policy end it.
     rig.stop_acting();
-    rig.act(8.0);
-    let fp16 = Layout { precision: Some(Precision::Fp16), ..bf16 };
+    rig.act(20.0);
+    let fp16 = Layout { precision: Some(Precision::Fp16), ..plain };
     rig.decide(&rig.decision("d-5", Action::SetPrecision, fp16));
     rig.eventually("the job is asked for another one", || asked(&rig).filter(|asked| asked.0.as_deref() == Some("fp16")));
     doing(&rig, "fp16", 0);

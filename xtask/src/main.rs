@@ -1,10 +1,11 @@
-//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `chaos`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
 
 mod bench;
 mod chaos;
+mod fuzz;
 mod generate;
 mod prerequisites;
 mod process;
@@ -35,6 +36,8 @@ enum Command {
     Bench(bench::Options),
     /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/reliability.md).
     Chaos(chaos::Options),
+    /// Look for inputs from outside that make a reader panic (tests/fuzz).
+    Fuzz(fuzz::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,
     /// The bill of materials of the program and the node agent, in `CycloneDX`'s JSON.
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::ReleaseSchemas => generate::release_schemas(),
         Command::Bench(options) => bench::run(&options),
         Command::Chaos(options) => chaos::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Deny => process::deny(),
         Command::Sbom(options) => sbom::run(&options),
     };

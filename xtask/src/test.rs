@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::summary::{Reader, Totals};
-use crate::{generate, prerequisites, process};
+use crate::{fuzz, generate, prerequisites, process};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -71,6 +71,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let (counts, result) = run_tests(command.env(PROGRAM, &program));
         totals = totals.plus(counts);
         step("tests", result);
+    }
+    if !options.fast && options.extra.is_empty() {
+        step("fuzzing", timed(|| fuzz::run(&fuzz::Options::SHORT)));
     }
     step("generated files", generate::check(&program));
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Workload};
+use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Layout, Precision, Workload};
 use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
@@ -43,6 +43,40 @@ pub struct Applied {
     /// When every process of it was ready; `None`: not yet, or never.
     pub ready_time: Option<EventTime>,
     pub rolled_back: Option<RolledBack>,
+}
+
+/// What a job is asked for that it was not asked for before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    pub precision: Option<Precision>,
+    pub frozen_prefix_layers: Option<u32>,
+}
+
+impl Asked {
+    /// `None`: nothing. To go back to what the job was started with is no question that it could answer.
+    pub fn by(before: &Layout, to: &Layout) -> Option<Self> {
+        let asked = Self {
+            precision: to.precision.filter(|_| to.precision != before.precision),
+            frozen_prefix_layers: to.frozen_prefix_layers.filter(|_| to.frozen_prefix_layers != before.frozen_prefix_layers),
+        };
+        (asked.precision.is_some() || asked.frozen_prefix_layers.is_some()).then_some(asked)
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let precision = self.precision.map(|precision| format!("precision {precision}"));
+        let layers = self.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
+        let words: Vec<_> = precision.into_iter().chain(layers).collect();
+        f.write_str(&words.join(" and "))
+    }
+}
+
+impl Applied {
+    /// What the change asks of the job, and waits for.
+    pub fn asked(&self) -> Option<Asked> {
+        Asked::by(&self.before, &self.layout)
+    }
 }
 
 /// How a change was taken back.

@@ -48,6 +48,11 @@ impl Agents {
         self.holders.insert(holders.node.clone(), holders);
     }
 
+    /// The MPS default that a node's agent reports.
+    pub fn mps_default(&self, node: &str) -> Option<u32> {
+        self.board.get(node)?.mps_default_thread_percentage
+    }
+
     pub fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
         self.wanted.clone()
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use eadt_cluster::{Applied, Change, ClusterError, ClusterRemedy, RollBack, RolledBack};
+use eadt_cluster::{Applied, Asked, Change, ClusterError, ClusterRemedy, RollBack, RolledBack};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ pub fn apply(
         // Pods follow, or the agents of their nodes, or the job; where none of them is asked it is in force at once.
         ready_time: (!turned.any()
             && settings(&seen.layout) == settings(&change.layout)
-            && seen.layout.asked_of_job() == change.layout.asked_of_job())
+            && Asked::by(&seen.layout, &change.layout).is_none())
         .then_some(now),
         rolled_back: None,
     });

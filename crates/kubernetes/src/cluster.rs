@@ -349,6 +349,25 @@ impl KubernetesCluster {
         }
     }
 
+    /// A process gets no more of a GPU's threads than its node's MPS default, whatever it asks for.
+    async fn within_mps_defaults(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
+        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
+        let Some(seen) = seen else { return Ok(()) };
+        let raised =
+            change.layout.mps_thread_percentage.filter(|asked| seen.layout.mps_thread_percentage.is_none_or(|now| *asked > now));
+        let Some(asked) = raised else { return Ok(()) };
+        let nodes = devices::nodes(&self.shared.server.pods(&seen).await?);
+        let agents = self.shared.agents();
+        let lower = nodes.iter().find_map(|node| Some((node, agents.mps_default(node).filter(|default| *default < asked)?)));
+        match lower {
+            Some((node, default)) => {
+                let reason = format!("the MPS default of node {node} is {default} %, lower than the {asked} % asked for");
+                Err(ClusterError::new(ClusterRemedy::Refused, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// What quotas and disruption budgets have against a change of the number of processes. A change of the threads alone rolls, and
     /// needs no more than there is.
     async fn beforehand(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
@@ -451,6 +470,7 @@ impl Cluster for KubernetesCluster {
             self.runtime.block_on(tend::take_over(shared, &key, approved))?;
         }
         self.runtime.block_on(self.beforehand(&key, change))?;
+        self.runtime.block_on(self.within_mps_defaults(&key, change))?;
         let place = self.runtime.block_on(self.ask_agents(&key, change))?;
         let plan = |seen: &Seen, terms: &Terms, paused: bool, term: u64| {
             change::apply(seen, terms, paused, approved, change, shared.now(), term)

@@ -283,7 +283,11 @@ fn conditions(
     let told = known.last_outcome.as_ref();
     if let Some(entry) = entry.filter(|entry| entry.in_motion() || entry.restoring()) {
         let progress = &entry.seen.progress;
-        let message = format!("{} of {} pods are ready", progress.ready, progress.wanted);
+        let asked = entry.managed.rolling_out().filter(|_| entry.waits_for_job()).and_then(eadt_cluster::Applied::asked);
+        let message = match asked {
+            Some(asked) => format!("the job is asked for {asked}, and has not reported it yet"),
+            None => format!("{} of {} pods are ready", progress.ready, progress.wanted),
+        };
         set(ConditionType::Progressing, True, "RollingOut", &message);
     } else {
         set(ConditionType::Progressing, False, "Idle", "nothing is being rolled out");

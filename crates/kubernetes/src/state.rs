@@ -335,6 +335,7 @@ impl State {
                 self.note(&before.managed.state.workload);
             }
             self.forget_child(&seen, key);
+            self.followed.remove(key);
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
@@ -450,10 +451,15 @@ impl State {
         }
     }
 
+    /// Whether the job follows the last change of its workload.
+    pub fn follows_last(&self, key: &Key) -> bool {
+        let applied = self.entries.get(key).and_then(|entry| entry.managed.rolling_out());
+        applied.is_none_or(|applied| self.is_followed(key, applied))
+    }
+
     /// Whether a change needs nothing of its job that the job does not do.
     pub fn is_followed(&self, key: &Key, applied: &Applied) -> bool {
-        applied.before.asked_of_job() == applied.layout.asked_of_job()
-            || self.followed.get(key).is_some_and(|decision| *decision == applied.decision_id)
+        applied.asked().is_none() || self.followed.get(key).is_some_and(|decision| *decision == applied.decision_id)
     }
 
     pub fn mark_dirty(&mut self, key: Key) {
@@ -511,6 +517,14 @@ impl Entry {
                 let back = applied.rolled_back.as_ref().is_some_and(|back| back.generation == generation);
                 rolling && applied.rolled_back.is_none() || back && !self.seen.progress.complete()
             })
+    }
+
+    /// Only its job has not followed yet: pods and devices have nothing to do with the change that is on its way.
+    pub fn waits_for_job(&self) -> bool {
+        let of_others = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
+        let whole = self.seen.progress.complete() && self.seen.mark.as_ref().is_some_and(|mark| !mark.resume);
+        let applied = self.managed.rolling_out().filter(|_| whole);
+        applied.is_some_and(|a| a.asked().is_some() && of_others(&a.before) == of_others(&a.layout))
     }
 
     /// What a policy's status says of it, figures apart.

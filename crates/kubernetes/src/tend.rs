@@ -177,6 +177,10 @@ async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Cluster
     if !entry.in_motion() {
         return Ok(false);
     }
+    if entry.waits_for_job() && shared.with_state_quietly(|state| !state.follows_last(key)) {
+        // No pod has to do with it, and its word wakes this task.
+        return Ok(false);
+    }
     let pods = shared.server.pods(&entry.seen).await?;
     let standing = match entry.managed.rolling_out() {
         Some(applied) => agents::standing(shared, key, &entry.seen, applied).await?,

@@ -59,8 +59,9 @@ pub struct Actuation {
 
 /// What a training job is asked to do. Key: the workload; the last event stands.
 ///
-/// A job takes up a precision or a number of frozen layers at its next checkpoint, and says so in its progress; it is asked for
-/// something else when it does not in time. Without an event (a tombstone) it goes on as it was started.
+/// The event is the whole request: what it does not name is as the job was started with, and without an event (a tombstone) all is. A job
+/// takes up a precision or a number of frozen layers at its next checkpoint, and says so in its progress; where it does not in time, the
+/// request is taken back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "workload", "decision_id"]))]
@@ -74,11 +75,11 @@ pub struct Directive {
     /// The decision that asks for it.
     #[schemars(length(min = 1, max = 253))]
     pub decision_id: String,
-    /// Precision to go on with: `fp16`, `bf16`; absent: as it is.
+    /// Precision to compute in: `fp32`, `tf32`, `fp16`, `bf16`; absent: the one that the job was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub precision: Option<String>,
-    /// Number of layers to freeze, counted from the input side; absent: as it is.
+    /// Number of layers to freeze, counted from the input side; absent: those that the job was started with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen_prefix_layers: Option<u32>,
     /// Write a checkpoint now.

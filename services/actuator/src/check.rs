@@ -1,7 +1,7 @@
 //! Step 3: whether a planned change may and can be made. Pure; everything that cannot be done is refused here, before
 //! anything is touched.
 
-use eadt_cluster::{Change, Managed};
+use eadt_cluster::{Asked, Change, Managed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload};
 
@@ -243,11 +243,16 @@ fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: Even
     if let Some(replicas) = to.replicas.filter(|_| to.replicas != state.layout.replicas) {
         replicas_fit(replicas, to, state)?;
     }
-    if to.precision == Some(Precision::Bf16)
-        && to.precision != state.layout.precision
-        && let Some(model) = state.gpu_model.as_deref().filter(|model| lacks_bf16(model))
-    {
-        return refuse("precision", format!("{model} has no arithmetic for bf16, which came with Ampere"));
+    if let Some(asked) = Asked::by(&state.layout, to) {
+        if planned.restarts {
+            let reason = format!("it restarts the processes and asks the job for {asked}: what came of which could not be told");
+            return refuse("two_at_once", reason);
+        }
+        if let Some(precision @ (Precision::Bf16 | Precision::Tf32)) = asked.precision
+            && let Some(model) = state.gpu_model.as_deref().filter(|model| is_older_than_ampere(model))
+        {
+            return refuse("precision", format!("{model} has no arithmetic for {precision}, which came with Ampere"));
+        }
     }
     let day_ago = now.plus_seconds(-86_400.0);
     let recent = managed.restarts.iter().filter(|time| **time > day_ago).count() as u64;
@@ -277,15 +282,31 @@ fn not_too_often(managed: &Managed, now: EventTime, interval_seconds: f64) -> Re
 }
 
 /// GPUs of Pascal, Volta and Turing, by their product names; one that is not known is the job's to judge.
-fn lacks_bf16(gpu_model: &str) -> bool {
-    ["P100", "P40", "P4", "V100", "TITAN V", "T4", "RTX 20"].iter().any(|older| {
-        let words = gpu_model.match_indices(older);
-        // `T4` is not the beginning of `T400`, and `RTX 20` is of `RTX 2080`.
-        words.into_iter().any(|(at, _)| {
-            let after = gpu_model[at + older.len()..].chars().next();
-            let before = gpu_model[..at].chars().next_back();
-            before.is_none_or(|c| !c.is_ascii_alphanumeric())
-                && (older.ends_with("20") || after.is_none_or(|c| !c.is_ascii_alphanumeric()))
+fn is_older_than_ampere(gpu_model: &str) -> bool {
+    const OLDER: [&str; 15] = [
+        "P100",
+        "P40",
+        "P4",
+        "V100",
+        "T4",
+        "GTX",
+        "TITAN X",
+        "TITAN Xp",
+        "TITAN V",
+        "TITAN RTX",
+        "Quadro RTX",
+        "RTX 2060",
+        "RTX 2070",
+        "RTX 2080",
+        "Quadro P",
+    ];
+    OLDER.iter().any(|older| {
+        gpu_model.match_indices(older).any(|(at, _)| {
+            let next = gpu_model[at + older.len()..].chars().next();
+            let last = gpu_model[..at].chars().next_back();
+            // `T4` is not in `T400`, and `P4` not in `P40`.
+            let ends = next.is_none_or(|c| !c.is_ascii_alphanumeric()) || *older == "Quadro P";
+            ends && last.is_none_or(|c| !c.is_ascii_alphanumeric())
         })
     })
 }
@@ -428,6 +449,69 @@ pub(crate) mod tests {
         let change = checked.change();
         assert_eq!((change.decision_id.as_str(), change.generation, change.restarts), ("d-60", 4, true));
         assert_eq!(change.layout, layout(6, 40));
+    }
+
+    #[test]
+    fn gpus_without_bf16_are_known_by_their_names() {
+        for older in [
+            "Tesla V100-SXM2-16GB",
+            "Tesla P4",
+            "Tesla P40",
+            "Tesla T4",
+            "NVIDIA GeForce RTX 2080 Ti",
+            "NVIDIA TITAN RTX",
+            "Quadro RTX 6000",
+            "Quadro P5000",
+        ] {
+            assert!(is_older_than_ampere(older), "{older}");
+        }
+        for newer in [
+            "NVIDIA A100-SXM4-40GB",
+            "NVIDIA H100 PCIe",
+            "NVIDIA RTX 2000 Ada Generation",
+            "NVIDIA RTX 6000 Ada Generation",
+            "NVIDIA GeForce RTX 4090",
+            "NVIDIA T400",
+            "NVIDIA L4",
+        ] {
+            assert!(!is_older_than_ampere(newer), "{newer}");
+        }
+    }
+
+    #[test]
+    fn what_the_job_is_asked_for_is_within_bounds_possible_and_nothing_else_at_once() {
+        let why = |layout: &dyn Fn(&mut Layout), change: &dyn Fn(&mut Managed)| {
+            let (mut managed, mut decision) = (managed(), decision());
+            managed.state.bounds.precisions = Some(vec![Precision::Bf16, Precision::Tf32]);
+            managed.state.bounds.frozen_prefix_layers_max = Some(12);
+            decision.to = decision.from.clone();
+            layout(&mut decision.to);
+            change(&mut managed);
+            verdict(&decision, &managed, at(70.0)).map(|_| ()).map_err(|refusal| refusal.reason)
+        };
+        let bf16 = |to: &mut Layout| to.precision = Some(Precision::Bf16);
+        assert_eq!(why(&bf16, &|_| {}), Ok(()));
+        assert_eq!(why(&|to| to.frozen_prefix_layers = Some(12), &|_| {}), Ok(()));
+        let refused =
+            |told: Result<(), String>, word: &str| assert!(told.as_ref().is_err_and(|why| why.contains(word)), "{told:?}");
+        refused(why(&|to| to.precision = Some(Precision::Fp16), &|_| {}), "bf16, tf32");
+        refused(why(&|to| to.frozen_prefix_layers = Some(13), &|_| {}), "above 12");
+        refused(why(&bf16, &|m| m.state.gpu_model = Some("Tesla V100".into())), "Ampere");
+        refused(why(&bf16, &|m| m.state.bounds.precisions = Some(vec![])), "none");
+        let both = |to: &mut Layout| {
+            bf16(to);
+            to.mps_thread_percentage = Some(40);
+        };
+        refused(why(&both, &|_| {}), "asks the job for precision bf16");
+        // What it was asked for before is not judged again.
+        let before = |m: &mut Managed| {
+            m.state.layout.precision = Some(Precision::Fp32);
+            m.state.bounds.precisions = Some(vec![]);
+        };
+        let (mut managed, mut decision) = (managed(), decision());
+        before(&mut managed);
+        decision.from.precision = Some(Precision::Fp32);
+        assert!(verdict(&decision, &managed, at(70.0)).is_ok());
     }
 
     #[test]

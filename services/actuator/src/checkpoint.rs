@@ -3,12 +3,17 @@
 //! In: what the job says of itself. Out: whether the change may be made now. A job that reports no checkpoint is not waited for, and
 //! neither is a simulated one, which keeps what it did by itself.
 
+use std::time::{Duration, Instant};
+
 use eadt_bus::BusError;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
 
 use crate::Settings;
 use crate::job::{Progress, Reports};
+
+/// Whoever waits asks every few hundred milliseconds.
+const ABANDONED: Duration = Duration::from_secs(10);
 
 /// Whether a restart may be made.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +31,8 @@ pub enum Gate {
 pub struct Wait {
     reports: Reports,
     began: EventTime,
+    /// When somebody asked about it last.
+    asked: Instant,
     /// The last checkpoint when the wait began, and now; `None`: the job reports none.
     first: Option<EventTime>,
     last: Option<EventTime>,
@@ -41,7 +48,7 @@ impl Wait {
     ) -> Result<Option<Self>, BusError> {
         let mut last = None;
         let reports = Reports::after_the_last(progress, workload, stopped, |report| last = checkpoint(&report).or(last))?;
-        Ok(reports.map(|reports| Self { reports, began: now, first: last, last }))
+        Ok(reports.map(|reports| Self { reports, began: now, asked: Instant::now(), first: last, last }))
     }
 
     /// Takes in what was said since.
@@ -54,12 +61,13 @@ impl Wait {
         self.reports.workload()
     }
 
-    /// Nobody has asked for long enough.
-    pub fn is_abandoned(&self, now: EventTime, settings: &Settings) -> bool {
-        now.seconds_since(self.began) > 2.0 * settings.checkpoint_wait_seconds + 60.0
+    /// Nobody asks any more: the decision was answered, or whoever approved it thought better of it.
+    pub fn is_abandoned(&self) -> bool {
+        self.asked.elapsed() > ABANDONED
     }
 
-    pub fn gate(&self, now: EventTime, settings: &Settings) -> Gate {
+    pub fn gate(&mut self, now: EventTime, settings: &Settings) -> Gate {
+        self.asked = Instant::now();
         gate(self.first, self.last, now.seconds_since(self.began), now, settings)
     }
 }

@@ -1,18 +1,18 @@
 //! What jobs are asked for, and whether they do it. Pure, but for the reports that are heard.
 //!
 //! A job turns its precision and its frozen layers itself. What it is asked for stands in `directives.v1`, one event a workload, as long
-//! as the workload's mark says it; a request that nobody makes any more is withdrawn by a tombstone, and the job goes on as it was
-//! started. The change is ready when the job reports to do it, and taken back when it does not in time.
+//! as the workload's mark says it and its policy allows it; a request that nobody makes any more is withdrawn by a tombstone, and the
+//! job goes on as it was started. The change is ready when the job reports to do it, and taken back when it does not in time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_bus::BusError;
-use eadt_cluster::{Applied, Managed};
+use eadt_cluster::{Applied, Asked, Managed};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Directive, Precision, TrainingProgress, UpdateMode};
+use eadt_schemas::v1::{Directive, TrainingProgress, UpdateMode};
 
 use crate::check::beyond_bounds;
-use crate::job::{Progress, Reports};
+use crate::job::{News, Progress};
 
 /// What a workload's job is asked for now. Without a policy that still allows it, or while it is paused, it is asked for nothing.
 /// `checkpoint`: the decision that waits for one.
@@ -25,6 +25,9 @@ pub fn wanted(managed: &Managed, checkpoint: Option<&str>) -> Option<Directive> 
         directive.precision = precision.filter(|_| beyond.0.is_none()).map(|precision| precision.to_string());
         directive.frozen_prefix_layers = layers.filter(|_| beyond.1.is_none());
         directive.decision_id.clone_from(&applied.decision_id);
+        let asks = directive.precision.is_some() || directive.frozen_prefix_layers.is_some();
+        // It is taken up at a checkpoint, and hours may lie between two of them.
+        directive.checkpoint_now = asks && managed.rolling_out().is_some_and(|applied| applied.asked().is_some());
     }
     if let Some(decision_id) = checkpoint {
         directive.checkpoint_now = true;
@@ -81,52 +84,42 @@ impl Standing {
     }
 }
 
-/// What a change asks of the job that it was not asked for before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Asked {
-    precision: Option<Precision>,
-    frozen_prefix_layers: Option<u32>,
-}
-
-impl Asked {
-    /// `None`: nothing.
-    fn by(applied: &Applied) -> Option<Self> {
-        let (to, from) = (&applied.layout, &applied.before);
-        let asked = Self {
-            precision: to.precision.filter(|_| to.precision != from.precision),
-            frozen_prefix_layers: to.frozen_prefix_layers.filter(|_| to.frozen_prefix_layers != from.frozen_prefix_layers),
-        };
-        (asked.precision.is_some() || asked.frozen_prefix_layers.is_some()).then_some(asked)
-    }
-
-    /// Whether a report says that it is done; `None`: it does not say.
-    fn done(self, report: &TrainingProgress) -> Option<bool> {
-        let precision = match (self.precision, &report.precision) {
-            (None, _) => Some(true),
-            (Some(asked), said) => said.as_ref().map(|said| said.eq_ignore_ascii_case(asked.as_str())),
-        };
-        let layers = match (self.frozen_prefix_layers, report.frozen_prefix_layers) {
-            (None, _) => Some(true),
-            (Some(asked), said) => said.map(|said| said == asked),
-        };
-        Some(precision? && layers?)
-    }
+/// Whether a report says that what was asked is done; `None`: it does not say.
+fn done(asked: Asked, report: &TrainingProgress) -> Option<bool> {
+    let precision = match (asked.precision, &report.precision) {
+        (None, _) => Some(true),
+        (Some(asked), said) => said.as_ref().map(|said| said.eq_ignore_ascii_case(asked.as_str())),
+    };
+    let layers = match (asked.frozen_prefix_layers, report.frozen_prefix_layers) {
+        (None, _) => Some(true),
+        (Some(asked), said) => said.map(|said| said == asked),
+    };
+    Some(precision? && layers?)
 }
 
 /// What the ranks of a job said since it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Heard {
+    workload: String,
     asked: Asked,
-    /// Whether the last word of each rank was that it does what is asked.
-    ranks: BTreeMap<u32, bool>,
+    /// Ranks from here on are of processes that are no more.
+    replicas: u32,
+    /// How often in a row each rank said that it does what is asked.
+    ranks: BTreeMap<u32, u32>,
     /// The last word that was another.
     instead: Option<String>,
 }
 
 impl Heard {
+    fn of(workload: &str, applied: &Applied) -> Option<Self> {
+        let (asked, replicas) = (applied.asked()?, applied.layout.replicas.unwrap_or(u32::MAX));
+        Some(Self { workload: workload.to_owned(), asked, replicas, ranks: BTreeMap::new(), instead: None })
+    }
+
     fn take(&mut self, report: &TrainingProgress) {
-        let Some(done) = self.asked.done(report) else { return };
-        self.ranks.insert(report.rank, done);
+        let Some(done) = done(self.asked, report).filter(|_| report.rank < self.replicas) else { return };
+        let times = self.ranks.entry(report.rank).or_default();
+        *times = if done { times.saturating_add(1) } else { 0 };
         if !done {
             let layers = report.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
             let said: Vec<_> = report.precision.iter().cloned().chain(layers).collect();
@@ -134,56 +127,85 @@ impl Heard {
         }
     }
 
-    fn done(&self) -> bool {
-        !self.ranks.is_empty() && self.ranks.values().all(|done| *done)
+    /// All say so, and one of them for the second time: by then every other one that speaks as often has spoken.
+    fn is_done(&self) -> bool {
+        self.ranks.values().all(|times| *times > 0) && self.ranks.values().any(|times| *times > 1)
     }
 
     fn missing(&self) -> String {
-        let layers = self.asked.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
-        let precision = self.asked.precision.map(|precision| format!("precision {precision}"));
-        let asked: Vec<_> = precision.into_iter().chain(layers).collect();
         let instead = self.instead.as_deref().unwrap_or("none of its reports says what it does");
-        format!("the job was asked for {} and did not take it up: {instead}", asked.join(" and "))
+        format!("the job was asked for {} and did not take it up: {instead}", self.asked)
     }
 }
 
-/// Waits until a job does what the change of a decision asks of it.
-#[derive(Debug)]
+/// Waits until jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
+#[derive(Debug, Default)]
 pub struct Following {
-    heard: Heard,
-    reports: Reports,
+    news: Option<News>,
+    /// By the decision.
+    jobs: BTreeMap<String, Heard>,
 }
 
 impl Following {
-    /// `None`: the change asks nothing of the job.
-    pub fn begin(progress: Progress<'_>, workload: &str, applied: &Applied) -> Result<Option<Self>, BusError> {
-        let Some(asked) = Asked::by(applied) else { return Ok(None) };
-        // What it said before it was asked says nothing.
-        let reports = Reports::from_now(progress, workload)?;
-        Ok(Some(Self { heard: Heard { asked, ranks: BTreeMap::new(), instead: None }, reports }))
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
     }
 
-    /// Takes in what was said since; true once every rank that speaks does what was asked.
-    pub fn hear(&mut self) -> Result<bool, BusError> {
-        let heard = &mut self.heard;
-        self.reports.hear(|report| heard.take(&report))?;
-        Ok(heard.done())
+    /// Whether it follows exactly these workloads' changes.
+    pub fn is_of(&self, waiting: &[(&String, &Applied)]) -> bool {
+        self.jobs.len() == waiting.len() && waiting.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
     }
 
-    /// What is missing, in words.
-    pub fn missing(&self) -> String {
-        self.heard.missing()
+    /// Follows exactly these workloads' changes from now on. What a job said before it was asked says nothing.
+    pub fn follow(&mut self, progress: Progress<'_>, waiting: &[(&String, &Applied)]) -> Result<(), BusError> {
+        self.jobs.retain(|decision, _| waiting.iter().any(|(_, applied)| applied.decision_id == *decision));
+        for (workload, applied) in waiting {
+            if let Some(heard) = Heard::of(workload, applied) {
+                self.jobs.entry(applied.decision_id.clone()).or_insert(heard);
+            }
+        }
+        match &self.news {
+            Some(_) if self.jobs.is_empty() => self.news = None,
+            None if !self.jobs.is_empty() => self.news = Some(News::from_now(progress)?),
+            _ => {}
+        }
+        Ok(())
     }
-}
 
-/// Whether a change waits for its job.
-pub fn asks_the_job(applied: &Applied) -> bool {
-    Asked::by(applied).is_some()
+    /// Takes in what was said since; workloads and decisions of the jobs that do what was asked.
+    pub fn hear(&mut self) -> Result<Vec<(String, String)>, BusError> {
+        let Some(news) = &mut self.news else { return Ok(Vec::new()) };
+        let mut by_workload: BTreeMap<String, &mut Heard> =
+            self.jobs.values_mut().map(|heard| (heard.workload.clone(), heard)).collect();
+        let known: BTreeSet<String> = by_workload.keys().cloned().collect();
+        news.hear(
+            |workload| known.contains(workload),
+            |report| {
+                if let Some(heard) = by_workload.get_mut(&report.workload) {
+                    heard.take(&report);
+                }
+            },
+        )?;
+        let done = self.jobs.iter().filter(|(_, heard)| heard.is_done());
+        Ok(done.map(|(decision, heard)| (heard.workload.clone(), decision.clone())).collect())
+    }
+
+    /// What of the change of a decision the job does not do, in words; `None`: nothing. `withdrawn`: it is not asked any more.
+    pub fn missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
+        let heard = self.jobs.get(decision).filter(|heard| !heard.is_done())?;
+        if withdrawn {
+            return Some(format!(
+                "{} is not asked of the job any more: it is paused, or the policy does not allow it now",
+                heard.asked
+            ));
+        }
+        Some(heard.missing())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_schemas::v1::{Bounds, Layout};
+    use eadt_schemas::v1::{Bounds, Layout, Precision};
 
     use super::*;
     use crate::check::tests::{applied, at, managed};
@@ -263,31 +285,37 @@ mod tests {
     #[test]
     fn a_job_has_taken_it_up_when_every_rank_that_speaks_says_so() {
         let before = Layout { precision: Some(Precision::Fp16), frozen_prefix_layers: Some(8), ..Layout::default() };
-        let layout = Layout { precision: Some(Precision::Bf16), ..before.clone() };
-        let asked = Asked::by(&Applied { layout: layout.clone(), before: before.clone(), ..applied() }).unwrap();
-        assert_eq!(asked, Asked { precision: Some(Precision::Bf16), frozen_prefix_layers: None }, "only what is new");
-        assert_eq!(Asked::by(&Applied { layout: before.clone(), before, ..applied() }), None);
-        let mut heard = Heard { asked, ranks: BTreeMap::new(), instead: None };
-        assert!(!heard.done(), "nobody has said anything");
+        let layout = Layout { precision: Some(Precision::Bf16), replicas: Some(2), ..before.clone() };
+        let of = |before: &Layout, layout: &Layout| {
+            Heard::of("eadt/llm-training", &Applied { layout: layout.clone(), before: before.clone(), ..applied() })
+        };
+        assert_eq!(of(&before, &before), None);
+        assert_eq!(of(&layout, &Layout::default()), None, "going back is no question");
+        let mut heard = of(&before, &layout).unwrap();
+        assert_eq!(heard.asked, Asked { precision: Some(Precision::Bf16), frozen_prefix_layers: None }, "only what is new");
+        assert!(!heard.is_done(), "nobody has said anything");
         heard.take(&report(0, None, None));
-        assert!(!heard.done() && heard.missing().contains("none of its reports"), "{}", heard.missing());
+        assert!(!heard.is_done() && heard.missing().contains("none of its reports"), "{}", heard.missing());
         heard.take(&report(0, Some("BF16"), None));
-        assert!(heard.done());
+        assert!(!heard.is_done(), "the other one may not have spoken yet");
         heard.take(&report(1, Some("fp16"), Some(8)));
-        assert!(!heard.done());
+        heard.take(&report(0, Some("bf16"), None));
+        assert!(!heard.is_done());
         assert_eq!(
             heard.missing(),
             "the job was asked for precision bf16 and did not take it up: rank 1 reports fp16 and 8 frozen layers"
         );
+        heard.take(&report(5, Some("fp16"), Some(8)));
         heard.take(&report(1, Some("bf16"), Some(8)));
-        assert!(heard.done());
+        assert!(heard.is_done(), "rank 5 is none of the two processes");
 
-        let layers = Layout { frozen_prefix_layers: Some(4), ..layout.clone() };
-        let asked = Asked::by(&Applied { layout: layers, before: layout, ..applied() }).unwrap();
+        let layers = Layout { frozen_prefix_layers: Some(4), ..before.clone() };
+        let both = Layout { precision: Some(Precision::Bf16), ..layers };
+        let asked = Asked::by(&before, &both).unwrap();
+        let said = |precision, layers| done(asked, &report(0, precision, layers));
         assert_eq!(
-            (asked.done(&report(0, Some("bf16"), Some(4))), asked.done(&report(0, None, Some(8)))),
-            (Some(true), Some(false))
+            (said(Some("bf16"), Some(4)), said(Some("bf16"), Some(8)), said(Some("bf16"), None)),
+            (Some(true), Some(false), None)
         );
-        assert_eq!(asked.done(&report(0, Some("bf16"), None)), None);
     }
 }

@@ -10,6 +10,8 @@ use eadt_schemas::v1::TrainingProgress;
 
 /// Records of the partition that are looked through for the job's last word; those of other workloads are among them.
 const LOOK_BACK: i64 = 20_000;
+/// Thousands of records that are taken at a time; the rest waits for the next.
+const MOST_AT_ONCE: usize = 20;
 
 /// The reports of one job.
 #[derive(Debug)]
@@ -33,14 +35,6 @@ impl Progress<'_> {
 }
 
 impl Reports {
-    /// Those that come from now on.
-    pub fn from_now(progress: Progress<'_>, workload: &str) -> Result<Self, BusError> {
-        let at = progress.of(workload);
-        let from = Start::At(progress.bus.watermarks(&at)?.high);
-        let reader = progress.bus.reader(&[(at, from)], Isolation::ReadCommitted)?;
-        Ok(Self { workload: workload.to_owned(), reader })
-    }
-
     /// Those that come, after the last ones that are there were taken; `None`: the process is stopping.
     pub fn after_the_last(
         progress: Progress<'_>,
@@ -76,6 +70,43 @@ impl Reports {
                 }
             }
         }
+    }
+}
+
+/// The reports of all jobs, from now on.
+#[derive(Debug)]
+pub struct News {
+    reader: Box<dyn Reader>,
+}
+
+impl News {
+    pub fn from_now(progress: Progress<'_>) -> Result<Self, BusError> {
+        let mut from = Vec::new();
+        for partition in 0..progress.partitions {
+            let at = TopicPartition::new(progress.topic.clone(), partition);
+            let end = progress.bus.watermarks(&at)?.high;
+            from.push((at, Start::At(end)));
+        }
+        Ok(Self { reader: progress.bus.reader(&from, Isolation::ReadCommitted)? })
+    }
+
+    /// Takes what these workloads said since.
+    pub fn hear(&mut self, of: impl Fn(&str) -> bool, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
+        let mut polled = Vec::new();
+        for _ in 0..MOST_AT_ONCE {
+            self.reader.poll(1000, Duration::ZERO, &mut polled)?;
+            if polled.is_empty() {
+                break;
+            }
+            for item in polled.drain(..) {
+                let Polled::Record(record) = item else { continue };
+                // Most are of others, and not worth decoding.
+                let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
+                let told = workload.filter(|workload| of(workload)).and_then(|workload| report(workload, &record));
+                told.into_iter().for_each(&mut take);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -30,7 +30,11 @@ pub fn plan(decision: &Decision, managed: &Managed) -> Plan {
     if let Some(applied) = managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id) {
         return Plan::AppliedAlready(applied.clone());
     }
-    let layout = over(&decision.to, &managed.state.layout);
+    let mut layout = over(&decision.to, &managed.state.layout);
+    if decision.action == Action::Revert {
+        // Only so can a job go back to what it was started with.
+        (layout.precision, layout.frozen_prefix_layers) = decision.to.asked_of_job();
+    }
     let restarts = restarts(&managed.state.layout, &layout);
     Plan::Change(Planned { layout, restarts })
 }
@@ -57,6 +61,8 @@ fn restarts(from: &Layout, to: &Layout) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::v1::Precision;
+
     use super::*;
     use crate::check::tests::{decision, managed};
 
@@ -75,6 +81,17 @@ mod tests {
         decision.to = Layout { power_limit_watts: Some(250.0), ..Layout::default() };
         let Plan::Change(planned) = plan(&decision, &managed()) else { panic!("a change was decided") };
         assert!(!planned.restarts);
+    }
+
+    #[test]
+    fn only_a_revert_lets_a_job_go_back_to_what_it_was_started_with() {
+        let mut managed = managed();
+        managed.state.layout.precision = Some(Precision::Bf16);
+        let planned = |action| match plan(&Decision { action, ..decision() }, &managed) {
+            Plan::Change(planned) => planned.layout.precision,
+            other => panic!("not a change: {other:?}"),
+        };
+        assert_eq!((planned(Action::Decrease), planned(Action::Revert)), (Some(Precision::Bf16), None));
     }
 
     #[test]

@@ -147,9 +147,12 @@ struct Session<'a> {
     checkpoints: BTreeMap<String, Wait>,
     /// What jobs are asked for, as it stands in the log.
     standing: Standing,
-    /// Jobs whose changes wait for them, by the decision.
-    following: BTreeMap<String, Following>,
+    /// Jobs whose changes wait for them.
+    following: Following,
+    /// When is listened to them next.
     following_not_before: Option<Instant>,
+    /// When it is tried again after trouble.
+    not_following_before: Option<Instant>,
     /// When approved recommendations are looked at again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
     outputs: Vec<Outgoing>,
@@ -242,8 +245,9 @@ impl<'a> Session<'a> {
             put_off: BTreeMap::new(),
             checkpoints: BTreeMap::new(),
             standing: Standing::default(),
-            following: BTreeMap::new(),
+            following: Following::default(),
             following_not_before: None,
+            not_following_before: None,
             approvals_not_before: None,
             outputs: Vec::new(),
             agents: None,
@@ -267,7 +271,8 @@ impl<'a> Session<'a> {
                 break;
             }
             self.tell_agents();
-            self.hear_jobs()?;
+            self.hear_jobs();
+            self.forget_abandoned();
             self.commit()?;
             if seen {
                 self.service.ready.set(true);
@@ -306,7 +311,7 @@ impl<'a> Session<'a> {
                 self.rolling.clear();
                 self.revision = None;
                 self.checkpoints.clear();
-                self.following.clear();
+                self.following = Following::default();
                 let (assigned, partitions) = (&self.assigned, self.partitions);
                 self.standing.retain(|workload| assigned.contains_key(&partition_for_key(workload.as_bytes(), partitions)));
                 self.outputs.clear();
@@ -574,8 +579,10 @@ impl<'a> Session<'a> {
         let rolling = self.rolling.iter().filter_map(|name| self.view.get(name));
         let overdue: Vec<_> = rolling.filter_map(|managed| watch::overdue(managed, now)).collect();
         for mut back in overdue {
-            if let Some(following) = self.following.get(&back.decision_id) {
-                back.reason = format!("{}: {}", back.reason, following.missing());
+            let managed = self.view.get(&back.workload);
+            let withdrawn = managed.is_some_and(|managed| directives::wanted(managed, None).is_none());
+            if let Some(missing) = self.following.missing(&back.decision_id, withdrawn) {
+                back.reason = format!("{}: {missing}", back.reason);
             }
             let early = self.put_off.get(&back.decision_id).is_some_and(|(_, not_before)| Instant::now() < *not_before);
             if early || self.given_up.contains(&back.decision_id) {
@@ -815,7 +822,7 @@ impl<'a> Session<'a> {
         let unread = |error: BusError| {
             ClusterError::new(ClusterRemedy::Retry, format!("reading the progress of {}: {error}", decision.workload))
         };
-        let (wait, asked) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
+        let (mut wait, asked) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
             wait.hear().map_err(unread)?;
             (wait, true)
         } else {
@@ -826,12 +833,6 @@ impl<'a> Session<'a> {
         };
         let gate = wait.gate(now, settings);
         if gate == Gate::Wait {
-            // Whoever approved something may have thought better of it.
-            let abandoned = self.checkpoints.extract_if(.., |_, other| other.is_abandoned(now, settings));
-            let abandoned: Vec<_> = abandoned.map(|(_, other)| other.workload().to_owned()).collect();
-            for workload in &abandoned {
-                self.tell_job(workload);
-            }
             self.checkpoints.insert(decision.id.clone(), wait);
             if !asked {
                 tracing::info!(workload = decision.workload, decision = decision.id, "waiting for a checkpoint");
@@ -840,6 +841,15 @@ impl<'a> Session<'a> {
         // It is asked once, and what it was asked is withdrawn when nobody waits any more: a restarted job must not take it for news.
         self.tell_job(&decision.workload);
         Ok(gate)
+    }
+
+    /// Forgets the waits that nobody asks about any more.
+    fn forget_abandoned(&mut self) {
+        let abandoned = self.checkpoints.extract_if(.., |_, wait| wait.is_abandoned());
+        let abandoned: Vec<_> = abandoned.map(|(_, wait)| wait.workload().to_owned()).collect();
+        for workload in &abandoned {
+            self.tell_job(workload);
+        }
     }
 
     /// No checkpoint is waited for any more for the sake of this decision.
@@ -905,34 +915,36 @@ impl<'a> Session<'a> {
     }
 
     /// Tells the cluster which jobs do by now what a change asked of them.
-    fn hear_jobs(&mut self) -> Result<(), BusError> {
-        if self.rolling.is_empty() {
-            self.following.clear();
+    fn hear_jobs(&mut self) {
+        let paused = self.not_following_before.is_some_and(|not_before| Instant::now() < not_before);
+        if paused || self.rolling.is_empty() && self.following.is_idle() {
+            return;
+        }
+        if let Err(error) = self.follow_jobs() {
+            // What they said meanwhile they say again.
+            tracing::warn!(%error, "what jobs report cannot be read; it is tried again");
+            self.following = Following::default();
+            self.not_following_before = Some(Instant::now() + self.pause(3));
+        }
+    }
+
+    fn follow_jobs(&mut self) -> Result<(), BusError> {
+        let early = self.following_not_before.is_some_and(|not_before| Instant::now() < not_before);
+        let rolling = self.rolling.iter().filter_map(|name| Some((name, self.view.get(name)?.rolling_out()?)));
+        let waiting: Vec<_> = rolling.filter(|(_, applied)| applied.asked().is_some()).collect();
+        // Begun before the job is asked, so that none of its answers is missed.
+        if early && self.following.is_of(&waiting) {
             return Ok(());
         }
-        let rolling = self.rolling.iter().filter_map(|name| Some((name, self.view.get(name)?.rolling_out()?)));
-        let waiting: BTreeMap<_, _> = rolling
-            .filter(|(_, applied)| directives::asks_the_job(applied))
-            .map(|(name, applied)| (applied.decision_id.clone(), (name.clone(), applied.clone())))
-            .collect();
-        self.following.retain(|decision, _| waiting.contains_key(decision));
-        // Before the job is asked, so that none of its answers is missed.
-        for (decision, (workload, applied)) in &waiting {
-            if !self.following.contains_key(decision) {
-                let begun = Following::begin(self.progress()?, workload, applied)?;
-                self.following.extend(begun.map(|begun| (decision.clone(), begun)));
-            }
-        }
-        if self.following_not_before.is_some_and(|not_before| Instant::now() < not_before) {
+        let topic = &self.topics.progress;
+        let partitions = if waiting.is_empty() { 0 } else { self.partitions_of(topic)? };
+        self.following.follow(Progress { bus: &*self.service.bus, topic, partitions }, &waiting)?;
+        if early {
             return Ok(());
         }
         self.following_not_before = Some(Instant::now() + LOOK_AT_JOB);
-        for (decision, following) in &mut self.following {
-            if following.hear()?
-                && let Some((workload, _)) = waiting.get(decision)
-            {
-                self.service.cluster.followed(workload, decision);
-            }
+        for (workload, decision) in self.following.hear()? {
+            self.service.cluster.followed(&workload, &decision);
         }
         Ok(())
     }

@@ -18,8 +18,11 @@ use eadt_schemas::v1::{
 };
 use serde::Serialize;
 
+/// What is done with an input.
+pub type Target = fn(&[u8]);
+
 /// The targets by their names.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("events", events),
     ("exporter-text", exporter_text),
     ("imports", imports),
@@ -115,9 +118,6 @@ pub fn settings(data: &[u8]) {
         drop(settings.check());
     }
     if let Ok(settings) = toml::from_str::<eadt_actuator::Settings>(text) {
-        drop(settings.check());
-    }
-    if let Ok(settings) = toml::from_str::<eadt_archiver::Settings>(text) {
         drop(settings.check());
     }
 }

@@ -28,6 +28,8 @@ use crate::{BusError, Isolation, Member, MemberOptions, Polled, Reader, Remedy, 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The client library's own interval is three seconds.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 /// The library says little, and all of it is here already.
 const HEARD: Duration = Duration::from_millis(500);
 /// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
@@ -152,19 +154,32 @@ impl KafkaMember {
         let consumer = self.fetcher.consumer();
         // A heartbeat may have been told so already, and then nothing else is answered.
         let told = || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code));
-        let Ok(committed) = consumer.committed(ANSWER) else { return told() };
-        let mut positions = TopicPartitionList::new();
-        for element in committed.elements() {
-            if let Offset::Offset(offset) = element.offset() {
-                // The list takes every offset that was committed before.
-                drop(positions.add_partition_offset(element.topic(), element.partition(), Offset::Offset(offset)));
-            }
-        }
-        if positions.count() == 0 {
+        // A member whose session ran out is unknown to the group, which answers as if a newer one had fenced it.
+        if told() || consumer.assignment_lost() {
             return told();
         }
-        let refused = consumer.commit(&positions, CommitMode::Sync).err().and_then(|error| error.rdkafka_error_code());
-        refused.is_some_and(is_fenced) || told()
+        let mut positions = TopicPartitionList::new();
+        if let Ok(committed) = consumer.committed(ANSWER) {
+            for element in committed.elements() {
+                if let Offset::Offset(offset) = element.offset() {
+                    // The list takes every offset that was committed before.
+                    drop(positions.add_partition_offset(element.topic(), element.partition(), Offset::Offset(offset)));
+                }
+            }
+        }
+        if positions.count() > 0 {
+            match consumer.commit(&positions, CommitMode::Sync).map_err(|error| error.rdkafka_error_code()) {
+                Ok(()) => return false,
+                Err(Some(code)) if is_fenced(code) => return !consumer.assignment_lost() || told(),
+                Err(_) => {}
+            }
+        }
+        // Nothing could be asked: the next heartbeat is.
+        let begun = Instant::now();
+        while begun.elapsed() < HEARTBEAT && !told() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        told()
     }
 
     fn try_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
