@@ -138,20 +138,7 @@ const ELSEWHERE: &[Elsewhere] = &[
 const MISSING: &[&str] = &["a broker's own power cut (its disks are the operating system's here)"];
 
 /// What was seen in rows that have no good run yet.
-const UNSETTLED: &[(&str, &str)] = &[
-    (
-        "leader",
-        "one round of an earlier version was right (734 windows and decisions, a stall of 7.9 s); of six more windows went on in every one, and then the check itself asked for a partition whose leader was on its way (it waits now); without copies one round did not bite: the killed broker led nothing that was needed (now each is killed in turn)",
-    ),
-    (
-        "broker",
-        "three rounds of an earlier version were right, with stalls of 41 s (p50); Apache Kafka 4.3.1 itself forgets to mark a transaction that it confirmed right before it was killed (`docs/operations.md`, two tests in `tests/tests/kafka_bus.rs`)",
-    ),
-    (
-        "delayed-end",
-        "four rounds were right, one of them delayed by 12 s; the switched-off side was run on earlier versions only",
-    ),
-];
+const UNSETTLED: &[(&str, &str)] = &[];
 
 /// The page.
 pub fn page(state: &State) -> String {
@@ -167,8 +154,8 @@ pub fn page(state: &State) -> String {
          cargo xtask chaos --resume             # goes on where that was interrupted\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is a test by itself (`cargo test -p eadt-chaos --features chaos`). It is not part of `cargo xtask test`\n\
-         yet, because rows that are not settled, see the end, may fail in it.\n\n",
+         A short run of every row is a test by itself (`cargo test -p eadt-chaos --features chaos`), of some 13 minutes. It is not part of\n\
+         `cargo xtask test` yet: beside other load, the memory that `invented-ids` may take is measured too high at times.\n\n",
     );
     write(
         &mut text,

@@ -47,7 +47,15 @@ fn run(run: Run) -> Result<Outcome> {
         let waits = run.bites || round % 2 == 0;
         let mut part = start(waits.then_some(("archive.rolled", 1 + chance.below(3))))?;
         if waits {
-            part.await_phase(LIMIT)?;
+            let reached = part.await_phase(LIMIT);
+            if run.bites && part.ended()?.is_some() {
+                // The archive itself shows what is wrong: the archiver will not write beside it.
+                outcome.check(false, || format!("it ended: {}", part.tail()));
+                outcome.rounds += 1;
+                feeder.finish()?;
+                return Ok(outcome);
+            }
+            reached?;
         } else {
             std::thread::sleep(Duration::from_millis(chance.below(1500)));
         }
