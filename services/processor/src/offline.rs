@@ -3,12 +3,14 @@
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes
 //! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
 //! so that reading and decoding can run on other threads than the fold.
+//!
+//! The cluster's stage is fed with the windows as they come out, and with the same tables.
 
 use std::collections::BTreeMap;
 
 use eadt_core::merge::Turn;
 use eadt_core::partition::merge_key;
-use eadt_core::{FoldSettings, Input, Output, Partition};
+use eadt_core::{Cluster, FoldSettings, Input, Output, Partition, cluster};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
@@ -120,6 +122,10 @@ impl Fed {
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
     }
 
+    fn key(&self) -> Option<&str> {
+        Some(self.key.as_str()).filter(|key| !key.is_empty())
+    }
+
     pub fn is_heartbeat(&self) -> bool {
         matches!(self.event, Decoded::Heartbeat)
     }
@@ -186,6 +192,47 @@ pub struct Counts {
     pub duplicates: u64,
     /// Table events merged after a larger key.
     pub late_tables: u64,
+    /// Events that came after a look at the cluster that they belonged to.
+    pub late_for_cluster: u64,
+}
+
+/// The second stage of a replay.
+struct Second {
+    cluster: Cluster,
+    /// Of each workload the partition that its decisions belong to: its windows'.
+    partitions: BTreeMap<String, i32>,
+    said: Vec<Decision>,
+}
+
+impl Second {
+    fn new(settings: &FoldSettings) -> Option<Self> {
+        settings.power_budget?;
+        Some(Self { cluster: Cluster::new(settings.clone()), partitions: BTreeMap::new(), said: Vec::new() })
+    }
+
+    /// Takes an input of the first stage, where the live stage takes it, too.
+    fn input(&mut self, fed: &Fed) {
+        // Every partition has all models, and one is enough.
+        if fed.topic == Topic::Models && fed.partition != 0 {
+            return;
+        }
+        if fed.topic == Topic::Workloads {
+            self.partitions.insert(fed.key.clone(), fed.partition);
+        }
+        let event = cluster::Event::Input(fed.event.event());
+        if matches!(fed.topic, Topic::Workloads | Topic::Actuations | Topic::Models)
+            && let Err(refusal) = self.cluster.fold(event, fed.key(), fed.stamp, &mut self.said)
+        {
+            tracing::warn!(workload = fed.key, "refused: {refusal}");
+        }
+    }
+
+    /// Takes a window of the first stage. It has the record's stamp that closed it, which counts for nothing here.
+    fn window(&mut self, window: &EfficiencyWindow) {
+        let event = cluster::Event::Window(window);
+        // Only a workload can lack a place.
+        drop(self.cluster.fold(event, Some(&window.workload), window.window_end, &mut self.said));
+    }
 }
 
 /// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
@@ -201,6 +248,7 @@ pub fn replay<E>(
     let mut partitions: BTreeMap<i32, (Partition, Positions)> = BTreeMap::new();
     let mut fronts = Fronts::new(sources, settings)?;
     let mut out = Vec::new();
+    let mut second = Second::new(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
@@ -208,23 +256,26 @@ pub fn replay<E>(
         let (partition, positions) = partitions
             .entry(fed.partition)
             .or_insert_with(|| (Partition::new(settings.clone()), Positions::start(fed.partition)));
-        let key = Some(fed.key.as_str()).filter(|key| !key.is_empty());
-        let input = Input { topic: fed.topic, stamp: fed.stamp, key, event: fed.event.event() };
+        let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
         partition.fold(&input, &mut out);
         if let Some(offset) = fed.offset {
             positions.pass(fed.topic, offset);
         }
+        if let Some(second) = &mut second {
+            second.input(fed);
+        }
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(fed), positions, &mut say)?;
+            tell(&mut out, &mut counts, Some(fed), positions, second.as_mut(), &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            tell(&mut out, &mut counts, None, positions, &mut say)?;
+            tell(&mut out, &mut counts, None, positions, second.as_mut(), &mut say)?;
         }
     }
+    counts.late_for_cluster = second.as_ref().map_or(0, |second| second.cluster.tally().late);
     for tally in partitions.values().map(|(partition, _)| partition.tally()) {
         counts.late += tally.late;
         counts.stale += tally.stale;
@@ -239,11 +290,15 @@ fn tell<E>(
     counts: &mut Counts,
     fed: Option<&Fed>,
     positions: &Positions,
+    mut second: Option<&mut Second>,
     say: &mut impl FnMut(&Positions, Replayed) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
             Output::Window(window) => {
+                if let Some(second) = &mut second {
+                    second.window(&window);
+                }
                 match window.kind {
                     WindowKind::Tumbling => counts.windows += 1,
                     WindowKind::Span => counts.spans += 1,
@@ -261,6 +316,14 @@ fn tell<E>(
             }
         };
         say(positions, replayed)?;
+        let Some(second) = &mut second else { continue };
+        for decision in second.said.drain(..) {
+            counts.decisions += 1;
+            // Of a workload that is not of this partition no position is known.
+            let elsewhere = second.partitions.get(&decision.workload).filter(|partition| **partition != positions.partition);
+            let at = elsewhere.map_or(*positions, |partition| Positions::start(*partition));
+            say(&at, Replayed::Decision(Box::new(decision)))?;
+        }
     }
     Ok(())
 }
