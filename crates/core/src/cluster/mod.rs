@@ -38,6 +38,9 @@ use crate::partition::{self, accept};
 use crate::settings::FoldSettings;
 use member::Member;
 
+/// The number by which a decision says how far back the oldest event lies that came too late for an earlier look.
+pub const LATE_SECONDS: &str = "late_seconds";
+
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
 pub enum Event<'a> {
@@ -76,6 +79,8 @@ struct Head {
     looked: Option<EventTime>,
     /// What came of it, in words.
     reason: String,
+    /// The least time of what came since the last look and belonged to one before.
+    late: Option<EventTime>,
     /// A workload for which there was no place: while its power is not counted, nobody gets more.
     crowded_by: Option<String>,
 }
@@ -159,7 +164,10 @@ impl Cluster {
     }
 
     fn note_late(&mut self, time: EventTime) {
-        self.tally.late += u64::from(self.head.looked.is_some_and(|looked| time <= looked));
+        if self.head.looked.is_some_and(|looked| time <= looked) {
+            self.tally.late += 1;
+            self.head.late = Some(self.head.late.map_or(time, |late| late.min(time)));
+        }
     }
 
     fn workload(&mut self, event: &Workload) -> Result<(), Refusal> {
@@ -228,7 +236,7 @@ impl Cluster {
         if self.head.looked.is_none_or(|looked| looked < end) {
             self.look(end, out);
         } else if self.head.looked > Some(end) {
-            self.tally.late += 1;
+            self.note_late(end);
         }
         let Some(member) = self.members.get_mut(name) else { return };
         member.note(window, &self.budget);
@@ -278,6 +286,9 @@ impl Cluster {
                 decision.origin = decision.origin.max(member.origin());
                 decision.evidence.insert("members".into(), consumers.len() as f64);
                 decision.evidence.extend(outcome.exposed_watts.map(|watts| ("cluster_exposed_watts".to_owned(), watts)));
+                // A replay, which merges by time, may have looked otherwise from then on.
+                let late = self.head.late.map(|late| (LATE_SECONDS.to_owned(), time.seconds_since(late)));
+                decision.evidence.extend(late);
                 ((*name).clone(), decision)
             })
             .collect();
@@ -290,7 +301,7 @@ impl Cluster {
                 out.push(decision);
             }
         }
-        self.head = Head { looked: Some(time), reason: outcome.reason, crowded_by: self.head.crowded_by.take() };
+        self.head = Head { looked: Some(time), reason: outcome.reason, late: None, crowded_by: self.head.crowded_by.take() };
         self.changed.extend(self.members.keys().cloned());
         self.tally.looks += 1;
         self.tally.short += u64::from(outcome.short);

@@ -39,14 +39,14 @@ const RECENT: i64 = 2_000;
 #[derive(Debug)]
 enum Head {
     Window(Box<EfficiencyWindow>),
-    Input(Decoded),
+    Input(Box<Decoded>),
     Refused(Refusal),
 }
 
 impl Head {
     fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         if topic != Topic::EfficiencyWindows {
-            return Self::Input(Decoded::of(topic, kind, value));
+            return Self::Input(Box::new(Decoded::of(topic, kind, value)));
         }
         let expected = EventType::EfficiencyWindow.name();
         let refused = |reason, detail| Self::Refused(Refusal { reason, field: None, detail });
@@ -121,7 +121,7 @@ impl Stage {
         metrics.members.set(cluster.size() as i64);
         Ok(Self {
             merge: Merge::new(&positions, settings.max_future),
-            heads: inputs.iter().map(|_| Head::Input(Decoded::Heartbeat)).collect(),
+            heads: inputs.iter().map(|_| Head::Input(Box::new(Decoded::Heartbeat))).collect(),
             paused: vec![false; inputs.len()],
             inputs,
             reader,

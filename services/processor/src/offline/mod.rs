@@ -4,17 +4,21 @@
 //! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
 //! so that reading and decoding can run on other threads than the fold.
 //!
-//! The cluster's stage is fed with the windows as they come out, and with the same tables.
+//! The cluster's stage needs all partitions in the order in which a log had them, and an event log may have one after the other. So
+//! what concerns it, the windows and tables of the workloads that share a budget, is kept until everything is read.
+
+mod second;
 
 use std::collections::BTreeMap;
 
 use eadt_core::merge::Turn;
 use eadt_core::partition::merge_key;
-use eadt_core::{Cluster, FoldSettings, Input, Output, Partition, cluster};
+use eadt_core::{FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
+use self::second::Second;
 use crate::codec::Decoded;
 use crate::positions::{INPUTS, Positions};
 
@@ -196,45 +200,6 @@ pub struct Counts {
     pub late_for_cluster: u64,
 }
 
-/// The second stage of a replay.
-struct Second {
-    cluster: Cluster,
-    /// Of each workload the partition that its decisions belong to: its windows'.
-    partitions: BTreeMap<String, i32>,
-    said: Vec<Decision>,
-}
-
-impl Second {
-    fn new(settings: &FoldSettings) -> Option<Self> {
-        settings.power_budget?;
-        Some(Self { cluster: Cluster::new(settings.clone()), partitions: BTreeMap::new(), said: Vec::new() })
-    }
-
-    /// Takes an input of the first stage, where the live stage takes it, too.
-    fn input(&mut self, fed: &Fed) {
-        // Every partition has all models, and one is enough.
-        if fed.topic == Topic::Models && fed.partition != 0 {
-            return;
-        }
-        if fed.topic == Topic::Workloads {
-            self.partitions.insert(fed.key.clone(), fed.partition);
-        }
-        let event = cluster::Event::Input(fed.event.event());
-        if matches!(fed.topic, Topic::Workloads | Topic::Actuations | Topic::Models)
-            && let Err(refusal) = self.cluster.fold(event, fed.key(), fed.stamp, &mut self.said)
-        {
-            tracing::warn!(workload = fed.key, "refused: {refusal}");
-        }
-    }
-
-    /// Takes a window of the first stage. It has the record's stamp that closed it, which counts for nothing here.
-    fn window(&mut self, window: &EfficiencyWindow) {
-        let event = cluster::Event::Window(window);
-        // Only a workload can lack a place.
-        drop(self.cluster.fold(event, Some(&window.workload), window.window_end, &mut self.said));
-    }
-}
-
 /// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
 ///
 /// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record
@@ -262,7 +227,7 @@ pub fn replay<E>(
             positions.pass(fed.topic, offset);
         }
         if let Some(second) = &mut second {
-            second.input(fed);
+            second.take(fed);
         }
         if !out.is_empty() {
             tell(&mut out, &mut counts, Some(fed), positions, second.as_mut(), &mut say)?;
@@ -275,7 +240,12 @@ pub fn replay<E>(
             tell(&mut out, &mut counts, None, positions, second.as_mut(), &mut say)?;
         }
     }
-    counts.late_for_cluster = second.as_ref().map_or(0, |second| second.cluster.tally().late);
+    if let Some(second) = second {
+        counts.late_for_cluster = second.fold(|partition, decision| {
+            counts.decisions += 1;
+            say(&Positions::start(partition), Replayed::Decision(Box::new(decision)))
+        })?;
+    }
     for tally in partitions.values().map(|(partition, _)| partition.tally()) {
         counts.late += tally.late;
         counts.stale += tally.stale;
@@ -297,7 +267,7 @@ fn tell<E>(
         let replayed = match output {
             Output::Window(window) => {
                 if let Some(second) = &mut second {
-                    second.window(&window);
+                    second.take_window(&window, positions.partition);
                 }
                 match window.kind {
                     WindowKind::Tumbling => counts.windows += 1,
@@ -316,14 +286,6 @@ fn tell<E>(
             }
         };
         say(positions, replayed)?;
-        let Some(second) = &mut second else { continue };
-        for decision in second.said.drain(..) {
-            counts.decisions += 1;
-            // Of a workload that is not of this partition no position is known.
-            let elsewhere = second.partitions.get(&decision.workload).filter(|partition| **partition != positions.partition);
-            let at = elsewhere.map_or(*positions, |partition| Positions::start(*partition));
-            say(&at, Replayed::Decision(Box::new(decision)))?;
-        }
     }
     Ok(())
 }
