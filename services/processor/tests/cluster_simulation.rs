@@ -58,8 +58,8 @@ fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) -> C
     Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record }
 }
 
-fn json(event: &impl serde::Serialize) -> Option<Vec<u8>> {
-    Some(serde_json::to_vec(event).unwrap())
+fn json(event: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(event).unwrap()
 }
 
 /// Twenty minutes of some jobs whose layouts somebody changes, in the order of the times, which are the stamps, too.
@@ -77,17 +77,16 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
         .collect();
     for minute in 0..20_i64 {
         let mut seconds = minute * 60 + 1;
-        for member in 0..MEMBERS {
+        for (member, workload) in workloads.iter_mut().enumerate() {
             seconds += 1 + chance.below(10) as i64;
             if minute > 0 && !chance.one_in(3) {
                 continue;
             }
-            let workload = &mut workloads[member];
             workload.time = at(seconds);
             workload.generation += 1;
             workload.ready_time = (!chance.one_in(4)).then_some(at(seconds));
             workload.layout = Layout { power_limit_watts: Some(150.0 + chance.below(250) as f64), ..Layout::default() };
-            let value = if minute > 0 && chance.one_in(10) { None } else { json(workload) };
+            let value = if minute > 0 && chance.one_in(10) { None } else { Some(json(workload)) };
             all.push(coming(Topic::Workloads, at(seconds), &name(member), value));
             let refused = Actuation {
                 id: format!("{seconds}"),
@@ -97,7 +96,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
                 outcome: if chance.one_in(2) { Outcome::Refused } else { Outcome::Applied },
                 ..Actuation::default()
             };
-            all.push(coming(Topic::Actuations, at(seconds), &name(member), json(&refused)));
+            all.push(coming(Topic::Actuations, at(seconds), &name(member), Some(json(&refused))));
         }
         let end = at(minute * 60 + 60);
         for (member, workload) in workloads.iter().enumerate().filter(|_| !chance.one_in(8)).collect::<Vec<_>>() {
@@ -116,8 +115,8 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
                 gpus: 1,
                 ..EfficiencyWindow::default()
             };
-            let value = if chance.one_in(30) { Some(b"{not json".to_vec()) } else { json(&window) };
-            all.push(coming(Topic::EfficiencyWindows, end, &name(member), value));
+            let value = if chance.one_in(30) { b"{not json".to_vec() } else { json(&window) };
+            all.push(coming(Topic::EfficiencyWindows, end, &name(member), Some(value)));
         }
     }
     all
@@ -156,7 +155,9 @@ fn straight(all: &[Coming], settings: &FoldSettings) -> (Said, Cluster) {
             said.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
         }
     }
-    said.values_mut().for_each(|values| values.sort());
+    for values in said.values_mut() {
+        values.sort();
+    }
     (said, cluster)
 }
 
@@ -176,7 +177,9 @@ fn found(bus: &SimBus) -> Said {
             said.entry((topic, key)).or_default().push(value);
         }
     }
-    said.values_mut().for_each(|values| values.sort());
+    for values in said.values_mut() {
+        values.sort();
+    }
     said
 }
 

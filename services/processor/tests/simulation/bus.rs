@@ -312,6 +312,16 @@ fn go_on(cursors: &BTreeMap<TopicPartition, Cursor>, world: &mut World) {
     }
 }
 
+impl SimReader {
+    fn set_paused(&mut self, at: &[TopicPartition], paused: bool) {
+        for at in at {
+            if let Some(cursor) = self.cursors.get_mut(at) {
+                cursor.paused = paused;
+            }
+        }
+    }
+}
+
 impl Reader for SimReader {
     fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
         let mut world = self.bus.world();
@@ -330,11 +340,11 @@ impl Reader for SimReader {
         Ok(())
     }
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
-        at.iter().for_each(|at| self.cursors.get_mut(at).into_iter().for_each(|cursor| cursor.paused = true));
+        self.set_paused(at, true);
         Ok(())
     }
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
-        at.iter().for_each(|at| self.cursors.get_mut(at).into_iter().for_each(|cursor| cursor.paused = false));
+        self.set_paused(at, false);
         Ok(())
     }
 }
