@@ -234,7 +234,8 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
         }
         let first = sure.get(equal).or_else(|| mine.get(sure.len()).filter(|_| sure.len() < due));
-        let from = first.map(|decision| decision.time);
+        // Where one is missing, it is the replay's that tells from when on.
+        let from = first.map(|decision| mine.get(equal).map_or(decision.time, |mine| mine.time.min(decision.time)));
         checked.take(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
     }
     for (key, recorded) in &windows.0 {
