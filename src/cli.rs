@@ -9,7 +9,7 @@ use eadt_core::controller::ControllerName;
 use crate::rights::Part;
 
 fn controllers() -> PossibleValuesParser {
-    PossibleValuesParser::new(ControllerName::ALL.map(ControllerName::as_str))
+    PossibleValuesParser::new(ControllerName::NAMED.map(ControllerName::as_str))
 }
 
 /// Energy-adaptive distributed training: joules per sample, measured, decided, applied, verified.
@@ -626,7 +626,7 @@ mod tests {
     fn up_says_which_controllers_there_are_and_which_one_decides() {
         let mut up = Cli::command().find_subcommand("up").unwrap().clone();
         let help = up.render_long_help().to_string();
-        for name in ControllerName::ALL {
+        for name in ControllerName::NAMED {
             assert!(help.contains(name.as_str()), "{name:?}: {help}");
         }
         assert!(help.contains(&format!("[default: {}]", ControllerName::default().as_str())), "{help}");

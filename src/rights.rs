@@ -61,7 +61,8 @@ impl Part {
         match self {
             Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
-                Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState]).collect(),
+                // Windows are read again where workloads share a power budget.
+                Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows]).collect(),
                 // Telemetry for heartbeats only.
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
@@ -127,6 +128,12 @@ impl Part {
         if let Some((name, instance)) = member {
             rights.push(Right::on(group(name), Operation::Read));
             rights.extend(instance.map(|instance| transactional_id(name, instance)));
+            if self == Self::Processor {
+                // Of the cluster's stage, whose names end in this.
+                rights.push(Right::on(group(&format!("{name}-cluster")), Operation::Read));
+                let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
+                rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-cluster"))));
+            }
         }
         if !reads.is_empty() && self != Self::Archiver {
             // The client library looks for the group of every reader, though nothing is ever committed for it.

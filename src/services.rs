@@ -218,14 +218,19 @@ pub fn spawn_processor(
     metrics: &Metrics,
     health: &Health,
 ) {
-    let service = Processor {
+    let service = |part, clock| Processor {
         settings: settings.processor.clone(),
         bus: bus.clone(),
         clock,
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
-        ready: health.part("processor"),
+        ready: health.part(part),
     };
+    if settings.processor.shares_power() {
+        let cluster = service("cluster", clock.clone());
+        tasks.spawn_thread("cluster", OnFailure::Fatal, move || eadt_processor::run_cluster(&cluster));
+    }
+    let service = service("processor", clock);
     tasks.spawn_thread("processor", OnFailure::Fatal, move || eadt_processor::run(&service));
 }
 

@@ -10,6 +10,7 @@ pub fn reference() -> String {
     let metrics = Metrics::default();
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
+    eadt_processor::metrics::ClusterMetrics::new(&metrics);
     eadt_actuator::metrics::ActuatorMetrics::new(&metrics).touch();
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
     eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
+pub mod budget;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use eadt_cluster::{Change, RollBack};
-use eadt_core::budget::{self, BudgetSettings, BudgetState, Consumer, PowerPoint};
+use eadt_core::budget::{self, BudgetSettings, BudgetState, Consumer, Measurements, PowerPoint};
 use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
@@ -301,7 +301,7 @@ struct Job {
     last_decision: Option<Decision>,
     last_window: Option<EfficiencyWindow>,
     /// Power of a GPU and throughput at the caps of the last hours.
-    seen: Vec<Seen>,
+    seen: Measurements,
 }
 
 impl Plant {
@@ -331,7 +331,7 @@ impl Plant {
                     refused: 0,
                     last_decision: None,
                     last_window: None,
-                    seen: Vec::new(),
+                    seen: Measurements::default(),
                     scenario: job,
                 })
             })
@@ -339,10 +339,12 @@ impl Plant {
         let budget = contest.power_budget_watts.filter(|_| contender == Contender::Budget).map(|budget_watts| {
             let ControllerSettings { power_limit_min_ratio, max_slowdown_ratio, expiry_seconds, .. } = *settings;
             let own = BudgetSettings {
-                budget_watts,
+                budget_watts: Some(budget_watts),
                 power_limit_min_ratio,
                 max_slowdown_ratio,
                 expiry_seconds,
+                // What is decided here takes effect at one moment or never.
+                settle_seconds: 0.0,
                 ..BudgetSettings::default()
             };
             (own, BudgetState::default())
@@ -430,12 +432,12 @@ impl Plant {
         workloads.sort_by(|a, b| a.workload.cmp(&b.workload));
         let points = |workload: &Workload| -> Vec<PowerPoint> {
             let job = self.jobs.iter().find(|job| job.scenario.name == workload.workload);
-            job.into_iter().flat_map(|job| &job.seen).map(|seen| seen.point).collect()
+            job.map(|job| job.seen.points()).unwrap_or_default()
         };
         let points: Vec<Vec<PowerPoint>> = workloads.iter().map(points).collect();
         let consumers: Vec<Consumer<'_>> =
-            workloads.iter().zip(&points).map(|(workload, points)| Consumer { workload, points, model_version: None }).collect();
-        for decision in budget::share(state, now, &consumers, settings).decisions {
+            workloads.iter().zip(&points).map(|(workload, points)| Consumer::new(workload, points)).collect();
+        for decision in budget::share(state, now, &consumers, settings, None).decisions {
             if let Some(job) = self.jobs.iter_mut().find(|job| job.scenario.name == decision.workload) {
                 job.last_decision = Some(decision.clone());
                 job.pending = Some(decision);
@@ -522,41 +524,7 @@ impl Plant {
     }
 }
 
-/// What a job did at a cap.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    cap_watts: f64,
-    point: PowerPoint,
-    windows: u32,
-    last: EventTime,
-}
-
-/// What was measured longer ago says little about what the job does now.
-const SEEN_SECONDS: f64 = 3.0 * 3600.0;
-/// Means forget what lies further back than this many windows.
-const SEEN_WINDOWS: u32 = 10;
-
 impl Job {
-    /// Remembers what a settled window says about power and throughput.
-    fn note(&mut self, window: &EfficiencyWindow, state: &Workload) {
-        let cap = state.layout.power_limit_watts.or(state.gpu_power_limit_watts);
-        let (Some(cap_watts), Some(watts), Some(rate)) = (cap, window.mean_power_per_gpu_watts, window.samples_per_second) else {
-            return;
-        };
-        self.seen.retain(|seen| window.window_end.seconds_since(seen.last) < SEEN_SECONDS);
-        let now = PowerPoint { watts, samples_per_second: rate };
-        match self.seen.iter_mut().find(|seen| (seen.cap_watts - cap_watts).abs() < 0.5) {
-            Some(seen) => {
-                seen.windows = (seen.windows + 1).min(SEEN_WINDOWS);
-                let part = 1.0 / f64::from(seen.windows);
-                seen.point.watts += part * (now.watts - seen.point.watts);
-                seen.point.samples_per_second += part * (now.samples_per_second - seen.point.samples_per_second);
-                seen.last = window.window_end;
-            }
-            None => self.seen.push(Seen { cap_watts, point: now, windows: 1, last: window.window_end }),
-        }
-    }
-
     /// Closes a window, and decides.
     fn close(&mut self, start: EventTime, end: EventTime, state: &Workload, contender: Contender) {
         let glide = std::mem::take(&mut self.glide);
@@ -566,7 +534,7 @@ impl Job {
             Contender::Budget => {
                 let window = window(&glide, start, end, state, changed);
                 if !changed {
-                    self.note(&window, state);
+                    self.seen.note(&window, &state.layout, state.gpu_power_limit_watts);
                 }
                 self.last_window = Some(window);
                 return;

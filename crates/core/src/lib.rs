@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod clock;
+pub mod cluster;
 pub mod controller;
 pub mod merge;
 pub mod models;
@@ -14,6 +15,7 @@ pub mod state;
 pub mod window;
 pub mod workload;
 
+pub use cluster::Cluster;
 pub use merge::Merge;
 pub use partition::{Event, Input, Output, Partition, Tally};
 pub use settings::FoldSettings;

@@ -248,9 +248,8 @@ impl Partition {
                 return;
             }
             Event::Refused(refusal) => Err(refusal.clone()),
-            event => {
-                self.accept(event, input.key, input.stamp).and_then(|()| self.apply(event, input.key, place, overtaken, out))
-            }
+            event => accept(event, input.key, input.stamp, self.settings.max_future)
+                .and_then(|()| self.apply(event, input.key, place, overtaken, out)),
         };
         if let Err(refusal) = refused {
             match refusal.reason {
@@ -259,32 +258,6 @@ impl Partition {
                 _ => {}
             }
             out.push(Output::Refused(refusal));
-        }
-    }
-
-    /// Refuses what no workload should see.
-    fn accept(&self, event: Event<'_>, key: Option<&str>, stamp: EventTime) -> Result<(), Refusal> {
-        if let (Some(time), Some(most)) = (event.time(), self.settings.max_future)
-            && time.micros() - stamp.micros() > most
-        {
-            let ahead = time.seconds_since(stamp);
-            let detail =
-                format!("time={time} is {ahead} s ahead of the log's stamp, at most {} s are allowed", most as f64 / 1e6);
-            return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
-        }
-        let expected = match event {
-            Event::Telemetry(event) => event.workload.as_deref().unwrap_or(&event.device),
-            Event::Progress(event) => &event.workload,
-            Event::Workload(event) => &event.workload,
-            Event::Actuation(event) => &event.workload,
-            Event::Model(_) | Event::ModelGone | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
-        };
-        match key {
-            Some(key) if key != expected => {
-                let detail = format!("the record's key {key:?} is not {expected:?}, of which the event speaks");
-                Err(Refusal { reason: DeadLetterReason::WrongKey, field: None, detail })
-            }
-            _ => Ok(()),
         }
     }
 
@@ -441,6 +414,31 @@ impl Partition {
                 mark_changed(&mut self.changed, state, i);
             }
         }
+    }
+}
+
+/// Refuses what no workload should see.
+pub(crate) fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
+    if let (Some(time), Some(most)) = (event.time(), max_future)
+        && time.micros() - stamp.micros() > most
+    {
+        let ahead = time.seconds_since(stamp);
+        let detail = format!("time={time} is {ahead} s ahead of the log's stamp, at most {} s are allowed", most as f64 / 1e6);
+        return Err(Refusal { reason: DeadLetterReason::FutureTime, field: Some("time"), detail });
+    }
+    let expected = match event {
+        Event::Telemetry(event) => event.workload.as_deref().unwrap_or(&event.device),
+        Event::Progress(event) => &event.workload,
+        Event::Workload(event) => &event.workload,
+        Event::Actuation(event) => &event.workload,
+        Event::Model(_) | Event::ModelGone | Event::WorkloadGone | Event::Heartbeat | Event::Refused(_) => return Ok(()),
+    };
+    match key {
+        Some(key) if key != expected => {
+            let detail = format!("the record's key {key:?} is not {expected:?}, of which the event speaks");
+            Err(Refusal { reason: DeadLetterReason::WrongKey, field: None, detail })
+        }
+        _ => Ok(()),
     }
 }
 

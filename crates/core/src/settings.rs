@@ -1,5 +1,8 @@
 //! What the fold may be told. Plain numbers in microseconds; texts and defaults of a program are its own affair.
 
+use eadt_schemas::v1::Workload;
+
+use crate::budget::BudgetSettings;
 use crate::controller::{ControllerName, ControllerSettings};
 use crate::window::progress::Gaps;
 
@@ -39,6 +42,8 @@ pub struct FoldSettings {
     pub controller_override: Option<ControllerName>,
     /// Used where the workload declares none.
     pub controller_settings: ControllerSettings,
+    /// The cluster's power budget; `None`: there is no second stage.
+    pub power_budget: Option<BudgetSettings>,
 }
 
 /// Most windows without any event between two with events that are emitted.
@@ -49,6 +54,17 @@ impl FoldSettings {
     /// what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
         self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
+    }
+
+    /// Who decides about a workload, by what it says of itself.
+    pub fn controller_of(&self, workload: Option<&Workload>) -> ControllerName {
+        let named = workload.and_then(|workload| workload.controller.as_deref()).and_then(|name| name.parse().ok());
+        self.controller_override.or(named).unwrap_or(self.controller)
+    }
+
+    /// Whether the second stage decides about a workload.
+    pub fn shares_budget(&self, workload: &Workload) -> bool {
+        self.power_budget.is_some() && self.controller_of(Some(workload)) == ControllerName::PowerBudget
     }
 
     /// How far apart what a source says of one counter may lie.
@@ -80,6 +96,7 @@ impl Default for FoldSettings {
             controller: ControllerName::default(),
             controller_override: None,
             controller_settings: ControllerSettings::default(),
+            power_budget: None,
         }
     }
 }

@@ -5,6 +5,11 @@
 //! decided is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to say what
 //! time it is in the data, and nothing of a step is visible before all of it is.
 
+//!
+//! What concerns several workloads is decided by a second stage ([`run_cluster`]), which reads windows and writes decisions by the
+//! same rules; of all processors of a group one runs it.
+
+mod cluster;
 pub mod codec;
 mod heartbeat;
 pub mod metrics;
@@ -15,6 +20,7 @@ mod positions;
 mod service;
 mod settings;
 
+pub use cluster::run as run_cluster;
 pub use heartbeat::HeartbeatClock;
 pub use positions::{INPUTS, Positions};
 pub use service::{Error, Service, run};

@@ -1,6 +1,8 @@
 //! Metrics of the processor; names are prefixed with `eadt_processor_`.
 
-use eadt_core::Tally;
+use std::sync::atomic::AtomicU64;
+
+use eadt_core::{Tally, cluster};
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_service::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -37,6 +39,85 @@ pub struct ProcessorMetrics {
     pub partitions: Gauge,
     pub workloads: Gauge,
     pub sources: Gauge,
+}
+
+/// Metrics of the cluster's stage; names are prefixed with `eadt_power_budget_`.
+#[derive(Debug)]
+pub struct ClusterMetrics {
+    pub runs_here: Gauge,
+    pub members: Gauge,
+    looks: Counter,
+    late: Counter,
+    short: Counter,
+    pub decisions: Counter,
+    pub gaps: Counter,
+    pub restarts: Counter,
+    pub commit_seconds: Histogram,
+    budget_watts: Gauge<f64, AtomicU64>,
+    exposed_watts: Gauge<f64, AtomicU64>,
+}
+
+impl ClusterMetrics {
+    pub fn new(metrics: &Metrics) -> Self {
+        metrics.register("power_budget", |registry| {
+            let this = Self {
+                runs_here: Gauge::default(),
+                members: Gauge::default(),
+                looks: Counter::default(),
+                late: Counter::default(),
+                short: Counter::default(),
+                decisions: Counter::default(),
+                gaps: Counter::default(),
+                restarts: Counter::default(),
+                commit_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 15)),
+                budget_watts: Gauge::default(),
+                exposed_watts: Gauge::default(),
+            };
+            registry.register("runs_here", "1 where this processor runs the cluster's stage, else 0", this.runs_here.clone());
+            registry.register("members", "Workloads that share the power budget", this.members.clone());
+            registry.register("looks", "Ends of windows at which the budget was shared anew", this.looks.clone());
+            registry.register("late", "Events that came after a look that they belonged to", this.late.clone());
+            registry.register("short", "Looks at which the lowest caps did not fit into the budget", this.short.clone());
+            registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
+            registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
+            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+            registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, this.commit_seconds.clone());
+            let watts = || Unit::Other("watts".into());
+            registry.register_with_unit(
+                "budget",
+                "The budget; 0 where this processor does not run the stage",
+                watts(),
+                this.budget_watts.clone(),
+            );
+            registry.register_with_unit(
+                "exposed",
+                "Power of all GPUs if every cap that may come into force did and were reached; NaN: a cap is not known",
+                watts(),
+                this.exposed_watts.clone(),
+            );
+            this
+        })
+    }
+
+    /// Whether the stage runs here, and with which budget.
+    pub fn runs(&self, budget_watts: Option<f64>) {
+        self.runs_here.set(i64::from(budget_watts.is_some()));
+        self.budget_watts.set(budget_watts.unwrap_or(0.0));
+        if budget_watts.is_none() {
+            self.members.set(0);
+            self.exposed_watts.set(0.0);
+        }
+    }
+
+    /// Adds what was folded since `before`.
+    pub fn folded(&self, before: cluster::Tally, now: cluster::Tally) {
+        self.looks.inc_by(now.looks - before.looks);
+        self.late.inc_by(now.late - before.late);
+        self.short.inc_by(now.short - before.short);
+        if now.looks > before.looks {
+            self.exposed_watts.set(now.exposed_watts.unwrap_or(f64::NAN));
+        }
+    }
 }
 
 impl ProcessorMetrics {

@@ -262,7 +262,7 @@ impl Owned {
 }
 
 /// The newest record of every key that was committed to a state partition.
-fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Vec<(String, Option<Bytes>)>> {
+pub fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Vec<(String, Option<Bytes>)>> {
     let mut newest: std::collections::BTreeMap<String, Option<Bytes>> = std::collections::BTreeMap::new();
     let read = read_to_end(
         bus,

@@ -8,6 +8,7 @@ use eadt_bus::{Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled,
 use eadt_core::FoldSettings;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
+use prometheus_client::metrics::counter::Counter;
 
 use crate::heartbeat::{HeartbeatClock, Heartbeats};
 use crate::metrics::ProcessorMetrics;
@@ -65,19 +66,24 @@ pub struct Service {
 /// Runs until `shutdown`; blocks, so give it a thread. Stopping folds what the inputs held when it was asked for, for at most ten
 /// seconds, commits, and closes no window early.
 pub fn run(service: &Service) -> Result<(), Error> {
-    service.settings.check().map_err(Error::Settings)?;
     let metrics = ProcessorMetrics::new(&service.metrics);
+    keep_on(service, &metrics.restarts, || Session::open(service, &metrics).and_then(Session::run))
+}
+
+/// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
+pub fn keep_on(service: &Service, restarts: &Counter, mut session: impl FnMut() -> Result<(), BusError>) -> Result<(), Error> {
+    service.settings.check().map_err(Error::Settings)?;
     let mut pause = service.settings.retry_seconds;
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
-        let ended = Session::open(service, &metrics).and_then(Session::run);
+        let ended = session();
         service.ready.set(false);
         match ended {
             Ok(()) => break,
             Err(_) if service.shutdown.is_cancelled() => break,
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
-                metrics.restarts.inc();
+                restarts.inc();
                 if began.elapsed().as_secs_f64() > MAX_PAUSE {
                     pause = service.settings.retry_seconds;
                 }
@@ -94,6 +100,24 @@ fn wait(shutdown: &Shutdown, time: Duration) {
     let until = Instant::now() + time;
     while !shutdown.is_cancelled() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10).min(time));
+    }
+}
+
+/// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
+pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result<(), BusError> {
+    let least = Duration::from_secs_f64(service.settings.retry_seconds);
+    let mut patience = Patience::new(least, Duration::from_secs_f64(MAX_PAUSE));
+    loop {
+        match member.commit(step.clone()) {
+            Ok(()) => {
+                patience.worked(COMMITTING);
+                return Ok(());
+            }
+            Err(error) if error.remedy == Remedy::Retry && !service.shutdown.is_cancelled() => {
+                wait(&service.shutdown, patience.failed(COMMITTING, &error));
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -406,18 +430,7 @@ impl<'a> Session<'a> {
         }
         self.earned_bytes = earned.saturating_sub(state_bytes);
         let began = Instant::now();
-        let least = Duration::from_secs_f64(self.service.settings.retry_seconds);
-        let mut patience = Patience::new(least, Duration::from_secs_f64(MAX_PAUSE));
-        loop {
-            match self.member.commit(step.clone()) {
-                Ok(()) => break patience.worked(COMMITTING),
-                // Nothing was done: the same step again, until it succeeds or somebody stops the processor.
-                Err(error) if error.remedy == Remedy::Retry && !self.service.shutdown.is_cancelled() => {
-                    wait(&self.service.shutdown, patience.failed(COMMITTING, &error));
-                }
-                Err(error) => return Err(error),
-            }
-        }
+        commit(self.service, &mut *self.member, &step)?;
         self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
         self.metrics.state_bytes.inc_by(state_bytes as u64);
         self.gauges();

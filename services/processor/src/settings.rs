@@ -1,4 +1,5 @@
 use eadt_core::FoldSettings;
+use eadt_core::budget::BudgetSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_core::settings::SECOND;
 use schemars::JsonSchema;
@@ -100,6 +101,9 @@ pub struct Settings {
     pub controller: ControllerName,
     /// Thresholds and limits of the controllers, for workloads that declare none.
     pub controller_settings: ControllerSettings,
+    /// The power budget that the workloads of the controller `power-budget` share; off without `budget_watts`. All processors of a
+    /// group need the same.
+    pub power_budget: BudgetSettings,
     /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
@@ -133,6 +137,7 @@ impl Default for Settings {
             max_sources_per_workload: fold.max_sources_per_workload,
             controller: ControllerName::default(),
             controller_settings: ControllerSettings::default(),
+            power_budget: BudgetSettings::default(),
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -144,7 +149,7 @@ impl Default for Settings {
 }
 
 /// Settings that windows and decisions depend on.
-const DECISIVE: [&str; 11] = [
+const DECISIVE: [&str; 12] = [
     "window_seconds",
     "max_future_seconds",
     "idle_grace_seconds",
@@ -156,6 +161,7 @@ const DECISIVE: [&str; 11] = [
     "max_sources_per_workload",
     "controller",
     "controller_settings",
+    "power_budget",
 ];
 
 type Map = serde_json::Map<String, serde_json::Value>;
@@ -229,7 +235,12 @@ impl Settings {
         if self.group.is_empty() || self.instance.is_empty() {
             return Err("processor.group and processor.instance must not be empty".into());
         }
-        Ok(())
+        self.power_budget.check().map_err(|why| format!("processor.power_budget.{why}"))
+    }
+
+    /// Whether there is a power budget to share, so that the cluster's stage has something to do.
+    pub fn shares_power(&self) -> bool {
+        self.power_budget.budget_watts.is_some()
     }
 
     /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is not
@@ -269,6 +280,7 @@ impl Settings {
             max_sources_per_workload: self.max_sources_per_workload,
             controller: self.controller,
             controller_settings: self.controller_settings.clone(),
+            power_budget: self.shares_power().then_some(self.power_budget),
             ..FoldSettings::default()
         }
     }
@@ -281,10 +293,16 @@ mod tests {
     #[test]
     fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
         let standard = Settings::default().recorded();
-        assert!(standard.contains("\"window_seconds\":60.0") && !standard.contains("controller_settings"), "{standard}");
+        assert!(
+            standard.contains("\"window_seconds\":60.0")
+                && !standard.contains("controller_settings")
+                && !standard.contains("power_budget"),
+            "{standard}"
+        );
         let mut live = Settings { window_seconds: 30.0, max_future_seconds: Limit(None), ..Settings::default() };
         live.controller = "matrix".parse().unwrap();
         live.controller_settings.power_high_watts = 300.0;
+        live.power_budget.budget_watts = Some(5_000.0);
         // Nothing in the outputs depends on these.
         (live.group, live.buffer_bytes) = ("other".into(), 1 << 20);
         let recorded = live.recorded();
@@ -299,6 +317,9 @@ mod tests {
         assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, Limit(None)));
         let settings = &replayed.controller_settings;
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
+
+        here.power_budget.budget_watts = Some(0.0);
+        assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 
         // Of a later version: names are passed over, values cannot be.
         assert_eq!(here.as_recorded(r#"{"of_tomorrow":1}"#).unwrap(), here);

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_core::budget::CONTROLLER;
+use eadt_core::cluster::LATE_SECONDS;
 use eadt_core::partition::device_name;
 use eadt_processor::{INPUTS, Positions};
 use eadt_schemas::decode::Refusal;
@@ -193,12 +195,21 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
     let mut checked = Checked::default();
     let windows = (groups(&own.windows, window_key), groups(&produced.windows, window_key));
     let decisions = (groups(&own.decisions, decision_key), groups(&produced.decisions, decision_key));
+    // What differs is no difference once something came in another order; what is the same counts still.
+    let disturbed: BTreeMap<&str, (EventTime, &'static str)> = windows
+        .1
+        .iter()
+        .filter_map(|(key, mine)| {
+            let first = windows.0.get(key)?.iter().enumerate().find_map(|(index, window)| {
+                Some((window.event.window_end, disturbance(own, key, window, mine.get(index).copied())?))
+            });
+            Some((*key, first?))
+        })
+        .collect();
+    let cluster = Cluster::of(&decisions.0, &disturbed);
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
-        // What differs is no difference once something came in another order; what is the same counts still.
-        let disturbed = recorded.iter().enumerate().find_map(|(index, window)| {
-            Some((window.event.window_end, disturbance(own, key, window, mine.get(index).copied())?))
-        });
+        let disturbed = disturbed.get(key).copied();
         let (json, mut found) = (|window: &Window| serde_json::to_string(&window.event), Vec::new());
         let equal = same("window", key, recorded, mine, |w| &w.event.id, json, &mut found);
         checked.windows_same += equal as u64;
@@ -211,7 +222,9 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         let mine = decisions.1.get(key).map_or(&[][..], Vec::as_slice);
         let recorded = decisions.0.get(key).map_or(&[][..], Vec::as_slice);
         let end = sure.iter().map(|w| w.event.window_end).max().unwrap_or(EventTime::MIN);
-        let due = mine.partition_point(|d| d.time <= end);
+        let due = mine.partition_point(|d| d.time <= end && cluster.owes(d));
+        let shared = mine.iter().chain(recorded).any(|d| d.controller == CONTROLLER);
+        let disturbed = if shared { disturbed.into_iter().chain(cluster.disturbed).min() } else { disturbed };
         let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
         let mut found = Vec::new();
         let equal = same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
@@ -221,7 +234,8 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
         }
         let first = sure.get(equal).or_else(|| mine.get(sure.len()).filter(|_| sure.len() < due));
-        let from = first.map(|decision| decision.time);
+        // Where one is missing, it is the replay's that tells from when on.
+        let from = first.map(|decision| mine.get(equal).map_or(decision.time, |mine| mine.time.min(decision.time)));
         checked.take(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
     }
     for (key, recorded) in &windows.0 {
@@ -238,6 +252,36 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         () => None,
     };
     checked
+}
+
+/// What the record says of the cluster's stage.
+struct Cluster {
+    /// Time of its last look.
+    last: Option<EventTime>,
+    /// From when on a look may have seen something else than the replay's, and why.
+    disturbed: Option<(EventTime, &'static str)>,
+}
+
+impl Cluster {
+    fn of(recorded: &BTreeMap<&str, Vec<&Decision>>, windows: &BTreeMap<&str, (EventTime, &'static str)>) -> Self {
+        let own = || recorded.values().flatten().filter(|decision| decision.controller == CONTROLLER);
+        let late = own().filter_map(|decision| {
+            let seconds = decision.evidence.get(LATE_SECONDS)?;
+            Some((decision.time.plus_seconds(-seconds), "something came after the look at the cluster that it belonged to"))
+        });
+        let members = windows.iter().filter(|(key, _)| {
+            recorded.get(*key).is_some_and(|decisions| decisions.iter().any(|decision| decision.controller == CONTROLLER))
+        });
+        let last = own().map(|decision| decision.time).max();
+        // What came too late for it would have been told by the next one.
+        let end = last.map(|last| (last, "the record ends with this look at the cluster"));
+        Self { last, disturbed: late.chain(members.map(|(_, disturbed)| *disturbed)).chain(end).min() }
+    }
+
+    /// A window and the cluster's decision about it are no one step: a record may end between the two.
+    fn owes(&self, decision: &Decision) -> bool {
+        decision.controller != CONTROLLER || self.last.is_some_and(|last| decision.time < last)
+    }
 }
 
 /// Why a window may differ from the replay's in its place.
@@ -429,6 +473,46 @@ mod tests {
         let mut other = Own { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
         let checked = compare(&mut other, &Own { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
         assert!(checked.failure().is_some_and(|why| why.contains("--controller matrix")), "{checked:?}");
+    }
+
+    fn shared(minute: i64, watts: f64) -> Decision {
+        let time = EventTime::from_micros(minute * 60_000_000);
+        let mut decision = Decision {
+            id: format!("lab/job@{time}/{CONTROLLER}"),
+            workload: "lab/job".to_owned(),
+            controller: CONTROLLER.to_owned(),
+            time,
+            ..Decision::default()
+        };
+        decision.to.power_limit_watts = Some(watts);
+        decision
+    }
+
+    #[test]
+    fn what_the_clusters_stage_did_not_say_yet_is_not_missing() {
+        let windows = || (0..4).map(|minute| window(minute, 0)).collect();
+        let record = |decisions| Own { decisions, ..own(windows()) };
+        let replay = || record((1..5).map(|minute| shared(minute, 300.0)).collect());
+        let checked = compare(&mut record(vec![shared(1, 300.0), shared(2, 300.0)]), &replay());
+        assert_eq!((checked.windows_same, checked.decisions_same, checked.failure()), (4, 2, None), "{checked:?}");
+        // One that it did say, and one between two others, are.
+        let checked = compare(&mut record(vec![shared(1, 310.0), shared(2, 300.0)]), &replay());
+        assert!(checked.failure().is_some(), "{checked:?}");
+        let checked = compare(&mut record(vec![shared(1, 300.0), shared(3, 300.0)]), &replay());
+        assert!(checked.failure().is_some(), "{checked:?}");
+    }
+
+    #[test]
+    fn a_look_that_something_came_too_late_for_ends_the_comparison_there() {
+        let windows = || (0..5).map(|minute| window(minute, 0)).collect();
+        let replay = Own { decisions: (1..6).map(|minute| shared(minute, 300.0)).collect(), ..own(windows()) };
+        let mut decisions: Vec<Decision> =
+            [300.0, 310.0, 310.0, 300.0, 300.0].into_iter().zip(1..).map(|(watts, minute)| shared(minute, watts)).collect();
+        assert!(compare(&mut Own { decisions: decisions.clone(), ..own(windows()) }, &replay).failure().is_some());
+        decisions[2].evidence.insert(LATE_SECONDS.to_owned(), 60.0);
+        let checked = compare(&mut Own { decisions, ..own(windows()) }, &replay);
+        assert_eq!((checked.decisions_same, checked.failure()), (1, None), "{checked:?}");
+        assert!(checked.excused[0].contains("belonged to"), "{checked:?}");
     }
 
     #[test]

@@ -40,6 +40,8 @@ struct Summary {
     stale: u64,
     duplicates: u64,
     late_tables: u64,
+    /// Events that came after a look at the cluster that they belonged to.
+    late_for_cluster: u64,
     /// Events of unknown types that no input takes, by type.
     passed_over: BTreeMap<String, u64>,
     seconds: f64,
@@ -157,6 +159,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         stale: counts.stale,
         duplicates: counts.duplicates,
         late_tables: counts.late_tables,
+        late_for_cluster: counts.late_for_cluster,
         passed_over: std::mem::take(&mut recorded.passed_over),
         seconds,
         events_per_second: counts.events as f64 / seconds.max(1e-9),

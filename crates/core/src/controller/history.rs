@@ -8,7 +8,7 @@ use super::PowerReading;
 
 /// What a usable window says.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     pub end: EventTime,
     pub samples_per_second: f64,
     /// Power attributed to the whole workload.
@@ -74,7 +74,7 @@ impl Measured {
 
 /// Medians over some windows; each figure has its own.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub(super) struct Medians {
+pub(crate) struct Medians {
     pub end: EventTime,
     pub windows: usize,
     pub samples_per_second: f64,

@@ -36,8 +36,11 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
+use crate::budget;
 use crate::models::Models;
 
+use draft::Draft;
+pub(crate) use history::Measured;
 pub use settings::{ControllerSettings, PowerReading};
 pub use state::ControllerState;
 
@@ -56,10 +59,17 @@ pub enum ControllerName {
     /// `power-cap`, and other layouts where they are worth a restart.
     #[default]
     Hybrid,
+    /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the processor's
+    /// second stage, not workload by workload.
+    PowerBudget,
 }
 
 impl ControllerName {
+    /// Those that decide about each workload by itself.
     pub const ALL: [Self; 5] = [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral];
+    /// Whatever a workload may name.
+    pub const NAMED: [Self; 6] =
+        [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral, Self::PowerBudget];
 
     /// As in settings, workloads and decisions.
     pub const fn as_str(self) -> &'static str {
@@ -69,6 +79,7 @@ impl ControllerName {
             Self::PowerCap => "power-cap",
             Self::Frequency => "frequency",
             Self::Hybrid => "hybrid",
+            Self::PowerBudget => budget::CONTROLLER,
         }
     }
 }
@@ -81,7 +92,7 @@ impl fmt::Display for ControllerName {
 
 /// A name that no controller has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix and matrix-literal")]
+#[error("no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal and power-budget")]
 pub struct UnknownController {
     name: String,
 }
@@ -90,7 +101,7 @@ impl FromStr for ControllerName {
     type Err = UnknownController;
 
     fn from_str(name: &str) -> Result<Self, UnknownController> {
-        let known = Self::ALL.into_iter().find(|known| known.as_str() == name);
+        let known = Self::NAMED.into_iter().find(|known| known.as_str() == name);
         known.ok_or_else(|| UnknownController { name: name.chars().take(64).collect() })
     }
 }
@@ -121,5 +132,10 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
         ControllerName::PowerCap | ControllerName::Frequency | ControllerName::Hybrid => {
             seek::decide(name, state, window, context)
         }
+        ControllerName::PowerBudget => Draft::new(name, window, context).maintain(if context.workload.is_some() {
+            "the cluster's power budget decides, and none is given: set processor.power_budget.budget_watts"
+        } else {
+            "nobody manages this workload: it is only observed"
+        }),
     }
 }

@@ -23,6 +23,9 @@ const PARTITION_KEY: &str = "#";
 /// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
 const MODEL_PREFIX: &str = "#models//";
 
+/// Before every key of the cluster's stage, which keeps its state in the same topic.
+pub(crate) const CLUSTER_PREFIX: &str = "#cluster//";
+
 /// One record of the state topic, to be written to the partition that it is the state of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRecord {
@@ -59,11 +62,11 @@ fn key(workload: &str, block: u32) -> String {
     format!("{workload}#{block}")
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
+pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
-fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
+pub(crate) fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
     serde_json::from_slice(value).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
 }
 
@@ -150,7 +153,7 @@ impl Partition {
         }
         let mut workloads: BTreeMap<String, Vec<BlockIn>> = BTreeMap::new();
         for (key, value) in newest {
-            let Some(value) = value else { continue };
+            let Some(value) = value.filter(|_| !key.starts_with(CLUSTER_PREFIX)) else { continue };
             if key == PARTITION_KEY {
                 partition.head = from_json(&key, value.as_ref())?;
                 continue;

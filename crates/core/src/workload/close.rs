@@ -5,7 +5,7 @@ use eadt_schemas::v1::{EfficiencyWindow, Meter, Scope, WindowKind};
 
 use super::WorkloadState;
 use super::source::{GpuSource, Life, RankSource};
-use crate::controller::{self, ControllerName};
+use crate::controller;
 use crate::partition::{Output, device_of};
 use crate::settings::FoldSettings;
 use crate::window::energy::GpuSums;
@@ -104,7 +104,7 @@ impl WorkloadState {
             self.head.cuts.clear();
         }
         let device = device_of(&self.head.name).is_some();
-        let decision = window.as_ref().filter(|_| !device).map(|window| self.decide(window, settings));
+        let decision = window.as_ref().filter(|_| !device).and_then(|window| self.decide(window, settings));
         out.extend(window.map(|window| Output::Window(Box::new(window))));
         self.close_spans(end, out);
         out.extend(decision.map(|decision| Output::Decision(Box::new(decision))));
@@ -327,7 +327,8 @@ impl WorkloadState {
         sum
     }
 
-    fn decide(&mut self, window: &EfficiencyWindow, settings: &FoldSettings) -> eadt_schemas::v1::Decision {
+    /// `None`: the second stage decides.
+    fn decide(&mut self, window: &EfficiencyWindow, settings: &FoldSettings) -> Option<eadt_schemas::v1::Decision> {
         let newest = |value: fn(&RankSource) -> bool| {
             let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]).filter(|rank| value(rank));
             order.reduce(|best, rank| if rank.pulse.last > best.pulse.last { rank } else { best })
@@ -335,8 +336,10 @@ impl WorkloadState {
         let remaining = newest(|rank| rank.remaining_seconds.is_some()).and_then(|rank| rank.remaining_seconds);
         let checkpoint = newest(|rank| rank.checkpoint.is_some()).and_then(|rank| rank.checkpoint);
         let workload = self.head.tables.newest();
-        let named = workload.and_then(|workload| workload.controller.as_deref()).and_then(controller_named);
-        let name = settings.controller_override.or(named).unwrap_or(settings.controller);
+        if workload.is_some_and(|workload| settings.shares_budget(workload)) {
+            return None;
+        }
+        let name = settings.controller_of(workload);
         let context = controller::Context {
             workload,
             last_actuation: self.head.tables.last_actuation(),
@@ -347,7 +350,7 @@ impl WorkloadState {
         };
         let gpu_model = workload.and_then(|workload| workload.gpu_model.as_deref());
         self.of_another_gpu += u64::from(matches!(self.models.cap_curve(&self.head.name, gpu_model), Some(Err(_))));
-        controller::decide(name, &mut self.head.controller, window, &context)
+        Some(controller::decide(name, &mut self.head.controller, window, &context))
     }
 
     /// Adds the first `n` stretches to the spans that they lie in.
@@ -409,9 +412,4 @@ impl WorkloadState {
             out.push(Output::Window(Box::new(window)));
         }
     }
-}
-
-/// The controller with this name, `None` where no such one is known.
-pub fn controller_named(name: &str) -> Option<ControllerName> {
-    name.parse().ok()
 }

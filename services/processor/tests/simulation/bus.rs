@@ -180,8 +180,14 @@ impl SimBus {
 }
 
 impl Bus for SimBus {
-    fn topics(&self, _: &str) -> Result<Vec<TopicSpec>> {
-        Ok(Vec::new())
+    fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+        let spec = |topic| TopicSpec {
+            name: format!("{prefix}{topic}").into(),
+            partitions: PARTITIONS,
+            replication: 1,
+            settings: BTreeMap::new(),
+        };
+        Ok(Topic::ALL.into_iter().map(spec).collect())
     }
     fn create_topic(&self, _: &TopicSpec) -> Result<()> {
         Ok(())
@@ -203,8 +209,13 @@ impl Bus for SimBus {
         Ok(Box::new(Silent))
     }
     fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
-        let cursors = from.iter().map(|(at, _)| (at.clone(), Cursor { next: Some(0), ..Cursor::default() })).collect();
-        Ok(Box::new(SimReader { bus: self.clone(), cursors }))
+        let cursor = |start: &Start| {
+            let next = if let Start::At(offset) = start { *offset } else { 0 };
+            Cursor { next: Some(next), ..Cursor::default() }
+        };
+        let cursors = from.iter().map(|(at, start)| (at.clone(), cursor(start))).collect();
+        let follows = from.iter().any(|(at, _)| at.topic != from[0].0.topic);
+        Ok(Box::new(SimReader { bus: self.clone(), cursors, follows }))
     }
     fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
         let mut world = self.world();
@@ -272,23 +283,68 @@ impl Cursor {
 struct SimReader {
     bus: SimBus,
     cursors: BTreeMap<TopicPartition, Cursor>,
+    /// It reads several topics: not what is there, but what comes.
+    follows: bool,
+}
+
+/// Some of what is there; true when anything was said. An input that has been at its end is told about what came since before any
+/// other goes on; one that is known to have more may keep the rest waiting.
+fn take_some(cursors: &mut BTreeMap<TopicPartition, Cursor>, world: &mut World, into: &mut Vec<Polled>) -> bool {
+    let mut said = false;
+    for (at, cursor) in cursors {
+        if cursor.told_end || !world.chance.one_in(4) {
+            let max = 1 + world.chance.below(30);
+            said |= cursor.take(world, at, max, into);
+        }
+    }
+    said
+}
+
+/// Everything that was there was read: more comes, or nothing ever.
+fn go_on(cursors: &BTreeMap<TopicPartition, Cursor>, world: &mut World) {
+    let at_end = |(at, cursor): (&TopicPartition, &Cursor)| cursor.told_end && cursor.next == Some(world.high(at));
+    if cursors.iter().all(at_end) {
+        if world.revealed == world.coming.len() {
+            world.shutdown.cancel();
+        } else {
+            world.reveal(1);
+        }
+    }
+}
+
+impl SimReader {
+    fn set_paused(&mut self, at: &[TopicPartition], paused: bool) {
+        for at in at {
+            if let Some(cursor) = self.cursors.get_mut(at) {
+                cursor.paused = paused;
+            }
+        }
+    }
 }
 
 impl Reader for SimReader {
     fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
         let mut world = self.bus.world();
         if world.strikes(100) {
-            return Err(world.crash("reading state"));
+            return Err(world.crash("reading"));
+        }
+        if self.follows {
+            if !take_some(&mut self.cursors, &mut world, into) {
+                go_on(&self.cursors, &mut world);
+            }
+            return Ok(());
         }
         for (at, cursor) in &mut self.cursors {
             cursor.take(&mut world, at, max, into);
         }
         Ok(())
     }
-    fn pause(&mut self, _: &[TopicPartition]) -> Result<()> {
+    fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.set_paused(at, true);
         Ok(())
     }
-    fn resume(&mut self, _: &[TopicPartition]) -> Result<()> {
+    fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.set_paused(at, false);
         Ok(())
     }
 }
@@ -347,22 +403,8 @@ impl Reader for SimMember {
             let count = world.chance.below(40);
             world.reveal(count);
         }
-        let mut said = false;
-        for (at, cursor) in &mut self.cursors {
-            // An input that has been at its end is told about what came since before any other goes on; one that is known to have
-            // more may keep the rest waiting.
-            if cursor.told_end || !world.chance.one_in(4) {
-                let max = 1 + world.chance.below(30);
-                said |= cursor.take(&mut world, at, max, into);
-            }
-        }
-        let at_end = |(at, cursor): (&TopicPartition, &Cursor)| cursor.told_end && cursor.next == Some(world.high(at));
-        if !said && self.away.is_empty() && self.cursors.iter().all(at_end) {
-            if world.revealed == world.coming.len() {
-                world.shutdown.cancel();
-            } else {
-                world.reveal(1);
-            }
+        if !take_some(&mut self.cursors, &mut world, into) && self.away.is_empty() {
+            go_on(&self.cursors, &mut world);
         }
         Ok(())
     }

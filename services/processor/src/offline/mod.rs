@@ -3,6 +3,11 @@
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes
 //! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
 //! so that reading and decoding can run on other threads than the fold.
+//!
+//! The cluster's stage needs all partitions in the order in which a log had them, and an event log may have one after the other. So
+//! what concerns it, the windows and tables of the workloads that share a budget, is kept until everything is read.
+
+mod second;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +18,7 @@ use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
+use self::second::Second;
 use crate::codec::Decoded;
 use crate::positions::{INPUTS, Positions};
 
@@ -120,6 +126,10 @@ impl Fed {
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
     }
 
+    fn key(&self) -> Option<&str> {
+        Some(self.key.as_str()).filter(|key| !key.is_empty())
+    }
+
     pub fn is_heartbeat(&self) -> bool {
         matches!(self.event, Decoded::Heartbeat)
     }
@@ -186,6 +196,8 @@ pub struct Counts {
     pub duplicates: u64,
     /// Table events merged after a larger key.
     pub late_tables: u64,
+    /// Events that came after a look at the cluster that they belonged to.
+    pub late_for_cluster: u64,
 }
 
 /// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
@@ -201,6 +213,7 @@ pub fn replay<E>(
     let mut partitions: BTreeMap<i32, (Partition, Positions)> = BTreeMap::new();
     let mut fronts = Fronts::new(sources, settings)?;
     let mut out = Vec::new();
+    let mut second = Second::new(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
@@ -208,22 +221,30 @@ pub fn replay<E>(
         let (partition, positions) = partitions
             .entry(fed.partition)
             .or_insert_with(|| (Partition::new(settings.clone()), Positions::start(fed.partition)));
-        let key = Some(fed.key.as_str()).filter(|key| !key.is_empty());
-        let input = Input { topic: fed.topic, stamp: fed.stamp, key, event: fed.event.event() };
+        let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
         partition.fold(&input, &mut out);
         if let Some(offset) = fed.offset {
             positions.pass(fed.topic, offset);
         }
+        if let Some(second) = &mut second {
+            second.take(fed);
+        }
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(fed), positions, &mut say)?;
+            tell(&mut out, &mut counts, Some(fed), positions, second.as_mut(), &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            tell(&mut out, &mut counts, None, positions, &mut say)?;
+            tell(&mut out, &mut counts, None, positions, second.as_mut(), &mut say)?;
         }
+    }
+    if let Some(second) = second {
+        counts.late_for_cluster = second.fold(|partition, decision| {
+            counts.decisions += 1;
+            say(&Positions::start(partition), Replayed::Decision(Box::new(decision)))
+        })?;
     }
     for tally in partitions.values().map(|(partition, _)| partition.tally()) {
         counts.late += tally.late;
@@ -239,11 +260,15 @@ fn tell<E>(
     counts: &mut Counts,
     fed: Option<&Fed>,
     positions: &Positions,
+    mut second: Option<&mut Second>,
     say: &mut impl FnMut(&Positions, Replayed) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
             Output::Window(window) => {
+                if let Some(second) = &mut second {
+                    second.take_window(&window, positions.partition);
+                }
                 match window.kind {
                     WindowKind::Tumbling => counts.windows += 1,
                     WindowKind::Span => counts.spans += 1,

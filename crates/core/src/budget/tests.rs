@@ -1,0 +1,216 @@
+use eadt_cases::cases;
+use eadt_schemas::v1::{Bounds, Layout};
+use proptest::prelude::*;
+
+use super::*;
+
+fn workload(name: &str, gpus: u32, cap: Option<f64>) -> Workload {
+    Workload {
+        workload: format!("n/{name}"),
+        gpus: Some(gpus),
+        gpu_power_limit_watts: Some(400.0),
+        mode: UpdateMode::Enforce,
+        generation: 1,
+        layout: Layout { power_limit_watts: cap, ..Layout::default() },
+        ..Workload::default()
+    }
+}
+
+fn law(exponent: f64) -> Vec<PowerPoint> {
+    (3..=10).map(|n| f64::from(n) * 40.0).map(|watts| PowerPoint { watts, samples_per_second: watts.powf(exponent) }).collect()
+}
+
+struct Site {
+    workloads: Vec<Workload>,
+    points: Vec<Vec<PowerPoint>>,
+    state: BudgetState,
+    settings: BudgetSettings,
+}
+
+impl Site {
+    fn new(budget_watts: f64, workloads: Vec<Workload>, points: Vec<Vec<PowerPoint>>) -> Self {
+        Self {
+            workloads,
+            points,
+            state: BudgetState::default(),
+            settings: BudgetSettings { budget_watts: Some(budget_watts), ..BudgetSettings::default() },
+        }
+    }
+
+    fn look(&mut self, minute: u32) -> Outcome {
+        let consumers: Vec<Consumer<'_>> =
+            self.workloads.iter().zip(&self.points).map(|(workload, points)| Consumer::new(workload, points)).collect();
+        share(&mut self.state, EventTime::from_seconds(f64::from(minute) * 60.0), &consumers, &self.settings, None)
+    }
+
+    fn apply(&mut self, decision: &Decision, minute: u32) -> bool {
+        let late = EventTime::from_seconds(f64::from(minute) * 60.0) >= decision.expires;
+        let workload = self.workloads.iter_mut().find(|w| w.workload == decision.workload).unwrap();
+        if late || Some(workload.generation) != decision.generation {
+            return false;
+        }
+        workload.layout = decision.to.clone();
+        workload.generation += 1;
+        true
+    }
+
+    /// Caps in force over all GPUs.
+    fn watts(&self) -> f64 {
+        let of = |w: &Workload| f64::from(w.gpus.unwrap()) * w.layout.power_limit_watts.unwrap_or(400.0);
+        self.workloads.iter().map(of).sum()
+    }
+
+    fn caps(&self) -> Vec<f64> {
+        self.workloads.iter().map(|w| w.layout.power_limit_watts.unwrap_or(400.0)).collect()
+    }
+}
+
+#[test]
+fn watts_go_where_a_joule_does_most_work() {
+    let jobs = || vec![workload("flat", 2, None), workload("steep", 2, None)];
+    let mut site = Site::new(1_000.0, jobs(), vec![law(0.1), law(0.8)]);
+    for minute in 0..6 {
+        let outcome = site.look(minute);
+        assert!(outcome.decisions.iter().all(|d| d.action == Action::SetPowerLimit && !d.restarts));
+        for decision in outcome.decisions {
+            assert!(site.apply(&decision, minute));
+        }
+    }
+    let [flat, steep] = site.caps()[..] else { unreachable!() };
+    assert!(steep > flat + 150.0, "{flat} W and {steep} W");
+    assert!(site.watts() <= 1_000.0 && site.watts() > 980.0, "{}", site.watts());
+    // With power enough each gets what it wants, which is less than all there is.
+    let mut rich = Site::new(10_000.0, jobs(), vec![law(0.1), law(0.8)]);
+    for decision in rich.look(0).decisions {
+        assert!(rich.apply(&decision, 0));
+    }
+    let expected = [0.1, 0.8].map(|exponent: f64| 400.0 * 0.93_f64.powf(1.0 / exponent));
+    for (cap, expected) in rich.caps().iter().zip(expected) {
+        assert!((cap - expected.max(120.0)).abs() < 8.0, "{cap} W, {expected} W");
+    }
+}
+
+#[test]
+fn the_filling_is_as_good_as_any_other() {
+    // A grid over all divisions of the budget: none does more work.
+    let (a, b) = (law(0.3), law(0.7));
+    let settings = BudgetSettings { budget_watts: Some(450.0), max_slowdown_ratio: 0.0, ..BudgetSettings::default() };
+    let room = |points: &[PowerPoint]| Room {
+        gpus: 1.0,
+        least: 120.0,
+        most: 400.0,
+        in_force: 400.0,
+        exposed: 400.0,
+        curve: Concave::of(points, 120.0, 400.0),
+    };
+    let rooms = [room(&a), room(&b)];
+    let work = |room: &Room, cap: f64| {
+        let above = room.curve.knots.partition_point(|knot| knot.0 < cap).clamp(1, room.curve.knots.len() - 1);
+        let (x, y) = (room.curve.knots[above - 1], room.curve.knots[above]);
+        x.1 + (y.1 - x.1) * (cap - x.0) / (y.0 - x.0)
+    };
+    let ours = fill(&rooms, &settings).caps;
+    let done = work(&rooms[0], ours[0]) + work(&rooms[1], ours[1]);
+    for tenth in 0..=2_800 {
+        let first = 120.0 + f64::from(tenth) / 10.0;
+        let second = (450.0 - first).clamp(120.0, 400.0);
+        if first + second <= 450.0 {
+            // A watt that rounding leaves is no loss worth a word.
+            assert!(work(&rooms[0], first) + work(&rooms[1], second) <= done + 0.004, "{first} W is better than {ours:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_cannot_be_held_is_said_and_approached() {
+    let mut site = Site::new(200.0, vec![workload("a", 2, None), workload("b", 1, None)], vec![vec![], vec![]]);
+    let outcome = site.look(0);
+    assert!(outcome.reason.contains("cannot be held") && outcome.reason.contains("360 W"), "{}", outcome.reason);
+    for decision in outcome.decisions {
+        assert!(site.apply(&decision, 0));
+    }
+    assert_eq!(site.caps(), [120.0, 120.0]);
+}
+
+#[test]
+fn what_nobody_can_know_or_turn_is_respected() {
+    let unknown = Workload { gpu_power_limit_watts: None, ..workload("a", 1, None) };
+    let outcome = Site::new(500.0, vec![unknown], vec![vec![]]).look(0);
+    assert!(outcome.decisions.is_empty() && outcome.exposed_watts.is_none() && outcome.reason.contains("n/a"), "{outcome:?}");
+    // Observed and paused workloads keep their power, and it counts.
+    let observed = Workload { mode: UpdateMode::Observe, ..workload("a", 1, Some(300.0)) };
+    let mut site = Site::new(500.0, vec![observed, workload("b", 1, None)], vec![vec![], law(0.5)]);
+    let outcome = site.look(0);
+    assert_eq!(outcome.decisions.len(), 1);
+    assert_eq!((outcome.decisions[0].workload.as_str(), outcome.decisions[0].to.power_limit_watts), ("n/b", Some(200.0)));
+}
+
+#[test]
+fn a_raise_waits_until_the_reduction_that_pays_for_it_is_in_force() {
+    let mut site =
+        Site::new(500.0, vec![workload("a", 1, Some(250.0)), workload("b", 1, Some(250.0))], vec![law(0.05), law(0.9)]);
+    let first = site.look(0);
+    assert_eq!(first.decisions.len(), 1, "{first:?}");
+    assert_eq!(first.decisions[0].workload, "n/a");
+    assert_eq!(site.look(1).decisions.len(), 1, "not applied yet: asked again, and no raise");
+    site.apply(&first.decisions[0], 1);
+    let second = site.look(2);
+    assert_eq!((second.decisions.len(), second.decisions[0].workload.as_str()), (1, "n/b"));
+    assert!(second.decisions[0].to.power_limit_watts.unwrap() > 300.0);
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    /// Whatever is applied, late or never and in whatever order, and however the curves, the bounds and the workloads' number
+    /// change: caps in force never sum to more than the budget, once they did not.
+    #[test]
+    fn the_budget_is_never_exceeded(
+        gpus in prop::collection::vec(1_u32..9, 1..6),
+        budget_per_gpu in 130.0..420.0_f64,
+        exponents in prop::collection::vec(prop::collection::vec(0.02..1.5_f64, 6), 30),
+        applied in prop::collection::vec(prop::collection::vec(0_u8..4, 8), 30),
+        bounded in prop::option::of(100.0..300.0_f64),
+    ) {
+        let count: u32 = gpus.iter().sum();
+        let budget = (budget_per_gpu * f64::from(count)).floor();
+        let start = (budget / f64::from(count)).floor().min(400.0);
+        let workloads: Vec<Workload> = gpus
+            .iter()
+            .enumerate()
+            .map(|(i, gpus)| {
+                let bounds = Bounds { power_limit_watts_max: bounded.filter(|_| i == 0), ..Bounds::default() };
+                Workload { bounds, ..workload(&i.to_string(), *gpus, Some(start)) }
+            })
+            .collect();
+        let points = vec![Vec::new(); workloads.len()];
+        let mut site = Site::new(budget, workloads, points);
+        let mut waiting: Vec<Decision> = Vec::new();
+        for (minute, (exponents, applied)) in exponents.iter().zip(&applied).enumerate() {
+            for (points, exponent) in site.points.iter_mut().zip(exponents) {
+                *points = law(*exponent);
+            }
+            let outcome = site.look(minute as u32);
+            prop_assert!(outcome.exposed_watts.unwrap() <= budget + 1e-3, "{outcome:?}");
+            waiting.extend(outcome.decisions);
+            for what in applied {
+                if waiting.is_empty() {
+                    break;
+                }
+                // The oldest or the newest comes to be applied, one is lost, or nothing happens.
+                let chosen = match what {
+                    0 | 2 => Some(waiting.remove(0)),
+                    1 => waiting.pop(),
+                    _ => None,
+                };
+                if let Some(decision) = chosen.filter(|_| *what != 2) {
+                    site.apply(&decision, minute as u32);
+                }
+                prop_assert!(site.watts() <= budget + 1e-6, "minute {minute}: {} of {budget} W", site.watts());
+            }
+            // A restart changes nothing.
+            let written = serde_json::to_string(&site.state).unwrap();
+            site.state = serde_json::from_str(&written).unwrap();
+        }
+    }
+}
