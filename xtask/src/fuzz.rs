@@ -1,5 +1,7 @@
 //! `cargo xtask fuzz`: looks for inputs that make a reader panic, guided by the code that they reach (libFuzzer).
 //!
+//! It begins with the kept inputs (seeds, and what was once too much), and goes on from what it found before in target/fuzz/corpus.
+//!
 //! The instrumentation is LLVM's, which the stable compiler takes as flags; no sanitizer is needed where nothing is `unsafe`.
 
 use std::fs;
@@ -18,14 +20,11 @@ pub struct Options {
     /// How long each target is looked at.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Add what reaches new code to the kept inputs (tests/fuzz/corpus).
-    #[arg(long)]
-    keep: bool,
 }
 
 impl Options {
     /// All targets for a bounded time, as the tests do.
-    pub const SHORT: Self = Self { target: None, seconds: 15, keep: false };
+    pub const SHORT: Self = Self { target: None, seconds: 15 };
 }
 
 const KEPT: &str = "tests/fuzz/corpus";
@@ -62,10 +61,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         if let Err(error) = process::run(&mut fuzz) {
             eprintln!("error: {error:#}");
             broken.push(format!("{target}: the input is {artifact}…; mend it, and keep it in {kept}"));
-            continue;
-        }
-        if options.keep {
-            process::run(Command::new(&program).current_dir(&root).args(["-merge=1", "-verbosity=0", &kept, &found]))?;
         }
     }
     if broken.is_empty() { Ok(()) } else { bail!("inputs that are not survived: {}", broken.join("; ")) }
