@@ -87,6 +87,16 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
             "spec.knobs",
             "bounds.replicas",
         ),
+        (json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["Precision"]}), "spec.knobs", "bounds.precisions"),
+        (
+            json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["FrozenLayers"]}),
+            "spec.knobs",
+            "bounds.maxFrozenPrefixLayers",
+        ),
+        (json!({"bounds": {"precisions": []}}), "spec.bounds.precisions", "at least 1"),
+        (json!({"bounds": {"precisions": ["bf16", "bf16"]}}), "spec.bounds.precisions", "duplicate"),
+        (json!({"bounds": {"precisions": ["fp8"]}}), "spec.bounds.precisions[0]", "supported values"),
+        (json!({"bounds": {"maxFrozenPrefixLayers": 0}}), "spec.bounds.maxFrozenPrefixLayers", "greater than or equal to 1"),
         (json!({"updateMode": "Auto"}), "spec.updateMode", "supported values"),
         (json!({"bounds": {"replicas": {"min": 9, "max": 3}}}), "spec.bounds.replicas.min", "min must not be greater than max"),
         (
