@@ -1,4 +1,4 @@
-//! Kinds beside StatefulSets: a Deployment with its real controller, and a PyTorchJob whose operator this test plays.
+//! Kinds beside `StatefulSet`: a `Deployment` with its real controller, and a `PyTorchJob` whose operator this test plays.
 
 mod actuator;
 
@@ -7,7 +7,7 @@ use eadt_schemas::v1::{Action, Layout, Outcome};
 use serde_json::{Value, json};
 
 /// The training operator's kind, as far as the API server must know it.
-const PYTORCH_JOBS: &str = r#"
+const PYTORCH_JOBS: &str = "
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: pytorchjobs.kubeflow.org}
@@ -22,7 +22,7 @@ spec:
       subresources: {status: {}}
       schema:
         openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
-"#;
+";
 
 fn policy(api_version: &str, kind: &str) -> Value {
     let mut policy = energy_policy("Enforce");

@@ -235,7 +235,19 @@ impl Settings {
         if self.group.is_empty() || self.instance.is_empty() {
             return Err("processor.group and processor.instance must not be empty".into());
         }
-        self.power_budget.check().map_err(|why| format!("processor.power_budget.{why}"))
+        self.power_budget.check().map_err(|why| format!("processor.power_budget.{why}"))?;
+        // A look knows the windows before it, and whoever decides needs one to act in.
+        let least = 2.0 * self.window_seconds;
+        for (name, value) in
+            [("silence_seconds", self.power_budget.silence_seconds), ("expiry_seconds", self.power_budget.expiry_seconds)]
+        {
+            if self.shares_power() && value < least {
+                return Err(format!(
+                    "processor.power_budget.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Whether there is a power budget to share, so that the cluster's stage has something to do.
@@ -318,6 +330,8 @@ mod tests {
         let settings = &replayed.controller_settings;
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
 
+        let long = Settings { window_seconds: 600.0, ..live.clone() };
+        assert!(long.check().unwrap_err().contains("silence_seconds is 300, but must be at least two windows"));
         here.power_budget.budget_watts = Some(0.0);
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 

@@ -207,6 +207,7 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         })
         .collect();
     let cluster = Cluster::of(&decisions.0, &disturbed);
+    let mut cluster_same = 0;
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
         let disturbed = disturbed.get(key).copied();
@@ -229,6 +230,7 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         let mut found = Vec::new();
         let equal = same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
         checked.decisions_same += equal as u64;
+        cluster_same += sure[..equal].iter().filter(|decision| decision.controller == CONTROLLER).count();
         if sure.len() < due {
             let at = mine[sure.len()].time;
             found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
@@ -243,11 +245,17 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
         }
     }
+    let of_cluster = |decisions: &BTreeMap<&str, Vec<&Decision>>| {
+        decisions.values().flatten().filter(|decision| decision.controller == CONTROLLER).count()
+    };
     checked.decided_by = decided_by(&decisions.0, &decisions.1);
     checked.not_compared = match () {
         () if own.windows.is_empty() => Some("the record holds no windows".to_owned()),
         () if checked.windows_same == 0 && checked.differences.is_empty() => {
             Some("every window of the record had late events or tables, or came after one that had".to_owned())
+        }
+        () if of_cluster(&decisions.0) > 0 && cluster_same == 0 && checked.differences.is_empty() => {
+            Some("every decision of the cluster came after a window that had late events or tables".to_owned())
         }
         () => None,
     };

@@ -127,14 +127,14 @@ pub struct Consumer<'a> {
     /// Name and version of the learned model that the points are from.
     pub model_version: Option<&'a str>,
     pub standing: Standing,
-    /// A higher cap than the layout's that may still be in force on its GPUs, in watts; 0: there is none.
-    pub lingering_watts: f64,
+    /// Power of all its GPUs together under what was in force before and may still be, in watts; 0: nothing is; `None`: it is not known.
+    pub lingering_watts: Option<f64>,
 }
 
 impl<'a> Consumer<'a> {
     /// One whose cap may be turned and is in force as its layout says.
     pub fn new(workload: &'a Workload, points: &'a [PowerPoint]) -> Self {
-        Self { workload, points, model_version: None, standing: Standing::Open, lingering_watts: 0.0 }
+        Self { workload, points, model_version: None, standing: Standing::Open, lingering_watts: Some(0.0) }
     }
 }
 
@@ -291,18 +291,30 @@ fn room(consumer: &Consumer<'_>, state: &BudgetState, settings: &BudgetSettings,
     let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
     let unlimited =
         || format!("neither a cap nor the board's power limit of {workload} is known: nobody can say what it may draw");
-    let in_force = layout.power_limit_watts.or(board).ok_or_else(unlimited)?;
-    let top = [board, bounds.power_limit_watts_max].into_iter().flatten().reduce(f64::min).unwrap_or(in_force);
+    // Of a workload that is paused or only observed nobody holds a cap: its GPUs are back at the board's limit, or on their way there.
+    let held = !consumer.workload.paused && consumer.workload.mode != UpdateMode::Observe;
+    let in_force = layout.power_limit_watts.filter(|_| held).or(board).ok_or_else(unlimited)?;
+    let lingering = consumer.lingering_watts.ok_or_else(|| {
+        format!(
+            "a change of {workload} is on its way, and what was in force before it is not known: nobody can say what it may draw"
+        )
+    })?;
+    let top = [board, bounds.power_limit_watts_max].into_iter().flatten().reduce(f64::min);
+    let known_top = top.is_some();
+    let top = top.unwrap_or(in_force);
     let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top)).ceil().min(top);
-    // What must not be turned stays as it is, and counts.
-    let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused;
+    // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it would
+    // only ever fall.
+    let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused && known_top;
     let (least, most) = match consumer.standing {
         Standing::Open if turns => (least, top),
         Standing::Silent if turns && pressed => (least.min(in_force), in_force),
         Standing::Open | Standing::Silent | Standing::Rolling => (in_force, in_force),
     };
-    let exposed = in_force.max(consumer.lingering_watts).max(state.highest_watts(workload));
-    Ok(Room { gpus: f64::from(gpus), least, most, in_force, exposed, curve: Concave::of(consumer.points, least, most) })
+    let gpus = f64::from(gpus);
+    // Of fewer GPUs than before the others may still run.
+    let exposed = in_force.max(lingering / gpus).max(state.highest_watts(workload));
+    Ok(Room { gpus, least, most, in_force, exposed, curve: Concave::of(consumer.points, least, most) })
 }
 
 fn total(rooms: &[Room]) -> f64 {

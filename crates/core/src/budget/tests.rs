@@ -137,12 +137,45 @@ fn what_nobody_can_know_or_turn_is_respected() {
     let unknown = Workload { gpu_power_limit_watts: None, ..workload("a", 1, None) };
     let outcome = Site::new(500.0, vec![unknown], vec![vec![]]).look(0);
     assert!(outcome.decisions.is_empty() && outcome.exposed_watts.is_none() && outcome.reason.contains("n/a"), "{outcome:?}");
-    // Observed and paused workloads keep their power, and it counts.
-    let observed = Workload { mode: UpdateMode::Observe, ..workload("a", 1, Some(300.0)) };
-    let mut site = Site::new(500.0, vec![observed, workload("b", 1, None)], vec![vec![], law(0.5)]);
-    let outcome = site.look(0);
-    assert_eq!(outcome.decisions.len(), 1);
-    assert_eq!((outcome.decisions[0].workload.as_str(), outcome.decisions[0].to.power_limit_watts), ("n/b", Some(200.0)));
+    // What must not be turned counts: by its cap where that is held, by the board's limit where it is given back.
+    let beside = |other: Workload, budget: f64| {
+        let outcome = Site::new(budget, vec![other, workload("b", 1, None)], vec![vec![], law(0.5)]).look(0);
+        assert!(outcome.decisions.iter().all(|decision| decision.workload == "n/b"), "{outcome:?}");
+        outcome.decisions.first().and_then(|decision| decision.to.power_limit_watts)
+    };
+    let capped = || workload("a", 1, Some(300.0));
+    assert_eq!(beside(Workload { mode: UpdateMode::Recommend, ..capped() }, 500.0), Some(200.0));
+    assert_eq!(beside(Workload { mode: UpdateMode::Observe, ..capped() }, 600.0), Some(200.0));
+    assert_eq!(beside(Workload { paused: true, ..capped() }, 600.0), Some(200.0));
+}
+
+#[test]
+fn a_cap_of_which_nobody_knows_the_top_does_not_fall_by_itself() {
+    let one = Workload { gpu_power_limit_watts: None, ..workload("a", 2, Some(300.0)) };
+    let outcome = Site::new(5000.0, vec![one.clone()], vec![vec![]]).look(0);
+    assert!(outcome.decisions.is_empty() && outcome.exposed_watts == Some(600.0), "{outcome:?}");
+    let mut bounded = one;
+    bounded.bounds.power_limit_watts_max = Some(300.0);
+    assert_eq!(Site::new(500.0, vec![bounded], vec![vec![]]).look(0).decisions.len(), 1);
+}
+
+#[test]
+fn what_may_still_be_in_force_counts_whole() {
+    let look = |lingering_watts: Option<f64>| {
+        let (fewer, other) = (workload("a", 4, Some(200.0)), workload("b", 1, Some(200.0)));
+        let (none, curve) = (vec![], law(0.9));
+        let consumers = [
+            Consumer { standing: Standing::Rolling, lingering_watts, ..Consumer::new(&fewer, &none) },
+            Consumer::new(&other, &curve),
+        ];
+        let settings = BudgetSettings { budget_watts: Some(1800.0), ..BudgetSettings::default() };
+        share(&mut BudgetState::default(), EventTime::from_seconds(1e9), &consumers, &settings, None)
+    };
+    assert!(!look(Some(0.0)).decisions.is_empty(), "there is room");
+    let eight = look(Some(1600.0));
+    assert!(eight.decisions.is_empty() && eight.exposed_watts == Some(1800.0), "four of the eight may still run: {eight:?}");
+    let unknown = look(None);
+    assert!(unknown.decisions.is_empty() && unknown.reason.contains("before it is not known"), "{unknown:?}");
 }
 
 #[test]

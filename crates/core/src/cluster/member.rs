@@ -25,8 +25,8 @@ pub struct Member {
     now: Option<Workload>,
     /// What came into force after it, in the order of its times.
     coming: VecDeque<Workload>,
-    /// A higher cap than that of `now` that may still be in force, in watts.
-    lingering_watts: f64,
+    /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None`: it is not known.
+    lingering_watts: Option<f64>,
     /// Decisions that were refused after the last look, and when.
     refused: VecDeque<(EventTime, String)>,
     /// Time of the first layout.
@@ -45,6 +45,11 @@ pub struct Member {
 
 fn cap(workload: &Workload) -> Option<f64> {
     workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts)
+}
+
+/// Power of all GPUs of a workload.
+fn whole(watts: Option<f64>, workload: &Workload) -> Option<f64> {
+    Some(watts? * f64::from(workload.gpus?))
 }
 
 impl Member {
@@ -112,12 +117,15 @@ impl Member {
             return;
         }
         // Until it is ready some GPUs may hold what was in force before.
-        let before = self.now.as_ref().and_then(cap).unwrap_or(0.0);
-        self.lingering_watts = if layout.ready_time.is_some() { 0.0 } else { self.lingering_watts.max(before) };
+        self.lingering_watts = match &self.now {
+            _ if layout.ready_time.is_some() => Some(0.0),
+            Some(now) => whole(cap(now), now).zip(self.lingering_watts).map(|(before, longer)| before.max(longer)),
+            None => whole(layout.gpu_power_limit_watts, &layout),
+        };
         self.now = Some(layout);
     }
 
-    pub fn lingering_watts(&self) -> f64 {
+    pub fn lingering_watts(&self) -> Option<f64> {
         self.lingering_watts
     }
 
@@ -203,7 +211,10 @@ impl Member {
     /// Leaves everything as it is, and says why.
     pub fn maintain(&self, workload: &Workload, time: EventTime, settings: &BudgetSettings, look: &str) -> Decision {
         let why = match self.standing(time, settings) {
-            _ if workload.paused => "the workload is paused: its cap stays, and counts; ",
+            _ if workload.paused => "the workload is paused: nothing is asked of its GPUs, and their boards' limit counts; ",
+            _ if workload.mode == UpdateMode::Observe => {
+                "in mode observe nothing is asked of its GPUs, and their boards' limit counts; "
+            }
             _ if workload.mode != UpdateMode::Enforce => "only in mode enforce caps are turned: this one stays, and counts; ",
             Standing::Open => "",
             Standing::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
