@@ -58,9 +58,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut fuzz = Command::new(&program);
         fuzz.current_dir(&root).args(LIMITS).arg(format!("-max_total_time={}", options.seconds));
         fuzz.arg(format!("-artifact_prefix={artifact}")).args([&found, &kept]);
+        // It says much, of which nothing matters where all went well.
+        let log = format!("{OWN}/{target}.log");
+        fuzz.stderr(fs::File::create(root.join(&log)).with_context(|| format!("cannot write {log}"))?);
         if let Err(error) = process::run(&mut fuzz) {
             eprintln!("error: {error:#}");
-            broken.push(format!("{target}: the input is {artifact}…; mend it, and keep it in {kept}"));
+            broken.push(format!("{target}: {log} says what happened, the input is {artifact}…; mend it, and keep it in {kept}"));
         }
     }
     if broken.is_empty() { Ok(()) } else { bail!("inputs that are not survived: {}", broken.join("; ")) }
