@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use support::{eadt, json, text};
+use support::{eadt, json};
 
 fn rows(text: &str) -> Vec<Map<String, Value>> {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -70,6 +70,6 @@ fn documented_queries_mean_the_same_to_datafusion_and_duckdb() {
 #[test]
 fn a_program_without_the_engine_says_so() {
     let data = tempfile::tempdir().unwrap();
-    let (_, error, ok) = text(eadt(data.path(), &["sql", "somewhere", "SELECT 1"]));
+    let (_, error, ok) = support::text(eadt(data.path(), &["sql", "somewhere", "SELECT 1"]));
     assert!(!ok && error.contains("--features sql") && error.contains("DuckDB"), "{error}");
 }

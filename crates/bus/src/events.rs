@@ -17,6 +17,12 @@ impl Outgoing {
         Self::enveloped(topic, key, envelope, Some(value.into()))
     }
 
+    /// A tombstone without an envelope: nothing stands under this key any more.
+    pub fn tombstone(topic: &Arc<str>, key: &str) -> Self {
+        let key = Some(Bytes::copy_from_slice(key.as_bytes()));
+        Self { topic: Arc::clone(topic), partition: None, key, value: None, headers: Vec::new() }
+    }
+
     /// A value as it is, under the headers of this envelope; `None` is a tombstone.
     pub fn enveloped(topic: &Arc<str>, key: &str, envelope: &Envelope, value: Option<Bytes>) -> Self {
         Self {

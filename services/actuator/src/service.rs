@@ -340,46 +340,28 @@ impl<'a> Session<'a> {
     /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the
     /// end that is noted now is the end.
     fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
-        let at = TopicPartition::new(self.topics.workloads.clone(), partition);
-        let (service, published) = (self.service, &mut self.published);
-        read_to_end(
-            &*service.bus,
-            &[(at, Start::Earliest)],
-            || service.shutdown.is_cancelled(),
-            |record| {
-                match record.value.as_deref().map(decode::<Workload>) {
-                    Some(Ok(workload)) => {
-                        published.insert(workload.workload.clone(), workload);
-                    }
-                    None => {
-                        let key = record.key.as_deref().unwrap_or_default();
-                        published.remove(&*String::from_utf8_lossy(key));
-                    }
-                    // A heartbeat, or not ours; what the cluster says is published over it.
-                    Some(Err(_)) => {}
+        let published = &mut self.published;
+        read_keys(self.service, &self.topics.workloads, partition, |workload, value| {
+            match value.map(decode::<Workload>) {
+                Some(Ok(event)) => {
+                    published.insert(event.workload.clone(), event);
                 }
-                Ok::<_, BusError>(())
-            },
-        )?;
-        Ok(())
+                None => {
+                    published.remove(workload);
+                }
+                // A heartbeat, or not ours; what the cluster says is published over it.
+                Some(Err(_)) => {}
+            }
+        })
     }
 
     /// Reads what the jobs of a partition are asked for.
     fn read_directives(&mut self, partition: i32) -> Result<(), BusError> {
-        let at = TopicPartition::new(self.topics.directives.clone(), partition);
-        let (service, standing) = (self.service, &mut self.standing);
-        read_to_end(
-            &*service.bus,
-            &[(at, Start::Earliest)],
-            || service.shutdown.is_cancelled(),
-            |record| {
-                let workload = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
-                // One that cannot be read asks for nothing; what is wanted is said over it.
-                standing.read(&workload, record.value.as_deref().and_then(|value| decode(value).ok()));
-                Ok::<_, BusError>(())
-            },
-        )?;
-        Ok(())
+        let standing = &mut self.standing;
+        read_keys(self.service, &self.topics.directives, partition, |workload, value| {
+            // One that cannot be read asks for nothing; what is wanted is said over it.
+            standing.read(workload, value.and_then(|value| decode(value).ok()));
+        })
     }
 
     /// Reads what agents said until now. Without it every cap would be refused for want of an agent.
@@ -431,18 +413,10 @@ impl<'a> Session<'a> {
         }
         let mut published = Published::default();
         for partition in 0..self.partitions_of(&self.topics.device_intents)? {
-            let at = TopicPartition::new(self.topics.device_intents.clone(), partition);
-            read_to_end(
-                &*self.service.bus,
-                &[(at, Start::Earliest)],
-                || self.service.shutdown.is_cancelled(),
-                |record| {
-                    let node = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-                    // An unreadable one holds nothing: agents do not follow it.
-                    published.read(&node, record.value.as_deref().and_then(|value| decode(value).ok()));
-                    Ok::<_, BusError>(())
-                },
-            )?;
+            read_keys(self.service, &self.topics.device_intents, partition, |node, value| {
+                // An unreadable one holds nothing: agents do not follow it.
+                published.read(node, value.and_then(|value| decode(value).ok()));
+            })?;
         }
         if let Some(agents) = &mut self.agents {
             (agents.published, agents.wanted) = (published, None);
@@ -479,7 +453,7 @@ impl<'a> Session<'a> {
                 }
                 Due::Withdraw(node) => {
                     tracing::info!(node, "an agent's intent is withdrawn");
-                    Outgoing { topic, partition: None, key: Some(node.into_bytes().into()), value: None, headers: Vec::new() }
+                    Outgoing::tombstone(&topic, &node)
                 }
             });
         }
@@ -908,8 +882,7 @@ impl<'a> Session<'a> {
             }
             directives::Due::Withdraw => {
                 tracing::info!(workload, "the job is asked for nothing any more");
-                let key = Some(workload.to_owned().into_bytes().into());
-                Outgoing { topic, partition: None, key, value: None, headers: Vec::new() }
+                Outgoing::tombstone(&topic, workload)
             }
         });
     }
@@ -1023,6 +996,27 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
+}
+
+/// Reads a partition to its present end: keys and values, `None` for a tombstone.
+fn read_keys(
+    service: &Service,
+    topic: &Arc<str>,
+    partition: i32,
+    mut each: impl FnMut(&str, Option<&[u8]>),
+) -> Result<(), BusError> {
+    let at = TopicPartition::new(topic.clone(), partition);
+    read_to_end(
+        &*service.bus,
+        &[(at, Start::Earliest)],
+        || service.shutdown.is_cancelled(),
+        |record| {
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+            each(&key, record.value.as_deref());
+            Ok::<_, BusError>(())
+        },
+    )?;
+    Ok(())
 }
 
 /// `holders`: the topic of collectors; agents' otherwise.

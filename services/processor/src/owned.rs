@@ -1,7 +1,9 @@
 //! One owned partition: its restored state, its merge, its fold.
 
 use bytes::Bytes;
-use eadt_bus::{Bus, BusError, Member, Outgoing, Record, Remedy, Result, Start, Step, TopicPartition, chaos, read_to_end};
+use eadt_bus::{
+    Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Start, Step, TopicPartition, chaos, read_to_end,
+};
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
@@ -125,13 +127,12 @@ impl Owned {
     /// Takes a record in; returns its size.
     pub fn push(&mut self, record: Record) -> usize {
         let Some(input) = self.input(&record.at) else { return 0 };
-        let bytes = record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len);
+        let bytes = size(&record);
         if INPUTS[input] == Topic::GpuTelemetry {
             self.telemetry_end = None;
         }
-        // Headers and bookkeeping take about as much as a small value.
         let next = record.offset + 1;
-        self.merge.push(input, record.offset, record.stamp, bytes + 256, record);
+        self.merge.push(input, record.offset, record.stamp, bytes + BOOKKEEPING, record);
         if chaos::is_off("merge") {
             // As if the other inputs had nothing: nobody is waited for.
             (0..self.inputs.len()).for_each(|other| self.merge.end(other, if other == input { next } else { 0 }));
@@ -239,17 +240,7 @@ impl Owned {
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
     pub fn balance(&mut self, member: &mut dyn Member, budget: usize) -> Result<()> {
-        for (i, at) in self.inputs.iter().enumerate() {
-            let bytes = self.merge.bytes(i);
-            if !self.paused[i] && bytes > budget {
-                member.pause(std::slice::from_ref(at))?;
-                self.paused[i] = true;
-            } else if self.paused[i] && bytes <= budget / 2 {
-                member.resume(std::slice::from_ref(at))?;
-                self.paused[i] = false;
-            }
-        }
-        Ok(())
+        balance(member, self.inputs.iter(), &self.merge, &mut self.paused, budget)
     }
 
     pub fn buffered(&self) -> usize {
@@ -259,6 +250,35 @@ impl Owned {
     pub fn size(&self) -> (usize, usize) {
         self.partition.size()
     }
+}
+
+/// What a record holds, in bytes.
+pub fn size(record: &Record) -> usize {
+    record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len)
+}
+
+/// Headers and bookkeeping of a record take about as much as a small value, in bytes.
+pub const BOOKKEEPING: usize = 256;
+
+/// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it.
+pub fn balance<'a>(
+    reader: &mut dyn Reader,
+    inputs: impl Iterator<Item = &'a TopicPartition>,
+    merge: &Merge<Record>,
+    paused: &mut [bool],
+    budget: usize,
+) -> Result<()> {
+    for (i, (at, paused)) in inputs.zip(paused).enumerate() {
+        let bytes = merge.bytes(i);
+        if !*paused && bytes > budget {
+            reader.pause(std::slice::from_ref(at))?;
+            *paused = true;
+        } else if *paused && bytes <= budget / 2 {
+            reader.resume(std::slice::from_ref(at))?;
+            *paused = false;
+        }
+    }
+    Ok(())
 }
 
 /// The newest record of every key that was committed to a state partition.

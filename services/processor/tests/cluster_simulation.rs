@@ -5,25 +5,25 @@
 
 #[path = "simulation/bus.rs"]
 mod bus;
+#[path = "simulation/story.rs"]
+mod story;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
 use bytes::Bytes;
-use eadt_bus::{Outgoing, TopicPartition, partition_for_key};
+use eadt_bus::{Outgoing, partition_for_key};
 use eadt_core::budget::BudgetSettings;
 use eadt_core::cluster::Event;
 use eadt_core::settings::SECOND;
 use eadt_core::{Cluster, FoldSettings};
 use eadt_processor::codec::Decoded;
-use eadt_processor::{HeartbeatClock, Service, Settings, run_cluster};
+use eadt_processor::{Settings, run_cluster};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload, dead_letter_header};
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
-use eadt_service::{Health, Metrics};
+use story::{BASE, Said, compare, found, play, tear, tell};
 
-const BASE: i64 = 1_700_000_040;
 const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
 const MEMBERS: usize = 4;
 
@@ -122,9 +122,6 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
     all
 }
 
-/// Values by topic and key, in order.
-type Said = BTreeMap<(Topic, String), Vec<String>>;
-
 fn fold(cluster: &mut Cluster, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
     let Coming { topic, stamp, record, .. } = coming;
     let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
@@ -155,32 +152,15 @@ fn straight(all: &[Coming], settings: &FoldSettings) -> (Said, Cluster) {
             said.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
         }
     }
-    for values in said.values_mut() {
-        values.sort();
-    }
+    sort(&mut said);
     (said, cluster)
 }
 
-fn found(bus: &SimBus) -> Said {
-    let mut said = Said::new();
-    for topic in [Topic::Decisions, Topic::DeadLetters] {
-        for record in bus.records(topic) {
-            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            let value = if topic == Topic::DeadLetters {
-                let of = |name| record.header(name).unwrap_or_default().to_owned();
-                let [reason, partition, offset] =
-                    [dead_letter_header::REASON, dead_letter_header::ORIGIN_PARTITION, dead_letter_header::ORIGIN_OFFSET].map(of);
-                format!("{reason} {partition} {offset}")
-            } else {
-                String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
-            };
-            said.entry((topic, key)).or_default().push(value);
-        }
-    }
+/// All partitions are written from one place, in an order that is the merge's.
+fn sort(said: &mut Said) {
     for values in said.values_mut() {
         values.sort();
     }
-    said
 }
 
 /// What a cluster says of the next window of everybody.
@@ -194,49 +174,17 @@ fn goes_on(cluster: &mut Cluster) -> Vec<String> {
 }
 
 /// One story; the number of its crashes, or what is wrong at its end.
-fn story(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
+fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = settings();
     let all = history(&mut chance);
     let (said, mut at_end) = straight(&all, &settings.fold());
     let faults = chance.below(12);
     let bus = SimBus::new(chance, all, faults, flaw);
-    let inputs: Vec<TopicPartition> = INPUTS
-        .iter()
-        .flat_map(|topic| (0..PARTITIONS).map(move |partition| TopicPartition::new(format!("eadt.{topic}"), partition)))
-        .collect();
-    let mut processes = 0;
-    while !bus.is_done(&inputs) {
-        processes += 1;
-        if processes > 50 {
-            return Err("it never ends".to_owned());
-        }
-        let service = Service {
-            settings: settings.clone(),
-            bus: Arc::new(bus.clone()),
-            clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),
-            shutdown: bus.process(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("cluster"),
-        };
-        if let Err(error) = run_cluster(&service) {
-            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            if !cause.contains("on purpose") {
-                return Err(cause);
-            }
-        }
-    }
-    let found = found(&bus);
-    for (which, values) in &said {
-        let there = found.get(which).map_or(&[][..], Vec::as_slice);
-        if there != values {
-            let first = there.iter().zip(values).find(|(there, value)| there != value);
-            return Err(format!("{which:?}: {} instead of {}, first other one: {first:#?}", there.len(), values.len()));
-        }
-    }
-    if let Some(more) = found.keys().find(|which| !said.contains_key(which)) {
-        return Err(format!("{more:?} should not be there"));
-    }
+    play(&bus, &INPUTS, &settings, "cluster", run_cluster)?;
+    let mut found = found(&bus, &[Topic::Decisions, Topic::DeadLetters]);
+    sort(&mut found);
+    compare(&said, &found)?;
     let mut newest = BTreeMap::new();
     for record in bus.records(Topic::ProcessorState) {
         newest.insert(String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value);
@@ -248,30 +196,12 @@ fn story(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     Ok(bus.crashes())
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
-}
-
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    let seeds = number("EADT_SIMULATION_SEED").map_or(0..number("EADT_SIMULATION_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
-    let (mut crashes, stories) = (0, seeds.end - seeds.start);
-    for seed in seeds {
-        match story(seed, None) {
-            Ok(crashed) => crashes += crashed,
-            Err(wrong) => panic!(
-                "seed {seed}: {wrong}\nrepeat it with: EADT_SIMULATION_SEED={seed} cargo test -p eadt-processor --test cluster_simulation however"
-            ),
-        }
-    }
-    println!("{stories} stories with {crashes} crashes");
-    assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
+    tell("cluster_simulation", |seed| one(seed, None));
 }
 
 #[test]
 fn a_log_that_tears_its_steps_is_found_out() {
-    for flaw in [Flaw::OutputsWithoutPositions, Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest, Flaw::AllButTheState] {
-        let found = (0..60).filter(|seed| story(*seed, Some(flaw)).is_err()).count();
-        assert!(found > 10, "{flaw:?} was found in {found} of 60 stories only");
-    }
+    tear(|seed, flaw| one(seed, Some(flaw)));
 }

@@ -6,23 +6,23 @@
 
 #[path = "simulation/bus.rs"]
 mod bus;
+#[path = "simulation/story.rs"]
+mod story;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
 use bytes::Bytes;
-use eadt_bus::{Outgoing, Record, TopicPartition, partition_for_key};
+use eadt_bus::{Outgoing, partition_for_key};
 use eadt_core::settings::SECOND;
 use eadt_core::{Input, Output, Partition};
 use eadt_processor::codec::Decoded;
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{Settings, run};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress, Workload, dead_letter_header};
+use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
-use eadt_service::{Health, Metrics};
+use story::{BASE, Said, compare, found, play, tear, tell};
 
-const BASE: i64 = 1_700_000_040;
 const OUTPUTS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
 fn settings() -> Settings {
@@ -130,9 +130,6 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
     coming
 }
 
-/// Values by topic and key, in order.
-type Said = BTreeMap<(Topic, String), Vec<String>>;
-
 /// What a fold says that nothing ever happens to, and what its partitions say at the end.
 fn straight(coming: &[Coming], settings: &Settings) -> (Said, Vec<Vec<Output>>) {
     let mut said = Said::new();
@@ -167,30 +164,13 @@ fn straight(coming: &[Coming], settings: &Settings) -> (Said, Vec<Vec<Output>>) 
         partition.finish(&mut out);
         ends.push(out);
     }
-    // Both partitions write the dead letters of a topic into one.
-    said.iter_mut().filter(|((topic, _), _)| *topic == Topic::DeadLetters).for_each(|(_, values)| values.sort());
+    sort_dead_letters(&mut said);
     (said, ends)
 }
 
-fn found(bus: &SimBus) -> Said {
-    let mut said = Said::new();
-    for topic in OUTPUTS {
-        for record in bus.records(topic) {
-            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            let header = |record: &Record, name: &str| record.header(name).unwrap_or_default().to_owned();
-            let value = if topic == Topic::DeadLetters {
-                let of = |name| header(&record, name);
-                let [reason, partition, offset] =
-                    [dead_letter_header::REASON, dead_letter_header::ORIGIN_PARTITION, dead_letter_header::ORIGIN_OFFSET].map(of);
-                format!("{reason} {partition} {offset}")
-            } else {
-                String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
-            };
-            said.entry((topic, key)).or_default().push(value);
-        }
-    }
+/// Both partitions write the dead letters of a topic into one.
+fn sort_dead_letters(said: &mut Said) {
     said.iter_mut().filter(|((topic, _), _)| *topic == Topic::DeadLetters).for_each(|(_, values)| values.sort());
-    said
 }
 
 /// What the committed state says at the end.
@@ -209,79 +189,29 @@ fn ends(bus: &SimBus, settings: &Settings) -> Result<Vec<Vec<Output>>, String> {
 }
 
 /// One story; the number of its crashes, or what is wrong at its end.
-fn story(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
+fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = settings();
     let coming = history(&mut chance);
     let (said, at_end) = straight(&coming, &settings);
     let faults = chance.below(12);
     let bus = SimBus::new(chance, coming, faults, flaw);
-    let inputs: Vec<TopicPartition> = Topic::PROCESSOR_INPUTS
-        .iter()
-        .flat_map(|topic| (0..PARTITIONS).map(move |partition| TopicPartition::new(format!("eadt.{topic}"), partition)))
-        .collect();
-    let mut processes = 0;
-    while !bus.is_done(&inputs) {
-        processes += 1;
-        if processes > 50 {
-            return Err("it never ends".to_owned());
-        }
-        let service = Service {
-            settings: settings.clone(),
-            bus: Arc::new(bus.clone()),
-            clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),
-            shutdown: bus.process(),
-            metrics: Metrics::default(),
-            ready: Health::default().part("processor"),
-        };
-        if let Err(error) = run(&service) {
-            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            if !cause.contains("on purpose") {
-                return Err(cause);
-            }
-        }
-    }
-    let found = found(&bus);
-    for (which, values) in &said {
-        let there = found.get(which).map_or(&[][..], Vec::as_slice);
-        if there != values {
-            let first = there.iter().zip(values).find(|(there, value)| there != value);
-            return Err(format!("{which:?}: {} instead of {}, first other one: {first:#?}", there.len(), values.len()));
-        }
-    }
-    if let Some(more) = found.keys().find(|which| !said.contains_key(which)) {
-        return Err(format!("{more:?} should not be there"));
-    }
+    play(&bus, &Topic::PROCESSOR_INPUTS, &settings, "processor", run)?;
+    let mut found = found(&bus, &OUTPUTS);
+    sort_dead_letters(&mut found);
+    compare(&said, &found)?;
     if ends(&bus, &settings)? != at_end {
         return Err("the state that was committed does not go on as the straight fold does".to_owned());
     }
     Ok(bus.crashes())
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
-}
-
 #[test]
 fn however_the_story_goes_everything_is_said_once_and_the_state_is_the_same() {
-    let seeds = number("EADT_SIMULATION_SEED").map_or(0..number("EADT_SIMULATION_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
-    let (mut crashes, stories) = (0, seeds.end - seeds.start);
-    for seed in seeds {
-        match story(seed, None) {
-            Ok(crashed) => crashes += crashed,
-            Err(wrong) => panic!(
-                "seed {seed}: {wrong}\nrepeat it with: EADT_SIMULATION_SEED={seed} cargo test -p eadt-processor --test simulation however"
-            ),
-        }
-    }
-    println!("{stories} stories with {crashes} crashes");
-    assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
+    tell("simulation", |seed| one(seed, None));
 }
 
 #[test]
 fn a_log_that_tears_its_steps_is_found_out() {
-    for flaw in [Flaw::OutputsWithoutPositions, Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest, Flaw::AllButTheState] {
-        let found = (0..60).filter(|seed| story(*seed, Some(flaw)).is_err()).count();
-        assert!(found > 10, "{flaw:?} was found in {found} of 60 stories only");
-    }
+    tear(|seed, flaw| one(seed, Some(flaw)));
 }

@@ -21,7 +21,7 @@ use super::PARTITION;
 use crate::codec::Decoded;
 use crate::metrics::ClusterMetrics;
 use crate::outputs::Names;
-use crate::owned::read_state;
+use crate::owned::{BOOKKEEPING, balance, read_state, size};
 use crate::service::Service;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
@@ -151,9 +151,7 @@ impl Stage {
             match item {
                 Polled::Record(record) => {
                     let Some(input) = self.inputs.iter().position(|(_, at)| *at == record.at) else { continue };
-                    let bytes = record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len);
-                    // Headers and bookkeeping take about as much as a small value.
-                    self.merge.push(input, record.offset, record.stamp, bytes + 256, record);
+                    self.merge.push(input, record.offset, record.stamp, size(&record) + BOOKKEEPING, record);
                 }
                 Polled::End { at, position } => {
                     if let Some(input) = self.inputs.iter().position(|(_, other)| *other == at) {
@@ -236,17 +234,7 @@ impl Stage {
     pub fn balance(&mut self, buffer_bytes: usize) -> Result<()> {
         // Each input may hold its part of the budget, but at least one good batch.
         let budget = (buffer_bytes / self.inputs.len()).max(64 << 10);
-        for (i, (_, at)) in self.inputs.iter().enumerate() {
-            let bytes = self.merge.bytes(i);
-            if !self.paused[i] && bytes > budget {
-                self.reader.pause(std::slice::from_ref(at))?;
-                self.paused[i] = true;
-            } else if self.paused[i] && bytes <= budget / 2 {
-                self.reader.resume(std::slice::from_ref(at))?;
-                self.paused[i] = false;
-            }
-        }
-        Ok(())
+        balance(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
     }
 }
 

@@ -1,0 +1,118 @@
+//! What every simulation does with its stories: tells them, reads what came of them, compares.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use eadt_bus::TopicPartition;
+use eadt_core::settings::SECOND;
+use eadt_processor::{Error, HeartbeatClock, Service, Settings};
+use eadt_schemas::v1::dead_letter_header;
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::{Health, Metrics};
+
+use crate::bus::{Flaw, PARTITIONS, SimBus};
+
+/// When stories begin, in seconds.
+pub const BASE: i64 = 1_700_000_040;
+
+/// Values by topic and key, in order.
+pub type Said = BTreeMap<(Topic, String), Vec<String>>;
+
+/// One process after another, until everything of these topics is read for good.
+pub fn play(
+    bus: &SimBus,
+    topics: &[Topic],
+    settings: &Settings,
+    part: &'static str,
+    run: impl Fn(&Service) -> Result<(), Error>,
+) -> Result<(), String> {
+    let inputs: Vec<TopicPartition> = topics
+        .iter()
+        .flat_map(|topic| (0..PARTITIONS).map(move |partition| TopicPartition::new(format!("eadt.{topic}"), partition)))
+        .collect();
+    let mut processes = 0;
+    while !bus.is_done(&inputs) {
+        processes += 1;
+        if processes > 50 {
+            return Err("it never ends".to_owned());
+        }
+        let service = Service {
+            settings: settings.clone(),
+            bus: Arc::new(bus.clone()),
+            clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),
+            shutdown: bus.process(),
+            metrics: Metrics::default(),
+            ready: Health::default().part(part),
+        };
+        if let Err(error) = run(&service) {
+            let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            if !cause.contains("on purpose") {
+                return Err(cause);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What these topics hold at the end.
+pub fn found(bus: &SimBus, topics: &[Topic]) -> Said {
+    let mut said = Said::new();
+    for &topic in topics {
+        for record in bus.records(topic) {
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+            let value = if topic == Topic::DeadLetters {
+                let of = |name| record.header(name).unwrap_or_default().to_owned();
+                let [reason, partition, offset] =
+                    [dead_letter_header::REASON, dead_letter_header::ORIGIN_PARTITION, dead_letter_header::ORIGIN_OFFSET].map(of);
+                format!("{reason} {partition} {offset}")
+            } else {
+                String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
+            };
+            said.entry((topic, key)).or_default().push(value);
+        }
+    }
+    said
+}
+
+/// Exactly this was said, and nothing else.
+pub fn compare(said: &Said, found: &Said) -> Result<(), String> {
+    for (which, values) in said {
+        let there = found.get(which).map_or(&[][..], Vec::as_slice);
+        if there != values {
+            let first = there.iter().zip(values).find(|(there, value)| there != value);
+            return Err(format!("{which:?}: {} instead of {}, first other one: {first:#?}", there.len(), values.len()));
+        }
+    }
+    match found.keys().find(|which| !said.contains_key(which)) {
+        Some(more) => Err(format!("{more:?} should not be there")),
+        None => Ok(()),
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
+}
+
+/// One story a seed; each gives the number of its crashes, or what is wrong at its end.
+pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String>) {
+    let seeds = number("EADT_SIMULATION_SEED").map_or(0..number("EADT_SIMULATION_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
+    let (mut crashes, stories) = (0, seeds.end - seeds.start);
+    for seed in seeds {
+        match story(seed) {
+            Ok(crashed) => crashes += crashed,
+            Err(wrong) => panic!(
+                "seed {seed}: {wrong}\nrepeat it with: EADT_SIMULATION_SEED={seed} cargo test -p eadt-processor --test {test} however"
+            ),
+        }
+    }
+    println!("{stories} stories with {crashes} crashes");
+    assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
+}
+
+/// Steps that are torn are found out.
+pub fn tear(story: impl Fn(u64, Flaw) -> Result<usize, String>) {
+    for flaw in [Flaw::OutputsWithoutPositions, Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest, Flaw::AllButTheState] {
+        let found = (0..60).filter(|seed| story(*seed, flaw).is_err()).count();
+        assert!(found > 10, "{flaw:?} was found in {found} of 60 stories only");
+    }
+}
