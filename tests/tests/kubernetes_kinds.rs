@@ -49,7 +49,12 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
     for (id, action, to) in [("d-1", Action::Decrease, layout(6, 40, 2)), ("d-2", Action::ScaleReplicas, layout(9, 35, 3))] {
-        rig.change(id, action, to.clone(), Outcome::Ready);
+        let decision = rig.decision(id, action, to.clone());
+        // The API server counts annotations of a Deployment as generations; the layout is the same.
+        rig.kubectl(&["annotate", "deployment", "llm-training", &format!("example.com/{id}=before")]);
+        rig.decide(&decision);
+        rig.outcome(id, Outcome::Ready);
+        rig.kubectl(&["annotate", "deployment", "llm-training", &format!("example.com/{id}-after=1")]);
         rig.ready_with(&to);
         let now = get(&rig, "deployment");
         let env = now["spec"]["template"]["spec"]["containers"][1]["env"].as_array().unwrap();

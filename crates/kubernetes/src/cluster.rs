@@ -186,9 +186,11 @@ impl Shared {
                 return Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it is gone")));
             };
             let seen = read(kind, &object)?;
-            let (terms, paused, _) = self.with_state(|state, now| {
+            let (seen, (terms, paused, _)) = self.with_state(|state, now| {
+                let seen = state.settled(seen);
                 state.saw(seen.clone(), now);
-                state.terms(&seen, now).unwrap_or_default()
+                let terms = state.terms(&seen, now).unwrap_or_default();
+                (seen, terms)
             });
             let term = self.term()?;
             let write = match plan(&seen, &terms, paused, term)? {
@@ -206,8 +208,11 @@ impl Shared {
 
     fn wrote(&self, kind: &'static Kind, written: &Value) -> Result<Seen, ClusterError> {
         let after = read(kind, written)?;
-        self.with_state(|state, now| state.saw(after.clone(), now));
-        Ok(after)
+        Ok(self.with_state(|state, now| {
+            let after = state.settled(after);
+            state.saw(after.clone(), now);
+            after
+        }))
     }
 
     fn managed(&self, workload: &str) -> Result<Managed, ClusterError> {
@@ -333,10 +338,14 @@ impl KubernetesCluster {
         self.shared.leadership.changes()
     }
 
+    /// An object as the watch has it.
+    fn seen(&self, key: &Key) -> Option<Seen> {
+        self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()))
+    }
+
     /// Whose agents a change needs, and for which GPUs; `None`: it turns nothing that agents hold, or was made before.
     async fn ask_agents(&self, key: &Key, change: &Change) -> Result<Option<Place>, ClusterError> {
-        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
-        let Some(seen) = seen else { return Ok(None) };
+        let Some(seen) = self.seen(key) else { return Ok(None) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
         if applied.is_some_and(|applied| applied.decision_id == change.decision_id)
             || devices::settings(&seen.layout) == devices::settings(&change.layout)
@@ -351,8 +360,7 @@ impl KubernetesCluster {
 
     /// A process gets no more of a GPU's threads than its node's MPS default, whatever it asks for.
     async fn within_mps_defaults(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
-        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
-        let Some(seen) = seen else { return Ok(()) };
+        let Some(seen) = self.seen(key) else { return Ok(()) };
         let raised =
             change.layout.mps_thread_percentage.filter(|asked| seen.layout.mps_thread_percentage.is_none_or(|now| *asked > now));
         let Some(asked) = raised else { return Ok(()) };
@@ -371,8 +379,7 @@ impl KubernetesCluster {
     /// What quotas and disruption budgets have against a change of the number of processes. A change of the threads alone rolls, and
     /// needs no more than there is.
     async fn beforehand(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
-        let seen = self.shared.with_state_quietly(|state| state.entry(key).map(|entry| entry.seen.clone()));
-        let (Some(seen), Some(kind)) = (seen, key.kind()) else { return Ok(()) };
+        let (Some(seen), Some(kind)) = (self.seen(key), key.kind()) else { return Ok(()) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
         let made = applied.is_some_and(|applied| applied.decision_id == change.decision_id);
         if made || change.layout.replicas == seen.layout.replicas {

@@ -56,6 +56,8 @@ pub struct Kind {
     pub scale: Turn,
     pub world: World,
     pub ownership: Ownership,
+    /// A change of its annotations alone raises its generation, as the API server has it for a `Deployment`.
+    pub annotations_count: bool,
 }
 
 const TEMPLATE: Place = &["spec", "template"];
@@ -77,6 +79,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Rolling,
         world: World::Environment,
         ownership: Ownership::Fields,
+        annotations_count: false,
     },
     Kind {
         kind: "Deployment",
@@ -92,6 +95,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Rolling,
         world: World::Environment,
         ownership: Ownership::Fields,
+        annotations_count: true,
     },
     Kind {
         kind: "LeaderWorkerSet",
@@ -109,6 +113,7 @@ pub static KINDS: [Kind; 8] = [
         ),
         world: World::Operator,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
     Kind {
         kind: "PyTorchJob",
@@ -130,6 +135,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Suspended,
         world: World::Operator,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
     Kind {
         kind: "MPIJob",
@@ -145,6 +151,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Never("the number of ranks of an MPIJob stands in its launcher's command, which is not changed"),
         world: World::Operator,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
     Kind {
         kind: "JobSet",
@@ -160,6 +167,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Never("the replicas of a JobSet's jobs are immutable"),
         world: World::Operator,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
     Kind {
         kind: "Job",
@@ -175,6 +183,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Never("the world of a Job's processes stands in their environment, which is immutable"),
         world: World::Environment,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
     Kind {
         kind: "TrainJob",
@@ -190,6 +199,7 @@ pub static KINDS: [Kind; 8] = [
         scale: Turn::Never("the trainer of a TrainJob is immutable"),
         world: World::Operator,
         ownership: Ownership::Versions,
+        annotations_count: false,
     },
 ];
 

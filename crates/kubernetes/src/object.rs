@@ -3,6 +3,7 @@
 //! In: the object as the API server has it. Out: [`Seen`], small, with a reason in words wherever the object cannot be turned.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use eadt_schemas::v1::Layout;
 use serde_json::Value;
@@ -34,6 +35,10 @@ pub struct Seen {
     pub resource_version: String,
     /// The object's own generation.
     pub generation: i64,
+    /// So much of it is of annotations alone: seen by the watch, written down with the next mark.
+    pub quiet_generations: i64,
+    /// Hash of its spec, of kinds whose annotations count.
+    spec_hash: Option<u64>,
     pub deleting: bool,
     /// Labels and annotations of EADT's.
     pub labels: BTreeMap<String, String>,
@@ -136,6 +141,8 @@ impl Seen {
             uid: text("uid")?,
             resource_version: text("resourceVersion")?,
             generation: meta["generation"].as_i64().unwrap_or(0),
+            quiet_generations: 0,
+            spec_hash: kind.annotations_count.then(|| hash(&object["spec"])),
             deleting: !meta["deletionTimestamp"].is_null(),
             labels: ours("labels"),
             annotations,
@@ -220,10 +227,34 @@ impl Seen {
         value.flatten()
     }
 
-    /// The generation of the layout: the object's own and the changes that it does not show.
+    /// The generation of the layout: the object's own and the changes that it does not show, without those that only annotations
+    /// made.
     pub fn layout_generation(&self) -> u64 {
         let offset = self.mark.as_ref().map_or(0, |mark| mark.generation_offset);
-        self.generation.saturating_add(offset).max(0).unsigned_abs()
+        self.generation.saturating_add(offset).saturating_sub(self.quiet_generations).max(0).unsigned_abs()
+    }
+
+    /// What a mark has to add to the object's generation, so that the layout has this one when the mark is written. `shows`: the
+    /// write changes the object's spec.
+    pub fn generation_offset(&self, layout_generation: u64, shows: bool) -> i64 {
+        let raised = i64::from(shows || self.kind.annotations_count);
+        i64::try_from(layout_generation).unwrap_or(i64::MAX).saturating_sub(self.generation.saturating_add(raised))
+    }
+
+    /// Takes over from what was known of the object what a change of annotations alone does not change: the layout's generation,
+    /// and that the controller knows the spec. A mark that is new counts its generation itself.
+    #[must_use]
+    pub fn following(mut self, known: &Self) -> Self {
+        if self.uid != known.uid {
+            return self;
+        }
+        let alone = self.spec_hash.is_some() && self.spec_hash == known.spec_hash;
+        self.progress.observed |= alone && known.progress.observed;
+        if self.mark == known.mark {
+            let raised = if alone { self.generation.saturating_sub(known.generation).max(0) } else { 0 };
+            self.quiet_generations = known.quiet_generations.saturating_add(raised);
+        }
+        self
     }
 }
 
@@ -259,6 +290,12 @@ fn words(path: &[Step]) -> String {
         Step::Index(index) => index.to_string(),
     };
     path.iter().map(step).collect::<Vec<_>>().join(".")
+}
+
+fn hash(value: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.to_string().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// GPUs and parts of GPUs that a container asks for: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-…`.

@@ -22,8 +22,8 @@ pub struct Mark {
     pub applied: Option<Applied>,
     /// The leadership under which it was written; an actuator of an earlier one writes nothing any more.
     pub term: u64,
-    /// Added to the object's own generation: changes that the object's fields do not show, less those of EADT's own that
-    /// belong to the change before.
+    /// Added to the object's own generation: changes that the object's fields do not show, less those of annotations alone and
+    /// those of EADT's own that belong to the change before.
     pub generation_offset: i64,
     /// When processes were restarted by a change, oldest first.
     pub restarts: Vec<EventTime>,

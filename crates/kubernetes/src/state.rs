@@ -129,9 +129,18 @@ impl State {
         labelled || marked || self.targets.contains_key(key) || self.entries.contains_key(key)
     }
 
+    /// The object with what is known of it from before.
+    pub fn settled(&self, seen: Seen) -> Seen {
+        match self.entries.get(&Key::of(&seen)) {
+            Some(entry) => seen.following(&entry.seen),
+            None => seen,
+        }
+    }
+
     /// Takes note of an object. An older version than the known one is no news.
     pub fn saw(&mut self, seen: Seen, now: EventTime) {
         let key = Key::of(&seen);
+        let seen = self.settled(seen);
         self.missing.remove(&key);
         self.unread.remove(&key);
         if let Some(entry) = self.entries.get(&key)
@@ -560,7 +569,7 @@ mod tests {
 
     use super::*;
     use crate::object::tests::{seen, training};
-    use crate::record::{TAKEN_OVER, TakenOver};
+    use crate::record::{APPLIED, Mark, TAKEN_OVER, TakenOver};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -680,6 +689,31 @@ mod tests {
         state.rules_listed(&BTreeSet::new(), at(2.0));
         assert!(state.entry(&key()).unwrap().restoring() && state.take_dirty().contains(&key()));
         assert!(state.workloads().is_empty());
+    }
+
+    #[test]
+    fn annotations_of_a_deployment_are_no_generation_of_its_layout() {
+        let mut state = State::new(Origin::Measured);
+        let mut object = object(1);
+        object["kind"] = json!("Deployment");
+        object["metadata"]["labels"][OBSERVE] = json!("true");
+        let mut version = 1;
+        let mut after = |change: &dyn Fn(&mut Value)| {
+            (version, object["metadata"]["generation"]) = (version + 1, json!(version + 4));
+            object["metadata"]["resourceVersion"] = json!(version.to_string());
+            change(&mut object);
+            let again = seen(&object);
+            state.saw(again.clone(), at(1.0));
+            state.saw(again, at(1.0));
+            state.workloads()[0].state.generation
+        };
+        assert_eq!(after(&|_| {}), 5, "as it is when it is seen for the first time");
+        assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("1")), 5);
+        assert_eq!(after(&|object| object["spec"]["replicas"] = json!(9)), 6);
+        assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("2")), 6);
+        let mark = json!(serde_json::to_string(&Mark { generation_offset: -2, ..Mark::default() }).unwrap());
+        assert_eq!(after(&|object| object["metadata"]["annotations"][APPLIED] = mark.clone()), 7, "a mark counts for itself");
+        assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("3")), 7);
     }
 
     #[test]

@@ -200,10 +200,7 @@ async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Cluster
     }
     for step in due(&entry.seen, &pods, false) {
         // It is ready when the agents hold it and the job does it, too.
-        let followed = || {
-            let applied = entry.managed.rolling_out();
-            applied.is_none_or(|applied| shared.with_state_quietly(|state| state.is_followed(key, applied)))
-        };
+        let followed = || shared.with_state_quietly(|state| state.follows_last(key));
         if step == Due::Ready && !(standing == Standing::Held && followed()) {
             continue;
         }
@@ -259,6 +256,7 @@ async fn restore(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Clus
     let Some(kind) = key.kind() else { return Ok(false) };
     let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(false) };
     let seen = read(kind, &object)?;
+    let seen = shared.with_state_quietly(|state| state.settled(seen));
     // Only what is new is told: being told is what wakes this task.
     if seen.resource_version != entry.seen.resource_version {
         shared.with_state(|state, now| state.saw(seen.clone(), now));

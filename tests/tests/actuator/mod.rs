@@ -394,13 +394,22 @@ impl Rig {
             if let Some(seen) = look() {
                 return seen;
             }
-            if begun.elapsed() > WITHIN {
-                let set = serde_json::to_string_pretty(&self.set("llm-training")["status"]).unwrap_or_default();
-                let pods = self.kubectl(&["get", "pods", "-o", "wide"]);
-                panic!("not within {} s: {what}\n{set}\n{pods}\n{:#?}", WITHIN.as_secs(), self.actuations());
-            }
+            let late = begun.elapsed() > WITHIN;
+            assert!(!late, "not within {} s: {what}\n{}\n{:#?}", WITHIN.as_secs(), self.present(), self.actuations());
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// What stands in the namespace, of whatever kind, for the message of a failure.
+    fn present(&self) -> String {
+        let ask = |arguments: &[&str]| {
+            let all = [&["-n", &*self.namespace, "get"], arguments].concat();
+            kubernetes().kubectl(&all).unwrap_or_else(|error| error.to_string())
+        };
+        let objects = ask(&["statefulsets,deployments,replicasets,pods", "-o", "wide"]);
+        let policies = ask(&["energypolicies", "-o", "jsonpath={range .items[*]}{.metadata.name}: {.status}{\"\\n\"}{end}"]);
+        let events = ask(&["events", "--sort-by=.metadata.creationTimestamp"]);
+        format!("{objects}\n{policies}\n{events}")
     }
 
     /// Waits until the workload is published as ready in this generation's layout.
