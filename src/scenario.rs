@@ -5,17 +5,18 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_schemas::v1::Workload;
+use eadt_schemas::v1::{Bounds, Workload};
 use eadt_simulator::Scenario;
 use serde_json::Value;
 
-use crate::settings::resolve;
+use crate::settings::{first_unknown, resolve};
 
 /// A scenario file, with whatever its workloads declare about their controllers checked before anything runs.
 pub fn load(path: &Path) -> anyhow::Result<Scenario> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
     let invalid = || format!("scenario {} is not valid", path.display());
     let scenario: Scenario = toml::from_str(&text).with_context(invalid)?;
+    bounds_are_known(&toml::from_str(&text)?).with_context(invalid)?;
     scenario.check().with_context(invalid)?;
     for workload in &scenario.workloads {
         let of = || format!("{}: workload {}", invalid(), workload.name);
@@ -26,6 +27,17 @@ pub fn load(path: &Path) -> anyhow::Result<Scenario> {
         ControllerSettings::declared(&declared).map_err(anyhow::Error::from).with_context(of)?;
     }
     Ok(scenario)
+}
+
+/// Bounds are part of events, which readers of an older version have to understand, so that they refuse nothing themselves.
+fn bounds_are_known(scenario: &Value) -> anyhow::Result<()> {
+    let schema = schemars::schema_for!(Bounds);
+    for (i, workload) in scenario["workloads"].as_array().into_iter().flatten().enumerate() {
+        if let Some((key, advice)) = first_unknown(&workload["bounds"], schema.as_value()) {
+            anyhow::bail!("there is no workloads[{i}].bounds.{key}: {advice}");
+        }
+    }
+    Ok(())
 }
 
 /// The built-in scenario as a file to start from.

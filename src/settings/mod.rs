@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use origins::Origins;
 pub use reference::markdown as reference_markdown;
-pub use unknown::resolve;
+pub use unknown::{first as first_unknown, resolve};
 
 /// Names the settings file, as `--config` does.
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";

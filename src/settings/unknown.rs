@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 /// Key paths of all settings, and of the free maps among them.
-pub(super) struct Known {
+struct Known {
     pub keys: Vec<String>,
     maps: Vec<String>,
 }
 
-pub(super) fn known(schema: &Value) -> Known {
+fn known(schema: &Value) -> Known {
     let mut found = Known { keys: Vec::new(), maps: Vec::new() };
     walk(schema, schema, "", &mut found);
     found
@@ -49,7 +49,7 @@ fn walk(root: &Value, schema: &Value, path: &str, found: &mut Known) {
 }
 
 /// The first unknown key of `tree`, depth first, and what to say about it: the nearest known key where one is near, else what there is beside it.
-pub(super) fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
+pub fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
     let known = known(schema);
     let mut keys = Vec::new();
     leaves(tree, "", "", &known, &mut keys);
