@@ -78,9 +78,16 @@ fn outgoing(topic: Topic, node: &str, event: &impl serde::Serialize) -> Outgoing
 
 /// The node's collector says which pods hold which GPU.
 fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
-    let name = |name: &String| PodName { namespace: rig.namespace.clone(), name: name.clone() };
-    let held =
-        |(gpu, pods): &(&str, Vec<String>)| HeldDevice { device: (*gpu).to_owned(), pods: pods.iter().map(name).collect() };
+    let name = |name: &String| {
+        let workload = name.starts_with("llm-training-").then(|| rig.workload());
+        PodName { namespace: rig.namespace.clone(), name: name.clone(), workload }
+    };
+    let held = |(gpu, pods): &(&str, Vec<String>)| HeldDevice {
+        device: (*gpu).to_owned(),
+        gpu_model: Some("NVIDIA A100-SXM4-80GB".into()),
+        default_power_limit_watts: Some(400.0),
+        pods: pods.iter().map(name).collect(),
+    };
     let devices = gpus.iter().map(held).collect();
     let event = DeviceHolders { time: now(), node: node.to_owned(), devices, unplaced: Vec::new() };
     let mut producer = rig.log.producer("collectors").unwrap();
@@ -218,6 +225,11 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
         let right =
             |(node, intent): (&String, &DeviceIntent)| devices(intent) == [((*node == shared).then(|| gpu.clone()), Some(300.0))];
         (standing.keys().eq(&nodes) && standing.iter().all(right)).then_some(())
+    });
+    rig.eventually("it is published what boards it runs on", || {
+        let published = rig.published()?;
+        (published.gpu_model.as_deref() == Some("NVIDIA A100-SXM4-80GB") && published.gpu_power_limit_watts == Some(400.0))
+            .then_some(())
     });
     hold(&rig, &shared, &[(&gpu, [on(&pods, &shared), vec!["other".into()]].concat())]);
     withdrawn(&rig);

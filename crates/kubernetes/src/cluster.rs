@@ -97,6 +97,13 @@ impl Shared {
         with(&mut lock(&self.state))
     }
 
+    fn on_other_boards(&self, workloads: &BTreeSet<String>) {
+        // Everybody speaks once a minute; whoever waits for news is woken for news only.
+        if !workloads.is_empty() {
+            self.with_state(|state, now| state.on_other_boards(workloads, now));
+        }
+    }
+
     pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
         lock(&self.statuses)
     }
@@ -546,11 +553,15 @@ impl Cluster for KubernetesCluster {
 
 impl Devices for KubernetesCluster {
     fn said(&self, state: DeviceState) {
+        let concerned = self.shared.with_state_quietly(|known| known.said(&state));
         self.shared.agents().said(state);
+        self.shared.on_other_boards(&concerned);
     }
 
     fn held(&self, holders: DeviceHolders) {
+        let concerned = self.shared.with_state_quietly(|known| known.held(&holders));
         self.shared.agents().held(holders);
+        self.shared.on_other_boards(&concerned);
     }
 
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {

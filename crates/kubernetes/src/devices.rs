@@ -15,7 +15,7 @@ use crate::rollout::Pod;
 use crate::state::Entry;
 
 /// An agent or a collector that said nothing for this long is taken for dead: both say what they know every minute.
-const SILENT_SECONDS: f64 = 180.0;
+pub const SILENT_SECONDS: f64 = 180.0;
 /// A report says something of a pod that is older than it by this much: clocks of API server and broker differ.
 const SETTLED_SECONDS: f64 = 2.0;
 /// Caps in force may differ from those asked for by the device's resolution.
@@ -179,7 +179,7 @@ fn named(
     let mut gpus = BTreeSet::new();
     for device in holders.devices.iter().filter(|device| device.pods.iter().any(owns)) {
         if let Some(other) = device.pods.iter().find(|pod| !owns(pod)) {
-            let (gpu, PodName { namespace, name }) = (&device.device, other);
+            let (gpu, PodName { namespace, name, .. }) = (&device.device, other);
             return Err(format!("GPU {gpu} is shared with pod {namespace}/{name}: a cap or clock would be for both"));
         }
         gpus.insert(device.device.clone());
@@ -363,14 +363,17 @@ mod tests {
     /// Who holds the GPUs of node m, so many seconds after the beginning.
     fn holders(devices: &[(&str, &[&str])], unplaced: &[&str]) -> DeviceHolders {
         let pods = |names: &[&str]| {
-            names.iter().map(|name| PodName { namespace: "eadt".into(), name: (*name).to_owned() }).collect::<Vec<_>>()
+            names
+                .iter()
+                .map(|name| PodName { namespace: "eadt".into(), name: (*name).to_owned(), workload: None })
+                .collect::<Vec<_>>()
         };
         DeviceHolders {
             time: at(0.0),
             node: "m".into(),
             devices: devices
                 .iter()
-                .map(|(device, names)| HeldDevice { device: (*device).to_owned(), pods: pods(names) })
+                .map(|(device, names)| HeldDevice { device: (*device).to_owned(), pods: pods(names), ..HeldDevice::default() })
                 .collect(),
             unplaced: pods(unplaced),
         }

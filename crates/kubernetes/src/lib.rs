@@ -12,6 +12,7 @@
 
 mod agents;
 pub mod beforehand;
+mod boards;
 pub mod change;
 mod client;
 mod cluster;

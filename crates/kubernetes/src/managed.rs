@@ -4,6 +4,7 @@ use eadt_cluster::Managed;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, UpdateMode, Workload};
 
+use crate::boards::Board;
 use crate::object::Seen;
 use crate::terms::Terms;
 
@@ -16,7 +17,15 @@ pub struct Since {
 
 /// The state of a workload at `now`. The object counts as ready from the moment at which it was first seen so, unless its mark
 /// says when.
-pub fn managed(seen: &Seen, terms: &Terms, paused: bool, origin: Origin, since: &mut Since, now: EventTime) -> Managed {
+pub fn managed(
+    seen: &Seen,
+    terms: &Terms,
+    board: &Board,
+    paused: bool,
+    origin: Origin,
+    since: &mut Since,
+    now: EventTime,
+) -> Managed {
     let mark = seen.mark.clone().unwrap_or_default();
     let generation = seen.layout_generation();
     let current = mark.applied.as_ref().filter(|applied| applied.generation == generation);
@@ -41,8 +50,8 @@ pub fn managed(seen: &Seen, terms: &Terms, paused: bool, origin: Origin, since: 
         controller_settings: terms.controller_settings.clone(),
         bounds: terms.bounds_for(&seen.layout),
         gpus: seen.gpus,
-        gpu_model: None,
-        gpu_power_limit_watts: None,
+        gpu_model: board.model.clone(),
+        gpu_power_limit_watts: board.power_limit_watts,
         backend: terms.backend.clone(),
         global_batch_size: terms.global_batch_size,
         price_per_kwh: terms.price_per_kwh,
@@ -96,7 +105,7 @@ mod tests {
     }
 
     fn look(object: &Value, since: &mut Since, seconds: f64) -> Managed {
-        managed(&seen(object), &terms(), false, Origin::Measured, since, at(seconds))
+        managed(&seen(object), &terms(), &Board::default(), false, Origin::Measured, since, at(seconds))
     }
 
     #[test]

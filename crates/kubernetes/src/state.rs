@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_cluster::{Applied, Changes, Managed};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Layout, Origin, UpdateMode};
+use eadt_schemas::v1::{DeviceHolders, DeviceState, Layout, Origin, UpdateMode};
 
+use crate::boards::{Board, Boards};
 use crate::kinds::Kind;
 use crate::managed::{Since, managed};
 use crate::object::Seen;
@@ -55,6 +56,8 @@ pub struct Entry {
     /// No policy or label is left, and fields of it are still EADT's.
     pub orphaned: bool,
     pub managed: Managed,
+    /// What its GPUs were when it last held some.
+    board: Board,
     since: Since,
 }
 
@@ -86,6 +89,7 @@ pub struct State {
     unread: BTreeSet<Key>,
     /// Targets that are not there.
     missing: BTreeSet<Key>,
+    boards: Boards,
     /// Decisions whose changes the jobs report to follow.
     followed: BTreeMap<Key, String>,
 }
@@ -150,6 +154,24 @@ impl State {
             return;
         }
         self.judge(&key, Some(seen), now);
+    }
+
+    /// A node's collector says who holds its GPUs; gives the workloads that this concerns.
+    pub fn held(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
+        self.boards.held(said)
+    }
+
+    /// A node's agent says what its GPUs are; gives the workloads that this concerns.
+    pub fn said(&mut self, state: &DeviceState) -> BTreeSet<String> {
+        self.boards.said(state)
+    }
+
+    /// The GPUs of these workloads are others.
+    pub fn on_other_boards(&mut self, workloads: &BTreeSet<String>, now: EventTime) {
+        let keys = workloads.iter().filter_map(|workload| self.named.get(workload)).flatten().cloned().collect::<Vec<_>>();
+        for key in keys {
+            self.judge(&key, None, now);
+        }
     }
 
     /// An object is gone.
@@ -348,10 +370,13 @@ impl State {
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
-        let managed = managed(&seen, &terms, paused, self.origin, &mut since, now);
+        // While its pods are replaced it holds none: what it has is known from before.
+        let before_board = before.as_ref().map(|entry| entry.board.clone());
+        let board = self.boards.of(&seen.workload(), now).or(before_board).unwrap_or_default();
+        let managed = managed(&seen, &terms, &board, paused, self.origin, &mut since, now);
         let workload = managed.state.workload.clone();
         self.named.entry(workload.clone()).or_default().insert(key.clone());
-        let entry = Entry { seen, terms, paused, orphaned, managed, since };
+        let entry = Entry { seen, terms, paused, orphaned, managed, board, since };
         if before.as_ref().map(Entry::told) != Some(entry.told()) {
             self.touch(key);
         }

@@ -66,7 +66,12 @@ impl NvmlDriver {
     pub(crate) fn open(&self, index: u32) -> Result<(Device<'_>, Identity), Lost> {
         let lost = |error: NvmlError| Lost(format!("cannot open the GPU: {error}"));
         let device = self.nvml.device_by_index(index).map_err(lost)?;
-        let identity = Identity { uuid: device.uuid().map_err(lost)?, index, model: device.name().ok() };
+        let identity = Identity {
+            uuid: device.uuid().map_err(lost)?,
+            index,
+            model: device.name().ok(),
+            default_power_limit_milliwatts: device.power_management_limit_default().ok(),
+        };
         Ok((device, identity))
     }
 

@@ -12,6 +12,8 @@ pub struct Identity {
     /// Index on this node.
     pub index: u32,
     pub model: Option<String>,
+    /// The board's default power cap.
+    pub default_power_limit_milliwatts: Option<u32>,
 }
 
 /// A reading that failed for another reason than not being supported.

@@ -209,8 +209,8 @@ pub struct DeviceReport {
 /// Which pods hold which GPUs of a node, by the word of its kubelet. Key: the node.
 ///
 /// Written by the node's collector when anything of it changes, and every minute. The actuator learns from it which GPUs of a shared
-/// node it may ask the node's agent to cap.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+/// node it may ask the node's agent to cap, and what boards workloads run on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["time", "node"]))]
 pub struct DeviceHolders {
@@ -229,12 +229,20 @@ pub struct DeviceHolders {
 }
 
 /// A GPU and who holds it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 pub struct HeldDevice {
     /// GPU UUID.
     #[schemars(length(min = 1, max = 253))]
     pub device: String,
+    /// Product name, as the driver reports it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub gpu_model: Option<String>,
+    /// The board's default cap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 10_000_000))]
+    pub default_power_limit_watts: Option<f64>,
     /// More than one where pods share it, by time, MPS or MIG.
     #[serde(deserialize_with = "super::common::objects")]
     pub pods: Vec<PodName>,
@@ -250,4 +258,8 @@ pub struct PodName {
     /// Its name.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
+    /// What it belongs to, `namespace/name`; absent where that is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
+    pub workload: Option<String>,
 }

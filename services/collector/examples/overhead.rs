@@ -50,7 +50,12 @@ impl Driver for Machine {
         Ok(8)
     }
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn Gpu)) -> Result<(), Lost> {
-        let identity = Identity { uuid: format!("GPU-00000000-0000-0000-0000-{index:012}"), index, model: Some("Steady".into()) };
+        let identity = Identity {
+            uuid: format!("GPU-00000000-0000-0000-0000-{index:012}"),
+            index,
+            model: Some("Steady".into()),
+            default_power_limit_milliwatts: None,
+        };
         body(&mut Steady(identity, Instant::now()));
         Ok(())
     }

@@ -19,7 +19,7 @@ use eadt_service::{Clock, Shutdown};
 use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
-use crate::nvml::Instances;
+use crate::nvml::{Identity, Instances};
 use crate::outlet::Outlet;
 use crate::shares::{Claim, Whole, attribute};
 use crate::tenancy::Tenant;
@@ -54,6 +54,8 @@ pub struct Settings {
 type Map = HashMap<String, Arc<[Tenant]>>;
 /// How GPUs in MIG mode are cut, by the GPU's UUID.
 type Cuts = BTreeMap<String, Instances>;
+/// GPUs that answered, by their UUIDs.
+type Boards = BTreeMap<String, Identity>;
 /// What each process used of a GPU's SMs, added up, and when it was read last, by the GPU's UUID.
 type Processes = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
 /// What the processes of each pod used, by its UID; `None`: of no pod. Only their proportions mean something.
@@ -69,6 +71,7 @@ struct Shared {
     /// The kubelet is asked.
     followed: bool,
     cuts: RwLock<Cuts>,
+    boards: RwLock<Boards>,
     processes: Option<Mutex<Processes>>,
 }
 
@@ -125,6 +128,16 @@ impl PodGpus {
         }
     }
 
+    /// Notes what board a GPU is.
+    pub fn opened(&self, gpu: &Identity) {
+        let mut boards = self.0.boards.write().unwrap_or_else(PoisonError::into_inner);
+        boards.insert(gpu.uuid.clone(), gpu.clone());
+    }
+
+    fn boards(&self) -> RwLockReadGuard<'_, Boards> {
+        self.0.boards.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn cuts(&self) -> RwLockReadGuard<'_, Cuts> {
         self.0.cuts.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -158,8 +171,8 @@ impl Said {
         Self { outlet, node, clock, last: None }
     }
 
-    fn say(&mut self, holders: &Holders, cuts: &Cuts) {
-        let (devices, unplaced) = places(holders, cuts);
+    fn say(&mut self, holders: &Holders, known: &HashMap<Pod, Known>, gpus: &PodGpus) {
+        let (devices, unplaced) = places(holders, known, &gpus.cuts(), &gpus.boards());
         let same = |(at, said): &(Instant, DeviceHolders)| {
             at.elapsed() < SAY_AGAIN && said.devices == devices && said.unplaced == unplaced
         };
@@ -175,8 +188,12 @@ impl Said {
 }
 
 /// Who holds which GPU, instances as parts of the GPU that they are cut from, and who holds one that is not known.
-fn places(holders: &Holders, cuts: &Cuts) -> (Vec<HeldDevice>, Vec<PodName>) {
-    let name = |pod: &Pod| PodName { namespace: pod.namespace.clone(), name: pod.name.clone() };
+fn places(holders: &Holders, known: &HashMap<Pod, Known>, cuts: &Cuts, boards: &Boards) -> (Vec<HeldDevice>, Vec<PodName>) {
+    let name = |pod: &Pod| PodName {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        workload: known.get(pod).and_then(|known| Some(known.facts.as_ref()?.workload.clone())),
+    };
     let mut devices: BTreeMap<&str, BTreeSet<PodName>> = BTreeMap::new();
     let mut unplaced: BTreeSet<PodName> = holders.nameless.iter().map(|(pod, _)| name(pod)).collect();
     for (device, held) in &holders.by_device {
@@ -186,8 +203,16 @@ fn places(holders: &Holders, cuts: &Cuts) -> (Vec<HeldDevice>, Vec<PodName>) {
             None => unplaced.extend(pods),
         }
     }
-    let held =
-        |(device, pods): (&str, BTreeSet<PodName>)| HeldDevice { device: device.to_owned(), pods: pods.into_iter().collect() };
+    let held = |(device, pods): (&str, BTreeSet<PodName>)| {
+        let board = boards.get(device);
+        let watts = board.and_then(|board| board.default_power_limit_milliwatts).map(|limit| f64::from(limit) / 1e3);
+        HeldDevice {
+            device: device.to_owned(),
+            gpu_model: board.and_then(|board| board.model.clone()),
+            default_power_limit_watts: watts,
+            pods: pods.into_iter().collect(),
+        }
+    };
     (devices.into_iter().map(held).collect(), unplaced.into_iter().collect())
 }
 
@@ -279,7 +304,6 @@ impl Follower {
     }
 
     async fn take(&mut self, holders: &Holders) {
-        self.said.say(holders, &self.gpus.cuts());
         let pods: HashSet<&Pod> = holders.by_device.values().flatten().map(|held| &held.pod).collect();
         self.known.retain(|pod, _| pods.contains(pod));
         let now = Instant::now();
@@ -303,6 +327,7 @@ impl Follower {
             }
         };
         drop(tokio::time::timeout(self.settings.interval, all).await);
+        self.said.say(holders, &self.known, &self.gpus);
         self.metrics.kubelet_unknown_pods.set(self.known.values().filter(|known| known.facts.is_none()).count() as i64);
         if let Some(directory) = &self.settings.process_directory {
             for (gpu, (at, processes)) in self.gpus.take_processes() {

@@ -158,6 +158,7 @@ impl Sampler {
         }
         drop(state);
         self.context.up(&identity.uuid, true);
+        self.context.pods.opened(&identity);
     }
 
     fn sample_until_lost(&self, gpu: &mut dyn Gpu, progress: &mut Progress) -> Result<(), Lost> {

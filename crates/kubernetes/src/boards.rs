@@ -1,0 +1,179 @@
+//! What boards workloads run on, by the word of the collectors and agents of their nodes. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{DeviceHolders, DeviceState};
+
+use crate::devices::SILENT_SECONDS;
+
+/// What all GPUs of a workload are. What they differ in, or nobody says, is absent.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Board {
+    pub model: Option<String>,
+    /// The default power limit.
+    pub power_limit_watts: Option<f64>,
+}
+
+impl Board {
+    /// What both have in common.
+    fn both(self, other: &Self) -> Self {
+        Self {
+            model: self.model.filter(|model| other.model.as_ref() == Some(model)),
+            power_limit_watts: self.power_limit_watts.filter(|watts| other.power_limit_watts == Some(*watts)),
+        }
+    }
+}
+
+/// What was said of all nodes.
+#[derive(Debug, Default)]
+pub struct Boards {
+    nodes: BTreeMap<String, Node>,
+    /// Nodes by the workloads that hold GPUs of theirs.
+    of: BTreeMap<String, BTreeSet<String>>,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// When its collector spoke last.
+    time: EventTime,
+    held: BTreeMap<String, Vec<(String, Board)>>,
+    /// The boards by UUID, as its agent has them.
+    reported: BTreeMap<String, Board>,
+}
+
+impl Boards {
+    /// Takes what a collector says; gives the workloads of whose boards something else is known now.
+    pub fn held(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
+        let node = self.nodes.entry(said.node.clone()).or_default();
+        let mut held: BTreeMap<String, Vec<(String, Board)>> = BTreeMap::new();
+        for device in &said.devices {
+            let workloads: BTreeSet<&String> = device.pods.iter().filter_map(|pod| pod.workload.as_ref()).collect();
+            for workload in workloads {
+                let board = Board { model: device.gpu_model.clone(), power_limit_watts: device.default_power_limit_watts };
+                held.entry(workload.clone()).or_default().push((device.device.clone(), board));
+            }
+        }
+        // A node that was silent may have been left out meanwhile.
+        let silent = said.time.seconds_since(node.time) > SILENT_SECONDS;
+        node.time = said.time;
+        let before = std::mem::replace(&mut node.held, held);
+        let names = before.keys().chain(node.held.keys()).collect::<BTreeSet<_>>();
+        let changed: BTreeSet<String> =
+            names.into_iter().filter(|name| silent || before.get(*name) != node.held.get(*name)).cloned().collect();
+        for workload in &changed {
+            let nodes = self.of.entry(workload.clone()).or_default();
+            if node.held.contains_key(workload) {
+                nodes.insert(said.node.clone());
+            } else {
+                nodes.remove(&said.node);
+            }
+            if nodes.is_empty() {
+                self.of.remove(workload);
+            }
+        }
+        changed
+    }
+
+    /// The same of what an agent says.
+    pub fn said(&mut self, state: &DeviceState) -> BTreeSet<String> {
+        let node = self.nodes.entry(state.node.clone()).or_default();
+        let board = |model: &Option<String>, watts| Board { model: model.clone(), power_limit_watts: watts };
+        let reported: BTreeMap<_, _> = state
+            .devices
+            .iter()
+            .map(|device| (device.device.clone(), board(&device.gpu_model, device.default_power_limit_watts)))
+            .collect();
+        if node.reported == reported {
+            return BTreeSet::new();
+        }
+        node.reported = reported;
+        node.held.keys().cloned().collect()
+    }
+
+    /// What all GPUs of a workload are; `None`: it holds none that is known of.
+    pub fn of(&self, workload: &str, now: EventTime) -> Option<Board> {
+        let nodes = self.of.get(workload)?.iter().filter_map(|name| self.nodes.get(name));
+        let speaking = nodes.filter(|node| now.seconds_since(node.time) <= SILENT_SECONDS);
+        let boards = speaking.flat_map(|node| {
+            node.held.get(workload).into_iter().flatten().map(|(device, held)| {
+                let reported = node.reported.get(device).cloned().unwrap_or_default();
+                Board {
+                    model: held.model.clone().or(reported.model),
+                    power_limit_watts: held.power_limit_watts.or(reported.power_limit_watts),
+                }
+            })
+        });
+        boards.reduce(|all, board| all.both(&board))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::{DeviceReport, HeldDevice, PodName};
+
+    use super::*;
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    /// Device, watts and the workloads of its pods.
+    fn node(name: &str, seconds: f64, devices: &[(&str, Option<f64>, &[&str])]) -> DeviceHolders {
+        let pod = |workload: &&str| PodName {
+            namespace: "n".into(),
+            name: format!("{workload}-0"),
+            workload: Some(format!("n/{workload}")),
+        };
+        let held = |(device, watts, workloads): &(&str, Option<f64>, &[&str])| HeldDevice {
+            device: (*device).to_owned(),
+            gpu_model: watts.map(|watts| if watts > 300.0 { "A100" } else { "V100" }.to_owned()),
+            default_power_limit_watts: *watts,
+            pods: workloads.iter().map(pod).collect(),
+        };
+        DeviceHolders { time: at(seconds), node: name.into(), devices: devices.iter().map(held).collect(), unplaced: Vec::new() }
+    }
+
+    fn board(model: Option<&str>, watts: Option<f64>) -> Board {
+        Board { model: model.map(str::to_owned), power_limit_watts: watts }
+    }
+
+    #[test]
+    fn a_workload_has_what_all_its_gpus_have_in_common() {
+        let mut boards = Boards::default();
+        let told = boards.held(&node("a", 0.0, &[("GPU-1", Some(400.0), &["x", "y"]), ("GPU-2", Some(400.0), &["x"])]));
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x", "n/y"]);
+        assert_eq!(boards.of("n/x", at(1.0)), Some(board(Some("A100"), Some(400.0))));
+        assert_eq!(boards.of("n/z", at(1.0)), None);
+        assert!(boards.held(&node("a", 60.0, &[("GPU-1", Some(400.0), &["x", "y"]), ("GPU-2", Some(400.0), &["x"])])).is_empty());
+
+        let told = boards.held(&node("b", 61.0, &[("GPU-3", Some(250.0), &["x"])]));
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x"]);
+        assert_eq!(boards.of("n/x", at(62.0)), Some(board(None, None)), "two kinds of board");
+        assert_eq!(boards.of("n/y", at(62.0)), Some(board(Some("A100"), Some(400.0))));
+        assert_eq!(boards.of("n/x", at(241.0)), Some(board(Some("V100"), Some(250.0))), "the first node is silent");
+        assert_eq!(boards.held(&node("a", 300.0, &[("GPU-1", Some(400.0), &["y"])])).len(), 2);
+        assert_eq!(boards.of("n/x", at(241.0)), Some(board(Some("V100"), Some(250.0))));
+        boards.held(&node("b", 301.0, &[]));
+        assert_eq!(boards.of("n/x", at(301.0)), None);
+        assert!(!boards.of.contains_key("n/x"));
+    }
+
+    #[test]
+    fn an_agent_says_what_a_collector_does_not() {
+        let mut boards = Boards::default();
+        let report = DeviceReport {
+            device: "GPU-1".into(),
+            gpu_model: Some("A100".into()),
+            default_power_limit_watts: Some(400.0),
+            ..DeviceReport::default()
+        };
+        let mut state = DeviceState { node: "a".into(), devices: vec![report], ..DeviceState::default() };
+        assert!(boards.said(&state).is_empty(), "nobody holds it yet");
+        boards.held(&node("a", 0.0, &[("GPU-1", None, &["x"])]));
+        assert_eq!(boards.of("n/x", at(0.0)), Some(board(Some("A100"), Some(400.0))));
+        state.devices[0].default_power_limit_watts = None;
+        assert_eq!(boards.said(&state).into_iter().collect::<Vec<_>>(), ["n/x"]);
+        assert_eq!(boards.of("n/x", at(0.0)), Some(board(Some("A100"), None)));
+    }
+}
