@@ -87,10 +87,8 @@ pub fn apply(
     if let Some(knob) = terms.knobs.forbid(&seen.layout, &change.layout) {
         return refuse(format!("the policy does not allow its knob {knob} to be turned"));
     }
-    let Some(taken) = &seen.taken else {
-        return Err(ClusterError::new(ClusterRemedy::Retry, "its fields have not been taken over yet"));
-    };
-    let values = values(seen, taken, &change.layout)?;
+    possible(seen, &change.layout)?;
+    let values = values(seen, &taken(seen), &change.layout)?;
     let turned = turned(seen, &values);
     if turned.any() {
         allowed(seen, turned)?;
@@ -131,11 +129,11 @@ pub fn roll_back(seen: &Seen, back: &RollBack, reason: &str, now: EventTime, ter
     if applied.ready_time.is_some() {
         return conflict(format!("decision {} became ready meanwhile", back.decision_id));
     }
-    let Some(taken) = &seen.taken else {
-        return refuse("the record of what was taken over is gone, so what was before is not known");
-    };
     let before = applied.before.clone();
-    let values = values(seen, taken, &before)?;
+    let values = match (&seen.taken, values(seen, &taken(seen), &before)) {
+        (None, Err(_)) => return refuse("the record of what was taken over is gone, so what was before is not known"),
+        (_, values) => values?,
+    };
     let turned = turned(seen, &values);
     mark.generation_offset = seen.generation_offset(generation + 1, turned.any());
     if let Some(applied) = &mut mark.applied {
@@ -215,12 +213,25 @@ fn turned(seen: &Seen, values: &Values) -> Turned {
     Turned { environment: differs(false), world: differs(true) }
 }
 
-fn allowed(seen: &Seen, turned: Turned) -> Result<(), ClusterError> {
-    for (turns, how) in [(turned.environment, seen.kind.environment), (turned.world, seen.kind.scale)] {
+/// Refuses what the kind never lets be changed. Its fields are nobody's to take over, so a write would wait for them in vain.
+fn possible(seen: &Seen, to: &Layout) -> Result<(), ClusterError> {
+    let world = |layout: &Layout| (layout.replicas, layout.world_size, layout.local_world_size);
+    let (from, kind) = (&seen.layout, seen.kind);
+    let environment = from.mps_thread_percentage != to.mps_thread_percentage;
+    for (turns, how) in [(environment, kind.environment), (world(from) != world(to), kind.scale)] {
         if let (true, Turn::Never(why)) = (turns, how) {
             return refuse(format!("{why}: it can only be recommended"));
         }
     }
+    Ok(())
+}
+
+/// What was taken over: nothing, where no field of the object had to be.
+fn taken(seen: &Seen) -> TakenOver {
+    seen.taken.clone().unwrap_or_default()
+}
+
+fn allowed(seen: &Seen, turned: Turned) -> Result<(), ClusterError> {
     match seen.strategy.forbids(seen.kind, turned.world && seen.kind.world == World::Environment) {
         Some(why) => refuse(why),
         None => Ok(()),
@@ -321,11 +332,11 @@ fn scaled(seen: &Seen, layout: &Layout) -> Result<u32, ClusterError> {
     }
 }
 
-/// What was there before a take-over of these fields: the record of it.
+/// What was there before a take-over of these fields: the record of it; `None`: there is none to take over.
 pub fn take_over(seen: &Seen, terms: &Terms, managed_fields: &Value, now: EventTime) -> Option<TakenOver> {
     let wanted = fields(seen, terms.knobs);
-    let known = seen.taken.clone().unwrap_or_default();
-    if seen.taken.is_some() && wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
+    let known = taken(seen);
+    if wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
         return None;
     }
     let mut taken = TakenOver { time: now, policy: terms.policy.clone().unwrap_or_default(), fields: known.fields };
@@ -596,8 +607,39 @@ mod tests {
         job["kind"] = json!("Job");
         job["spec"]["parallelism"] = json!(6);
         job["status"] = json!({"ready": 6});
-        assert!(planned(&taken(job.clone()), &change("d", 4, layout(6, 40, 2))).is_err());
         assert_eq!(fields(&seen(&job), terms().knobs), [], "nothing of a Job can be turned, so nothing is taken over");
+        assert_eq!(take_over(&seen(&job), &terms(), &json!([]), at(0.0)), None, "and nothing is written down of it");
+        for (to, why) in [(layout(6, 40, 2), "environment of a Job's pods is immutable"), (layout(9, 50, 3), "world of a Job's")]
+        {
+            let refusal = planned(&job, &change("d", 4, to)).unwrap_err();
+            assert_eq!(refusal.remedy, ClusterRemedy::Refused, "{refusal}");
+            assert!(refusal.detail.contains(why) && refusal.detail.contains("can only be recommended"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_field_of_its_own_is_asked_for_and_taken_back_without_a_record() {
+        let mut job = training(6, "50", "6", "2");
+        (job["apiVersion"], job["kind"], job["spec"]["parallelism"]) = (json!("batch/v1"), json!("Job"), json!(6));
+        job["status"] = json!({"ready": 6});
+        let caps = Terms { knobs: Knobs { power_limit: true, ..Knobs::default() }, ..terms() };
+        let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
+        let asked = apply(&seen(&job), &caps, false, false, &change("d", 4, capped), at(70.0), 1);
+        let Ok(Planned::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
+        let mut after = job.clone();
+        after["metadata"]["annotations"][APPLIED] = json!(text(&write.mark));
+        let back =
+            RollBack { workload: "eadt/llm-training".into(), decision_id: "d".into(), generation: 5, reason: "not held".into() };
+        let undone = roll_back(&seen(&after), &back, "not held", at(80.0), 1);
+        let Ok(Planned::Write(write)) = undone else { panic!("it can be taken back: {undone:?}") };
+        assert_eq!((write.mark.power_limit_watts, write.values), (None, Values::new()));
+        // Where fields are to be written back, they must be known.
+        let set = taken(training(6, "50", "6", "2"));
+        let threads = planned(&set, &change("d", 4, layout(6, 40, 2))).unwrap();
+        let mut lost = written(&set, &seen(&set), &threads);
+        lost["metadata"]["annotations"].as_object_mut().unwrap().remove(TAKEN_OVER);
+        let refusal = roll_back(&seen(&lost), &back, "not ready", at(80.0), 1).unwrap_err();
+        assert!(refusal.remedy == ClusterRemedy::Refused && refusal.detail.contains("is gone"), "{refusal}");
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::managed::{Since, managed};
 use crate::object::Seen;
 use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::{Problem, Reason, Target, check, paused, short_form};
+use crate::record::Field;
 use crate::rules::Rule;
 use crate::terms::Terms;
 
@@ -531,14 +532,11 @@ impl Entry {
     /// Some of the enabled knobs' fields are not EADT's, and nothing speaks against taking them over.
     pub fn may_take_over(&self) -> bool {
         let seen = &self.seen;
-        let fields = || crate::change::fields(seen, self.terms.knobs);
+        let is_taken = |field: &Field| seen.taken.iter().flat_map(|taken| &taken.fields).any(|former| former.field == *field);
         !self.paused
             && !seen.deleting
             && seen.problems.is_empty()
-            && seen
-                .taken
-                .as_ref()
-                .is_none_or(|taken| fields().iter().any(|f| !taken.fields.iter().any(|former| former.field == *f)))
+            && crate::change::fields(seen, self.terms.knobs).iter().any(|field| !is_taken(field))
     }
 
     /// A change is on its way: its own, or the way back from one.
