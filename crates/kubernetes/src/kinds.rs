@@ -46,6 +46,8 @@ pub struct Kind {
     pub templates: &'static [Place],
     /// Numbers of processes, which are added up; one that is absent counts as 1.
     pub replicas: &'static [Place],
+    /// Copies of what `replicas` stand in, where the kind has such a number; absent counts as 1.
+    pub copies: Option<Place>,
     /// Processes of one of them, where a replica is a group; absent counts as 1.
     pub group_size: Option<Place>,
     /// The number that is written to change how many there are; it is one of `replicas`.
@@ -72,6 +74,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "statefulsets",
         templates: &[TEMPLATE],
         replicas: &[REPLICAS],
+        copies: None,
         group_size: None,
         scaled: Some(REPLICAS),
         suspend: None,
@@ -88,6 +91,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "deployments",
         templates: &[TEMPLATE],
         replicas: &[REPLICAS],
+        copies: None,
         group_size: None,
         scaled: Some(REPLICAS),
         suspend: None,
@@ -104,6 +108,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "leaderworkersets",
         templates: &[&["spec", "leaderWorkerTemplate", "leaderTemplate"], &["spec", "leaderWorkerTemplate", "workerTemplate"]],
         replicas: &[REPLICAS],
+        copies: None,
         group_size: Some(&["spec", "leaderWorkerTemplate", "size"]),
         scaled: None,
         suspend: None,
@@ -128,6 +133,7 @@ pub static KINDS: [Kind; 8] = [
             &["spec", "pytorchReplicaSpecs", "Master", "replicas"],
             &["spec", "pytorchReplicaSpecs", "Worker", "replicas"],
         ],
+        copies: None,
         group_size: None,
         scaled: Some(&["spec", "pytorchReplicaSpecs", "Worker", "replicas"]),
         suspend: Some(&["spec", "runPolicy", "suspend"]),
@@ -144,6 +150,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "mpijobs",
         templates: &[&["spec", "mpiReplicaSpecs", "Worker", "template"]],
         replicas: &[&["spec", "mpiReplicaSpecs", "Worker", "replicas"]],
+        copies: None,
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "runPolicy", "suspend"]),
@@ -160,6 +167,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "jobsets",
         templates: &[&["spec", "replicatedJobs", "*", "template", "spec", "template"]],
         replicas: &[&["spec", "replicatedJobs", "*", "template", "spec", "parallelism"]],
+        copies: Some(&["spec", "replicatedJobs", "*", "replicas"]),
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
@@ -176,6 +184,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "jobs",
         templates: &[TEMPLATE],
         replicas: &[&["spec", "parallelism"]],
+        copies: None,
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
@@ -192,6 +201,7 @@ pub static KINDS: [Kind; 8] = [
         plural: "trainjobs",
         templates: &[],
         replicas: &[&["spec", "trainer", "numNodes"]],
+        copies: None,
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
@@ -283,6 +293,8 @@ mod tests {
             let suspends = kind.environment == Turn::Suspended || kind.scale == Turn::Suspended;
             assert!(!suspends || kind.suspend.is_some(), "{} has no flag to suspend it by", kind.kind);
             assert_eq!(kind.scaled.is_none(), matches!(kind.scale, Turn::Never(_)), "{}", kind.kind);
+            let (_, whole) = kind.copies.unwrap_or(&[""]).split_last().unwrap();
+            assert!(kind.replicas.iter().all(|place| place.starts_with(whole)), "{}: copies of something else", kind.kind);
         }
     }
 

@@ -339,11 +339,17 @@ fn pods(kind: &'static Kind, object: &Value, problems: &mut Vec<String>) -> (Vec
             1
         }),
     };
+    let last = |place: Place| place.split_last().expect("places have a last step");
     let mut parts = Vec::new();
-    for place in kind.replicas {
-        let (name, parent) = place.split_last().expect("places have a last step");
-        // A part that is absent (no Master, for example) has no replicas; a part without a number has one.
-        parts.extend(at(object, parent).into_iter().map(|(_, part)| (*place, read(part.get(*name)))));
+    let (copies, whole) = kind.copies.map_or((None, &[][..]), |place| (Some(*last(place).0), last(place).1));
+    for (_, whole_value) in at(object, whole) {
+        let times = copies.map_or(1, |name| read(whole_value.get(name)));
+        for place in kind.replicas {
+            let (name, parent) = last(place);
+            // A part that is absent (no Master, for example) has no replicas; a part without a number has one.
+            let found = at(whole_value, &parent[whole.len()..]).into_iter();
+            parts.extend(found.map(|(_, part)| (*place, read(part.get(*name)).saturating_mul(times))));
+        }
     }
     let size = kind.group_size.map_or(1, |place| read(at(object, place).first().map(|(_, value)| *value)));
     (parts, size)
@@ -504,6 +510,23 @@ pub(crate) mod tests {
         assert_eq!((seen.pods, seen.scaled_pods, seen.layout.mps_thread_percentage), (4, Some(3), Some(60)));
         assert_eq!((seen.layout.world_size, seen.gpus, seen.suspended), (None, Some(4), false));
         assert_eq!(seen.containers.len(), 2);
+        assert_eq!(seen.problems, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_jobs_of_a_job_set_count_as_often_as_they_are_copied() {
+        let job = |copies: Value, parallelism: u32| {
+            json!({"replicas": copies, "template": {"spec": {"parallelism": parallelism, "template": {"spec": {"containers": [
+                {"name": "train", "resources": {"limits": {"nvidia.com/gpu": 2}}}
+            ]}}}}})
+        };
+        let object = json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1},
+            "spec": {"replicatedJobs": [job(json!(2), 4), job(Value::Null, 3)]},
+        });
+        let seen = seen(&object);
+        assert_eq!((seen.pods, seen.layout.replicas, seen.gpus, seen.scaled_pods), (11, Some(11), Some(22), None));
         assert_eq!(seen.problems, Vec::<String>::new());
     }
 
