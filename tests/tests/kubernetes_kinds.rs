@@ -1,28 +1,30 @@
-//! Kinds beside `StatefulSet`: a `Deployment` with its real controller, and a `PyTorchJob` whose operator this test plays.
+//! Kinds beside `StatefulSet`: a `Deployment` with its real controller, and custom resources whose operators these tests play.
 
 mod actuator;
 
 use actuator::{Rig, energy_policy, kubernetes, layout, training};
-use eadt_schemas::v1::{Action, Layout, Outcome};
+use eadt_schemas::v1::{Action, Actuation, Layout, Outcome, UpdateMode};
 use serde_json::{Value, json};
 
-/// The training operator's kind, as far as the API server must know it.
-const PYTORCH_JOBS: &str = "
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: pytorchjobs.kubeflow.org}
-spec:
-  group: kubeflow.org
-  names: {kind: PyTorchJob, plural: pytorchjobs, singular: pytorchjob}
-  scope: Namespaced
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      subresources: {status: {}}
-      schema:
-        openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}
-";
+const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+
+/// A custom resource, as far as the API server must know it.
+fn define(group: &str, version: &str, kind: &str) {
+    let singular = kind.to_lowercase();
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{singular}s.{group}")},
+        "spec": {
+            "group": group, "scope": "Namespaced",
+            "names": {"kind": kind, "plural": format!("{singular}s"), "singular": singular},
+            "versions": [{
+                "name": version, "served": true, "storage": true, "subresources": {"status": {}},
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            }],
+        },
+    });
+    kubernetes().define(&definition.to_string()).unwrap();
+}
 
 fn policy(api_version: &str, kind: &str) -> Value {
     let mut policy = energy_policy("Enforce");
@@ -30,8 +32,70 @@ fn policy(api_version: &str, kind: &str) -> Value {
     policy
 }
 
+/// A pod template whose container holds a GPU.
+fn pod(command: &str) -> Value {
+    json!({"spec": {"containers": [{
+        "name": "train", "image": "example.invalid/train:1", "command": [command],
+        "env": [{"name": "DATA", "value": "/data"}, {"name": MPS, "value": "50"}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }]}})
+}
+
+/// The same with another percentage.
+fn pod_with(command: &str, percentage: u32) -> Value {
+    let mut pod = pod(command);
+    pod["spec"]["containers"][0]["env"][1]["value"] = json!(percentage.to_string());
+    pod
+}
+
+fn workers(replicas: u32, percentage: u32) -> Layout {
+    Layout { replicas: Some(replicas), mps_thread_percentage: Some(percentage), ..Layout::default() }
+}
+
 fn get(rig: &Rig, kind: &str) -> Value {
     serde_json::from_str(&rig.kubectl(&["get", kind, "llm-training", "-o", "json"])).unwrap()
+}
+
+/// What nobody but its owner may have changed.
+fn own(object: &Value) -> [String; 2] {
+    [object["metadata"]["annotations"].to_string(), object["spec"].to_string()]
+}
+
+fn report(rig: &Rig, kind: &str, status: &Value) {
+    let status = json!({"status": status}).to_string();
+    rig.kubectl(&["patch", kind, "llm-training", "--subresource=status", "--type=merge", "-p", &status]);
+}
+
+/// Decides for more processes, which this kind does not let be changed.
+fn scaled_in_vain(rig: &Rig, id: &str, to: Layout, why: &str) {
+    in_vain(rig.change(id, Action::ScaleReplicas, to, Outcome::Refused), why);
+}
+
+fn in_vain(refused: Actuation, why: &str) {
+    let reason = refused.reason;
+    assert!(reason.contains(why) && reason.contains("it can only be recommended"), "{reason}");
+}
+
+/// In mode `Recommend` the same is recommended.
+fn recommended(rig: &Rig, id: &str, action: Action, to: Layout, summary: &str) {
+    rig.kubectl(&["patch", "energypolicy", "llm", "--type=merge", "-p", r#"{"spec":{"updateMode":"Recommend"}}"#]);
+    rig.eventually("the mode is seen", || rig.published().filter(|workload| workload.mode == UpdateMode::Recommend));
+    rig.change(id, action, to, Outcome::Recommended);
+    rig.eventually("the recommendation is shown", || {
+        let policy = rig.policy("llm");
+        (policy["status"]["recommendation"]["summary"] == summary).then_some(())
+    });
+}
+
+/// Deletes the policy, and waits until everything is as it was. `operate`: what the kind's operator does meanwhile.
+fn given_back(rig: &Rig, kind: &str, before: &Value, mut operate: impl FnMut()) {
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    rig.eventually("everything is as before", || {
+        operate();
+        let now = get(rig, kind);
+        let ours = now["metadata"]["annotations"].as_object()?.keys().any(|name| name.starts_with("eadt.dev/"));
+        (now["spec"] == before["spec"] && !ours).then_some(())
+    });
 }
 
 #[test]
@@ -44,7 +108,7 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
     spec.remove("podManagementPolicy");
     spec.insert("strategy".into(), json!({"type": "Recreate"}));
     rig.apply(&deployment);
-    let before = get(&rig, "deployment")["spec"].clone();
+    let before = get(&rig, "deployment");
     rig.apply(&policy("apps/v1", "Deployment"));
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
@@ -59,105 +123,224 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
         let now = get(&rig, "deployment");
         let env = now["spec"]["template"]["spec"]["containers"][1]["env"].as_array().unwrap();
         let value = |name: &str| env.iter().find(|entry| entry["name"] == name).unwrap()["value"].as_str().unwrap().to_owned();
-        assert_eq!(value("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), to.mps_thread_percentage.unwrap().to_string());
+        assert_eq!(value(MPS), to.mps_thread_percentage.unwrap().to_string());
         assert_eq!(value("WORLD_SIZE"), to.replicas.unwrap().to_string());
         assert_eq!(now["spec"]["replicas"], to.replicas.unwrap());
         assert_eq!(rig.outcomes(id), [Outcome::Applied, Outcome::Ready]);
     }
-    rig.kubectl(&["delete", "energypolicy", "llm"]);
-    rig.eventually("everything is as before", || {
-        let now = get(&rig, "deployment");
-        let own = now["metadata"]["annotations"].as_object()?.keys().any(|name| name.starts_with("eadt.dev/"));
-        (now["spec"] == before && !own).then_some(())
-    });
+    given_back(&rig, "deployment", &before, || ());
 }
 
-#[test]
-fn a_pytorch_job_is_suspended_changed_and_resumed() {
-    kubernetes().define(PYTORCH_JOBS).unwrap();
-    let mut rig = Rig::new("pytorch");
-    let pod = |command: &str| {
-        json!({"spec": {"containers": [{
-            "name": "pytorch", "image": "example.invalid/train:1", "command": [command],
-            "env": [{"name": "DATA", "value": "/data"}, {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "50"}],
-            "resources": {"limits": {"nvidia.com/gpu": 1}},
-        }]}})
-    };
-    rig.apply(&json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "llm-training"},
-        "spec": {"runPolicy": {"suspend": false}, "pytorchReplicaSpecs": {
-            "Master": {"replicas": 1, "template": pod("lead")}, "Worker": {"replicas": 3, "template": pod("follow")},
-        }},
-    }));
-    rig.apply(&policy("kubeflow.org/v1", "PyTorchJob"));
-    // The operator: a pod is there unless the job is suspended.
-    let operate = |rig: &Rig| {
-        let job = get(rig, "pytorchjob");
+/// A job that is suspended while it is changed, and its operator.
+struct Suspended {
+    rig: Rig,
+    kind: &'static str,
+    /// Where its parts stand.
+    parts: &'static str,
+    /// Beside the workers.
+    first: &'static str,
+    before: Value,
+}
+
+impl Suspended {
+    /// Its actuator has found it running in this layout.
+    fn start(version: &str, kind: &'static str, parts: &'static str, first: (&'static str, &Value), found: &Layout) -> Self {
+        define("kubeflow.org", version, kind);
+        let rig = Rig::new(&kind.to_lowercase());
+        let api_version = format!("kubeflow.org/{version}");
+        rig.apply(&json!({
+            "apiVersion": api_version, "kind": kind, "metadata": {"name": "llm-training"},
+            "spec": {"runPolicy": {"suspend": false}, parts: {
+                first.0: {"replicas": 1, "template": first.1}, "Worker": {"replicas": 3, "template": pod("follow")},
+            }},
+        }));
+        rig.apply(&policy(&api_version, kind));
+        let before = get(&rig, kind);
+        let mut this = Self { rig, kind, parts, first: first.0, before };
+        this.operate();
+        this.rig.start(120.0);
+        this.rig.ready_with(found);
+        this
+    }
+
+    fn job(&self) -> Value {
+        get(&self.rig, self.kind)
+    }
+
+    /// The operator: a pod is there unless the job is suspended, which is returned.
+    fn operate(&self) -> bool {
+        let (rig, job) = (&self.rig, self.job());
         let suspended = job["spec"]["runPolicy"]["suspend"] == true;
-        let workers = if suspended { json!(0) } else { job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"].clone() };
-        let status = json!({"status": {
-            "replicaStatuses": {"Master": {"active": i32::from(!suspended)}, "Worker": {"active": workers}},
+        let workers = if suspended { json!(0) } else { job["spec"][self.parts]["Worker"]["replicas"].clone() };
+        let status = json!({
+            "replicaStatuses": {self.first: {"active": i32::from(!suspended)}, "Worker": {"active": workers}},
             "conditions": [
                 {"type": "Running", "status": if suspended { "False" } else { "True" }},
                 {"type": "Suspended", "status": if suspended { "True" } else { "False" }},
             ],
-        }});
-        let patch = ["patch", "pytorchjob", "llm-training", "--subresource=status", "--type=merge", "-p", &status.to_string()];
-        rig.kubectl(&patch);
+        });
+        report(rig, self.kind, &status);
         if suspended {
             rig.kubectl(&["delete", "pod", "llm-training-worker-0", "--ignore-not-found"]);
         } else {
+            let labels = json!({"training.kubeflow.org/job-name": "llm-training", "training.kubeflow.org/job-role": "worker"});
             rig.apply(&json!({
                 "apiVersion": "v1", "kind": "Pod",
-                "metadata": {
-                    "name": "llm-training-worker-0", "labels": {"training.kubeflow.org/job-name": "llm-training"},
-                    "ownerReferences": [{
-                        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "llm-training", "controller": true,
-                        "uid": job["metadata"]["uid"],
-                    }],
-                },
-                "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "pytorch", "image": "example.invalid/train:1"}]},
+                "metadata": {"name": "llm-training-worker-0", "labels": labels, "ownerReferences": [{
+                    "apiVersion": job["apiVersion"], "kind": self.kind, "name": "llm-training", "controller": true,
+                    "uid": job["metadata"]["uid"],
+                }]},
+                "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "train", "image": "example.invalid/train:1"}]},
             }));
         }
         suspended
-    };
-    operate(&rig);
-    rig.start(120.0);
-    let found = Layout { replicas: Some(4), mps_thread_percentage: Some(50), ..Layout::default() };
-    rig.ready_with(&found);
-
-    let to = Layout { replicas: Some(6), mps_thread_percentage: Some(40), ..Layout::default() };
-    rig.decide(&rig.decision("d-1", Action::ScaleReplicas, to.clone()));
-    let mut was_suspended = false;
-    rig.eventually("it is changed", || {
-        was_suspended |= operate(&rig);
-        rig.outcomes("d-1").contains(&Outcome::Ready).then_some(())
-    });
-    assert!(was_suspended, "it is resumed only when its pods are gone");
-    rig.ready_with(&to);
-    let job = get(&rig, "pytorchjob");
-    let parts = &job["spec"]["pytorchReplicaSpecs"];
-    assert_eq!((&parts["Master"]["replicas"], &parts["Worker"]["replicas"]), (&json!(1), &json!(5)));
-    for (part, command) in [("Master", "lead"), ("Worker", "follow")] {
-        let container = &parts[part]["template"]["spec"]["containers"][0];
-        assert_eq!(container["env"][1]["value"], "40");
-        assert_eq!(
-            (&container["env"][0]["value"], &container["command"][0]),
-            (&json!("/data"), &json!(command)),
-            "the rest stays"
-        );
     }
-    assert_eq!(job["spec"]["runPolicy"]["suspend"], false);
 
-    rig.kubectl(&["delete", "energypolicy", "llm"]);
-    rig.eventually("everything is as before", || {
-        operate(&rig);
-        let now = get(&rig, "pytorchjob");
-        let parts = &now["spec"]["pytorchReplicaSpecs"];
-        let as_before = parts["Worker"]["replicas"] == 3
-            && parts["Worker"]["template"]["spec"]["containers"][0]["env"][1]["value"] == "50"
-            && now["spec"]["runPolicy"]["suspend"] == false;
-        let own = now["metadata"]["annotations"].as_object()?.keys().any(|name| name.starts_with("eadt.dev/"));
-        (as_before && !own).then_some(())
+    /// Changes it, and returns its parts as they are then.
+    fn change(&self, id: &str, action: Action, to: &Layout) -> Value {
+        self.rig.decide(&self.rig.decision(id, action, to.clone()));
+        let mut was_suspended = false;
+        self.rig.eventually("it is changed", || {
+            was_suspended |= self.operate();
+            self.rig.outcomes(id).contains(&Outcome::Ready).then_some(())
+        });
+        assert!(was_suspended, "it is resumed only when its pods are gone");
+        self.rig.ready_with(to);
+        assert_eq!(self.rig.outcomes(id), [Outcome::Applied, Outcome::Ready]);
+        let job = self.job();
+        assert_eq!(job["spec"]["runPolicy"]["suspend"], false);
+        job["spec"][self.parts].clone()
+    }
+
+    fn given_back(&self) {
+        given_back(&self.rig, self.kind, &self.before, || {
+            self.operate();
+        });
+    }
+}
+
+#[test]
+fn a_pytorch_job_is_suspended_changed_and_resumed() {
+    let job = Suspended::start("v1", "PyTorchJob", "pytorchReplicaSpecs", ("Master", &pod("lead")), &workers(4, 50));
+    let parts = job.change("d-1", Action::ScaleReplicas, &workers(6, 40));
+    let expected = json!({
+        "Master": {"replicas": 1, "template": pod_with("lead", 40)}, "Worker": {"replicas": 5, "template": pod_with("follow", 40)},
     });
+    assert_eq!(parts, expected, "the rest stays");
+    job.given_back();
+}
+
+#[test]
+fn the_workers_of_an_mpi_job_are_changed_while_it_is_suspended_and_their_number_is_only_recommended() {
+    let launcher = json!({"spec": {"containers": [
+        {"name": "launch", "image": "example.invalid/train:1", "command": ["mpirun", "-n", "3", "train"],
+         "env": [{"name": MPS, "value": "70"}]},
+    ]}});
+    let job = Suspended::start("v2beta1", "MPIJob", "mpiReplicaSpecs", ("Launcher", &launcher), &workers(3, 50));
+    let why = "the number of ranks of an MPIJob stands in its launcher's command";
+    let spec = job.job()["spec"].clone();
+    scaled_in_vain(&job.rig, "d-1", workers(4, 50), why);
+    // Not in part either.
+    scaled_in_vain(&job.rig, "d-2", workers(4, 40), why);
+    assert_eq!(job.job()["spec"], spec, "it was not even suspended");
+
+    let parts = job.change("d-3", Action::Decrease, &workers(3, 40));
+    let expected = json!({
+        "Launcher": {"replicas": 1, "template": launcher}, "Worker": {"replicas": 3, "template": pod_with("follow", 40)},
+    });
+    assert_eq!(parts, expected, "the rest stays");
+
+    let untouched = own(&job.job());
+    recommended(&job.rig, "d-4", Action::ScaleReplicas, workers(4, 40), "replicas 3 → 4");
+    assert_eq!(own(&job.job()), untouched);
+    job.given_back();
+}
+
+#[test]
+fn a_job_set_is_never_touched_and_what_would_help_is_said() {
+    define("jobset.x-k8s.io", "v1alpha2", "JobSet");
+    let mut rig = Rig::new("jobset");
+    let job = |command: &str, copies: u32, pods: u32| {
+        json!({"name": command, "replicas": copies, "template": {"spec": {
+            "parallelism": pods, "completions": pods, "template": pod(command),
+        }}})
+    };
+    rig.apply(&json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "llm-training"},
+        "spec": {"suspend": false, "replicatedJobs": [job("lead", 1, 1), job("follow", 2, 2)]},
+    }));
+    let status = |copies: u32| {
+        json!({"replicatedJobsStatus": [
+            {"name": "lead", "ready": 1, "active": 1, "succeeded": 0, "failed": 0, "suspended": 0},
+            {"name": "follow", "ready": copies, "active": 2, "succeeded": 0, "failed": 0, "suspended": 0},
+        ]})
+    };
+    report(&rig, "jobset", &status(1));
+    rig.apply(&policy("jobset.x-k8s.io/v1alpha2", "JobSet"));
+    rig.start(120.0);
+    rig.eventually("its layout is known", || rig.published().filter(|workload| workload.layout == workers(5, 50)));
+    assert_eq!(rig.published().unwrap().ready_time, None, "one of its jobs is not ready");
+    report(&rig, "jobset", &status(2));
+    rig.ready_with(&workers(5, 50));
+
+    let untouched = get(&rig, "jobset");
+    let threads = rig.change("d-1", Action::Decrease, workers(5, 40), Outcome::Refused);
+    in_vain(threads, "the environment of a JobSet's jobs is immutable");
+    scaled_in_vain(&rig, "d-2", workers(6, 50), "the replicas of a JobSet's jobs are immutable");
+    recommended(&rig, "d-3", Action::Decrease, workers(5, 40), "threads 50 % → 40 %");
+    // Who approves what cannot be done is told so.
+    rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-3"]);
+    in_vain(rig.outcome("d-3", Outcome::Refused), "the environment of a JobSet's jobs is immutable");
+    given_back(&rig, "jobset", &untouched, || ());
+    let now = get(&rig, "jobset");
+    assert_eq!(own(&now), own(&untouched));
+    assert_eq!(now["metadata"]["resourceVersion"], untouched["metadata"]["resourceVersion"], "it was not written at all");
+}
+
+#[test]
+fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_is_only_recommended() {
+    define("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet");
+    let mut rig = Rig::new("lws");
+    rig.apply(&json!({
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "llm-training"},
+        "spec": {
+            "replicas": 2,
+            "leaderWorkerTemplate": {"size": 3, "leaderTemplate": pod("lead"), "workerTemplate": pod("follow")},
+            "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": {"partition": 0, "maxUnavailable": 1}},
+        },
+    }));
+    // The controller, when so many of the two groups are of the newest template.
+    let rolled = |rig: &Rig, updated: u32| {
+        let generation = get(rig, "leaderworkerset")["metadata"]["generation"].clone();
+        report(
+            rig,
+            "leaderworkerset",
+            &json!({"observedGeneration": generation, "replicas": 2, "readyReplicas": 2, "updatedReplicas": updated}),
+        );
+    };
+    let before = get(&rig, "leaderworkerset");
+    rig.apply(&policy("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"));
+    rolled(&rig, 2);
+    rig.start(120.0);
+    rig.ready_with(&workers(6, 50));
+    let why = "a LeaderWorkerSet is scaled by whole groups";
+    scaled_in_vain(&rig, "d-1", workers(9, 50), why);
+    assert_eq!(get(&rig, "leaderworkerset")["spec"], before["spec"]);
+
+    rig.change("d-2", Action::Decrease, workers(6, 40), Outcome::Applied);
+    let mut expected = before["spec"].clone();
+    let templates = &mut expected["leaderWorkerTemplate"];
+    (templates["leaderTemplate"], templates["workerTemplate"]) = (pod_with("lead", 40), pod_with("follow", 40));
+    assert_eq!(get(&rig, "leaderworkerset")["spec"], expected, "the rest stays");
+    rolled(&rig, 1);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(rig.outcomes("d-2"), [Outcome::Applied], "a group is still of the old template");
+    rolled(&rig, 2);
+    rig.outcome("d-2", Outcome::Ready);
+    rig.ready_with(&workers(6, 40));
+
+    let untouched = own(&get(&rig, "leaderworkerset"));
+    recommended(&rig, "d-3", Action::ScaleReplicas, workers(9, 40), "replicas 6 → 9");
+    assert_eq!(own(&get(&rig, "leaderworkerset")), untouched);
+    given_back(&rig, "leaderworkerset", &before, || rolled(&rig, 2));
 }
