@@ -156,6 +156,67 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_policy_that_is_too_large_is_refused_with_its_field() -> Result<()> {
+    let kubernetes = kubernetes();
+    let namespace = kubernetes.namespace("large")?;
+    let text = "x".repeat(100_000);
+    let window = json!({"start": "22:00", "end": "06:00"});
+    let named = |number: usize| (0..number).map(|i| (format!("setting_{i}"), json!(i))).collect::<serde_json::Map<_, _>>();
+    let target = |field: &str| {
+        let mut target = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"});
+        target[field] = json!(text);
+        json!({"targetRef": target})
+    };
+    for (spec, field, why) in [
+        (target("apiVersion"), "spec.targetRef.apiVersion", "may not be more than 253"),
+        (target("kind"), "spec.targetRef.kind", "may not be more than 63"),
+        (target("name"), "spec.targetRef.name", "may not be more than 253"),
+        (json!({"cooldown": text}), "spec.cooldown", "may not be more than 32"),
+        (json!({"training": {"backend": text}}), "spec.training.backend", "may not be more than 63"),
+        (
+            json!({"schedule": {"timeZone": text, "restartWindows": [window]}}),
+            "spec.schedule.timeZone",
+            "may not be more than 64",
+        ),
+        (
+            json!({"schedule": {"restartWindows": vec![window; 5000]}}),
+            "spec.schedule.restartWindows",
+            "must have at most 64 items",
+        ),
+        (json!({"knobs": vec!["Clocks"; 5000]}), "spec.knobs", "must have at most 6 items"),
+        (json!({"bounds": {"precisions": vec!["bf16"; 5000]}}), "spec.bounds.precisions", "must have at most 4 items"),
+        (json!({"controller": {"settings": named(5000)}}), "spec.controller.settings", "must have at most 64"),
+        (
+            json!({"controller": {"settings": {"seek_windows": text}}}),
+            "spec.controller.settings.seek_windows",
+            "may not be more than 64",
+        ),
+        (
+            json!({"controller": {"settings": {"seek_windows": [text]}}}),
+            "spec.controller.settings.seek_windows",
+            "must have at most 0",
+        ),
+        (
+            json!({"controller": {"settings": {"seek_windows": {"a": text}}}}),
+            "spec.controller.settings.seek_windows",
+            "must have at most 0",
+        ),
+    ] {
+        // Made on the server: what kubectl keeps of it in an annotation has a limit of its own.
+        let file = tempfile::Builder::new().suffix(".json").tempfile()?;
+        std::fs::write(file.path(), manifest("p", &spec).to_string())?;
+        let made = kubernetes.kubectl(&["-n", &namespace, "create", "-f", file.path().to_str().unwrap_or_default()]);
+        let told = made.expect_err(field).to_string().to_lowercase();
+        let start = &told[..told.len().min(2000)];
+        assert!(told.contains(&field.to_lowercase()) && told.contains(why), "{field:?} and {why:?} should be said, not: {start}");
+    }
+    // What people write stays possible.
+    let settings = json!({"controller": {"name": "hybrid", "settings": {"seek_windows": 4, "max_slowdown_ratio": 0.05}}});
+    kubernetes.apply(&namespace, &manifest("p", &settings).to_string())?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn defaults_are_filled_in_and_the_target_stays() -> Result<()> {
     let kubernetes = kubernetes();

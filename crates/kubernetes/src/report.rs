@@ -213,6 +213,7 @@ pub fn status(
     for past in known.history.iter().rev() {
         status.remember(past.clone());
     }
+    status.fit();
     status
 }
 

@@ -36,6 +36,12 @@ fn tidy(value: &mut Value) {
     }
 }
 
+/// The schema of the policies themselves.
+#[cfg(test)]
+pub(super) fn schema() -> Value {
+    serde_json::to_value(definition()).expect("a definition is JSON")["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,10 +67,38 @@ mod tests {
                 silent(&at, &field["items"], found);
             }
         }
-        let schema = serde_json::to_value(definition()).unwrap()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
+        let schema = schema();
         let mut found = vec![];
         silent("", &schema, &mut found);
         assert!(found.is_empty(), "{found:?}");
         assert!(schema["properties"]["spec"]["properties"].as_object().unwrap().len() > 8);
+    }
+
+    #[test]
+    fn everything_that_may_be_written_is_bounded() {
+        fn boundless(at: &str, schema: &Value, found: &mut Vec<String>) {
+            let has = |name: &str| !schema[name].is_null();
+            let open = schema["x-kubernetes-preserve-unknown-fields"] == true;
+            let of = |kind: &str| schema["type"] == kind || open;
+            let times = matches!(schema["format"].as_str(), Some("date-time"));
+            if of("string") && !(has("maxLength") || has("enum") || times)
+                || of("array") && !has("maxItems")
+                || (open || has("additionalProperties")) && !has("maxProperties")
+            {
+                found.push(at.to_owned());
+            }
+            for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+                boundless(&format!("{at}.{name}"), field, found);
+            }
+            for inner in ["items", "additionalProperties"].map(|name| &schema[name]).into_iter().filter(|inner| !inner.is_null())
+            {
+                boundless(&format!("{at}[]"), inner, found);
+            }
+        }
+        let mut found = vec![];
+        for part in ["spec", "status"] {
+            boundless(part, &schema()["properties"][part], &mut found);
+        }
+        assert!(found.is_empty(), "{found:?}");
     }
 }

@@ -188,8 +188,16 @@ pub struct Controller {
     /// Its settings, by their names in the configuration reference (`controller_settings`); those that are not named have their
     /// defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    #[schemars(schema_with = "controller_settings")]
     pub settings: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Numbers, flags and short words. The API server does not know their names; the actuator says which it does not know.
+fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object", "nullable": true, "maxProperties": 64,
+        "additionalProperties": {"x-kubernetes-preserve-unknown-fields": true, "maxLength": 64, "maxItems": 0, "maxProperties": 0},
+    })
 }
 
 /// What must not suffer while energy per sample is made as small as the bounds allow.

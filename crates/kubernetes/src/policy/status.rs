@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 /// Entries of [`EnergyPolicyStatus::history`].
 pub const HISTORY_MAX: usize = 10;
+/// The longest message of a condition, and other texts, in characters: the API server refuses longer ones, and all of the status with them.
+const CONDITION_MAX: usize = 32_768;
+const TEXT_MAX: usize = 4096;
+const WORDS_MAX: usize = 1024;
 
 /// What came of the policy.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -159,6 +163,7 @@ pub struct Current {
     pub settings: Settings,
     /// `simulated` or `imported` where the figures are not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
     pub origin: Option<String>,
     /// Energy per sample, in joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -176,14 +181,17 @@ pub struct Current {
 #[serde(rename_all = "camelCase")]
 pub struct Recommendation {
     /// The decision; `eadt policy approve` has it applied once.
+    #[schemars(length(max = 253))]
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
     /// It is void from this time on.
     pub expires: EventTime,
     /// In a few words: `threads 50 % → 40 %`.
+    #[schemars(length(max = 1024))]
     pub summary: String,
     /// Why, in words.
+    #[schemars(length(max = 4096))]
     pub reason: String,
     /// From here.
     pub from: Settings,
@@ -198,19 +206,23 @@ pub struct Recommendation {
 #[serde(rename_all = "camelCase")]
 pub struct Last {
     /// The decision.
+    #[schemars(length(max = 253))]
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
     /// What was decided: `maintain`, `decrease`, `scale_replicas`, `increase`, `revert`, `set_power_limit`, `set_clocks`,
     /// `set_precision`, `freeze_layers`.
+    #[schemars(length(max = 63))]
     pub action: String,
     /// Why, in words.
+    #[schemars(length(max = 4096))]
     pub reason: String,
     /// What became of it. Absent: nothing was to be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
     /// Why it became that, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub message: Option<String>,
 }
 
@@ -237,6 +249,7 @@ pub enum Outcome {
 pub struct Effect {
     /// In a few words: `12.3 %`, or `12.3 % (simulated)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub summary: Option<String>,
     /// Energy per sample saved by the changes in force that were verified, in percent of what it was before the first of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -254,14 +267,17 @@ pub struct Effect {
 #[serde(rename_all = "camelCase")]
 pub struct Past {
     /// The decision.
+    #[schemars(length(max = 253))]
     pub decision_id: String,
     /// When it took effect, or was refused.
     pub time: EventTime,
     /// In a few words: `threads 50 % → 40 %`.
+    #[schemars(length(max = 1024))]
     pub summary: String,
     pub outcome: Outcome,
     /// Why it became that, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
     pub message: Option<String>,
 }
 
@@ -297,11 +313,37 @@ impl EnergyPolicyStatus {
         self.conditions.iter().find(|condition| condition.kind == kind.as_str())
     }
 
+    /// Cuts texts that are longer than the API server takes; what others say (an API server, a job) may be of any length. Ids never
+    /// are: events with longer ones are refused.
+    pub fn fit(&mut self) {
+        for condition in &mut self.conditions {
+            cut(&mut condition.message, CONDITION_MAX);
+        }
+        if let Some(recommendation) = &mut self.recommendation {
+            cut(&mut recommendation.summary, WORDS_MAX);
+            cut(&mut recommendation.reason, TEXT_MAX);
+        }
+        if let Some(last) = &mut self.last_decision {
+            cut(&mut last.reason, TEXT_MAX);
+            last.message.iter_mut().for_each(|message| cut(message, TEXT_MAX));
+        }
+        for past in &mut self.history {
+            cut(&mut past.summary, WORDS_MAX);
+            past.message.iter_mut().for_each(|message| cut(message, TEXT_MAX));
+        }
+    }
+
     /// Notes a change; the oldest are forgotten.
     pub fn remember(&mut self, past: Past) {
         self.history.retain(|known| known.decision_id != past.decision_id);
         self.history.insert(0, past);
         self.history.truncate(HISTORY_MAX);
+    }
+}
+
+fn cut(text: &mut String, most: usize) {
+    if text.chars().count() > most {
+        *text = text.chars().take(most - 1).chain(['…']).collect();
     }
 }
 
@@ -324,6 +366,38 @@ mod tests {
         let same = set(ConditionStatus::True, "StillInForce", 2.0);
         assert_eq!((same.len(), same[0].reason.as_str(), same[0].last_transition_time), (1, "StillInForce", at(1.0)));
         assert_eq!(set(ConditionStatus::False, "TargetNotFound", 3.0)[0].last_transition_time, at(3.0));
+    }
+
+    #[test]
+    fn a_status_fits_whatever_others_say() {
+        let long = "ü".repeat(40_000);
+        let mut all = vec![];
+        set_condition(&mut all, ConditionType::Degraded, ConditionStatus::True, "CannotChange", &long, Some(1), at(0.0));
+        let mut status: EnergyPolicyStatus = serde_json::from_value(serde_json::json!({
+            "conditions": all,
+            "recommendation": {"decisionId": "d", "time": at(0.0), "expires": at(1.0), "summary": long, "reason": long,
+                "from": {}, "to": {}, "restarts": true},
+            "lastDecision": {"decisionId": "d", "time": at(0.0), "action": "decrease", "reason": long, "message": long},
+            "history": [{"decisionId": "d", "time": at(0.0), "summary": long, "outcome": "Refused", "message": long}],
+        }))
+        .unwrap();
+        status.fit();
+        let schema = crate::policy::definition::schema()["properties"]["status"].clone();
+        let value = serde_json::to_value(&status).unwrap();
+        let texts = [
+            ("/conditions/0/message", "/properties/conditions/items/properties/message"),
+            ("/recommendation/summary", "/properties/recommendation/properties/summary"),
+            ("/recommendation/reason", "/properties/recommendation/properties/reason"),
+            ("/lastDecision/reason", "/properties/lastDecision/properties/reason"),
+            ("/lastDecision/message", "/properties/lastDecision/properties/message"),
+            ("/history/0/summary", "/properties/history/items/properties/summary"),
+            ("/history/0/message", "/properties/history/items/properties/message"),
+        ];
+        for (at, of) in texts {
+            let length = value.pointer(at).unwrap().as_str().unwrap().chars().count();
+            let most = schema.pointer(of).unwrap()["maxLength"].as_u64().unwrap();
+            assert_eq!(length as u64, most, "{at}");
+        }
     }
 
     #[test]
