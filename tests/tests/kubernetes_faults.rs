@@ -73,6 +73,28 @@ fn done_once(rig: &Rig, id: &str, percentage: u32, before: u64) {
     assert_eq!(environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], percentage.to_string(), "{id}");
 }
 
+/// All of an object that is not EADT's: whatever becomes of a write, it stays as it is.
+fn foreign(set: &Value) -> Value {
+    let mut rest = set.clone();
+    rest.as_object_mut().unwrap().remove("status");
+    let meta = rest["metadata"].as_object_mut().unwrap();
+    meta.retain(|name, _| name != "resourceVersion" && name != "generation");
+    if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|name, _| !name.starts_with("eadt.dev/"));
+    }
+    // What others own they still own.
+    if let Some(owners) = meta.get_mut("managedFields").and_then(Value::as_array_mut) {
+        owners.retain(|owner| !owner["manager"].as_str().unwrap().starts_with("eadt-") && owner["subresource"].is_null());
+    }
+    rest["spec"]["replicas"].take();
+    for variable in rest["spec"]["template"]["spec"]["containers"][1]["env"].as_array_mut().unwrap() {
+        if ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"].iter().any(|ours| variable["name"] == **ours) {
+            variable["value"].take();
+        }
+    }
+    rest
+}
+
 fn patches(passed: &[Passed]) -> Vec<Passed> {
     passed.iter().filter(|request| request.method == Method::PATCH && request.path.contains(SETS)).cloned().collect()
 }
@@ -91,18 +113,31 @@ fn a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once(
         ("too many", refused(429, Some(2)), 2),
         ("no rights yet", refused(403, None), 3),
         ("lost", Answer::Lost, 1),
+        ("no answer", Answer::Nothing, 1),
     ];
+    let others = foreign(&rig.set("llm-training"));
     for (round, (name, answer, times)) in faults.into_iter().enumerate() {
         rig.proxy().passed();
+        // What is only lost was done.
+        let accepted = if matches!(answer, Answer::Lost) { 0 } else { times };
         rig.proxy().interfere(fault(Method::PATCH, SETS, answer, times));
+        let decided = Instant::now();
         changed_once(&rig, name, 40 + round as u32);
+        let ready = decided.elapsed();
         assert_eq!(rig.proxy().left(), 0, "{name}: it went wrong as often as it was to");
         let patches = patches(&rig.proxy().passed());
         assert_eq!(patches.iter().filter(|patch| patch.faulty).count(), times, "{name}");
+        assert!(patches[..times].iter().all(|patch| patch.faulty), "{name}: the first ones");
         if name == "too many" {
             let pauses = pauses(&patches);
             assert!(pauses[..times].iter().all(|pause| *pause >= Duration::from_secs(2)), "{pauses:?}");
         }
+        assert_eq!(foreign(&rig.set("llm-training")), others, "{name}: what is others' stays");
+        println!(
+            "{name} ({times}): the accepted patch {:.2} s after the decision, ready after {:.2} s",
+            patches[accepted].at.duration_since(decided).as_secs_f64(),
+            ready.as_secs_f64()
+        );
     }
     // Reading, which follows a conflict, is no better off.
     for (percentage, code) in [(60, 500), (61, 403)] {
@@ -111,6 +146,75 @@ fn a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once(
         changed_once(&rig, &format!("reads {code}"), percentage);
         assert_eq!(rig.proxy().left(), 0);
     }
+    assert_eq!(foreign(&rig.set("llm-training")), others);
+}
+
+/// The same with an argument so long in the container that EADT does not change.
+fn padded(mut set: Value, bytes: usize) -> Value {
+    set["metadata"]["name"] = json!("llm-training");
+    set["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["x".repeat(bytes)]);
+    set
+}
+
+#[test]
+fn a_workload_of_a_mebibyte_is_changed_like_any_other() {
+    let _peace = in_peace();
+    let mut rig = Rig::new("large");
+    let mut set = padded(training(), 1 << 20);
+    set["spec"]["replicas"] = json!(3);
+    let env = &mut set["spec"]["template"]["spec"]["containers"][1]["env"];
+    (env[2]["value"], env[3]["value"]) = (json!("3"), json!("1"));
+    let sets: Api<StatefulSet> = Api::namespaced(rig.client.clone(), &rig.namespace);
+    let set = serde_json::from_value(set).unwrap();
+    rig.runtime.block_on(sets.create(&PostParams::default(), &set)).expect("the API server takes it");
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(120.0);
+    rig.ready_with(&layout(3, 50, 1));
+    taken_over(&rig);
+    let (others, before) = (foreign(&rig.set("llm-training")), generation(&rig));
+    changed_once(&rig, "d-1", 40);
+    rig.change("d-2", Action::ScaleReplicas, layout(6, 40, 2), Outcome::Ready);
+    assert_eq!(generation(&rig), before + 2);
+    assert_eq!(foreign(&rig.set("llm-training")), others);
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    rig.eventually("everything is as before", || {
+        let set = rig.set("llm-training");
+        let restored = set["spec"]["replicas"] == 3 && environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50";
+        (restored && set["metadata"]["annotations"]["eadt.dev/taken-over"].is_null()).then_some(())
+    });
+}
+
+#[test]
+fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_says_why() {
+    // etcd's own limit of a request.
+    const LIMIT: usize = 3 << 19;
+    let _peace = in_peace();
+    let mut rig = Rig::new("full");
+    let sets: Api<StatefulSet> = Api::namespaced(rig.client.clone(), &rig.namespace);
+    let fits = |less: &usize| {
+        let set = serde_json::from_value(padded(without_pods(), LIMIT - less)).unwrap();
+        rig.runtime.block_on(sets.create(&PostParams::default(), &set)).is_ok()
+    };
+    let less = (0..8192).step_by(256).find(fits).expect("it fits at some size");
+    let full = rig.set("llm-training");
+    rig.apply(&energy_policy("Enforce"));
+    rig.start(120.0);
+    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "True CannotChange").then_some(()));
+    let policy = rig.policy("llm");
+    let degraded = policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Degraded").unwrap();
+    let message = degraded["message"].as_str().unwrap();
+    println!("{less} bytes below etcd's limit: {message}");
+    assert!(message.contains("taking over the fields of") && message.contains("too large"), "{message}");
+    let now = rig.set("llm-training");
+    assert_eq!((&now["spec"], &now["metadata"]["annotations"]), (&full["spec"], &full["metadata"]["annotations"]));
+    assert_eq!(foreign(&now), foreign(&full));
+
+    // With room it goes on by itself.
+    let container = json!({"name": "logs", "args": ["x"]});
+    rig.patch("llm-training", &json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
+    taken_over(&rig);
+    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
+    changed_once(&rig, "d-1", 40);
 }
 
 #[test]
