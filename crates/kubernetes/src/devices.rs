@@ -21,6 +21,11 @@ const SETTLED_SECONDS: f64 = 2.0;
 /// Caps in force may differ from those asked for by the device's resolution.
 const RESOLUTION_WATTS: f64 = 1.0;
 
+/// A policy's workload whose nodes' agents may be asked for something.
+pub fn may_ask(entry: &Entry) -> bool {
+    !entry.orphaned && !entry.paused && !entry.seen.deleting && entry.terms.mode != UpdateMode::Observe
+}
+
 /// What a workload's nodes are to hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
@@ -84,7 +89,7 @@ impl Wish {
     /// What a workload's nodes are to hold now. Without a policy that still allows it, or while it is paused, nothing.
     pub fn of(entry: &Entry) -> Option<Self> {
         let (terms, seen) = (&entry.terms, &entry.seen);
-        if entry.orphaned || entry.paused || seen.deleting || terms.mode == UpdateMode::Observe {
+        if !may_ask(entry) {
             return None;
         }
         let layout = Layout {

@@ -2,6 +2,8 @@
 
 use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 
+use crate::kinds::{Kind, Turn};
+
 /// The knobs that may be turned.
 #[allow(clippy::struct_excessive_bools, reason = "each is a knob of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +44,8 @@ pub struct Terms {
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: Bounds,
     pub knobs: Knobs,
+    /// The MPS default of its nodes may be raised.
+    pub mps_default_may_change: bool,
     /// Why no process may be restarted now; `None`: it may.
     pub no_restarts_now: Option<String>,
     pub backend: Option<String>,
@@ -52,13 +56,15 @@ pub struct Terms {
 
 impl Terms {
     /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands, and a job is asked for nothing.
-    pub fn bounds_for(&self, layout: &Layout) -> Bounds {
+    /// What cannot be turned is open to recommendations only: enforced, it would be refused window by window.
+    pub fn bounds_for(&self, kind: &Kind, layout: &Layout) -> Bounds {
         let mut bounds = self.bounds.clone();
-        if !self.knobs.mps_thread_percentage {
+        let can = |turn: Turn| self.mode != UpdateMode::Enforce || !matches!(turn, Turn::Never(_));
+        if !(self.knobs.mps_thread_percentage && can(kind.environment)) {
             bounds.mps_thread_percentage_min = layout.mps_thread_percentage;
             bounds.mps_thread_percentage_max = layout.mps_thread_percentage;
         }
-        if !self.knobs.replicas {
+        if !(self.knobs.replicas && can(kind.scale)) {
             bounds.replicas_min = layout.replicas;
             bounds.replicas_max = layout.replicas;
         }

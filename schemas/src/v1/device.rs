@@ -144,6 +144,10 @@ pub struct DeviceState {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub mps_default_thread_percentage: Option<u32>,
+    /// The default that will be put back; absent: none was changed, or daemons differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub original_mps_default_thread_percentage: Option<u32>,
 }
 
 /// One device as its node agent sees it.

@@ -464,8 +464,9 @@ impl<'a> Watch<'a> {
         let asked = live.as_ref().and_then(|live| live.wish.mps_default_thread_percentage.clone());
         if self.settings.daemons.is_empty() && asked.is_some() {
             let reason = "the MPS default may not be changed on this node (agent.mps.enabled)".to_owned();
-            mps = DaemonReport { outcome: SettingOutcome::Refused, reason, millipercent: None };
+            mps = DaemonReport::told(SettingOutcome::Refused, reason);
         }
+        let percent = |millipercent: u32| Some(millipercent.div_ceil(1000)).filter(|percent| (1..=100).contains(percent));
         DeviceState {
             time: self.environment.clock.now(),
             node: self.settings.node.clone(),
@@ -477,10 +478,8 @@ impl<'a> Watch<'a> {
             devices: devices.collect(),
             mps_default_outcome: mps.outcome,
             mps_default_reason: mps.reason,
-            mps_default_thread_percentage: mps
-                .millipercent
-                .map(|m| m.div_ceil(1000))
-                .filter(|percent| (1..=100).contains(percent)),
+            mps_default_thread_percentage: mps.millipercent.and_then(percent),
+            original_mps_default_thread_percentage: mps.original_millipercent.and_then(percent),
         }
     }
 }

@@ -126,6 +126,15 @@ pub struct DaemonReport {
     pub outcome: SettingOutcome,
     pub reason: String,
     pub millipercent: Option<u32>,
+    /// What will be put back; `None`: it was not changed.
+    pub original_millipercent: Option<u32>,
+}
+
+impl DaemonReport {
+    /// Of a daemon of which nothing more is known.
+    pub(crate) fn told(outcome: SettingOutcome, reason: String) -> Self {
+        Self { outcome, reason, ..Self::default() }
+    }
 }
 
 /// Holds the default of one daemon.
@@ -148,7 +157,7 @@ impl<'a> MpsHolder<'a> {
         let mut record = match &self.record {
             Ok(record) => record.clone(),
             Err(reason) => {
-                return DaemonReport { outcome: SettingOutcome::Failed, reason: reason.clone(), millipercent: None };
+                return DaemonReport::told(SettingOutcome::Failed, reason.clone());
             }
         };
         let (asked, refused) = split(asked.map(|asked| asked.clone().map(|percent| percent * 1000)));
@@ -164,18 +173,19 @@ impl<'a> MpsHolder<'a> {
             let knob = &mut MpsKnob { daemon: self.daemon, seen: 0 };
             turn(asked, &mut entry, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
         };
+        let original_millipercent = entry.as_ref().map(|entry| entry.original);
         record.mps_default_millipercent = entry;
         self.record = Ok(record);
         let standing = match result {
             Ok(standing) => standing,
             Err(lost) => {
-                return DaemonReport { outcome: SettingOutcome::Failed, reason: lost.to_string(), millipercent: None };
+                return DaemonReport::told(SettingOutcome::Failed, lost.to_string());
             }
         };
         self.metrics.count(&self.daemon.unit(), "mps_default", &standing);
         let millipercent = standing.value;
         let (outcome, reason) = told(standing, refused);
-        DaemonReport { outcome, reason, millipercent }
+        DaemonReport { outcome, reason, millipercent, original_millipercent }
     }
 
     /// A daemon that ended has forgotten its default, ours included.
@@ -194,7 +204,7 @@ impl<'a> MpsHolder<'a> {
             tracing::warn!(%error, "a record stays behind");
         }
         self.remembered = Remembered::default();
-        DaemonReport { outcome, reason: reason.unwrap_or_default(), millipercent: None }
+        DaemonReport::told(outcome, reason.unwrap_or_default())
     }
 }
 
@@ -243,6 +253,9 @@ pub(crate) fn together(reports: &[DaemonReport]) -> DaemonReport {
     let mut all = reports.iter().max_by_key(|report| rank(report.outcome)).cloned().unwrap_or_default();
     if reports.iter().any(|report| report.millipercent != all.millipercent) {
         all.millipercent = None;
+    }
+    if reports.iter().any(|report| report.original_millipercent != all.original_millipercent) {
+        all.original_millipercent = None;
     }
     all
 }

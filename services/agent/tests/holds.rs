@@ -320,9 +320,11 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     publish(&*bus, &tenants([true, true]));
     running.until("held", || last(&*bus).mps_default_outcome == SettingOutcome::Held).await;
     assert_eq!((mps.default().as_str(), last(&*bus).mps_default_thread_percentage), ("50", Some(50)));
+    assert_eq!(last(&*bus).original_mps_default_thread_percentage, Some(34), "what will be put back");
     // A new tenant that does not allow it ends it.
     publish(&*bus, &tenants([true, false]));
     running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
+    assert_eq!(last(&*bus).original_mps_default_thread_percentage, None);
     publish(&*bus, &tenants([true, true]));
     let held = || mps.default() == "50" && last(&*bus).mps_default_outcome == SettingOutcome::Held;
     running.until("held again", held).await;
