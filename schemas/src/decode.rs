@@ -319,6 +319,7 @@ impl Check for DeviceState {
         text("agent_version", Some(&self.agent_version))?;
         text("decision_id", self.decision_id.as_deref())?;
         percentage("mps_default_thread_percentage", self.mps_default_thread_percentage)?;
+        percentage("original_mps_default_thread_percentage", self.original_mps_default_thread_percentage)?;
         for device in &self.devices {
             name("devices.device", &device.device)?;
             text("devices.gpu_model", device.gpu_model.as_deref())?;
@@ -342,10 +343,14 @@ impl Check for DeviceHolders {
         name("node", &self.node)?;
         for device in &self.devices {
             name("devices.device", &device.device)?;
+            within("devices.default_power_limit_watts", device.default_power_limit_watts, 0.0, MAX_WATTS)?;
         }
         for pod in self.devices.iter().flat_map(|device| &device.pods).chain(&self.unplaced) {
             name("namespace", &pod.namespace)?;
             name("name", &pod.name)?;
+            if let Some(name) = &pod.workload {
+                workload(name)?;
+            }
         }
         Ok(())
     }

@@ -20,8 +20,8 @@ use crate::state::{Entry, Key, State};
 const AT_ONCE: usize = 8;
 /// Where the pods of held wishes run is looked up this often.
 const ROUND: Duration = Duration::from_secs(15);
-/// A higher MPS default that a change waits for is asked for so long, unless the change is tried again.
-const RAISE_SECONDS: f64 = 120.0;
+/// A higher MPS default that a decision needed is asked for so long, for a later one that needs it, too.
+const RAISE_SECONDS: f64 = 600.0;
 /// Between two looks, however much news there is.
 const BREATH: Duration = Duration::from_millis(200);
 
@@ -32,14 +32,14 @@ struct Addressed {
     place: Place,
 }
 
-/// A change that waits for its nodes' MPS defaults.
+/// A higher MPS default that a decision needed.
 #[derive(Debug, Clone, PartialEq)]
 struct Raise {
     percentage: u32,
     decision_id: String,
     /// What is in force while it waits; with another one it waits no more.
     generation: u64,
-    /// It is asked for until then, unless it is asked again.
+    /// It is asked for until then.
     until: EventTime,
 }
 
@@ -51,11 +51,16 @@ pub struct Agents {
     /// Who holds the GPUs of every node.
     holders: BTreeMap<String, DeviceHolders>,
     addressed: BTreeMap<Key, Addressed>,
-    /// Changes that wait for a higher MPS default.
+    /// Higher MPS defaults that decisions needed.
     raising: BTreeMap<Key, Raise>,
+    /// One of them is new.
+    raised_anew: bool,
     /// Workloads that allow another MPS default, as the last look found them.
     parties: BTreeMap<Key, Party>,
-    defaults: BTreeMap<String, NodeDefault>,
+    /// `None` until the first look of this leadership.
+    defaults: Option<BTreeMap<String, NodeDefault>>,
+    /// It is known what agents and collectors said before this leadership.
+    met: bool,
     /// `None` until the first look of this leadership.
     wanted: Option<Arc<Vec<DeviceIntent>>>,
 }
@@ -69,10 +74,6 @@ impl Agents {
         self.holders.insert(holders.node.clone(), holders);
     }
 
-    fn raises(&self) -> bool {
-        !self.raising.is_empty()
-    }
-
     pub fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
         self.wanted.clone()
     }
@@ -82,14 +83,21 @@ impl Agents {
         self.addressed.clear();
         self.raising.clear();
         self.parties.clear();
-        self.defaults.clear();
+        self.defaults = None;
+        self.met = false;
         self.wanted = None;
     }
 
+    pub fn met(&mut self) {
+        self.met = true;
+    }
+
     fn plan(&mut self) {
+        // Half of what is known would withdraw the other half.
+        let Some(defaults) = &self.defaults else { return };
         let intents = devices::intents(self.addressed.values().map(|addressed| (&addressed.wish, &addressed.place)));
         let mut by_node: BTreeMap<_, _> = intents.into_iter().map(|intent| (intent.node.clone(), intent)).collect();
-        for (node, default) in &self.defaults {
+        for (node, default) in defaults {
             let of_node = || DeviceIntent { node: node.clone(), ..DeviceIntent::default() };
             default.put(by_node.entry(node.clone()).or_insert_with(of_node));
         }
@@ -117,10 +125,13 @@ pub async fn run(shared: Arc<Shared>) {
         if all {
             round = tokio::time::Instant::now() + ROUND;
         }
-        if shared.all_synced() {
-            let raises = shared.agents().raises();
-            look(&shared, all).await;
-            if all || raises {
+        let (met, first) = {
+            let agents = shared.agents();
+            (agents.met, agents.wanted.is_none())
+        };
+        if met && shared.all_synced() {
+            look(&shared, all || first).await;
+            if all || first || shared.agents().raised_anew {
                 look_at_defaults(&shared).await;
             }
         }
@@ -176,73 +187,84 @@ async fn look(shared: &Shared, all: bool) {
     agents.plan();
 }
 
-/// Finds where MPS defaults have to be other than they are, and who there allows it.
+/// Finds where MPS defaults have to be other than they are, and who there allows it. Where nobody needs one nothing is looked up.
 async fn look_at_defaults(shared: &Shared) {
     let now = shared.now();
-    let allowing = |state: &mut State| -> Vec<(Key, Seen)> {
-        let may = |entry: &&Entry| entry.terms.mps_default_may_change && devices::may_ask(entry);
-        state.entries().filter(|(_, entry)| may(entry)).map(|(key, entry)| (key.clone(), entry.seen.clone())).collect()
+    let allowing: BTreeMap<Key, Seen> = shared.with_state_quietly(allowing).into_iter().collect();
+    let (before, asked, raising) = {
+        let mut agents = shared.agents();
+        agents.raised_anew = false;
+        let waits = |raise: &Raise, seen: &Seen| raise.until > now && raise.generation == seen.layout_generation();
+        agents.raising.retain(|key, raise| allowing.get(key).is_some_and(|seen| waits(raise, seen)));
+        (agents.parties.clone(), agents.defaults.clone().unwrap_or_default(), agents.raising.clone())
     };
-    let before = shared.agents().parties.clone();
-    let mut found = own_pods(shared, shared.with_state_quietly(allowing), &before).await;
-    let nodes: BTreeSet<_> = found.iter().flat_map(|(_, _, pods)| devices::nodes(pods)).collect();
-    let tenants: Vec<_> = stream::iter(nodes)
-        .map(|node| async move { (node.clone(), shared.server.tenants(&node).await) })
-        .buffer_unordered(AT_ONCE)
-        .collect()
-        .await;
-    let ours: BTreeSet<&str> = found.iter().flat_map(|(_, _, pods)| pods).map(|pod| pod.uid.as_str()).collect();
-    let there = tenants.iter().filter_map(|(_, tenants)| tenants.as_ref().ok()).flatten();
-    if there.into_iter().any(|tenant| !ours.contains(tenant.uid.as_str())) {
-        // It may be a pod of ours that came between the two looks.
-        let again = found.iter().map(|(key, seen, _)| (key.clone(), seen.clone())).collect();
-        for (now, (_, _, pods)) in own_pods(shared, again, &before).await.into_iter().zip(&mut found) {
-            pods.extend(now.2);
+    let needs = |key: &Key, seen: &Seen| {
+        let asked = raising.get(key).map(|raise| (raise.percentage, raise.decision_id.clone()));
+        Party::need(seen).into_iter().chain(asked).max_by_key(|(percentage, _)| *percentage)
+    };
+    let (mut parties, mut defaults) = (BTreeMap::new(), BTreeMap::new());
+    if allowing.iter().any(|(key, seen)| needs(key, seen).is_some()) {
+        let mut found = own_pods(shared, &allowing, &before).await;
+        let needing = found.iter().filter(|(key, _)| allowing.get(*key).is_some_and(|seen| needs(key, seen).is_some()));
+        let nodes: BTreeSet<String> = needing.flat_map(|(_, pods)| mps::nodes(pods)).chain(asked.keys().cloned()).collect();
+        let tenants: Vec<_> = stream::iter(nodes)
+            .map(|node| async move { (node.clone(), shared.server.tenants(&node).await) })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        let ours: BTreeSet<&str> = found.values().flatten().map(|pod| pod.uid.as_str()).collect();
+        let there = tenants.iter().filter_map(|(_, tenants)| tenants.as_ref().ok()).flatten();
+        if there.into_iter().any(|tenant| !ours.contains(tenant.uid.as_str())) {
+            // It may be a pod of ours that came between the two looks.
+            for (key, pods) in own_pods(shared, &allowing, &before).await {
+                found.entry(key).or_default().extend(pods);
+            }
+        }
+        for (key, pods) in found {
+            let Some(seen) = allowing.get(&key) else { continue };
+            let (needs, moving) = (needs(&key, seen), !seen.progress.complete());
+            parties.insert(key, Party { workload: seen.workload(), pods, needs, moving });
+        }
+        let all: Vec<_> = parties.values().cloned().collect();
+        let (known, unknown): (Vec<_>, Vec<_>) = tenants.into_iter().partition(|(_, tenants)| tenants.is_ok());
+        let known = known.into_iter().filter_map(|(node, tenants)| Some((node, tenants.ok()?))).collect();
+        defaults = mps::defaults(&all, &known, &shared.agents().board, &asked);
+        for (node, _) in unknown {
+            tracing::warn!(node, "it is not known who else is there: its MPS default is left as it is asked for");
+            defaults.extend(asked.get(&node).map(|default| (node, default.clone())));
         }
     }
-    let present: BTreeMap<Key, Seen> = shared.with_state_quietly(allowing).into_iter().collect();
+    // What is not allowed any more must not come back.
+    let present = shared.with_state_quietly(self::allowing).into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>();
+    let withdrawn = allowing.keys().any(|key| !present.contains(key));
     let mut agents = shared.agents();
-    let waits = |raise: &Raise, seen: &Seen| raise.until > now && raise.generation == seen.layout_generation();
-    agents.raising.retain(|key, raise| present.get(key).is_some_and(|seen| waits(raise, seen)));
-    let party = |(key, _, pods): (Key, Seen, Vec<Pod>)| {
-        let seen = present.get(&key)?;
-        let decided = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.decision_id.clone());
-        let in_force = seen.layout.mps_thread_percentage.zip(decided);
-        let asked = agents.raising.get(&key).map(|raise| (raise.percentage, raise.decision_id.clone()));
-        let needs = in_force.into_iter().chain(asked).max_by_key(|(percentage, _)| *percentage);
-        Some((key, Party { workload: seen.workload(), pods, needs }))
-    };
-    agents.parties = found.into_iter().filter_map(party).collect();
-    let parties: Vec<_> = agents.parties.values().cloned().collect();
-    let (known, unknown): (Vec<_>, Vec<_>) = tenants.into_iter().partition(|(_, tenants)| tenants.is_ok());
-    let known = known.into_iter().filter_map(|(node, tenants)| Some((node, tenants.ok()?))).collect();
-    let mut defaults = mps::defaults(&parties, &known, &agents.board);
-    for (node, _) in unknown {
-        tracing::warn!(node, "it is not known who else is there: its MPS default is left as it is asked for");
-        defaults.extend(agents.defaults.remove(&node).map(|default| (node, default)));
-    }
-    if agents.defaults != defaults {
-        agents.defaults = defaults;
-    }
+    agents.raised_anew |= withdrawn;
+    (agents.parties, agents.defaults) = (parties, Some(defaults));
     agents.plan();
 }
 
-/// The pods of these workloads, in their order. What was known of them holds where it cannot be known better.
-async fn own_pods(shared: &Shared, of: Vec<(Key, Seen)>, before: &BTreeMap<Key, Party>) -> Vec<(Key, Seen, Vec<Pod>)> {
-    stream::iter(of)
-        .map(|(key, seen)| {
-            let known = before.get(&key).map(|party| party.pods.clone());
-            async move {
-                let pods = shared.server.pods(&seen).await.ok().or(known).unwrap_or_default();
-                (key, seen, pods)
-            }
+/// Workloads whose policies allow another MPS default.
+fn allowing(state: &mut State) -> Vec<(Key, Seen)> {
+    let may = |entry: &&Entry| entry.terms.mps_default_may_change && devices::may_ask(entry);
+    state.entries().filter(|(_, entry)| may(entry)).map(|(key, entry)| (key.clone(), entry.seen.clone())).collect()
+}
+
+/// The pods of these workloads. What was known of them holds where it cannot be known better.
+async fn own_pods(shared: &Shared, of: &BTreeMap<Key, Seen>, before: &BTreeMap<Key, Party>) -> BTreeMap<Key, Vec<Pod>> {
+    let known = |key: &Key| before.get(key).map(|party| party.pods.clone());
+    let each: Vec<_> = of.iter().map(|(key, seen)| (key.clone(), seen.clone(), known(key))).collect();
+    stream::iter(each)
+        .map(|(key, seen, known)| async move {
+            let pods = shared.server.pods(&seen).await.ok().or(known).unwrap_or_default();
+            (key, pods)
         })
-        .buffered(AT_ONCE)
+        .buffer_unordered(AT_ONCE)
         .collect()
         .await
 }
 
-/// Whether the MPS defaults of a workload's nodes allow a thread percentage. Where its policy lets them be raised, their agents are asked.
+/// Whether the MPS defaults of a workload's nodes allow a thread percentage. Where its policy and those of all others there let them be
+/// raised, their agents are asked: waiting for it here would hold up the decisions for other workloads, so that a later one finds it done.
 pub async fn raise_defaults(
     shared: &Shared,
     key: &Key,
@@ -264,30 +286,35 @@ pub async fn raise_defaults(
     if !shared.with_state_quietly(|state| state.entry(key).is_some_and(|entry| entry.terms.mps_default_may_change)) {
         return refuse(", and the policy does not let it be raised (spec.allowMpsDefaultChange)");
     }
-    let mut parties: Vec<Party> = shared.agents().parties.values().cloned().collect();
-    parties.push(Party { workload: seen.workload(), pods: own, needs: None });
+    let now = shared.now();
+    if let Some(why) = lower.iter().find_map(|(node, state)| devices::answers(node, Some(state), now).err()) {
+        return refuse(&format!(", and {why}"));
+    }
+    let mut ours: BTreeSet<String> = own.into_iter().map(|pod| pod.uid).collect();
     for node in lower.keys() {
         let tenants = shared.server.tenants(node).await?;
-        if let Some(Tenant { namespace, name, .. }) = mps::stranger(&tenants, &parties) {
-            return refuse(&format!(
-                ", and the policy of pod {namespace}/{name} there does not let it be raised, if there is one"
-            ));
+        if tenants.iter().any(|tenant| !ours.contains(&tenant.uid)) {
+            let allowing: BTreeMap<Key, Seen> = shared.with_state_quietly(allowing).into_iter().collect();
+            ours.extend(own_pods(shared, &allowing, &BTreeMap::new()).await.into_values().flatten().map(|pod| pod.uid));
+        }
+        if let Some(Tenant { namespace, name, .. }) = tenants.iter().find(|tenant| !ours.contains(&tenant.uid)) {
+            return refuse(&format!(", and no policy of pod {namespace}/{name} there lets it be raised"));
         }
     }
-    let (generation, until) = (seen.layout_generation(), shared.now().plus_seconds(RAISE_SECONDS));
-    let raise = Raise { percentage, decision_id: decision_id.to_owned(), generation, until };
     let mut agents = shared.agents();
-    let asked = agents.defaults.keys().any(|node| lower.contains_key(node));
-    if asked && let Some(why) = lower.iter().find_map(|(node, state)| mps::refusal(node, state)) {
+    let is_asked = |node: &String| agents.defaults.as_ref().is_some_and(|defaults| defaults.contains_key(node));
+    if let Some(why) = lower.iter().filter(|(node, _)| is_asked(node)).find_map(|(node, state)| mps::refusal(node, state)) {
         agents.raising.remove(key);
         return refuse(&format!(", and {why}"));
     }
+    let (generation, until) = (seen.layout_generation(), now.plus_seconds(RAISE_SECONDS));
+    let raise = Raise { percentage, decision_id: decision_id.to_owned(), generation, until };
     agents.raising.insert(key.clone(), raise);
+    agents.raised_anew = true;
     drop(agents);
     shared.wishes.notify_one();
     let nodes: Vec<_> = lower.keys().map(String::as_str).collect();
-    let detail = format!("{low}: the agents of {} are asked to raise it", nodes.join(", "));
-    Err(ClusterError::new(ClusterRemedy::Retry, detail))
+    refuse(&format!(": the agents of {} are asked to raise it, for a later decision", nodes.join(", ")))
 }
 
 /// What a workload has for itself, or who else is there.

@@ -7,6 +7,9 @@ use eadt_schemas::v1::{DeviceHolders, DeviceState};
 
 use crate::devices::SILENT_SECONDS;
 
+/// A node whose collector said nothing for this long is gone, and what it held with it.
+const GONE_SECONDS: f64 = 3600.0;
+
 /// What all GPUs of a workload are. What they differ in, or nobody says, is absent.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Board {
@@ -38,6 +41,8 @@ struct Node {
     /// When its collector spoke last.
     time: EventTime,
     held: BTreeMap<String, Vec<(String, Board)>>,
+    /// Of the devices that are held, by UUID.
+    boards: BTreeMap<String, Board>,
     /// The boards by UUID, as its agent has them.
     reported: BTreeMap<String, Board>,
 }
@@ -47,13 +52,21 @@ impl Boards {
     pub fn held(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
         let node = self.nodes.entry(said.node.clone()).or_default();
         let mut held: BTreeMap<String, Vec<(String, Board)>> = BTreeMap::new();
+        let mut boards = BTreeMap::new();
         for device in &said.devices {
+            // A UUID is one board for ever; a collector that has just started may not have opened it yet.
+            let known = node.boards.remove(&device.device).unwrap_or_default();
+            let board = Board {
+                model: device.gpu_model.clone().or(known.model),
+                power_limit_watts: device.default_power_limit_watts.or(known.power_limit_watts),
+            };
             let workloads: BTreeSet<&String> = device.pods.iter().filter_map(|pod| pod.workload.as_ref()).collect();
             for workload in workloads {
-                let board = Board { model: device.gpu_model.clone(), power_limit_watts: device.default_power_limit_watts };
-                held.entry(workload.clone()).or_default().push((device.device.clone(), board));
+                held.entry(workload.clone()).or_default().push((device.device.clone(), board.clone()));
             }
+            boards.insert(device.device.clone(), board);
         }
+        node.boards = boards;
         // A node that was silent may have been left out meanwhile.
         let silent = said.time.seconds_since(node.time) > SILENT_SECONDS;
         node.time = said.time;
@@ -94,9 +107,12 @@ impl Boards {
     /// What all GPUs of a workload are; `None`: it holds none that is known of.
     pub fn of(&self, workload: &str, now: EventTime) -> Option<Board> {
         let nodes = self.of.get(workload)?.iter().filter_map(|name| self.nodes.get(name));
-        let speaking = nodes.filter(|node| now.seconds_since(node.time) <= SILENT_SECONDS);
-        let boards = speaking.flat_map(|node| {
-            node.held.get(workload).into_iter().flatten().map(|(device, held)| {
+        let boards = nodes.filter(|node| now.seconds_since(node.time) <= GONE_SECONDS).flat_map(|node| {
+            let silent = now.seconds_since(node.time) > SILENT_SECONDS;
+            node.held.get(workload).into_iter().flatten().map(move |(device, held)| {
+                if silent {
+                    return Board::default();
+                }
                 let reported = node.reported.get(device).cloned().unwrap_or_default();
                 Board {
                     model: held.model.clone().or(reported.model),
@@ -151,11 +167,15 @@ mod tests {
         assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x"]);
         assert_eq!(boards.of("n/x", at(62.0)), Some(board(None, None)), "two kinds of board");
         assert_eq!(boards.of("n/y", at(62.0)), Some(board(Some("A100"), Some(400.0))));
-        assert_eq!(boards.of("n/x", at(241.0)), Some(board(Some("V100"), Some(250.0))), "the first node is silent");
-        assert_eq!(boards.held(&node("a", 300.0, &[("GPU-1", Some(400.0), &["y"])])).len(), 2);
-        assert_eq!(boards.of("n/x", at(241.0)), Some(board(Some("V100"), Some(250.0))));
-        boards.held(&node("b", 301.0, &[]));
-        assert_eq!(boards.of("n/x", at(301.0)), None);
+        assert_eq!(boards.of("n/x", at(241.0)), Some(board(None, None)), "the first node is silent, and may be as it was");
+        boards.held(&node("b", 3661.0, &[("GPU-3", Some(250.0), &["x"])]));
+        assert_eq!(boards.of("n/x", at(3662.0)), Some(board(Some("V100"), Some(250.0))), "the first node is gone");
+        assert_eq!(boards.held(&node("a", 3663.0, &[("GPU-1", Some(400.0), &["y"])])).len(), 2);
+        assert_eq!(boards.of("n/x", at(3664.0)), Some(board(Some("V100"), Some(250.0))));
+        boards.held(&node("b", 3665.0, &[("GPU-3", None, &["x"])]));
+        assert_eq!(boards.of("n/x", at(3665.0)), Some(board(Some("V100"), Some(250.0))), "a UUID is one board for ever");
+        boards.held(&node("b", 3666.0, &[]));
+        assert_eq!(boards.of("n/x", at(3666.0)), None);
         assert!(!boards.of.contains_key("n/x"));
     }
 

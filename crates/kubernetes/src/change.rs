@@ -94,6 +94,7 @@ pub fn apply(
         allowed(seen, turned)?;
     }
     mark.generation_offset = seen.generation_offset(generation + 1, turned.any());
+    mark.spec = seen.spec_at_next().filter(|_| !turned.any());
     mark.applied = Some(Applied {
         decision_id: change.decision_id.clone(),
         decision_time: change.decision_time,
@@ -136,6 +137,7 @@ pub fn roll_back(seen: &Seen, back: &RollBack, reason: &str, now: EventTime, ter
     };
     let turned = turned(seen, &values);
     mark.generation_offset = seen.generation_offset(generation + 1, turned.any());
+    mark.spec = seen.spec_at_next().filter(|_| !turned.any());
     if let Some(applied) = &mut mark.applied {
         applied.rolled_back = Some(RolledBack { generation: generation + 1, time: now, reason: reason.to_owned() });
     }
@@ -157,6 +159,7 @@ pub fn ready(seen: &Seen, now: EventTime, term: u64) -> Result<Planned, ClusterE
         _ => return Ok(Planned::Nothing),
     }
     mark.generation_offset = seen.generation_offset(generation, false);
+    mark.spec = seen.spec_at_next();
     Ok(Planned::Write(Box::new(rewrite(seen, mark, None))))
 }
 
@@ -167,6 +170,7 @@ pub fn resume(seen: &Seen, term: u64) -> Result<Planned, ClusterError> {
     mark.resume = false;
     // It belongs to the change before: one change, one generation.
     mark.generation_offset = seen.generation_offset(seen.layout_generation(), true);
+    mark.spec = None;
     Ok(Planned::Write(Box::new(rewrite(seen, mark, Some(false)))))
 }
 
@@ -371,6 +375,7 @@ pub fn restore(seen: &Seen, lost: &[Field], now: EventTime, term: u64) -> Result
     }
     mark.applied = None;
     mark.generation_offset = seen.generation_offset(seen.layout_generation() + 1, true);
+    mark.spec = None;
     let layout = Layout::default();
     Ok(Some(finish(seen, values, turned, mark, &layout, now, term)))
 }
@@ -704,8 +709,12 @@ mod tests {
                     // Its controller has not looked yet.
                     object["metadata"]["generation"] = json!(before.generation + i64::from(recreate));
                     let generation = before.layout_generation();
+                    let noted = before.mark.as_ref().is_some_and(|mark| mark.spec.is_some());
                     before = seen(&object).following(&before);
                     prop_assert_eq!(before.layout_generation(), generation);
+                    if noted {
+                        prop_assert_eq!(seen(&object).layout_generation(), generation, "another process knows it, too");
+                    }
                 }
                 let to = layout(3 * per_gpu, percentage, per_gpu);
                 let change = change(&format!("d-{number}"), before.layout_generation(), to.clone());

@@ -557,6 +557,11 @@ impl Devices for KubernetesCluster {
         self.shared.on_other_boards(&concerned);
     }
 
+    fn met(&self) {
+        self.shared.agents().met();
+        self.shared.wishes.notify_one();
+    }
+
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
         self.shared.agents().wanted()
     }

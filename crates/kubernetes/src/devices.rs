@@ -210,8 +210,8 @@ fn reports<'a>(whose: &Gpus, node: &str, state: &'a DeviceState) -> Result<Vec<&
     }
 }
 
-/// Whether the agent of a node is there and its devices take the wish.
-pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
+/// What the agent of a node says, or why it cannot be asked.
+pub fn answers<'a>(node: &str, state: Option<&'a DeviceState>, now: EventTime) -> Result<&'a DeviceState, String> {
     let Some(state) = state else {
         return Err(format!("no agent has reported on node {node}: install it there (agent.enabled)"));
     };
@@ -221,6 +221,12 @@ pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>,
     if now.seconds_since(state.time) > SILENT_SECONDS {
         return Err(format!("the agent of node {node} has said nothing since {}", state.time));
     }
+    Ok(state)
+}
+
+/// Whether the agent of a node is there and its devices take the wish.
+pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
+    let state = answers(node, state, now)?;
     for device in reports(whose, node, state)? {
         for (what, unit, asked, low, high) in [
             ("power cap", "W", wish.power_limit_watts, device.power_limit_watts_min, device.power_limit_watts_max),

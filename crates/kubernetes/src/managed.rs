@@ -48,7 +48,7 @@ pub fn managed(
         paused,
         controller: terms.controller.clone(),
         controller_settings: terms.controller_settings.clone(),
-        bounds: terms.bounds_for(seen.kind, &seen.layout),
+        bounds: terms.bounds_for(&seen.layout),
         gpus: seen.gpus,
         gpu_model: board.model.clone(),
         gpu_power_limit_watts: board.power_limit_watts,
@@ -91,7 +91,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::Kind;
     use crate::object::tests::{seen, training};
     use crate::record::{APPLIED, Mark};
     use crate::terms::Knobs;
@@ -166,18 +165,8 @@ mod tests {
         let mut terms = terms();
         terms.knobs.replicas = false;
         let set = seen(&training(6, "50", "6", "2"));
-        let bounds = terms.bounds_for(set.kind, &set.layout);
+        let bounds = terms.bounds_for(&set.layout);
         assert_eq!((bounds.replicas_min, bounds.replicas_max), (Some(6), Some(6)));
         assert_eq!((bounds.mps_thread_percentage_min, bounds.mps_thread_percentage_max), (None, None));
-    }
-
-    #[test]
-    fn what_a_kind_never_lets_be_changed_is_only_recommended() {
-        let (mut terms, set) = (terms(), seen(&training(6, "50", "6", "2")));
-        let job = Kind::find("kubeflow.org/v2beta1", "MPIJob").unwrap();
-        let pinned = terms.bounds_for(job, &set.layout);
-        assert_eq!((pinned.replicas_min, pinned.replicas_max, pinned.mps_thread_percentage_min), (Some(6), Some(6), None));
-        terms.mode = UpdateMode::Recommend;
-        assert_eq!(terms.bounds_for(job, &set.layout).replicas_max, None);
     }
 }

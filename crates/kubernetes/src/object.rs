@@ -3,13 +3,13 @@
 //! In: the object as the API server has it. Out: [`Seen`], small, with a reason in words wherever the object cannot be turned.
 
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use eadt_schemas::v1::Layout;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use crate::kinds::{Kind, Place, Step, World, at};
-use crate::record::{self, APPLIED, Mark, TAKEN_OVER, TakenOver};
+use crate::record::{self, APPLIED, Mark, SpecAt, TAKEN_OVER, TakenOver};
 use crate::rollout::{Progress, Strategy};
 
 /// The thread percentage of a process under MPS.
@@ -161,6 +161,8 @@ impl Seen {
             taken,
             problems,
         };
+        let marked = this.mark.as_ref().and_then(|mark| mark.spec).filter(|spec| Some(spec.hash) == this.spec_hash);
+        this.quiet_generations = marked.map_or(0, |spec| this.generation.saturating_sub(spec.generation));
         this.read_layout();
         Ok(this)
     }
@@ -241,6 +243,11 @@ impl Seen {
         i64::try_from(layout_generation).unwrap_or(i64::MAX).saturating_sub(self.generation.saturating_add(raised))
     }
 
+    /// The spec as a mark notes it that is written beside it.
+    pub fn spec_at_next(&self) -> Option<SpecAt> {
+        self.spec_hash.map(|hash| SpecAt { hash, generation: self.generation.saturating_add(1) })
+    }
+
     /// Takes over from what was known of the object what a change of annotations alone does not change: the layout's generation,
     /// and that the controller knows the spec. A mark that is new counts its generation itself.
     #[must_use]
@@ -251,7 +258,7 @@ impl Seen {
         let alone = self.spec_hash.is_some() && self.spec_hash == known.spec_hash;
         self.progress.observed |= alone && known.progress.observed;
         if self.mark == known.mark {
-            let raised = if alone { self.generation.saturating_sub(known.generation).max(0) } else { 0 };
+            let raised = if alone { self.generation.saturating_sub(known.generation) } else { 0 };
             self.quiet_generations = known.quiet_generations.saturating_add(raised);
         }
         self
@@ -292,10 +299,10 @@ fn words(path: &[Step]) -> String {
     path.iter().map(step).collect::<Vec<_>>().join(".")
 }
 
+/// The same in every process: marks carry it.
 fn hash(value: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.to_string().hash(&mut hasher);
-    hasher.finish()
+    let digest = Sha256::digest(value.to_string());
+    digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
 /// GPUs and parts of GPUs that a container asks for: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-…`.

@@ -25,6 +25,10 @@ pub struct Mark {
     /// Added to the object's own generation: changes that the object's fields do not show, less those of annotations alone and
     /// those of EADT's own that belong to the change before.
     pub generation_offset: i64,
+    /// The spec as it was when this was written, of kinds whose annotations count: as long as it is the same, later generations are
+    /// of annotations alone. Absent where the write changes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<SpecAt>,
     /// When processes were restarted by a change, oldest first.
     pub restarts: Vec<EventTime>,
     /// The change replaces all pods at once: processes of different worlds never meet.
@@ -43,6 +47,13 @@ pub struct Mark {
     /// Layers that it is asked to freeze.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen_prefix_layers: Option<u32>,
+}
+
+/// A spec and the generation of the object that had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecAt {
+    pub hash: u64,
+    pub generation: i64,
 }
 
 impl Mark {

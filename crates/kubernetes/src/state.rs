@@ -9,6 +9,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceHolders, DeviceState, Layout, Origin, UpdateMode};
 
 use crate::boards::{Board, Boards};
+use crate::devices::SILENT_SECONDS;
 use crate::kinds::Kind;
 use crate::managed::{Since, managed};
 use crate::object::Seen;
@@ -371,8 +372,12 @@ impl State {
             return;
         };
         let mut since = before.as_ref().map(|entry| entry.since.clone()).unwrap_or_default();
-        // While its pods are replaced it holds none: what it has is known from before.
-        let before_board = before.as_ref().map(|entry| entry.board.clone());
+        // While its pods are replaced it holds none, and their collectors need a moment: what it has is known from before.
+        let recent = |entry: &&Entry| {
+            let ready = entry.managed.state.ready_time;
+            !seen.progress.complete() || ready.is_none_or(|ready| now.seconds_since(ready) <= SILENT_SECONDS)
+        };
+        let before_board = before.as_ref().filter(recent).map(|entry| entry.board.clone());
         let board = self.boards.of(&seen.workload(), now).or(before_board).unwrap_or_default();
         let managed = managed(&seen, &terms, &board, paused, self.origin, &mut since, now);
         let workload = managed.state.workload.clone();

@@ -2,8 +2,6 @@
 
 use eadt_schemas::v1::{Bounds, Layout, UpdateMode};
 
-use crate::kinds::{Kind, Turn};
-
 /// The knobs that may be turned.
 #[allow(clippy::struct_excessive_bools, reason = "each is a knob of its own")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,15 +54,13 @@ pub struct Terms {
 
 impl Terms {
     /// The bounds that travel in events: a knob that may not be turned is pinned to where it stands, and a job is asked for nothing.
-    /// What cannot be turned is open to recommendations only: enforced, it would be refused window by window.
-    pub fn bounds_for(&self, kind: &Kind, layout: &Layout) -> Bounds {
+    pub fn bounds_for(&self, layout: &Layout) -> Bounds {
         let mut bounds = self.bounds.clone();
-        let can = |turn: Turn| self.mode != UpdateMode::Enforce || !matches!(turn, Turn::Never(_));
-        if !(self.knobs.mps_thread_percentage && can(kind.environment)) {
+        if !self.knobs.mps_thread_percentage {
             bounds.mps_thread_percentage_min = layout.mps_thread_percentage;
             bounds.mps_thread_percentage_max = layout.mps_thread_percentage;
         }
-        if !(self.knobs.replicas && can(kind.scale)) {
+        if !self.knobs.replicas {
             bounds.replicas_min = layout.replicas;
             bounds.replicas_max = layout.replicas;
         }

@@ -382,6 +382,9 @@ impl<'a> Session<'a> {
                 Ok::<_, BusError>(())
             },
         )?;
+        if states.is_some() {
+            devices.met();
+        }
         self.agents = states.map(|states| Agents { published: Published::default(), states, wanted: None });
         Ok(())
     }
