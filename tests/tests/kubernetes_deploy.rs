@@ -10,8 +10,9 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 12] = [
+const EVERYTHING: [&str; 13] = [
     "--set=agent.enabled=true",
+    "--set=agent.mps.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
     "--set=collector.pods.processes=true",
@@ -158,7 +159,7 @@ fn every_pod_is_locked_down() {
     locked_down(&EVERYTHING, true);
 }
 
-/// `asks`: the collector asks which pods hold GPUs.
+/// `asks`: the collector asks which pods hold GPUs, and the agent may change MPS defaults.
 fn locked_down(flags: &[&str], asks: bool) {
     let mut seen = 0;
     for object in objects(&chart::template(flags).unwrap()) {
@@ -170,6 +171,7 @@ fn locked_down(flags: &[&str], asks: bool) {
         let asking = asks && name == "eadt-collector";
         let root = agent || asking;
         assert_eq!(spec["hostPID"] == true, asking, "{name}: sees the node's processes");
+        assert_eq!(spec["hostIPC"] == true, agent && asks, "{name}: speaks with MPS daemons");
         let pod = &spec["securityContext"];
         assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
         assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");

@@ -194,6 +194,9 @@ pub struct Settings {
     pub(crate) daemons: Vec<Daemon>,
 }
 
+/// Settings whose variables hold several values, separated by commas.
+const LISTS: [&str; 2] = ["agent.gpus", "agent.mps.pipe_directories"];
+
 /// The process environment, passed in so that tests need not change their own.
 pub type Variables = std::collections::HashMap<String, String>;
 
@@ -218,7 +221,11 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, Stri
     // Tests of this project read EADT_TEST_… variables; they are no settings.
     let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && !VERBATIM.contains(&name);
     let own = variables.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
-    let environment = Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true);
+    let mut environment =
+        Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true).list_separator(",");
+    for key in LISTS {
+        environment = environment.with_list_parse_key(key);
+    }
     builder = builder.add_source(environment.source(Some(own)));
     for (key, value) in overrides {
         builder = builder.set_override(*key, value.clone()).map_err(unusable)?;
@@ -315,6 +322,14 @@ mod tests {
     fn a_file_then_variables() {
         let settings = read("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
         assert_eq!((settings.node.as_str(), settings.allowed), ("b", Allowed { power: true, clocks: false }));
+        let lists = [
+            ("EADT_AGENT__MPS__ENABLED", "true"),
+            ("EADT_AGENT__MPS__PIPE_DIRECTORIES", "/a/pipe,/b/pipe"),
+            ("EADT_AGENT__GPUS", "0,2"),
+        ];
+        let settings = read("", &lists).unwrap();
+        let folders: Vec<_> = settings.daemons.iter().map(|daemon| daemon.pipe_directory.display().to_string()).collect();
+        assert_eq!((folders, settings.gpus), (vec!["/a/pipe".to_owned(), "/b/pipe".into()], Some([0, 2].into())));
         assert_eq!((read("", &[]).unwrap().node.as_str(), read("", &[]).unwrap().daemons.len()), ("host", 0));
     }
 
