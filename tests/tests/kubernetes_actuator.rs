@@ -75,6 +75,98 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     rig.stop();
 }
 
+/// A job, or a policy of it, under another name.
+fn named(mut object: serde_json::Value, name: &str, target: &str) -> serde_json::Value {
+    object["metadata"]["name"] = json!(name);
+    if object["kind"] == "EnergyPolicy" {
+        object["spec"]["targetRef"]["name"] = json!(target);
+    } else {
+        // Pods are nobody's business here.
+        object["spec"]["replicas"] = json!(0);
+        let labels = json!({"app": name});
+        object["spec"]["selector"]["matchLabels"] = labels.clone();
+        object["spec"]["template"]["metadata"]["labels"] = labels;
+    }
+    object
+}
+
+#[test]
+fn what_cannot_be_is_told_by_a_condition_and_nothing_is_touched() {
+    let mut rig = Rig::new("conditions");
+    let job = |name: &str| named(training(), name, name);
+    let policy = |name: &str, target: &str| named(energy_policy("Enforce"), name, target);
+    // An environment that EADT cannot read, and a mark that is none of its own.
+    let mut foreign = job("foreign");
+    foreign["spec"]["template"]["spec"]["containers"][1]["env"][1]["value"] = json!("50%");
+    let mut marked = job("marked");
+    marked["metadata"]["annotations"] = json!({"eadt.dev/applied": "by hand"});
+    let mut nothing_asked = policy("nothing-asked", "plain");
+    nothing_asked["metadata"]["annotations"] = json!({"eadt.dev/approved": " "});
+    let mut unknown = policy("unknown", "plain-two");
+    unknown["spec"]["targetRef"] = json!({"apiVersion": "example.com/v1", "kind": "Oven", "name": "plain-two"});
+    // A Deployment that another object with a policy manages.
+    rig.apply(&job("outer"));
+    let outer = rig.set("outer");
+    let mut inner = job("inner");
+    inner["metadata"]["ownerReferences"] = json!([{
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "outer", "uid": outer["metadata"]["uid"], "controller": true,
+    }]);
+    let jobs = [foreign, marked, job("plain"), job("twice"), inner];
+    for job in &jobs {
+        rig.apply(job);
+    }
+    let names = ["outer", "foreign", "marked", "plain", "twice", "inner"];
+    let state =
+        |rig: &Rig| names.map(|name| rig.set(name)).map(|set| (set["spec"].clone(), set["metadata"]["annotations"].clone()));
+    let before = state(&rig);
+    let policies = [
+        policy("missing", "nobody"),
+        unknown,
+        policy("first", "twice"),
+        policy("second", "twice"),
+        policy("of-outer", "outer"),
+        policy("of-inner", "inner"),
+        policy("of-foreign", "foreign"),
+        policy("of-marked", "marked"),
+        nothing_asked,
+    ];
+    for policy in &policies {
+        rig.apply(policy);
+    }
+    rig.start(60.0);
+    for (name, kind, expected) in [
+        ("missing", "TargetFound", "False TargetNotFound"),
+        ("unknown", "TargetFound", "False UnsupportedKind"),
+        ("first", "Ready", "False TargetConflict"),
+        ("second", "Ready", "False TargetConflict"),
+        ("of-outer", "Ready", "False OwnerConflict"),
+        ("of-inner", "Ready", "False OwnerConflict"),
+        ("of-foreign", "Ready", "False WorkloadNotUnderstood"),
+        ("of-marked", "Ready", "False WorkloadNotUnderstood"),
+        ("nothing-asked", "Ready", "False MalformedAnnotation"),
+    ] {
+        rig.eventually(&format!("{name}: {kind} is {expected}, not {:?}", rig.condition(name, kind)), || {
+            (rig.condition(name, kind) == expected).then_some(())
+        });
+        let conditions = rig.policy(name)["status"]["conditions"].as_array().unwrap().clone();
+        let told = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
+        assert!(told["message"].as_str().unwrap().len() > 20, "{name}: it says what, and of what: {told}");
+    }
+    assert_eq!(state(&rig), before, "nothing is touched");
+
+    // The label alone lets a workload be observed, and no more.
+    rig.kubectl(&["label", "statefulset", "twice", "eadt.dev/observe=true"]);
+    for policy in ["first", "second"] {
+        rig.kubectl(&["delete", "energypolicy", policy]);
+    }
+    let name = format!("{}/twice", rig.namespace);
+    rig.eventually("it is observed", || {
+        let last = rig.layouts().into_iter().rfind(|workload| workload.workload == name)?;
+        (last.mode == eadt_schemas::v1::UpdateMode::Observe).then_some(())
+    });
+    assert_eq!(state(&rig), before, "nothing is touched");
+}
+
 #[test]
 fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
     let mut rig = Rig::new("never-ready");

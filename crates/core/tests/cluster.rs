@@ -552,3 +552,24 @@ proptest! {
         prop_assert_eq!(&tell(true, None), &straight);
     }
 }
+
+#[test]
+fn a_layout_that_is_older_than_the_known_one_changes_nothing() {
+    let told = |late: bool| {
+        let mut site = Site::new(500.0);
+        let newer = workload("a", 50, 3, 2, Some(300.0));
+        site.declare(&workload("a", 0, 1, 2, None));
+        site.declare(&newer);
+        site.window(&window(&newer, 1, 0.5));
+        if late {
+            site.declare(&workload("a", 30, 2, 2, Some(200.0)));
+        }
+        for minute in 2..4 {
+            site.window(&window(&newer, minute, 0.5));
+        }
+        site.said.into_iter().map(|decision| (decision.time, decision.from, decision.to)).collect::<Vec<_>>()
+    };
+    let said = told(false);
+    assert!(said.iter().any(|(_, from, _)| from.power_limit_watts == Some(300.0)), "{said:#?}");
+    assert_eq!(told(true), said);
+}

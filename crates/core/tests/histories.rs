@@ -166,6 +166,7 @@ fn duplicates_are_counted_older_ones_are_stale_and_neither_changes_a_figure() {
     bench.put(gpu("a", 60.0, 6000.0));
     assert_eq!(bench.energies(), [(0.0, Some(6000.0))]);
     assert_eq!((bench.windows[0].duplicates, bench.windows[0].stale, bench.windows[0].events), (1, 1, 2));
+    assert_eq!(bench.partition.tally().duplicates, 1);
     assert_eq!(bench.reasons(), [DeadLetterReason::Stale]);
 }
 
@@ -545,6 +546,18 @@ fn a_layout_that_comes_late_is_counted() {
     steady(&mut bench, "a", 0, 30, 10);
     bench.stamped(31.0, layout(15.0, 1));
     steady(&mut bench, "a", 40, 60, 10);
+    assert_eq!(bench.windows[0].late_tables, 1);
+
+    // Also where only GPUs are heard of, and where nothing was summed yet it is not late.
+    let mut bench = Bench::default();
+    for second in [0.0, 10.0, 20.0, 30.0] {
+        bench.put(gpu("a", second, second));
+    }
+    bench.stamped(31.0, layout(15.0, 1));
+    bench.stamped(31.0, layout(45.0, 2));
+    for second in [40.0, 50.0, 60.0, 121.0] {
+        bench.put(gpu("a", second, second));
+    }
     assert_eq!(bench.windows[0].late_tables, 1);
 }
 

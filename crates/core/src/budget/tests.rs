@@ -1,5 +1,5 @@
 use eadt_cases::cases;
-use eadt_schemas::v1::{Bounds, Layout};
+use eadt_schemas::v1::{Bounds, EfficiencyWindow, Layout};
 use proptest::prelude::*;
 
 use super::*;
@@ -246,4 +246,24 @@ proptest! {
             site.state = serde_json::from_str(&written).unwrap();
         }
     }
+}
+
+#[test]
+fn what_is_measured_at_a_cap_is_the_mean_of_its_windows() {
+    let mut measurements = Measurements::default();
+    let window = |minute: u32, watts: f64| EfficiencyWindow {
+        window_end: EventTime::from_seconds(f64::from(minute) * 60.0),
+        mean_power_per_gpu_watts: Some(watts),
+        samples_per_second: Some(watts / 10.0),
+        ..EfficiencyWindow::default()
+    };
+    let layout = |cap: f64| Layout { power_limit_watts: Some(cap), ..Layout::default() };
+    for (minute, watts) in [(1, 280.0), (2, 300.0), (3, 260.0)] {
+        measurements.note(&window(minute, watts), &layout(300.0), Some(400.0));
+    }
+    measurements.note(&window(4, 200.0), &layout(250.0), Some(400.0));
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    let [capped, lower] = measurements.points()[..] else { panic!("two caps") };
+    assert!(near(capped.watts, 280.0) && near(capped.samples_per_second, 28.0), "{capped:?}");
+    assert!(near(lower.watts, 200.0), "{lower:?}");
 }

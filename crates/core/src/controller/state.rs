@@ -117,3 +117,19 @@ impl ControllerState {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_action_saved_is_the_mean_of_its_own() {
+        let mut state = ControllerState::default();
+        for ratio in [0.1, 0.2, 0.0] {
+            state.learn_saving(Action::Decrease, ratio);
+        }
+        state.learn_saving(Action::Increase, 0.3);
+        let saved = |action| state.saving(action).map(|ratio| (ratio * 1e9).round() / 1e9);
+        assert_eq!([Action::Decrease, Action::Increase, Action::ScaleReplicas].map(saved), [Some(0.1), Some(0.3), None]);
+    }
+}
