@@ -11,7 +11,7 @@ use eadt_tests::Kubernetes;
 use serde_json::{Value, json};
 use support::{Running, eadt, signal};
 
-/// The flow takes some 130 simulated minutes.
+/// The flow takes some 140 simulated minutes.
 const SPEED: &str = "60";
 const WITHIN: Duration = Duration::from_mins(10);
 
