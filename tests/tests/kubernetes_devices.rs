@@ -13,8 +13,7 @@ use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition};
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
 use eadt_schemas::v1::{
-    Action, DeviceHolders, DeviceIntent, DeviceReport, DeviceState, HeldDevice, Layout, MpsTenant, Outcome, PodName,
-    SettingOutcome,
+    Action, DeviceHolders, DeviceIntent, DeviceReport, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome,
 };
 use eadt_schemas::{Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -141,19 +140,18 @@ fn uids(pods: &[Value]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The node of the test with a real agent, and that of the test of MPS defaults; jobs of others stay away from them.
+/// The node of the test with a real agent; jobs of others stay away from it.
 const NODE: &str = "gpu-7";
-const MPS_NODE: &str = "gpu-6";
 
-/// A job whose pods run on these nodes (`In`) or on the others (`NotIn`), its policy, and the actuator, which sees all pods.
-fn started(prefix: &str, operator: &str, nodes: &[&str]) -> Rig {
+/// A job whose pods run on that node (`In`) or on the others (`NotIn`), its policy, and the actuator, which sees all pods.
+fn started(prefix: &str, operator: &str) -> Rig {
     let mut rig = Rig::new(prefix);
     // What the chart grants without `onlyNamespace`: pods of all namespaces.
     let (role, subject) = (format!("{}-pods", rig.namespace), format!("--serviceaccount={}:{}", rig.namespace, account::NAME));
     rig.kubectl(&["create", "clusterrole", &role, "--verb=list", "--resource=pods"]);
     rig.kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &subject]);
     let mut job = training();
-    let there = json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": nodes}]});
+    let there = json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": [NODE]}]});
     job["spec"]["template"]["spec"]["affinity"] =
         json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [there]}}});
     rig.apply(&job);
@@ -168,7 +166,7 @@ fn started(prefix: &str, operator: &str, nodes: &[&str]) -> Rig {
 
 #[test]
 fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy() {
-    let mut rig = started("devices", "NotIn", &[NODE, MPS_NODE]);
+    let mut rig = started("devices", "NotIn");
     let pods = rig.pods();
     let nodes: BTreeSet<String> = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
     let spec = rig.set("llm-training")["spec"].clone();
@@ -206,8 +204,11 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
 
     // Another actuator asks for the same: nothing is withdrawn in between, and a pause is seen by it.
     rig.stop();
+    let withdrawals = |rig: &Rig| history(rig).iter().filter(|(_, intent)| intent.is_none()).count();
+    let before = withdrawals(&rig);
     rig.start(60.0);
     asked(&rig, &nodes, "d-4", 300.0);
+    assert_eq!(withdrawals(&rig), before, "nothing is withdrawn in between");
     rig.patch("llm-training", &json!({"metadata": {"annotations": {"eadt.dev/paused": "true"}}}));
     withdrawn(&rig);
     rig.patch("llm-training", &json!({"metadata": {"annotations": {"eadt.dev/paused": null}}}));
@@ -247,63 +248,6 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
         rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
     });
     assert_eq!(uids(&rig.pods()), uids(&pods), "no pod was touched");
-}
-
-#[test]
-fn an_mps_default_is_raised_where_everybody_on_the_node_allows_it() {
-    let mut rig = started("mps", "In", &[MPS_NODE]);
-    let mut producer = rig.log.producer("agents").unwrap();
-    let mut say = |default: u32, original: Option<u32>, outcome: SettingOutcome| {
-        let state = DeviceState {
-            time: now(),
-            node: MPS_NODE.into(),
-            devices: vec![DeviceReport { device: "GPU-a".into(), ..DeviceReport::default() }],
-            mps_default_outcome: outcome,
-            mps_default_thread_percentage: Some(default),
-            original_mps_default_thread_percentage: original,
-            ..DeviceState::default()
-        };
-        producer.send(outgoing(Topic::DeviceStates, MPS_NODE, &state)).unwrap();
-        assert!(producer.flush(WITHIN).unwrap());
-    };
-    say(50, None, SettingOutcome::Untouched);
-    let refused = rig.change("d-1", Action::Increase, layout(6, 60, 2), Outcome::Refused);
-    assert!(refused.reason.contains("is 50 %") && refused.reason.contains("spec.allowMpsDefaultChange"), "{refused:?}");
-
-    rig.kubectl(&["patch", "energypolicy", "llm", "--type=merge", "-p", r#"{"spec": {"allowMpsDefaultChange": true}}"#]);
-    rig.eventually("the actuator knows it", || {
-        let policy = rig.policy("llm");
-        (policy["status"]["observedGeneration"] == policy["metadata"]["generation"]).then_some(())
-    });
-    intrude(&rig, MPS_NODE);
-    let refused = rig.change("d-2", Action::Increase, layout(6, 60, 2), Outcome::Refused);
-    assert!(refused.reason.contains("/other there lets it be raised"), "{refused:?}");
-    rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
-
-    // Nobody waits for it, and no pod is restarted before the default is raised: a later decision finds it done.
-    let refused = rig.change("d-3", Action::Increase, layout(6, 60, 2), Outcome::Refused);
-    assert!(refused.reason.contains("are asked to raise it, for a later decision"), "{refused:?}");
-    let asked = rig.eventually("the agent is asked", || intents(&rig).remove(MPS_NODE));
-    assert_eq!((asked.mps_default_thread_percentage, asked.decision_id.as_str()), (Some(60), "d-3"));
-    let tenants = vec![MpsTenant { workload: rig.workload(), allows_default_change: true }];
-    assert_eq!((asked.mps_tenants, asked.devices), (Some(tenants), Some(Vec::new())));
-    assert_eq!(history(&rig).len(), 1, "nobody was asked for what was refused before");
-    say(60, Some(50), SettingOutcome::Held);
-    rig.change("d-4", Action::Increase, layout(6, 60, 2), Outcome::Ready);
-    rig.ready_with(&layout(6, 60, 2));
-
-    // It is held while pods are replaced, over rounds that look at it again, and by the next actuator.
-    rig.eventually("it is held for the decision that needs it", || {
-        intents(&rig).get(MPS_NODE).is_some_and(|intent| intent.decision_id == "d-4").then_some(())
-    });
-    rig.stop();
-    rig.start(60.0);
-    std::thread::sleep(Duration::from_secs(20));
-    let withdrawals = history(&rig).iter().filter(|(_, intent)| intent.is_none()).count();
-    assert_eq!((intents(&rig)[MPS_NODE].mps_default_thread_percentage, withdrawals), (Some(60), 0), "{:#?}", history(&rig));
-
-    rig.change("d-5", Action::Decrease, layout(6, 50, 2), Outcome::Ready);
-    withdrawn(&rig);
 }
 
 /// The agent of a node, in this process.
@@ -351,7 +295,7 @@ fn heard(rig: &Rig) {
 
 #[test]
 fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
-    let mut rig = started("agent", "In", &[NODE]);
+    let mut rig = started("agent", "In");
     let (fake, state) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
     let untouched = FakeSettings::default();
     let as_before = |rig: &Rig| set_to(rig, &fake, untouched.power_milliwatts, untouched.lock_mhz);

@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceHolders, DeviceState};
 
-use crate::devices::SILENT_SECONDS;
-
 /// A node whose collector said nothing for this long is gone, and what it held with it.
 const GONE_SECONDS: f64 = 3600.0;
 
@@ -67,13 +65,13 @@ impl Boards {
             boards.insert(device.device.clone(), board);
         }
         node.boards = boards;
-        // A node that was silent may have been left out meanwhile.
-        let silent = said.time.seconds_since(node.time) > SILENT_SECONDS;
+        // A node that was gone was left out meanwhile.
+        let back = said.time.seconds_since(node.time) > GONE_SECONDS;
         node.time = said.time;
         let before = std::mem::replace(&mut node.held, held);
         let names = before.keys().chain(node.held.keys()).collect::<BTreeSet<_>>();
         let changed: BTreeSet<String> =
-            names.into_iter().filter(|name| silent || before.get(*name) != node.held.get(*name)).cloned().collect();
+            names.into_iter().filter(|name| back || before.get(*name) != node.held.get(*name)).cloned().collect();
         for workload in &changed {
             let nodes = self.of.entry(workload.clone()).or_default();
             if node.held.contains_key(workload) {
@@ -107,12 +105,9 @@ impl Boards {
     /// What all GPUs of a workload are; `None`: it holds none that is known of.
     pub fn of(&self, workload: &str, now: EventTime) -> Option<Board> {
         let nodes = self.of.get(workload)?.iter().filter_map(|name| self.nodes.get(name));
+        // A collector that is silent for a while takes nothing away: boards are not exchanged under running pods.
         let boards = nodes.filter(|node| now.seconds_since(node.time) <= GONE_SECONDS).flat_map(|node| {
-            let silent = now.seconds_since(node.time) > SILENT_SECONDS;
-            node.held.get(workload).into_iter().flatten().map(move |(device, held)| {
-                if silent {
-                    return Board::default();
-                }
+            node.held.get(workload).into_iter().flatten().map(|(device, held)| {
                 let reported = node.reported.get(device).cloned().unwrap_or_default();
                 Board {
                     model: held.model.clone().or(reported.model),
@@ -167,7 +162,8 @@ mod tests {
         assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x"]);
         assert_eq!(boards.of("n/x", at(62.0)), Some(board(None, None)), "two kinds of board");
         assert_eq!(boards.of("n/y", at(62.0)), Some(board(Some("A100"), Some(400.0))));
-        assert_eq!(boards.of("n/x", at(241.0)), Some(board(None, None)), "the first node is silent, and may be as it was");
+        assert_eq!(boards.of("n/x", at(241.0)), Some(board(None, None)), "the first node is silent, and is as it was");
+        assert_eq!(boards.of("n/y", at(3600.0)), Some(board(Some("A100"), Some(400.0))), "a board is not exchanged meanwhile");
         boards.held(&node("b", 3661.0, &[("GPU-3", Some(250.0), &["x"])]));
         assert_eq!(boards.of("n/x", at(3662.0)), Some(board(Some("V100"), Some(250.0))), "the first node is gone");
         assert_eq!(boards.held(&node("a", 3663.0, &[("GPU-1", Some(400.0), &["y"])])).len(), 2);

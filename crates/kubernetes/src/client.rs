@@ -184,14 +184,7 @@ impl Server {
         let what = format!("listing the pods of node {node}, of all namespaces, to know whose its GPUs are");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &pod_resource());
         let running = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
-        let found = in_time(api.list(&ListParams::default().fields(&running))).await;
-        let list = found.map_err(|error| match error {
-            // With rights in one namespace only (`actuator.onlyNamespace`) it will not be known, however often it is asked.
-            Error::Api(status) if status.is_forbidden() => {
-                ClusterError::new(ClusterRemedy::Refused, format!("{what} is forbidden: {}", status.message))
-            }
-            error => failure(&what, &error),
-        })?;
+        let list = bounded(&what, api.list(&ListParams::default().fields(&running))).await?;
         Ok(list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).filter_map(|pod| devices::tenant(&pod)).collect())
     }
 

@@ -370,8 +370,15 @@ impl KubernetesCluster {
         let Some(seen) = self.seen(key) else { return Ok(()) };
         let raised =
             change.layout.mps_thread_percentage.filter(|asked| seen.layout.mps_thread_percentage.is_none_or(|now| *asked > now));
-        match raised {
-            Some(asked) => agents::raise_defaults(&self.shared, key, &seen, asked, &change.decision_id).await,
+        let Some(asked) = raised else { return Ok(()) };
+        let nodes = devices::nodes(&self.shared.server.pods(&seen).await?);
+        let agents = self.shared.agents();
+        let lower = nodes.iter().find_map(|node| Some((node, agents.mps_default(node).filter(|default| *default < asked)?)));
+        match lower {
+            Some((node, default)) => {
+                let reason = format!("the MPS default of node {node} is {default} %, lower than the {asked} % asked for");
+                Err(ClusterError::new(ClusterRemedy::Refused, reason))
+            }
             None => Ok(()),
         }
     }

@@ -18,6 +18,8 @@ const DURATION: Duration = Duration::from_secs(15);
 /// A leader trusts itself for so long after its last renewal was begun.
 const TRUST: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
+/// Whoever waits for another term looks again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// One request; several fit into `TRUST`.
 const CALL: Duration = Duration::from_secs(4);
 
@@ -68,6 +70,13 @@ impl Leadership {
         *held = Held { until, since: until.and(since), term };
         drop(held);
         self.changed.send_if_modified(|leads| std::mem::replace(leads, until.is_some()) != until.is_some());
+    }
+}
+
+/// Waits until leading begins or ends, but not for long: a term that ran out and is renewed late comes back without a word.
+pub async fn other_term(leading: &mut watch::Receiver<bool>) {
+    if let Ok(Err(_)) = tokio::time::timeout(LOOK_AGAIN, leading.changed()).await {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -225,6 +234,20 @@ mod tests {
             Move::Take(spec) => spec,
             Move::Wait { holder } => panic!("waits for {holder}"),
         }
+    }
+
+    #[tokio::test]
+    async fn a_term_that_is_renewed_late_is_noticed_without_a_word() {
+        let (leadership, soon) = (Leadership::default(), Duration::from_millis(20));
+        let mut leading = leadership.changes();
+        leadership.set(Some(Instant::now() + soon), 1);
+        leading.borrow_and_update();
+        tokio::time::sleep(2 * soon).await;
+        assert_eq!(leadership.term(), None, "it ran out");
+        leadership.set(Some(Instant::now() + DURATION), 1);
+        assert!(!leading.has_changed().unwrap(), "it never said that it ended");
+        tokio::time::timeout(10 * LOOK_AGAIN, other_term(&mut leading)).await.expect("it is looked at again");
+        assert_eq!(leadership.term(), Some(1));
     }
 
     #[test]

@@ -20,7 +20,6 @@ pub mod devices;
 pub mod kinds;
 pub mod lease;
 pub mod managed;
-mod mps;
 pub mod object;
 pub mod owners;
 pub mod pods;

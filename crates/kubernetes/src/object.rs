@@ -161,7 +161,11 @@ impl Seen {
             taken,
             problems,
         };
-        let marked = this.mark.as_ref().and_then(|mark| mark.spec).filter(|spec| Some(spec.hash) == this.spec_hash);
+        let marked = this
+            .mark
+            .as_ref()
+            .and_then(|mark| mark.spec)
+            .filter(|spec| Some(spec.hash) == this.spec_hash && spec.generation <= this.generation);
         this.quiet_generations = marked.map_or(0, |spec| this.generation.saturating_sub(spec.generation));
         this.read_layout();
         Ok(this)

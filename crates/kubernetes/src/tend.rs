@@ -13,6 +13,7 @@ use crate::change::{self, Planned};
 use crate::client;
 use crate::cluster::{Shared, is_stale, read};
 use crate::devices::Standing;
+use crate::lease;
 use crate::object::Seen;
 use crate::record::Field;
 use crate::rollout::{Due, due};
@@ -66,9 +67,7 @@ pub async fn run(shared: Arc<Shared>) {
     loop {
         if shared.leadership.term().is_none() {
             // The next leader begins with everything that is due.
-            if leading.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
+            lease::other_term(&mut leading).await;
             continue;
         }
         // A kind's first list brings most targets by the hundred.

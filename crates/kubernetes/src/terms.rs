@@ -42,8 +42,6 @@ pub struct Terms {
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: Bounds,
     pub knobs: Knobs,
-    /// The MPS default of its nodes may be raised.
-    pub mps_default_may_change: bool,
     /// Why no process may be restarted now; `None`: it may.
     pub no_restarts_now: Option<String>,
     pub backend: Option<String>,

@@ -195,7 +195,7 @@ pub struct Settings {
 }
 
 /// Settings whose variables hold several values, separated by commas.
-const LISTS: [&str; 2] = ["agent.gpus", "agent.mps.pipe_directories"];
+const LISTS: [&str; 1] = ["agent.mps.pipe_directories"];
 
 /// The process environment, passed in so that tests need not change their own.
 pub type Variables = std::collections::HashMap<String, String>;
@@ -322,14 +322,10 @@ mod tests {
     fn a_file_then_variables() {
         let settings = read("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
         assert_eq!((settings.node.as_str(), settings.allowed), ("b", Allowed { power: true, clocks: false }));
-        let lists = [
-            ("EADT_AGENT__MPS__ENABLED", "true"),
-            ("EADT_AGENT__MPS__PIPE_DIRECTORIES", "/a/pipe,/b/pipe"),
-            ("EADT_AGENT__GPUS", "0,2"),
-        ];
+        let lists = [("EADT_AGENT__MPS__ENABLED", "true"), ("EADT_AGENT__MPS__PIPE_DIRECTORIES", "/a/pipe,/b/pipe")];
         let settings = read("", &lists).unwrap();
         let folders: Vec<_> = settings.daemons.iter().map(|daemon| daemon.pipe_directory.display().to_string()).collect();
-        assert_eq!((folders, settings.gpus), (vec!["/a/pipe".to_owned(), "/b/pipe".into()], Some([0, 2].into())));
+        assert_eq!(folders, ["/a/pipe", "/b/pipe"]);
         assert_eq!((read("", &[]).unwrap().node.as_str(), read("", &[]).unwrap().daemons.len()), ("host", 0));
     }
 

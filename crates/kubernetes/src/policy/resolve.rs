@@ -71,7 +71,6 @@ pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
         mode: spec.update_mode.into(),
         controller: spec.controller.as_ref().and_then(|controller| controller.name).map(|name| name.as_str().to_owned()),
         controller_settings: settings,
-        mps_default_may_change: spec.allow_mps_default_change,
         bounds: bounds(spec),
         knobs: knobs(spec),
         no_restarts_now: None,

@@ -109,10 +109,6 @@ pub struct EnergyPolicySpec {
     #[schemars(length(max = 6))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub knobs: Option<Vec<Knob>>,
-    /// The default thread percentage of the MPS daemons of its nodes may be raised to what a workload there needs. Done only on nodes
-    /// whose workloads all allow it: processes that set no percentage of their own get the default.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub allow_mps_default_change: bool,
     /// When the workload's processes may be restarted. Absent: at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Restarts>,
