@@ -104,7 +104,7 @@ fn what_cannot_be_is_told_by_a_condition_and_nothing_is_touched() {
     nothing_asked["metadata"]["annotations"] = json!({"eadt.dev/approved": " "});
     let mut unknown = policy("unknown", "plain-two");
     unknown["spec"]["targetRef"] = json!({"apiVersion": "example.com/v1", "kind": "Oven", "name": "plain-two"});
-    // A Deployment that another object with a policy manages.
+    // A job that another one with a policy manages.
     rig.apply(&job("outer"));
     let outer = rig.set("outer");
     let mut inner = job("inner");

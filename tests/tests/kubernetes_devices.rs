@@ -6,11 +6,10 @@ mod actuator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use actuator::{Rig, WITHIN, account, energy_policy, layout, now, training};
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
-use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition};
+use eadt_bus::{Bus, Outgoing, Record};
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
 use eadt_schemas::v1::{
     Action, DeviceHolders, DeviceIntent, DeviceReport, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome,
@@ -21,27 +20,11 @@ use serde_json::{Value, json};
 
 /// Everything that nodes were asked for, and `None` where it was withdrawn, in its order for each node.
 fn history(rig: &Rig) -> Vec<(String, Option<DeviceIntent>)> {
-    let mut all = Vec::new();
-    for partition in 0..2 {
-        let at = TopicPartition::new(format!("t.{}", Topic::DeviceIntents), partition);
-        let high = rig.log.watermarks(&at).unwrap().high;
-        let mut reader = rig.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
-        let (mut polled, mut done) = (Vec::new(), high == 0);
-        while !done {
-            reader.poll(1000, Duration::from_millis(50), &mut polled).unwrap();
-            for item in polled.drain(..) {
-                match item {
-                    Polled::Record(record) => {
-                        let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
-                        all.push((node, record.value.map(|value| decode::<DeviceIntent>(&value).unwrap())));
-                    }
-                    Polled::End { position, .. } => done = position >= high,
-                    _ => {}
-                }
-            }
-        }
-    }
-    all
+    let of = |record: Record| {
+        let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
+        (node, record.value.map(|value| decode::<DeviceIntent>(&value).unwrap()))
+    };
+    rig.records(Topic::DeviceIntents).into_iter().map(of).collect()
 }
 
 /// The intents that stand, by node.

@@ -93,8 +93,7 @@ pub fn apply(
     if turned.any() {
         allowed(seen, turned)?;
     }
-    mark.generation_offset = seen.generation_offset(generation + 1, turned.any());
-    mark.spec = seen.spec_at_next().filter(|_| !turned.any());
+    seen.number(&mut mark, generation + 1, turned.any());
     mark.applied = Some(Applied {
         decision_id: change.decision_id.clone(),
         decision_time: change.decision_time,
@@ -136,8 +135,7 @@ pub fn roll_back(seen: &Seen, back: &RollBack, reason: &str, now: EventTime, ter
         (_, values) => values?,
     };
     let turned = turned(seen, &values);
-    mark.generation_offset = seen.generation_offset(generation + 1, turned.any());
-    mark.spec = seen.spec_at_next().filter(|_| !turned.any());
+    seen.number(&mut mark, generation + 1, turned.any());
     if let Some(applied) = &mut mark.applied {
         applied.rolled_back = Some(RolledBack { generation: generation + 1, time: now, reason: reason.to_owned() });
     }
@@ -158,8 +156,7 @@ pub fn ready(seen: &Seen, now: EventTime, term: u64) -> Result<Planned, ClusterE
         }
         _ => return Ok(Planned::Nothing),
     }
-    mark.generation_offset = seen.generation_offset(generation, false);
-    mark.spec = seen.spec_at_next();
+    seen.number(&mut mark, generation, false);
     Ok(Planned::Write(Box::new(rewrite(seen, mark, None))))
 }
 
@@ -169,8 +166,7 @@ pub fn resume(seen: &Seen, term: u64) -> Result<Planned, ClusterError> {
     leads(&mark, term)?;
     mark.resume = false;
     // It belongs to the change before: one change, one generation.
-    mark.generation_offset = seen.generation_offset(seen.layout_generation(), true);
-    mark.spec = None;
+    seen.number(&mut mark, seen.layout_generation(), true);
     Ok(Planned::Write(Box::new(rewrite(seen, mark, Some(false)))))
 }
 
@@ -374,8 +370,7 @@ pub fn restore(seen: &Seen, lost: &[Field], now: EventTime, term: u64) -> Result
         return Ok(None);
     }
     mark.applied = None;
-    mark.generation_offset = seen.generation_offset(seen.layout_generation() + 1, true);
-    mark.spec = None;
+    seen.number(&mut mark, seen.layout_generation() + 1, true);
     let layout = Layout::default();
     Ok(Some(finish(seen, values, turned, mark, &layout, now, term)))
 }

@@ -194,8 +194,7 @@ impl Shared {
             };
             let seen = read(kind, &object)?;
             let (seen, (terms, paused, _)) = self.with_state(|state, now| {
-                let seen = state.settled(seen);
-                state.saw(seen.clone(), now);
+                let seen = state.settle(seen, now);
                 let terms = state.terms(&seen, now).unwrap_or_default();
                 (seen, terms)
             });
@@ -215,11 +214,7 @@ impl Shared {
 
     fn wrote(&self, kind: &'static Kind, written: &Value) -> Result<Seen, ClusterError> {
         let after = read(kind, written)?;
-        Ok(self.with_state(|state, now| {
-            let after = state.settled(after);
-            state.saw(after.clone(), now);
-            after
-        }))
+        Ok(self.with_state(|state, now| state.settle(after, now)))
     }
 
     fn managed(&self, workload: &str) -> Result<Managed, ClusterError> {

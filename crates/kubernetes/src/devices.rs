@@ -21,11 +21,6 @@ const SETTLED_SECONDS: f64 = 2.0;
 /// Caps in force may differ from those asked for by the device's resolution.
 const RESOLUTION_WATTS: f64 = 1.0;
 
-/// A policy's workload whose nodes' agents may be asked for something.
-pub fn may_ask(entry: &Entry) -> bool {
-    !entry.orphaned && !entry.paused && !entry.seen.deleting && entry.terms.mode != UpdateMode::Observe
-}
-
 /// What a workload's nodes are to hold.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Wish {
@@ -89,7 +84,7 @@ impl Wish {
     /// What a workload's nodes are to hold now. Without a policy that still allows it, or while it is paused, nothing.
     pub fn of(entry: &Entry) -> Option<Self> {
         let (terms, seen) = (&entry.terms, &entry.seen);
-        if !may_ask(entry) {
+        if entry.orphaned || entry.paused || seen.deleting || terms.mode == UpdateMode::Observe {
             return None;
         }
         let layout = Layout {
@@ -210,8 +205,8 @@ fn reports<'a>(whose: &Gpus, node: &str, state: &'a DeviceState) -> Result<Vec<&
     }
 }
 
-/// What the agent of a node says, or why it cannot be asked.
-pub fn answers<'a>(node: &str, state: Option<&'a DeviceState>, now: EventTime) -> Result<&'a DeviceState, String> {
+/// Whether the agent of a node is there and its devices take the wish.
+pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
     let Some(state) = state else {
         return Err(format!("no agent has reported on node {node}: install it there (agent.enabled)"));
     };
@@ -221,12 +216,6 @@ pub fn answers<'a>(node: &str, state: Option<&'a DeviceState>, now: EventTime) -
     if now.seconds_since(state.time) > SILENT_SECONDS {
         return Err(format!("the agent of node {node} has said nothing since {}", state.time));
     }
-    Ok(state)
-}
-
-/// Whether the agent of a node is there and its devices take the wish.
-pub fn takes(wish: &Wish, node: &str, whose: &Gpus, state: Option<&DeviceState>, now: EventTime) -> Result<(), String> {
-    let state = answers(node, state, now)?;
     for device in reports(whose, node, state)? {
         for (what, unit, asked, low, high) in [
             ("power cap", "W", wish.power_limit_watts, device.power_limit_watts_min, device.power_limit_watts_max),

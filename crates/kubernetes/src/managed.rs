@@ -164,8 +164,7 @@ mod tests {
     fn knobs_that_may_not_be_turned_are_pinned_by_the_bounds() {
         let mut terms = terms();
         terms.knobs.replicas = false;
-        let set = seen(&training(6, "50", "6", "2"));
-        let bounds = terms.bounds_for(&set.layout);
+        let bounds = terms.bounds_for(&seen(&training(6, "50", "6", "2")).layout);
         assert_eq!((bounds.replicas_min, bounds.replicas_max), (Some(6), Some(6)));
         assert_eq!((bounds.mps_thread_percentage_min, bounds.mps_thread_percentage_max), (None, None));
     }

@@ -36,7 +36,7 @@ pub struct Seen {
     /// The object's own generation.
     pub generation: i64,
     /// So much of it is of annotations alone: seen by the watch, written down with the next mark.
-    pub quiet_generations: i64,
+    quiet_generations: i64,
     /// Hash of its spec, of kinds whose annotations count.
     spec_hash: Option<u64>,
     pub deleting: bool,
@@ -240,16 +240,12 @@ impl Seen {
         self.generation.saturating_add(offset).saturating_sub(self.quiet_generations).max(0).unsigned_abs()
     }
 
-    /// What a mark has to add to the object's generation, so that the layout has this one when the mark is written. `shows`: the
-    /// write changes the object's spec.
-    pub fn generation_offset(&self, layout_generation: u64, shows: bool) -> i64 {
+    /// Numbers a mark so that the layout has this generation when it is written. `shows`: the write changes the object's spec.
+    pub fn number(&self, mark: &mut Mark, layout_generation: u64, shows: bool) {
         let raised = i64::from(shows || self.kind.annotations_count);
-        i64::try_from(layout_generation).unwrap_or(i64::MAX).saturating_sub(self.generation.saturating_add(raised))
-    }
-
-    /// The spec as a mark notes it that is written beside it.
-    pub fn spec_at_next(&self) -> Option<SpecAt> {
-        self.spec_hash.map(|hash| SpecAt { hash, generation: self.generation.saturating_add(1) })
+        let generation = self.generation.saturating_add(raised);
+        mark.generation_offset = i64::try_from(layout_generation).unwrap_or(i64::MAX).saturating_sub(generation);
+        mark.spec = self.spec_hash.filter(|_| !shows).map(|hash| SpecAt { hash, generation });
     }
 
     /// Takes over from what was known of the object what a change of annotations alone does not change: the layout's generation,

@@ -143,6 +143,13 @@ impl State {
         }
     }
 
+    /// Takes note of an object, and gives it [settled](Self::settled).
+    pub fn settle(&mut self, seen: Seen, now: EventTime) -> Seen {
+        let seen = self.settled(seen);
+        self.saw(seen.clone(), now);
+        seen
+    }
+
     /// Takes note of an object. An older version than the known one is no news.
     pub fn saw(&mut self, seen: Seen, now: EventTime) {
         let key = Key::of(&seen);

@@ -194,9 +194,6 @@ pub struct Settings {
     pub(crate) daemons: Vec<Daemon>,
 }
 
-/// Settings whose variables hold several values, separated by commas.
-const LISTS: [&str; 1] = ["agent.mps.pipe_directories"];
-
 /// The process environment, passed in so that tests need not change their own.
 pub type Variables = std::collections::HashMap<String, String>;
 
@@ -221,11 +218,8 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, Stri
     // Tests of this project read EADT_TEST_… variables; they are no settings.
     let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && !VERBATIM.contains(&name);
     let own = variables.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
-    let mut environment =
-        Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true).list_separator(",");
-    for key in LISTS {
-        environment = environment.with_list_parse_key(key);
-    }
+    let environment = Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true);
+    let environment = environment.list_separator(",").with_list_parse_key("agent.mps.pipe_directories");
     builder = builder.add_source(environment.source(Some(own)));
     for (key, value) in overrides {
         builder = builder.set_override(*key, value.clone()).map_err(unusable)?;

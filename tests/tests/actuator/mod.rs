@@ -299,7 +299,8 @@ impl Rig {
         decode(self.records(topic).into_iter().rfind(of_key)?.value.as_deref()?).ok()
     }
 
-    fn records(&self, topic: Topic) -> Vec<Record> {
+    /// Every record of a topic.
+    pub fn records(&self, topic: Topic) -> Vec<Record> {
         let mut found = Vec::new();
         for partition in 0..2 {
             let at = TopicPartition::new(format!("{PREFIX}{topic}"), partition);
