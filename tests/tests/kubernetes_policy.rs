@@ -122,6 +122,7 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
         (json!({"knobs": ["Fans"]}), "spec.knobs[0]", "supported values"),
         (json!({"knobs": ["Clocks", "Clocks"]}), "spec.knobs", "duplicate"),
         (json!({"controller": {"name": "magic"}}), "spec.controller.name", "supported values"),
+        (json!({"objective": {"minimize": "Time"}}), "spec.objective.minimize", "supported values"),
         (json!({"objective": {"maxSlowdownPercent": 95}}), "spec.objective.maxSlowdownPercent", "less than or equal to 90"),
         (json!({"cooldown": "soon"}), "spec.cooldown", "should match"),
         (json!({"restartBudget": {"perDay": 1001}}), "spec.restartBudget.perDay", "less than or equal to 1000"),

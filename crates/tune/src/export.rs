@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use eadt_models::choose::Knob;
+use eadt_models::choose::{Knob, Objective};
 use serde::Serialize;
 
 use crate::{Group, Tuning, points};
@@ -117,13 +117,20 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
             Knob::SmClockMhz => ("frequency", "smClockMegahertz", "Clocks"),
             Knob::PowerLimitWatts => ("power-cap", "powerLimitWatts", "PowerLimit"),
         };
+        let minimize = match tuning.objective {
+            Objective::Energy => "minimize: Energy\n    ",
+            Objective::Edp => "minimize: EDP\n    ",
+            Objective::Ed2p => "minimize: ED2P\n    ",
+            // No controller weighs so: it looks for its own objective, between the bounds below.
+            Objective::Weighted(_) => "",
+        };
         let chosen = &group.choices.constrained;
         push(
             &mut out,
             format_args!(
                 "# {}\n# {}\n# from {}, method {}\napiVersion: eadt.dev/v1alpha1\nkind: EnergyPolicy\nmetadata:\n  name: {}\n  \
                  namespace: {}\nspec:\n  targetRef:\n    apiVersion: {}\n    kind: {}\n    name: {}\n  updateMode: Recommend\n  \
-                 controller:\n    name: {controller}\n  objective:\n    maxSlowdownPercent: {}\n  knobs: [{knob}]\n  bounds:\n    \
+                 controller:\n    name: {controller}\n  objective:\n    {minimize}maxSlowdownPercent: {}\n  knobs: [{knob}]\n  bounds:\n    \
                  {bound}:\n      min: {}\n      max: {}\n---\n",
                 one_line(&name),
                 one_line(&group.choices.reason),

@@ -51,6 +51,7 @@ fn a_policy_holds_the_chosen_setting_and_recommends_only() {
         "    kind: \"StatefulSet\"",
         "  updateMode: Recommend",
         "    name: frequency",
+        "    minimize: Energy",
         "    maxSlowdownPercent: 5",
         "  knobs: [Clocks]",
         "    smClockMegahertz:",

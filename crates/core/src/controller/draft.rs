@@ -5,7 +5,7 @@ use crate::models::InForce;
 use super::history::Medians;
 use super::table::Thresholds;
 use super::trial::Note;
-use super::{Context, ControllerName, PowerReading};
+use super::{Context, ControllerName, Objective, PowerReading};
 
 /// Grows with every change of what a controller decides.
 const VERSION: &str = "1";
@@ -86,6 +86,12 @@ impl Draft {
         self.note(&format!("{when}_samples_per_second"), Some(medians.samples_per_second));
         self.note(&format!("{when}_power_watts"), Some(medians.watts));
         self.note(&format!("{when}_joules_per_sample"), medians.joules_per_sample());
+    }
+
+    /// Parts that a change saved: of the energy per sample, and of the objective where that is another one.
+    pub fn note_gains(&mut self, objective: Objective, energy: f64, of_objective: f64) {
+        self.note("gain_ratio", Some(energy));
+        self.note("objective_gain_ratio", Some(of_objective).filter(|_| !objective.is_energy()));
     }
 
     /// Says where the validation of a change stands.

@@ -41,7 +41,7 @@ use crate::models::Models;
 
 use draft::Draft;
 pub(crate) use history::Measured;
-pub use settings::{ControllerSettings, PowerReading};
+pub use settings::{ControllerSettings, Objective, PowerReading};
 pub use state::ControllerState;
 
 /// A controller by name.

@@ -128,7 +128,7 @@ fn judge(
     let outcome = verdict.explain(&trial.baseline);
     draft.note_medians("before", &trial.baseline);
     draft.note_medians("after", &verdict.after);
-    draft.note("gain_ratio", Some(verdict.gain_ratio));
+    draft.note_gains(settings.objective, verdict.energy_gain_ratio, verdict.gain_ratio);
     draft.note("throughput_ratio", Some(verdict.throughput_ratio));
     if verdict.kept {
         state.learn_saving(trial.action, verdict.gain_ratio);
@@ -140,8 +140,9 @@ fn judge(
         return draft.validating(Validation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
     }
     let demanded = format!(
-        "demanded are {:.1} % less energy and {:.0} % of the throughput",
+        "demanded are {:.1} % less {} and {:.0} % of the throughput",
         100.0 * settings.validation_gain_ratio,
+        settings.objective.words(),
         100.0 * settings.validation_throughput_ratio
     );
     let why = format!("the last change did not help: {outcome}; {demanded}");

@@ -1,3 +1,4 @@
+use eadt_models::choose;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::Workload;
 use schemars::JsonSchema;
@@ -14,6 +15,60 @@ pub enum PowerReading {
     Total,
 }
 
+/// What a controller makes small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Objective {
+    /// Energy per sample.
+    #[default]
+    Energy,
+    /// Energy per sample times time per sample: the energy-delay product.
+    Edp,
+    /// Energy per sample times the square of time per sample.
+    Ed2p,
+}
+
+impl Objective {
+    /// What a sample is worth, in J, J·s or J·s²; less is better.
+    pub fn score(self, joules_per_sample: f64, seconds_per_sample: f64) -> f64 {
+        choose::Objective::from(self).score(joules_per_sample, seconds_per_sample)
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+    pub const fn is_energy(&self) -> bool {
+        matches!(self, Self::Energy)
+    }
+
+    /// As ` for the energy-delay product`, where it is another than energy.
+    pub(super) fn purpose(self) -> String {
+        if self.is_energy() { String::new() } else { format!(" for the {}", self.words()) }
+    }
+
+    /// What became of it, where that is not said by joules: as `, energy-delay product -3.1 %`.
+    pub(super) fn change_in_words(self, gain_ratio: f64) -> String {
+        if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.words(), -100.0 * gain_ratio) }
+    }
+
+    /// Its name in words.
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::Energy => "energy",
+            Self::Edp => "energy-delay product",
+            Self::Ed2p => "energy-delay² product",
+        }
+    }
+}
+
+impl From<Objective> for choose::Objective {
+    fn from(objective: Objective) -> Self {
+        match objective {
+            Objective::Energy => Self::Energy,
+            Objective::Edp => Self::Edp,
+            Objective::Ed2p => Self::Ed2p,
+        }
+    }
+}
+
 /// Limits and thresholds of the controllers.
 ///
 /// `matrix` uses all down to `literal_interval_seconds`; `matrix-literal` only `power`, `power_high_watts`, `power_low_watts`, `efficiency_poor`,
@@ -21,6 +76,11 @@ pub enum PowerReading {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerSettings {
+    /// What is made small, per sample: `energy`; `edp`, energy times time; `ed2p`, energy times time squared. By it changes are
+    /// judged and settings and layouts compared; wherever a gain or a saving is named below, it is of this. The table of `matrix`
+    /// itself, and `matrix-literal`, do not ask. Default: `energy`.
+    #[serde(skip_serializing_if = "Objective::is_energy")]
+    pub objective: Objective,
     /// Power that is compared with the thresholds: `per_gpu` or `total`. Default: `per_gpu` for `matrix`, `total` for
     /// `matrix-literal`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +109,7 @@ pub struct ControllerSettings {
     pub warm_up_windows: u32,
     /// A change is judged by the median of this many windows. 1 to 60. Default 3.
     pub validation_windows: u32,
-    /// A change is kept if energy per sample fell by at least this part. 0 to 1. Default 0.01.
+    /// A change is kept if what `objective` names fell by at least this part. 0 to 1. Default 0.01.
     pub validation_gain_ratio: f64,
     /// A change is kept if throughput is at least this part of what it was. 0 to 1. Default 0.9.
     pub validation_throughput_ratio: f64,
@@ -71,7 +131,7 @@ pub struct ControllerSettings {
     /// Restarts within 24 h, where the workload's bounds do not say; one of them is kept for the way back. 0 to 1000.
     /// Default 8.
     pub restarts_per_day_max: u32,
-    /// Part of the energy that a change is expected to save until this workload's own kept changes say better. 0 to 1.
+    /// Part that a change is expected to gain until this workload's own kept changes say better. 0 to 1.
     /// Default 0.05.
     pub expected_saving_ratio: f64,
     /// Time that a job is taken to go on for where it does not say, in seconds. Above 0. Default 14400.
@@ -105,7 +165,7 @@ pub struct ControllerSettings {
     /// Usable windows that they measure without a cap in each phase of the job, for what throughput is compared with. 1 to 60.
     /// Default 8.
     pub reference_windows: u32,
-    /// A found setting is changed for another one that is expected to save at least this part of the energy. 0 to 0.5.
+    /// A found setting is changed for another one that is expected to gain at least this part. 0 to 0.5.
     /// Default 0.01.
     pub seek_gain_ratio: f64,
     /// Throughput, power or memory traffic per sample that differ by more than this from what is known of a setting, three
@@ -113,7 +173,7 @@ pub struct ControllerSettings {
     pub phase_change_ratio: f64,
     /// No cap and no clock is raised while a GPU is as hot as this, in °C. Above 0. Default 83.
     pub temperature_celsius_max: f64,
-    /// `hybrid` changes the layout for another one that saves at least this part of the energy. 0 to 0.5. Default 0.02.
+    /// `hybrid` changes the layout for another one that gains at least this part. 0 to 0.5. Default 0.02.
     pub layout_gain_ratio: f64,
     /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that are
     /// allowed anyway. 0 to 1000. Default 5.
@@ -123,6 +183,7 @@ pub struct ControllerSettings {
 impl Default for ControllerSettings {
     fn default() -> Self {
         Self {
+            objective: Objective::Energy,
             power: None,
             power_high_watts: 250.0,
             power_low_watts: 200.0,

@@ -5,7 +5,7 @@ use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Meter, Outcome, UpdateM
 use proptest::prelude::*;
 
 use super::testing::{Bench, knobs, layout};
-use super::{Context, ControllerName, ControllerSettings, ControllerState, PowerReading, decide};
+use super::{Context, ControllerName, ControllerSettings, ControllerState, Objective, PowerReading, decide};
 
 mod literal {
     use super::*;
@@ -353,6 +353,27 @@ mod precise {
         assert_eq!(verdict(0.901 * 280.0 * 0.08 / 0.12, 0.12), Validation::Kept);
         assert_eq!(verdict(0.899 * 280.0 * 0.08 / 0.12, 0.12), Validation::Failed);
         assert_eq!(verdict(200.0, 0.0), Validation::Failed);
+    }
+
+    #[test]
+    fn a_change_is_judged_by_what_the_objective_names() {
+        let judged = |objective: Objective| {
+            let mut bench = Bench::precise();
+            bench.settings.objective = objective;
+            let change = bench.feed_times(5, 280.0, 0.08);
+            // 5.9 % less energy at 91.1 % of the throughput: the product is 3.3 % more.
+            bench.apply_and_warm_up(&change, 240.0, 0.085);
+            bench.feed_times(3, 240.0, 0.085)
+        };
+        assert_eq!(judged(Objective::Energy).validation, Validation::Kept);
+        let edp = judged(Objective::Edp);
+        assert_eq!((edp.validation, edp.action), (Validation::Failed, Action::Revert));
+        let product = (280.0 / 240.0) * (0.08_f64 / 0.085).powi(2);
+        assert!((edp.evidence["objective_gain_ratio"] - (1.0 - product)).abs() < 1e-9, "{:?}", edp.evidence);
+        assert!((edp.evidence["gain_ratio"] - (1.0 - 0.08 / 0.085)).abs() < 1e-9, "a saving is told in energy");
+        let said =
+            "(-5.9 %) at 91.1 % of the throughput, energy-delay product +3.3 %; demanded are 1.0 % less energy-delay product";
+        assert!(edp.reason.contains(said), "{}", edp.reason);
     }
 
     fn failed(bench: &mut Bench) -> (eadt_schemas::v1::Decision, eadt_schemas::v1::Decision) {

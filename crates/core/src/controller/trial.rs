@@ -4,9 +4,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::ControllerSettings;
 use super::history::{Measured, Medians};
 use super::state::ControllerState;
+use super::{ControllerSettings, Objective};
 
 /// A change that was decided and of whose fate nothing is known yet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -72,8 +72,11 @@ pub(super) struct Note {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Verdict {
     pub after: Medians,
-    /// Part of the energy per sample that it saved; negative where it cost more.
+    pub objective: Objective,
+    /// Part of what the objective names that it saved; negative where it cost more.
     pub gain_ratio: f64,
+    /// The same of the energy per sample.
+    pub energy_gain_ratio: f64,
     pub throughput_ratio: f64,
     pub kept: bool,
 }
@@ -84,10 +87,15 @@ impl Trial {
         let skip = self.windows.len().saturating_sub(settings.validation_windows as usize);
         let after = Measured::median(self.windows.iter().skip(skip))?;
         // Joules per sample are the reciprocal of the efficiency: no progress at all gains minus infinity.
-        let gain_ratio = 1.0 - self.baseline.efficiency / after.efficiency;
+        let gain = |objective: Objective| {
+            let score = |of: &Medians| objective.score(1.0 / of.efficiency, 1.0 / of.samples_per_second);
+            1.0 - score(&after) / score(&self.baseline)
+        };
+        let objective = settings.objective;
+        let (gain_ratio, energy_gain_ratio) = (gain(objective), gain(Objective::Energy));
         let throughput_ratio = after.samples_per_second / self.baseline.samples_per_second;
         let kept = gain_ratio >= settings.validation_gain_ratio && throughput_ratio >= settings.validation_throughput_ratio;
-        Some(Verdict { after, gain_ratio, throughput_ratio, kept })
+        Some(Verdict { after, objective, gain_ratio, energy_gain_ratio, throughput_ratio, kept })
     }
 }
 
@@ -97,8 +105,11 @@ impl Verdict {
         let throughput = 100.0 * self.throughput_ratio;
         match (self.after.joules_per_sample(), before.joules_per_sample()) {
             (Some(after), Some(before)) => {
-                let change = -100.0 * self.gain_ratio;
-                format!("{after:.3} J/sample instead of {before:.3} ({change:+.1} %) at {throughput:.1} % of the throughput")
+                let change = -100.0 * self.energy_gain_ratio;
+                let product = self.objective.change_in_words(self.gain_ratio);
+                format!(
+                    "{after:.3} J/sample instead of {before:.3} ({change:+.1} %) at {throughput:.1} % of the throughput{product}"
+                )
             }
             _ => "no progress at all".into(),
         }

@@ -24,8 +24,8 @@ pub use problem::{Problem, Reason};
 pub use resolve::{Resolved, paused, resolve, short_form};
 pub use schedule::Schedule;
 pub use spec::{
-    Bounds, Controller, Counts, EnergyPolicy, EnergyPolicySpec, Knob, Megahertz, Mode, Objective, Percentages, PriceAndCarbon,
-    RestartBudget, RestartWindow, Restarts, TargetRef, Training, Watts, Weekday,
+    Bounds, Controller, Counts, EnergyPolicy, EnergyPolicySpec, Knob, Megahertz, Minimize, Mode, Objective, Percentages,
+    PriceAndCarbon, RestartBudget, RestartWindow, Restarts, TargetRef, Training, Watts, Weekday,
 };
 pub use status::{
     Condition, ConditionStatus, ConditionType, Current, Effect, EnergyPolicyStatus, HISTORY_MAX, Last, Outcome, Past,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use eadt_core::controller::ControllerSettings;
+use eadt_core::controller::{self, ControllerSettings};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{self, UpdateMode, Workload};
 use kube::ResourceExt;
@@ -138,19 +138,23 @@ fn settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, Probl
     let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
     let mut settings = named.unwrap_or_default();
     let objective = spec.objective.clone().unwrap_or_default();
+    let minimize = objective.minimize.map(controller::Objective::from);
+    let minimize = minimize.map(|objective| serde_json::to_value(objective).expect("a name is JSON"));
     let slowdown = objective.max_slowdown_percent.map(|percent| percent / 100.0);
     let clock = spec.bounds.clone().unwrap_or_default().sm_clock_megahertz.unwrap_or_default();
     let lowest_clock = clock.min.zip(clock.max).map(|(min, max)| (min / max).max(1e-3));
+    let number = |value: Option<f64>| value.map(Value::from);
     for (field, name, value) in [
-        ("objective.maxSlowdownPercent", "max_slowdown_ratio", slowdown),
+        ("objective.minimize", "objective", minimize),
+        ("objective.maxSlowdownPercent", "max_slowdown_ratio", number(slowdown)),
         // The controllers of the matrix judge a change by this one.
-        ("objective.maxSlowdownPercent", "validation_throughput_ratio", slowdown.map(|ratio| 1.0 - ratio)),
-        ("objective.minSamplesPerSecond", "samples_per_second_min", objective.min_samples_per_second),
-        ("bounds.smClockMegahertz.max", "sm_clock_mhz_max", clock.max),
-        ("bounds.smClockMegahertz", "sm_clock_min_ratio", lowest_clock),
+        ("objective.maxSlowdownPercent", "validation_throughput_ratio", number(slowdown.map(|ratio| 1.0 - ratio))),
+        ("objective.minSamplesPerSecond", "samples_per_second_min", number(objective.min_samples_per_second)),
+        ("bounds.smClockMegahertz.max", "sm_clock_mhz_max", number(clock.max)),
+        ("bounds.smClockMegahertz", "sm_clock_min_ratio", number(lowest_clock)),
     ] {
         let Some(value) = value else { continue };
-        if settings.insert(name.to_owned(), value.into()).is_some() {
+        if settings.insert(name.to_owned(), value).is_some() {
             let message = format!("spec.{field} and spec.controller.settings.{name} say the same: remove one of them");
             return Err(Problem::new(Reason::Contradiction, message));
         }
@@ -252,7 +256,7 @@ mod tests {
         let resolved = resolve(&policy(json!({
             "updateMode": "Enforce",
             "controller": {"name": "hybrid", "settings": {"seek_windows": 4}},
-            "objective": {"maxSlowdownPercent": 10, "minSamplesPerSecond": 55.5},
+            "objective": {"minimize": "EDP", "maxSlowdownPercent": 10, "minSamplesPerSecond": 55.5},
             "bounds": {
                 "mpsThreadPercentage": {"min": 25, "max": 100},
                 "replicas": {"min": 3, "max": 9},
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(
             Value::from(terms.controller_settings.clone().unwrap()),
             json!({
-                "seek_windows": 4, "max_slowdown_ratio": 0.1, "validation_throughput_ratio": 0.9, "samples_per_second_min": 55.5,
+                "seek_windows": 4, "objective": "edp", "max_slowdown_ratio": 0.1, "validation_throughput_ratio": 0.9, "samples_per_second_min": 55.5,
                 "sm_clock_mhz_max": 1800.0, "sm_clock_min_ratio": 0.5,
             })
         );

@@ -3,7 +3,7 @@
 // Columns repeat their keys, which clippy takes for repeated attributes.
 #![allow(clippy::duplicated_attributes)]
 
-use eadt_core::controller::ControllerName;
+use eadt_core::controller::{self, ControllerName};
 use eadt_schemas::v1::{Precision, UpdateMode};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
@@ -98,7 +98,7 @@ pub struct EnergyPolicySpec {
     /// Who decides, and by which settings. Absent: the processor's default controller and its settings.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub controller: Option<Controller>,
-    /// What must not suffer while energy per sample is made as small as the bounds allow.
+    /// What is made as small as the bounds allow, and what must not suffer. Absent: energy per sample, at the controller's own limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objective: Option<Objective>,
     /// Limits inside which the workload is changed.
@@ -200,10 +200,37 @@ fn controller_settings(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     })
 }
 
-/// What must not suffer while energy per sample is made as small as the bounds allow.
+/// What is made as small as the bounds allow, per sample: `Energy`, `EDP` (times time per sample) or `ED2P` (times its square). The
+/// products give up energy for speed even within `maxSlowdownPercent`. Absent, the controller's own, which is `Energy`.
+#[derive(JsonSchema, Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Minimize {
+    /// Energy per sample.
+    #[default]
+    Energy,
+    /// The energy-delay product: energy per sample times time per sample.
+    #[serde(rename = "EDP")]
+    Edp,
+    /// The energy-delay² product: energy per sample times the square of time per sample.
+    #[serde(rename = "ED2P")]
+    Ed2p,
+}
+
+impl From<Minimize> for controller::Objective {
+    fn from(minimize: Minimize) -> Self {
+        match minimize {
+            Minimize::Energy => Self::Energy,
+            Minimize::Edp => Self::Edp,
+            Minimize::Ed2p => Self::Ed2p,
+        }
+    }
+}
+
+/// What is made as small as the bounds allow, and what must not suffer.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Objective {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimize: Option<Minimize>,
     /// How much slower the job may become, in percent of its throughput. Absent: the controller's own limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 90))]

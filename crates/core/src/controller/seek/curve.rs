@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::knob::Knob;
+use crate::controller::Objective;
 
 /// What was measured at one setting in one layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,10 @@ impl Point {
     pub fn joules_per_sample(&self) -> f64 {
         self.watts / self.samples_per_second
     }
+
+    pub fn score(&self, objective: Objective) -> f64 {
+        objective.score(self.joules_per_sample(), 1.0 / self.samples_per_second)
+    }
 }
 
 /// Enough for a figure with a noise of a per cent, and short in the state.
@@ -79,9 +84,11 @@ const VOUCHES: f64 = 0.06;
 const STRIDE: f64 = 0.85;
 const LONG_STRIDE: f64 = 0.75;
 const HARDLY: f64 = 0.25;
-/// Where energy per sample fell by at least this, as a logarithm, towards the highest measured setting, a higher one may be
+/// Where the score fell by at least this, as a logarithm, towards the highest measured setting, a higher one may be
 /// better still.
 const WORTH_RISING: f64 = 0.01;
+/// Scores within this factor of the least are ties.
+const HAIR: f64 = 1.0002;
 /// Distance of two settings that are compared, as a logarithm.
 const GRID: f64 = 0.005;
 
@@ -116,6 +123,10 @@ impl Expected {
     pub fn joules_per_sample(&self) -> f64 {
         self.watts / self.samples_per_second
     }
+
+    pub fn score(&self, objective: Objective) -> f64 {
+        objective.score(self.joules_per_sample(), 1.0 / self.samples_per_second)
+    }
 }
 
 /// What is possible at a setting.
@@ -125,6 +136,8 @@ pub(super) struct Range {
     pub watts: (f64, f64),
 }
 
+/// Further down throughput falls more steeply, never less: by this factor, and this much more.
+const STEEPER: (f64, f64) = (1.3, 0.02);
 /// Exponents within which throughput and power follow a setting beyond what was measured.
 const STEEPEST: f64 = 1.6;
 
@@ -199,9 +212,13 @@ impl<'a> Curve<'a> {
     }
 
     fn expected(&self, at: f64) -> Expected {
+        self.beyond(at, self.slopes(STEEPER))
+    }
+
+    /// What is expected, with these slopes below the lowest point.
+    fn beyond(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> Expected {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let (ln_rate, ln_watts) = if at < first.at {
-            let (rate_slope, watts_slope) = self.slopes();
             (first.ln_rate + rate_slope * (at - first.at), first.ln_watts + watts_slope * (at - first.at))
         } else if at >= last.at {
             (last.ln_rate, last.ln_watts)
@@ -215,29 +232,28 @@ impl<'a> Curve<'a> {
         Expected { samples_per_second: ln_rate.exp(), watts: ln_watts.exp(), inside }
     }
 
-    /// How throughput and power fall below the lowest point, as exponents.
-    fn slopes(&self) -> (f64, f64) {
+    /// How throughput and power fall below the lowest point, as exponents; throughput by so much more than between the lowest two.
+    fn slopes(&self, (factor, more): (f64, f64)) -> (f64, f64) {
         let prior = self.knob.prior();
         match self.nodes.as_slice() {
             [a, b, ..] => {
                 let run = b.at - a.at;
-                // Further down it is steeper, never flatter.
-                let rate = ((b.ln_rate - a.ln_rate) / run * 1.3 + 0.02).clamp(0.02, 2.0);
+                let rate = ((b.ln_rate - a.ln_rate) / run * factor + more).clamp(more, 2.0);
                 (rate, ((b.ln_watts - a.ln_watts) / run).clamp(0.2, prior.1.max(1.0)))
             }
             _ => prior,
         }
     }
 
-    /// The setting of least energy per sample among those with at least this throughput; also one that is a stride beyond what
-    /// was measured.
-    pub fn best(&self, samples_per_second_min: f64) -> Best {
-        self.least(samples_per_second_min, true)
+    /// The setting of the least score among those with at least this throughput; also one that is a stride beyond what was
+    /// measured.
+    pub fn best(&self, samples_per_second_min: f64, objective: Objective) -> Best {
+        self.least(samples_per_second_min, objective, true)
     }
 
     /// The same among what was measured.
-    pub fn best_measured(&self, samples_per_second_min: f64) -> Best {
-        self.least(samples_per_second_min, false)
+    pub fn best_measured(&self, samples_per_second_min: f64, objective: Objective) -> Best {
+        self.least(samples_per_second_min, objective, false)
     }
 
     /// The highest measured throughput, and the energy per sample there.
@@ -245,30 +261,31 @@ impl<'a> Curve<'a> {
         self.expected(self.nodes[self.nodes.len() - 1].at)
     }
 
-    fn least(&self, samples_per_second_min: f64, beyond: bool) -> Best {
+    fn least(&self, samples_per_second_min: f64, objective: Objective, beyond: bool) -> Best {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let least = self.knob.least.ln();
-        let stride = if self.nodes.len() > 1 && self.slopes().0 < HARDLY { LONG_STRIDE } else { STRIDE };
+        // A single point says nothing about the way down, unless there is none. For the products it is no reason not to look.
+        let explored = self.nodes.len() > 1 || first.at <= least + SAME;
+        let objective = if explored { objective } else { Objective::Energy };
+        let stride = if self.nodes.len() > 1 && self.slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
         let low = if beyond { least.max(first.at + stride.ln()).min(first.at) } else { first.at };
         let high = self.free.unwrap_or(last.at);
         let steps = ((high - low) / GRID).ceil().max(1.0);
         let candidates = (0..=steps as u32).map(|step| low + (high - low) * f64::from(step) / steps);
+        let enough = |expected: &Expected| expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
+        let mut candidates = candidates.map(|at| (at, self.expected(at))).filter(|(_, expected)| enough(expected));
+        // The products are soon worse where throughput falls more steeply than it did, so they would never find out whether it does:
+        // whether throughput is enough is a question for the steeper slope, whether it is worth a look one for what was seen.
+        let hoped = self.slopes(if objective.is_energy() { STEEPER } else { (1.0, 0.0) });
+        let score = |at: f64| self.beyond(at, hoped).score(objective);
+        let least_score = candidates.clone().map(|(at, _)| score(at)).reduce(f64::min);
         // Ties and what differs by less than a hair go to the higher setting.
-        let mut best: Option<(f64, Expected)> = None;
-        for at in candidates {
-            let expected = self.expected(at);
-            let enough = expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
-            if enough && best.is_none_or(|(_, best)| expected.joules_per_sample() <= best.joules_per_sample() * 1.0002) {
-                best = Some((at, expected));
-            }
-        }
+        let best = least_score.and_then(|least| candidates.rfind(|(at, _)| score(*at) <= least * HAIR));
         let feasible = best.is_some();
         let (at, expected) = best.unwrap_or((high, self.expected(high)));
         let near = self.nodes.iter().any(|node| (node.at - at).abs() <= VOUCHES);
         let free = self.free.is_some_and(|free| at >= free - SAME);
         let setting = if free || !feasible { self.knob.top } else { self.knob.settable(at.exp()) };
-        // A single point says nothing about the way down, unless there is none.
-        let explored = self.nodes.len() > 1 || first.at <= least + SAME;
         if self.free.is_none() && self.knob.top.ln() > last.at + SAME {
             // What lies above was never measured: where it may be needed, or better, it comes next.
             if !feasible {
@@ -276,8 +293,7 @@ impl<'a> Curve<'a> {
                 let setting = self.knob.settable(1.02 * last.at.exp() * short.powi(2).max(1.05));
                 return Best { setting, expected, feasible, settled: false };
             }
-            let below =
-                self.nodes.iter().rev().nth(1).map(|node| (node.ln_watts - node.ln_rate) - (last.ln_watts - last.ln_rate));
+            let below = self.nodes.iter().rev().nth(1).map(|node| (node.score(objective) / last.score(objective)).ln());
             if at >= last.at - SAME && below.is_some_and(|rises| rises > WORTH_RISING) {
                 return Best { setting: self.knob.settable((at - STRIDE.ln()).exp()), expected, feasible, settled: false };
             }
@@ -287,6 +303,10 @@ impl<'a> Curve<'a> {
 }
 
 impl Node {
+    fn score(&self, objective: Objective) -> f64 {
+        objective.score((self.ln_watts - self.ln_rate).exp(), (-self.ln_rate).exp())
+    }
+
     fn absorb(&mut self, other: &Self) {
         let weight = self.weight + other.weight;
         let part = other.weight / weight;
@@ -316,5 +336,185 @@ fn pool(nodes: &mut [Node]) {
             node.ln_rate = ln_rate;
         }
         rest = tail;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::Workload;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::controller::ControllerSettings;
+
+    /// 120 to 400 W in steps of 1 W.
+    fn knob() -> Knob {
+        let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
+        Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
+    }
+
+    fn point(setting: f64, reading: f64, samples_per_second: f64) -> Point {
+        Point { spot: Spot::default(), setting, reading, watts: 3.0 * reading, samples_per_second, windows: 10 }
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a / b - 1.0).abs() < 1e-9
+    }
+
+    #[test]
+    fn nothing_is_made_of_points_that_say_nothing() {
+        let knob = knob();
+        let good = point(200.0, 200.0, 80.0);
+        for bad in [Point { samples_per_second: 0.0, ..good }, Point { watts: 0.0, ..good }, Point { windows: 0, ..good }] {
+            assert!(Curve::of([&bad], &knob).is_none(), "{bad:?}");
+            let curve = Curve::of([&bad, &good], &knob).unwrap();
+            assert!(near(curve.at(200.0).samples_per_second, 80.0), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_mean_forgets_what_lies_thirty_windows_back() {
+        let mut mean = Point { windows: 0, watts: 0.0, reading: 0.0, ..point(300.0, 0.0, 0.0) };
+        for (rate, expected) in [(10.0, 10.0), (20.0, 15.0), (30.0, 20.0)] {
+            mean.add(100.0, 300.0, rate);
+            assert!(near(mean.samples_per_second, expected), "{mean:?}");
+        }
+        for _ in 3..200 {
+            mean.add(100.0, 300.0, 20.0);
+        }
+        mean.add(100.0, 300.0, 50.0);
+        assert!((mean.samples_per_second - (20.0 + 30.0 / 30.0)).abs() < 1e-3, "{mean:?}");
+        assert_eq!((mean.windows, mean.joules_per_sample() > 14.0), (201, true));
+    }
+
+    #[test]
+    fn between_points_it_goes_on_straight_lines_in_logarithms_and_below_them_more_steeply() {
+        let knob = knob();
+        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        let middle = curve.at((200.0_f64 * 320.0).sqrt());
+        assert!(
+            near(middle.samples_per_second, 8000.0_f64.sqrt()) && near(middle.watts, 3.0 * 64_000.0_f64.sqrt()),
+            "{middle:?}"
+        );
+        assert!(near(middle.joules_per_sample(), middle.watts / middle.samples_per_second) && middle.inside);
+        // 80 to 100 over 200 to 320 is an exponent of 0.4748; further down 1.3 times that and 0.02.
+        let exponent = 1.3 * (100.0_f64 / 80.0).ln() / (320.0_f64 / 200.0).ln() + 0.02;
+        let below = curve.at(150.0);
+        assert!(near(below.samples_per_second, 80.0 * 0.75_f64.powf(exponent)) && near(below.watts, 450.0), "{below:?}");
+        assert!(!below.inside && !curve.at(400.0).inside);
+        assert!(near(curve.at(400.0).samples_per_second, 100.0), "above the highest nothing is promised");
+        assert!(near(curve.fastest().samples_per_second, 100.0));
+        // What is possible there: no more than the setting to the power of 1.6, and no less than it was.
+        let range = curve.range(400.0);
+        let far = (400.0_f64 / 320.0).powf(1.6);
+        assert!(near(range.samples_per_second.0, 100.0) && near(range.samples_per_second.1, 100.0 * far), "{range:?}");
+        assert!(near(range.watts.0, 960.0) && near(range.watts.1, 960.0 * far), "{range:?}");
+        let low = curve.range(150.0);
+        assert!(near(low.samples_per_second.0, 80.0 * 0.75_f64.powf(1.6)) && near(low.samples_per_second.1, 80.0), "{low:?}");
+        let exact = curve.range(320.0);
+        assert_eq!(exact.watts.0.to_bits(), exact.watts.1.to_bits());
+    }
+
+    #[test]
+    fn a_cap_that_holds_nothing_back_is_no_other_setting() {
+        let knob = knob();
+        let curve = Curve::of([&point(400.0, 330.0, 100.0), &point(250.0, 250.0, 90.0)], &knob).unwrap();
+        // It draws 330 W by itself, so that 350 W do nothing.
+        for setting in [330.0, 350.0, 400.0] {
+            let at = curve.at(setting);
+            assert!(near(at.samples_per_second, 100.0) && near(at.watts, 990.0) && at.inside, "{setting}: {at:?}");
+        }
+        assert_eq!(curve.best(99.0, Objective::Energy).setting.to_bits(), 400.0_f64.to_bits());
+    }
+
+    #[test]
+    fn a_lower_setting_that_seems_faster_is_averaged_out() {
+        let knob = knob();
+        let heavy = Point { windows: 30, ..point(250.0, 250.0, 96.0) };
+        let curve = Curve::of([&heavy, &point(300.0, 300.0, 92.0)], &knob).unwrap();
+        let pooled = ((30.0 * 96.0_f64.ln() + 10.0 * 92.0_f64.ln()) / 40.0).exp();
+        for setting in [250.0, 300.0] {
+            assert!(near(curve.at(setting).samples_per_second, pooled), "{}", curve.at(setting).samples_per_second);
+        }
+        // Two that are one: by their windows.
+        let one = Curve::of([&heavy, &point(253.0, 253.0, 100.0)], &knob).unwrap();
+        assert!(near(one.at(260.0).samples_per_second, (0.75 * 96.0_f64.ln() + 0.25 * 100.0_f64.ln()).exp()));
+    }
+
+    #[test]
+    fn one_point_says_to_look_further_down_and_two_may_say_enough() {
+        let knob = knob();
+        let free = point(400.0, 380.0, 100.0);
+        let first = Curve::of([&free], &knob).unwrap();
+        for objective in [Objective::Energy, Objective::Edp, Objective::Ed2p] {
+            let next = first.best(90.0, objective);
+            // A stride of 15 %, as far as the prior lets throughput be enough: 0.9 is 0.81 of the watts.
+            assert_eq!((next.setting, next.feasible, next.settled), (323.0, true, false), "{objective:?}");
+        }
+        assert!((first.best(95.0, Objective::Energy).setting - 380.0 * 0.95 * 0.95).abs() < 2.0);
+        assert!(first.best_measured(90.0, Objective::Energy).setting >= 400.0, "what was not measured is out of reach");
+        // Throughput hardly noticed: it goes on by a longer stride.
+        let flat = point(328.0, 328.0, 99.5);
+        assert_eq!(Curve::of([&free, &flat], &knob).unwrap().best(90.0, Objective::Energy).setting, 246.0);
+        // It did notice, and more would be too slow: what was measured is best.
+        let slow = point(330.0, 330.0, 91.0);
+        let best = Curve::of([&free, &slow], &knob).unwrap().best(90.5, Objective::Energy);
+        assert!(best.settled && best.feasible && (best.setting - 330.0).abs() < 4.0, "{best:?}");
+    }
+
+    #[test]
+    fn where_nothing_higher_was_measured_and_it_is_needed_it_comes_next() {
+        let knob = knob();
+        let curve = Curve::of([&point(200.0, 200.0, 80.0)], &knob).unwrap();
+        let next = curve.best(88.0, Objective::Energy);
+        // A tenth too slow: 1.02 times 1.1² of the watts.
+        assert_eq!((next.setting, next.feasible, next.settled), ((200.0 * 1.02 * 1.21_f64).round(), false, false));
+        assert_eq!(curve.best(80.5, Objective::Energy).setting, (200.0 * 1.02 * 1.05_f64).round(), "at least by a twentieth");
+        assert_eq!(curve.best(800.0, Objective::Energy).setting.to_bits(), 400.0_f64.to_bits(), "never above the top");
+        // 200 to 260 W take 1.3 times the power for 1.4 times the throughput: higher may be better still.
+        let rising = Curve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 112.0)], &knob).unwrap();
+        let next = rising.best(50.0, Objective::Energy);
+        assert_eq!((next.setting, next.feasible, next.settled), ((260.0 / 0.85_f64).round(), true, false));
+        // Energy rises with the cap here, and its product with time falls.
+        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 96.0)], &knob).unwrap();
+        assert!(curve.best(50.0, Objective::Energy).setting < 200.0);
+        assert_eq!(curve.best(50.0, Objective::Edp).setting, (260.0 / 0.85_f64).round());
+    }
+
+    #[test]
+    fn where_nothing_is_fast_enough_nothing_is_held_back() {
+        let knob = knob();
+        let curve = Curve::of([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
+        let best = curve.best(120.0, Objective::Energy);
+        assert_eq!((best.setting, best.feasible, best.settled), (400.0, false, true));
+    }
+
+    proptest! {
+        /// Whatever was measured: throughput rises with the setting, the choice is the least score of all that is fast enough, and it can
+        /// be set.
+        #[test]
+        fn a_choice_is_the_best_of_what_is_fast_enough(
+            measured in prop::collection::vec((120_u32..=400, 50.0_f64..150.0), 1..8),
+            part in 0.5_f64..1.2,
+            objective in prop::sample::select(vec![Objective::Energy, Objective::Edp, Objective::Ed2p]),
+        ) {
+            let knob = knob();
+            let points: Vec<Point> = measured.iter().map(|(watts, rate)| point(f64::from(*watts), f64::from(*watts), *rate)).collect();
+            let curve = Curve::of(&points, &knob).unwrap();
+            let rates: Vec<f64> = (120..=400).map(|watts| curve.at(f64::from(watts)).samples_per_second).collect();
+            prop_assert!(rates.windows(2).all(|pair| pair[1] >= pair[0] * (1.0 - 1e-12)), "{rates:?}");
+            let least = part * curve.fastest().samples_per_second;
+            let best = curve.best_measured(least, objective);
+            prop_assert!((120.0..=400.0).contains(&best.setting));
+            prop_assert_eq!(best.feasible, part <= 1.0);
+            if best.feasible {
+                let [lowest, highest] = [0, curve.nodes.len() - 1].map(|n| curve.nodes[n].at.exp());
+                let better = (0..=200).map(|n| curve.at(lowest + (highest - lowest) * f64::from(n) / 200.0)).find(|other| {
+                    other.samples_per_second >= least && other.score(objective) < best.expected.score(objective) * 0.99
+                });
+                prop_assert!(better.is_none(), "{better:?} is better than {best:?}");
+                prop_assert!(best.expected.samples_per_second >= least * (1.0 - 1e-6));
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Which other layout is worth a restart.
 //!
-//! Compared is the energy that a layout is expected to save, in this phase for as long as it is likely to go on and in the
+//! Compared is the energy, or whatever the objective names, that a layout is expected to save, in this phase for as long as it is likely to go on and in the
 //! other phases after that, with the time that its restart costs, and that of the way back where it was never tried. What was
 //! measured counts as measured; a layout that was never tried in this phase is expected to do what it did in others, against
 //! the best known one; and where nothing is known it is given a chance that shrinks with every other one that was tried.
@@ -23,12 +23,12 @@ const CHANCE: f64 = 0.5;
 /// What a layout is taken to be ahead of the starting one by where no phase says.
 const AHEAD: f64 = 1.1;
 
-/// Energy per sample of a layout in a phase, at its best.
+/// Score of a layout in a phase, at its best.
 #[derive(Debug, Clone, Copy)]
 struct Known {
-    joules_per_sample: f64,
+    score: f64,
     setting: f64,
-    /// It is fast enough. Where it is not, its energy is what more speed would cost at least.
+    /// It is fast enough. Where it is not, its score is what more speed would cost at least.
     feasible: bool,
 }
 
@@ -39,9 +39,9 @@ struct Candidate {
     measured: bool,
     /// It is gone to for comparison only.
     compares: bool,
-    /// Part of the energy in this phase.
+    /// Part that is saved in this phase.
     gain: f64,
-    /// Seconds of the present layout's energy that are saved, less what the restart costs.
+    /// Seconds of the present layout's energy, or whatever the objective names, that are saved, less what the restart costs.
     worth: f64,
 }
 
@@ -57,11 +57,10 @@ impl View<'_> {
         // energy; what stays too slow is no choice, so anything that is fast enough is better.
         let short = floor / here.expected.samples_per_second;
         let feasible = here.feasible && short < 1.02;
-        let joules = match (feasible, settled) {
-            (true, _) => here.expected.joules_per_sample() * hope,
-            (false, false) if short < TOO_SLOW && here.setting > self.stand.setting => {
-                here.expected.joules_per_sample() * short * hope
-            }
+        let here_score = here.expected.score(settings.objective);
+        let score = match (feasible, settled) {
+            (true, _) => here_score * hope,
+            (false, false) if short < TOO_SLOW && here.setting > self.stand.setting => here_score * short * hope,
             _ => f64::INFINITY,
         };
 
@@ -87,8 +86,8 @@ impl View<'_> {
                 continue;
             }
             let back = self.seek.base.filter(|base| base.spot == to && settled);
-            let candidate = self.candidate(to, phase, floor, joules, settled);
-            let comparison = back.and_then(|base| self.comparison(base.spot, phase, floor, here.expected.joules_per_sample()));
+            let candidate = self.candidate(to, phase, floor, score, settled);
+            let comparison = back.and_then(|base| self.comparison(base.spot, phase, floor, here_score));
             let better = |a: Candidate, b: Candidate| if b.worth > a.worth { b } else { a };
             let Some(candidate) = candidate.into_iter().chain(comparison).reduce(better) else { continue };
             if best.as_ref().is_none_or(|best| candidate.worth > best.worth) {
@@ -102,7 +101,7 @@ impl View<'_> {
                 words(best.to),
                 100.0 * best.gain
             )
-        } else if joules.is_infinite() {
+        } else if score.is_infinite() {
             format!("this layout is too slow here, {} {}", words(best.to), if best.measured { "is not" } else { "may not be" })
         } else if best.measured && best.gain > 0.0 {
             format!("{} is better by {:.1} %", words(best.to), 100.0 * best.gain.min(1.0))
@@ -114,7 +113,7 @@ impl View<'_> {
         Some(Step::Move { to: best.to, setting: best.setting, why })
     }
 
-    fn candidate(&self, to: Spot, phase: &Phase, floor: f64, joules: f64, settled: bool) -> Option<Candidate> {
+    fn candidate(&self, to: Spot, phase: &Phase, floor: f64, score: f64, settled: bool) -> Option<Candidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         let known = self.known(phase, to, Some(floor)).filter(|known| known.feasible);
@@ -123,11 +122,11 @@ impl View<'_> {
             return None;
         }
         let (estimate, setting) = match known {
-            Some(known) => (known.joules_per_sample, known.setting),
+            Some(known) => (known.score, known.setting),
             None => self.estimate(phase, to, floor)?,
         };
         let gain_in = |there: f64, here: f64| if here.is_finite() { 1.0 - there / here } else { 1.0 };
-        let gain = gain_in(estimate, joules);
+        let gain = gain_in(estimate, score);
         let total = self.future_seconds();
         let dwell = phases.dwell_seconds(self.now).unwrap_or(settings.horizon_seconds).min(total);
         // Of the other phases counts what was measured in both layouts.
@@ -135,7 +134,7 @@ impl View<'_> {
             .others()
             .filter_map(|other| {
                 let (there, here) = (self.known(other, to, None)?, self.known(other, self.stand.spot, None)?);
-                Some(phases.share(other, self.now) * gain_in(there.joules_per_sample, here.joules_per_sample))
+                Some(phases.share(other, self.now) * gain_in(there.score, here.score))
             })
             .sum();
         let mean = phases.share(phase, self.now) * gain.min(1.0) + elsewhere;
@@ -155,7 +154,7 @@ impl View<'_> {
 
     /// Going to the starting layout to see what throughput it would have in this phase. Where that is not known, more is
     /// demanded than perhaps need be, and energy is spent on it.
-    fn comparison(&self, base: Spot, phase: &Phase, floor: f64, joules: f64) -> Option<Candidate> {
+    fn comparison(&self, base: Spot, phase: &Phase, floor: f64, score: f64) -> Option<Candidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
         if phase.free_rate(base, self.knob, settings.reference_windows).is_some() {
@@ -170,8 +169,8 @@ impl View<'_> {
             weights += weight;
         }
         let ahead = (sum / weights).exp();
-        let relaxed = phase.curve(self.stand.spot, self.knob)?.best(floor / ahead.max(1.0));
-        let gain = 1.0 - relaxed.expected.joules_per_sample() / joules;
+        let relaxed = phase.curve(self.stand.spot, self.knob)?.best(floor / ahead.max(1.0), settings.objective);
+        let gain = 1.0 - relaxed.expected.score(settings.objective) / score;
         let total = self.future_seconds();
         let dwell = phases.dwell_seconds(self.now).unwrap_or(settings.horizon_seconds).min(total);
         let restart = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
@@ -207,13 +206,13 @@ impl View<'_> {
             None => self.seek.floor(self.seek.reference(phase, base.spot, self.knob, settings)?, settings),
         };
         let curve = phase.curve(spot, self.knob)?;
-        let best = curve.best_measured(floor);
+        let best = curve.best_measured(floor, settings.objective);
         if best.feasible {
-            return Some(Known { joules_per_sample: best.expected.joules_per_sample(), setting: best.setting, feasible: true });
+            return Some(Known { score: best.expected.score(settings.objective), setting: best.setting, feasible: true });
         }
         let fastest = curve.fastest();
         let short = floor / fastest.samples_per_second;
-        Some(Known { joules_per_sample: fastest.joules_per_sample() * short.powi(2), setting: best.setting, feasible: false })
+        Some(Known { score: fastest.score(settings.objective) * short.powi(2), setting: best.setting, feasible: false })
     }
 
     /// What a layout that was never tried in this phase may do, and the setting to begin with: what it did in other phases,
@@ -223,17 +222,17 @@ impl View<'_> {
         spots.sort_by_key(|spot| (spot.replicas, spot.threads));
         spots.dedup();
         let measured = spots.iter().filter_map(|spot| Some((*spot, self.known(phase, *spot, Some(floor))?)));
-        let (anchor, known) = measured.min_by(|(_, a), (_, b)| a.joules_per_sample.total_cmp(&b.joules_per_sample))?;
+        let (anchor, known) = measured.min_by(|(_, a), (_, b)| a.score.total_cmp(&b.score))?;
         let tried = spots.len().saturating_sub(1) as i32;
         let chance = (1.0 - self.context.settings.expected_saving_ratio * 0.5_f64.powi(tried)).ln();
         let (mut sum, mut weights) = (CHANCE * chance, CHANCE);
         for other in self.seek.phases.others() {
             let (Some(there), Some(here)) = (self.known(other, to, None), self.known(other, anchor, None)) else { continue };
             let weight = alike(phase, other, self.knob.top);
-            sum += weight * (there.joules_per_sample / here.joules_per_sample).ln();
+            sum += weight * (there.score / here.score).ln();
             weights += weight;
         }
-        Some((known.joules_per_sample * (sum / weights).exp(), known.setting))
+        Some((known.score * (sum / weights).exp(), known.setting))
     }
 }
 

@@ -268,7 +268,9 @@ impl Seek {
                 .present()
                 .and_then(|phase| phase.curve(spot(&change.from), knob).map(|curve| curve.at(knob.of(&change.from))));
             if let Some(before) = phase {
-                let gain = 1.0 - here.joules_per_sample() / before.joules_per_sample();
+                let objective = settings.objective;
+                let energy_gain = 1.0 - here.joules_per_sample() / before.joules_per_sample();
+                let gain = 1.0 - here.score(objective) / before.score(objective);
                 let throughput = here.samples_per_second / before.samples_per_second;
                 way_back = matches!(&step, Step::Move { to, .. } if *to == spot(&change.from));
                 let enough = reference.is_none_or(|rate| here.samples_per_second >= self.floor(rate, settings) * 0.98);
@@ -277,15 +279,16 @@ impl Seek {
                 draft.note("before_samples_per_second", Some(before.samples_per_second));
                 draft.note("after_joules_per_sample", Some(here.joules_per_sample()));
                 draft.note("after_samples_per_second", Some(here.samples_per_second));
-                draft.note("gain_ratio", Some(gain));
+                draft.note_gains(objective, energy_gain, gain);
                 draft.note("throughput_ratio", Some(throughput));
                 draft = draft.validating(if kept { Validation::Kept } else { Validation::Failed }, &change.id);
                 verdict = format!(
-                    "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput; ",
+                    "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput{}; ",
                     here.joules_per_sample(),
                     before.joules_per_sample(),
-                    -100.0 * gain,
-                    100.0 * throughput
+                    -100.0 * energy_gain,
+                    100.0 * throughput,
+                    objective.change_in_words(gain)
                 );
             }
         } else if let Some(id) = pending {
@@ -576,7 +579,7 @@ const NOTCH: f64 = 0.012;
 impl View<'_> {
     fn plan(&mut self, layouts: bool) -> Step {
         let (seek, knob, settings, stand) = (self.seek, self.knob, self.context.settings, self.stand);
-        let need = settings.seek_windows;
+        let (need, objective) = (settings.seek_windows, settings.objective);
         let (Some(phase), Some(base)) = (seek.phases.present(), seek.base) else {
             return Step::Measure("nothing was measured yet".into());
         };
@@ -604,7 +607,7 @@ impl View<'_> {
         let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
         // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();
-        let best = if stuck { curve.best_measured(floor) } else { curve.best(floor) };
+        let best = if stuck { curve.best_measured(floor, objective) } else { curve.best(floor, objective) };
         let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
         let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - stand.setting).abs() < 0.5;
         if !settled {
@@ -635,23 +638,25 @@ impl View<'_> {
             return step;
         }
         let at = curve.at(stand.setting);
-        let gain = 1.0 - best.expected.joules_per_sample() / at.joules_per_sample();
+        let gain = 1.0 - best.expected.score(objective) / at.score(objective);
         let slow = at.samples_per_second < floor * (1.0 - FLOOR_SLACK);
         let apart = (best.setting / stand.setting).ln().abs() > NOTCH;
         if apart && (slow || (best.feasible && gain >= settings.seek_gain_ratio)) {
             let why = format!(
-                "{:.0} {} is best here: about {:.3} J/sample at {:.0} % of the throughput without a limit",
+                "{:.0} {} is best here{}: about {:.3} J/sample at {:.0} % of the throughput without a limit",
                 best.setting,
                 knob.unit(),
+                objective.purpose(),
                 best.expected.joules_per_sample(),
                 100.0 * best.expected.samples_per_second / reference_here
             );
             return self.turn(best.setting, why);
         }
         let held = format!(
-            "holds {:.0} {}: {:.3} J/sample at {:.0} % of the throughput without a limit",
+            "holds {:.0} {}{}: {:.3} J/sample at {:.0} % of the throughput without a limit",
             stand.setting,
             knob.unit(),
+            objective.purpose(),
             at.joules_per_sample(),
             100.0 * at.samples_per_second / reference_here
         );
@@ -681,12 +686,13 @@ impl View<'_> {
         let scale = if here.reading <= high { scale } else { 1.0 };
         let (from, to) = (low.max(knob.least), free.min(knob.top));
         let energy = |watts: f64| Some((watts, watts / (scale * curve.throughput(watts)?)));
+        let score = |(watts, joules): (f64, f64)| self.context.settings.objective.score(joules, joules / watts);
         let steps = f64::from(ADVICE_STEPS);
         let best = (0..=ADVICE_STEPS)
             .filter_map(|step| energy(from + (to - from) * f64::from(step) / steps))
             .filter(|(watts, joules)| watts / joules >= floor)
             // Of equals the higher one.
-            .reduce(|best, next| if next.1 <= best.1 { next } else { best })?;
+            .reduce(|best, next| if score(next) <= score(best) { next } else { best })?;
         let setting = knob.settable(best.0);
         if (here.reading / setting).ln() < 2.0 * NOTCH {
             return None;

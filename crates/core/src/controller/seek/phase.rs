@@ -268,3 +268,77 @@ impl Phases {
         if all > 0.0 { lasted(phase) / all } else { 0.0 }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::Workload;
+
+    use super::*;
+    use crate::controller::ControllerSettings;
+
+    const TOLERANCE: f64 = 0.077;
+
+    fn knob() -> Knob {
+        let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
+        Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap()
+    }
+
+    /// Windows of a minute at 400 W.
+    struct Job {
+        phases: Phases,
+        knob: Knob,
+        now: EventTime,
+    }
+
+    impl Job {
+        fn new() -> Self {
+            Self { phases: Phases::default(), knob: knob(), now: EventTime::from_seconds(1_767_225_600.0) }
+        }
+
+        fn hear(&mut self, samples_per_second: f64) -> Heard {
+            self.now = self.now.plus_seconds(60.0);
+            let seen = Seen { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
+            let stand = Stand { spot: Spot { replicas: 6, threads: 50 }, setting: 400.0 };
+            self.phases.hear(stand, seen, &self.knob, TOLERANCE, self.now)
+        }
+
+        fn hear_times(&mut self, count: usize, samples_per_second: f64) -> Vec<Heard> {
+            (0..count).map(|_| self.hear(samples_per_second)).collect()
+        }
+    }
+
+    #[test]
+    fn three_windows_running_are_another_phase_and_are_known_when_they_come_again() {
+        let mut job = Job::new();
+        assert_eq!(job.hear_times(3, 100.0), [Heard::New, Heard::Same, Heard::Same]);
+        // One or two are noise.
+        assert_eq!(job.hear_times(2, 130.0), [Heard::Doubtful, Heard::Doubtful]);
+        assert_eq!(job.hear_times(1, 100.0), [Heard::Same]);
+        assert_eq!(job.hear_times(4, 130.0), [Heard::Doubtful, Heard::Doubtful, Heard::New, Heard::Same]);
+        assert_eq!((job.phases.number(), job.phases.others().count()), (2, 1));
+        assert_eq!(job.hear_times(3, 100.0), [Heard::Doubtful, Heard::Doubtful, Heard::Known]);
+        assert_eq!(job.phases.number(), 1);
+    }
+
+    #[test]
+    fn doubts_do_not_outlast_a_turn() {
+        let mut job = Job::new();
+        job.hear_times(3, 100.0);
+        job.hear_times(2, 130.0);
+        job.phases.turned();
+        assert_eq!(job.hear_times(3, 130.0), [Heard::Doubtful, Heard::Doubtful, Heard::New]);
+    }
+
+    #[test]
+    fn a_phase_is_expected_to_last_as_long_as_it_did_and_then_half_as_long_again() {
+        let mut job = Job::new();
+        job.hear_times(10, 100.0);
+        assert_eq!(job.phases.dwell_seconds(job.now), None, "no phase has ended");
+        // The third window of 130/s, 13 minutes after the first one, ends it: 12 minutes after it began.
+        job.hear_times(3, 130.0);
+        assert_eq!(job.phases.dwell_seconds(job.now), Some(720.0));
+        job.hear_times(2, 130.0);
+        assert_eq!(job.phases.dwell_seconds(job.now), Some(600.0), "two minutes are over");
+        assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(780.0)), Some(450.0), "of 15 minutes half");
+    }
+}

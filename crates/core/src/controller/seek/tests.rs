@@ -7,7 +7,7 @@ use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Model, Outcom
 use proptest::prelude::*;
 
 use crate::controller::testing::Bench;
-use crate::controller::{ControllerName, ControllerState};
+use crate::controller::{ControllerName, ControllerState, Objective};
 use crate::models::Models;
 
 /// How the job takes power and layouts.
@@ -24,10 +24,23 @@ struct Work {
     /// Throughput of 6 processes with all threads, and of 9, against the starting layout.
     all_threads: f64,
     nine: f64,
+    /// Of 3, and their power.
+    three: f64,
+    three_watts: f64,
 }
 
-const HUNGRY: Work = Work { free_watts: 390.0, free_rate: 100.0, exponent: 0.4, dram: 0.003, all_threads: 1.1, nine: 0.9 };
-const LIGHT: Work = Work { free_watts: 200.0, free_rate: 160.0, exponent: 0.3, dram: 0.001, all_threads: 1.02, nine: 1.3 };
+const HUNGRY: Work = Work {
+    free_watts: 390.0,
+    free_rate: 100.0,
+    exponent: 0.4,
+    dram: 0.003,
+    all_threads: 1.1,
+    nine: 0.9,
+    three: 0.6,
+    three_watts: 1.0,
+};
+const LIGHT: Work =
+    Work { free_watts: 200.0, free_rate: 160.0, exponent: 0.3, dram: 0.001, all_threads: 1.02, nine: 1.3, ..HUNGRY };
 
 struct Plant {
     bench: Bench,
@@ -67,13 +80,14 @@ impl Plant {
             (6, 50) => 1.0,
             (6, _) => self.work.all_threads,
             (9, _) => self.work.nine,
-            (3, _) => 0.6,
+            (3, _) => self.work.three,
             _ => 0.85,
         };
+        let drawn = if *replicas == Some(3) { self.work.three_watts } else { 1.0 };
         let clock = sm_clock_mhz.unwrap_or(1400.0) / 1400.0;
         let watts = power_limit_watts.unwrap_or(400.0).min(self.work.free_watts);
         let rate = self.work.free_rate * (watts / self.work.free_watts).powf(self.work.exponent) * ahead;
-        (watts * clock.powf(1.8), rate * clock.powf(0.7))
+        (drawn * watts * clock.powf(1.8), rate * clock.powf(0.7))
     }
 
     fn window(&mut self) -> EfficiencyWindow {
@@ -136,6 +150,47 @@ fn the_cap_goes_to_where_throughput_allows_and_nothing_restarts() {
         assert!(plant.decisions.iter().all(|d| d.action == Action::SetPowerLimit && !d.restarts));
         assert!(plant.bench.restarts.is_empty());
     }
+}
+
+/// Energy goes with the cap to the power of 0.6, the energy-delay product with 0.2, the energy-delay² product with -0.2: the first
+/// two fall with the cap as far as throughput may, the last is least without one.
+#[test]
+fn a_cap_is_sought_for_what_the_objective_names() {
+    let found = |objective: Objective, exponent: f64| {
+        let mut plant = Plant::new(ControllerName::PowerCap, Work { exponent, ..HUNGRY }).noisy(0.005, 5);
+        plant.bench.settings.objective = objective;
+        plant.steps(180);
+        plant.against_free().1
+    };
+    let at_the_floor = 0.925..0.945;
+    assert!(at_the_floor.contains(&found(Objective::Energy, 0.4)));
+    assert!(at_the_floor.contains(&found(Objective::Edp, 0.4)));
+    assert!(found(Objective::Ed2p, 0.4) > 0.99);
+    // With 0.6 the product rises as the cap falls, and energy still falls.
+    assert!(at_the_floor.contains(&found(Objective::Energy, 0.6)));
+    assert!(found(Objective::Edp, 0.6) > 0.99);
+}
+
+/// 3 processes take 0.75 of the energy and 1.11 of the energy-delay product.
+#[test]
+fn a_layout_is_chosen_for_what_the_objective_names() {
+    let work = Work { exponent: 0.9, all_threads: 0.9, nine: 0.7, three: 0.675, three_watts: 0.506, ..HUNGRY };
+    let found = |objective: Objective| {
+        let mut plant = Plant::new(ControllerName::Hybrid, work).noisy(0.005, 5);
+        plant.bench.settings.objective = objective;
+        plant.bench.settings.max_slowdown_ratio = 0.4;
+        plant.bench.workload.bounds.replicas_max = Some(6);
+        plant.steps(600);
+        let tried = plant.decisions.iter().any(|d| d.to.replicas == Some(3));
+        let judged = plant.decisions.iter().find(|d| d.evidence.contains_key("objective_gain_ratio")).cloned();
+        (plant.bench.workload.layout.replicas, tried, judged)
+    };
+    let (energy, _, none) = found(Objective::Energy);
+    assert_eq!((energy, none), (Some(3), None));
+    let (edp, tried, judged) = found(Objective::Edp);
+    assert_eq!((edp, tried), (Some(6), true));
+    let judged = judged.unwrap();
+    assert!(judged.reason.contains("energy-delay product"), "{}", judged.reason);
 }
 
 #[test]
