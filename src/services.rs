@@ -120,7 +120,11 @@ pub async fn connect(
     Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
 }
 
-/// The actuator on Kubernetes: stands by until it leads, and again once it no longer does.
+/// A leader that was held up, and whose place was taken, knows that its Lease is over within this time.
+const TAKEN_OVER: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// The actuator on Kubernetes: stands by until it leads, and again once it no longer does. All replicas have one name in the consumer
+/// group: only one of them is in it, and whoever leads next takes its place at once.
 pub fn spawn_leading(
     tasks: &mut Supervisor,
     settings: &Settings,
@@ -158,15 +162,24 @@ pub fn spawn_leading(
                 let mut run = tokio::task::spawn_blocking(move || eadt_actuator::run_with(&service, &own));
                 tokio::select! {
                     ended = &mut run => {
-                        ended??;
-                        if shutdown.is_cancelled() {
+                        let ended = ended?;
+                        if ended.is_ok() && shutdown.is_cancelled() {
                             return Ok(());
+                        }
+                        if let Err(error) = ended {
+                            // The next leader takes over the place in the group, which may be noticed before that it leads.
+                            if tokio::time::timeout(TAKEN_OVER, until(&mut leading, false)).await.is_err() {
+                                return Err(error.into());
+                            }
+                            tracing::warn!(%error, "another actuator leads: standing by");
                         }
                     }
                     () = until(&mut leading, false) => {
                         tracing::warn!("another actuator may lead: standing by");
                         stop.cancel();
-                        run.await??;
+                        if let Err(error) = run.await? {
+                            tracing::warn!(%error, "it ended with an error, which is the next leader's to meet");
+                        }
                     }
                 }
             }

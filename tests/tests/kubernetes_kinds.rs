@@ -112,6 +112,14 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
     rig.apply(&policy("apps/v1", "Deployment"));
     rig.start(120.0);
     rig.ready_with(&layout(6, 50, 2));
+    // Also for the threads alone it takes all pods away at once.
+    rig.apply(&json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llm"}}},
+    }));
+    let refused = rig.change("d-0", Action::Decrease, layout(6, 45, 2), Outcome::Refused);
+    assert!(refused.reason.contains("PodDisruptionBudget calm lets 1 of 6 pods"), "{}", refused.reason);
+    rig.kubectl(&["delete", "poddisruptionbudget", "calm"]);
     for (id, action, to) in [("d-1", Action::Decrease, layout(6, 40, 2)), ("d-2", Action::ScaleReplicas, layout(9, 35, 3))] {
         let decision = rig.decision(id, action, to.clone());
         // The API server counts annotations of a Deployment as generations; the layout is the same.
@@ -131,6 +139,77 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
     given_back(&rig, "deployment", &before, || ());
 }
 
+#[test]
+fn a_deployment_that_rolls_is_changed_and_never_scaled() {
+    let mut rig = Rig::new("rolling");
+    let mut deployment = training();
+    deployment["kind"] = json!("Deployment");
+    let spec = deployment["spec"].as_object_mut().unwrap();
+    spec.remove("serviceName");
+    spec.remove("podManagementPolicy");
+    rig.apply(&deployment);
+    let before = get(&rig, "deployment");
+    rig.apply(&policy("apps/v1", "Deployment"));
+    rig.start(120.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let refused = rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    assert!(refused.reason.contains("would mix old and new ones"), "{}", refused.reason);
+    rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+    rig.ready_with(&layout(6, 40, 2));
+    assert!(rig.pods().iter().all(|pod| pod["spec"]["containers"][1]["env"][1]["value"] == "40"));
+    given_back(&rig, "deployment", &before, || ());
+}
+
+#[test]
+fn jobs_whose_trainer_or_environment_is_immutable_are_never_touched() {
+    define("trainer.kubeflow.org", "v1alpha1", "TrainJob");
+    let train = json!({"runtimeRef": {"name": "torch-distributed"}, "trainer": {
+        "numNodes": 3, "env": [{"name": MPS, "value": "50"}], "resourcesPerNode": {"limits": {"nvidia.com/gpu": "1"}},
+    }});
+    let mut template = pod("train");
+    template["spec"]["restartPolicy"] = json!("Never");
+    let job = json!({"parallelism": 3, "completions": 3, "template": template});
+    for (api_version, kind, spec, why) in [
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob", train, "the trainer of a TrainJob is immutable"),
+        ("batch/v1", "Job", job, "the environment of a Job's pods is immutable, even while it is suspended"),
+    ] {
+        let mut rig = Rig::new(&kind.to_lowercase());
+        rig.apply(&json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "llm-training"}, "spec": spec}));
+        rig.apply(&policy(api_version, kind));
+        rig.start(120.0);
+        rig.ready_with(&workers(3, 50));
+        let untouched = get(&rig, kind);
+        in_vain(rig.change("d-1", Action::Decrease, workers(3, 40), Outcome::Refused), why);
+        recommended(&rig, "d-2", Action::Decrease, workers(3, 40), "threads 50 % → 40 %");
+        given_back(&rig, kind, &untouched, || ());
+        assert_eq!(own(&get(&rig, kind)), own(&untouched));
+    }
+}
+
+#[test]
+fn a_deployment_whose_new_pods_crash_goes_back() {
+    let mut rig = Rig::new("deployment-back");
+    let mut deployment = training();
+    deployment["kind"] = json!("Deployment");
+    let spec = deployment["spec"].as_object_mut().unwrap();
+    spec.remove("serviceName");
+    spec.remove("podManagementPolicy");
+    spec.insert("strategy".into(), json!({"type": "Recreate"}));
+    spec["template"]["metadata"]["annotations"] = json!({"test.eadt.dev/crash-when": format!("{MPS}=40")});
+    rig.apply(&deployment);
+    let before = get(&rig, "deployment");
+    rig.apply(&policy("apps/v1", "Deployment"));
+    rig.start(5.0);
+    rig.ready_with(&layout(6, 50, 2));
+    let back = rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
+    assert!(back.reason.contains("CrashLoopBackOff"), "{}", back.reason);
+    rig.ready_with(&layout(6, 50, 2));
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(get(&rig, "deployment")["spec"], before["spec"]);
+    // It can be changed again.
+    rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+}
+
 /// A job that is suspended while it is changed, and its operator.
 struct Suspended {
     rig: Rig,
@@ -139,12 +218,26 @@ struct Suspended {
     parts: &'static str,
     /// Beside the workers.
     first: &'static str,
+    /// With this percentage its processes never start.
+    never_at: Option<u32>,
     before: Value,
 }
 
 impl Suspended {
     /// Its actuator has found it running in this layout.
     fn start(version: &str, kind: &'static str, parts: &'static str, first: (&'static str, &Value), found: &Layout) -> Self {
+        Self::start_within(120.0, version, kind, parts, first, found)
+    }
+
+    /// The same; a rollout has so long.
+    fn start_within(
+        rollout_seconds: f64,
+        version: &str,
+        kind: &'static str,
+        parts: &'static str,
+        first: (&'static str, &Value),
+        found: &Layout,
+    ) -> Self {
         define("kubeflow.org", version, kind);
         let rig = Rig::new(&kind.to_lowercase());
         let api_version = format!("kubeflow.org/{version}");
@@ -156,9 +249,9 @@ impl Suspended {
         }));
         rig.apply(&policy(&api_version, kind));
         let before = get(&rig, kind);
-        let mut this = Self { rig, kind, parts, first: first.0, before };
+        let mut this = Self { rig, kind, parts, first: first.0, never_at: None, before };
         this.operate();
-        this.rig.start(120.0);
+        this.rig.start(rollout_seconds);
         this.rig.ready_with(found);
         this
     }
@@ -171,11 +264,15 @@ impl Suspended {
     fn operate(&self) -> bool {
         let (rig, job) = (&self.rig, self.job());
         let suspended = job["spec"]["runPolicy"]["suspend"] == true;
-        let workers = if suspended { json!(0) } else { job["spec"][self.parts]["Worker"]["replicas"].clone() };
+        let worker = &job["spec"][self.parts]["Worker"];
+        let percentage = &worker["template"]["spec"]["containers"][0]["env"][1]["value"];
+        let never = self.never_at.map(|percentage| percentage.to_string());
+        let runs = !suspended && (never.is_none() || percentage.as_str() != never.as_deref());
+        let workers = if runs { worker["replicas"].clone() } else { json!(0) };
         let status = json!({
-            "replicaStatuses": {self.first: {"active": i32::from(!suspended)}, "Worker": {"active": workers}},
+            "replicaStatuses": {self.first: {"active": i32::from(runs)}, "Worker": {"active": workers}},
             "conditions": [
-                {"type": "Running", "status": if suspended { "False" } else { "True" }},
+                {"type": "Running", "status": if runs { "True" } else { "False" }},
                 {"type": "Suspended", "status": if suspended { "True" } else { "False" }},
             ],
         });
@@ -228,6 +325,26 @@ fn a_pytorch_job_is_suspended_changed_and_resumed() {
     });
     assert_eq!(parts, expected, "the rest stays");
     job.given_back();
+}
+
+#[test]
+fn a_pytorch_job_that_does_not_run_again_goes_back() {
+    let found = workers(4, 50);
+    let mut job = Suspended::start_within(5.0, "v1", "PyTorchJob", "pytorchReplicaSpecs", ("Master", &pod("lead")), &found);
+    job.never_at = Some(40);
+    let rig = &job.rig;
+    rig.decide(&rig.decision("d-1", Action::Decrease, workers(4, 40)));
+    rig.eventually("it is taken back", || {
+        job.operate();
+        rig.outcomes("d-1").contains(&Outcome::RolledBack).then_some(())
+    });
+    rig.eventually("it runs as before", || {
+        job.operate();
+        rig.published().filter(|workload| workload.layout == found && workload.ready_time.is_some())
+    });
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+    assert_eq!(job.job()["spec"], job.before["spec"]);
+    job.change("d-2", Action::Decrease, &workers(4, 45));
 }
 
 #[test]
@@ -297,10 +414,10 @@ fn a_job_set_is_never_touched_and_what_would_help_is_said() {
     assert_eq!(now["metadata"]["resourceVersion"], untouched["metadata"]["resourceVersion"], "it was not written at all");
 }
 
-#[test]
-fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_is_only_recommended() {
+/// Two groups of three, found running, whose rollouts have so long; and the object as it was before.
+fn leader_worker_set(prefix: &str, rollout_seconds: f64) -> (Rig, Value) {
     define("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet");
-    let mut rig = Rig::new("lws");
+    let mut rig = Rig::new(prefix);
     rig.apply(&json!({
         "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "llm-training"},
         "spec": {
@@ -309,20 +426,39 @@ fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_
             "rolloutStrategy": {"type": "RollingUpdate", "rollingUpdateConfiguration": {"partition": 0, "maxUnavailable": 1}},
         },
     }));
-    // The controller, when so many of the two groups are of the newest template.
-    let rolled = |rig: &Rig, updated: u32| {
-        let generation = get(rig, "leaderworkerset")["metadata"]["generation"].clone();
-        report(
-            rig,
-            "leaderworkerset",
-            &json!({"observedGeneration": generation, "replicas": 2, "readyReplicas": 2, "updatedReplicas": updated}),
-        );
-    };
     let before = get(&rig, "leaderworkerset");
     rig.apply(&policy("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"));
     rolled(&rig, 2);
-    rig.start(120.0);
+    rig.start(rollout_seconds);
     rig.ready_with(&workers(6, 50));
+    (rig, before)
+}
+
+/// Their controller, when so many of the two groups are of the newest template.
+fn rolled(rig: &Rig, updated: u32) {
+    let generation = get(rig, "leaderworkerset")["metadata"]["generation"].clone();
+    let status = json!({"observedGeneration": generation, "replicas": 2, "readyReplicas": 2, "updatedReplicas": updated});
+    report(rig, "leaderworkerset", &status);
+}
+
+#[test]
+fn groups_that_are_not_rolled_in_time_go_back() {
+    let (rig, before) = leader_worker_set("lws-back", 5.0);
+    rig.change("d-1", Action::Decrease, workers(6, 40), Outcome::Applied);
+    rolled(&rig, 1);
+    let back = rig.outcome("d-1", Outcome::RolledBack);
+    assert!(back.reason.contains("5 s"), "{}", back.reason);
+    rig.eventually("it is as before", || {
+        rolled(&rig, 2);
+        (get(&rig, "leaderworkerset")["spec"] == before["spec"]).then_some(())
+    });
+    rig.ready_with(&workers(6, 50));
+    assert_eq!(rig.outcomes("d-1"), [Outcome::Applied, Outcome::RolledBack]);
+}
+
+#[test]
+fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_is_only_recommended() {
+    let (rig, before) = leader_worker_set("lws", 120.0);
     let why = "a LeaderWorkerSet is scaled by whole groups";
     scaled_in_vain(&rig, "d-1", workers(9, 50), why);
     assert_eq!(get(&rig, "leaderworkerset")["spec"], before["spec"]);

@@ -1,11 +1,14 @@
 //! What would hold a change up that can be known before it is made: quotas and disruption budgets. Pure.
 //!
 //! Budgets bind evictions, not the controllers that replace pods; they are kept here because they say how many pods may be away at
-//! once, and a new world takes all of them. Quotas with scopes are not judged: which pods they count depends on more than the template.
+//! once. Quotas with scopes are not judged: which pods they count depends on more than the template.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+
+use crate::kinds::{Kind, at};
+use crate::rollout::Strategy;
 
 /// A quantity of Kubernetes: `500m`, `1.5`, `2Gi`, `1e3`.
 fn quantity(value: &Value) -> Option<f64> {
@@ -81,8 +84,46 @@ pub fn over_quota(quotas: &[Value], template: &Value, more: u32) -> Option<Strin
     })
 }
 
-/// Which disruption budget does not allow all pods of a template to be away at once, in words.
-pub fn over_budget(budgets: &[Value], template: &Value, pods: u32) -> Option<String> {
+/// What a change asks of the namespace while it is rolled out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// Pods that are away at once.
+    pub away: u32,
+    /// Pods beside those there are.
+    pub more: u32,
+}
+
+impl Demand {
+    /// Of a change that needs no other number of processes, by how the kind's controller replaces `pods` of them; defaults are
+    /// those of its API.
+    pub fn rolling(kind: &Kind, object: &Value, pods: u32) -> Self {
+        let spec = &object["spec"];
+        match (Strategy::read(kind, object), kind.kind) {
+            (Strategy::Rolling { .. }, "StatefulSet") => {
+                let away = share(&spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"], pods);
+                Self { away: away.unwrap_or(1).clamp(1, pods.max(1)), more: 0 }
+            }
+            (Strategy::Rolling { .. }, "Deployment") => {
+                let rolling = &spec["strategy"]["rollingUpdate"];
+                let away = share_down(&rolling["maxUnavailable"], pods).unwrap_or(pods / 4);
+                let surge = share(&rolling["maxSurge"], pods).unwrap_or(pods.div_ceil(4));
+                // Where none may be away, one comes before one goes; where none may be more either, one goes first.
+                if away == 0 && surge == 0 { Self { away: 1, more: 0 } } else { Self { away, more: u32::from(away == 0) } }
+            }
+            (Strategy::Rolling { .. }, _) => {
+                let rolling = &spec["rolloutStrategy"]["rollingUpdateConfiguration"];
+                let size = kind.group_size.and_then(|place| at(object, place).first().and_then(|(_, size)| size.as_u64()));
+                let size = u32::try_from(size.unwrap_or(1).max(1)).unwrap_or(u32::MAX);
+                let away = share_down(&rolling["maxUnavailable"], pods / size).unwrap_or(1).saturating_mul(size);
+                Self { away, more: if away == 0 { size } else { 0 } }
+            }
+            _ => Self { away: pods, more: 0 },
+        }
+    }
+}
+
+/// Which disruption budget does not allow so many of `pods` pods of a template to be away at once, in words.
+pub fn over_budget(budgets: &[Value], template: &Value, needed: u32, pods: u32) -> Option<String> {
     let labels = &template["metadata"]["labels"];
     budgets.iter().filter(|budget| selects(&budget["spec"]["selector"], labels)).find_map(|budget| {
         let spec = &budget["spec"];
@@ -91,23 +132,31 @@ pub fn over_budget(budgets: &[Value], template: &Value, pods: u32) -> Option<Str
             (None, Some(stay)) => pods.saturating_sub(stay),
             (None, None) => return None,
         };
-        (away < pods).then(|| {
+        (away < needed).then(|| {
             let name = budget["metadata"]["name"].as_str().unwrap_or_default();
-            format!("PodDisruptionBudget {name} lets {away} of {pods} pods be away at once, and all of them would be")
+            let would = if needed == pods { "all of them".to_owned() } else { needed.to_string() };
+            format!("PodDisruptionBudget {name} lets {away} of {pods} pods be away at once, and {would} would be")
         })
     })
 }
 
 /// A number of pods, or a percentage of them, which Kubernetes rounds up.
 fn share(value: &Value, pods: u32) -> Option<u32> {
-    match value {
-        Value::Number(number) => number.as_u64().map(|number| number.try_into().unwrap_or(u32::MAX)),
-        Value::String(text) => {
-            let percent: u64 = text.strip_suffix('%')?.parse().ok()?;
-            Some((u64::from(pods) * percent).div_ceil(100).try_into().unwrap_or(u32::MAX))
-        }
-        _ => None,
-    }
+    number_or_percentage(value, |percent| (u64::from(pods) * percent).div_ceil(100))
+}
+
+/// The same where Kubernetes rounds down: pods that may be unavailable in a rollout.
+fn share_down(value: &Value, pods: u32) -> Option<u32> {
+    number_or_percentage(value, |percent| u64::from(pods) * percent / 100)
+}
+
+fn number_or_percentage(value: &Value, of: impl Fn(u64) -> u64) -> Option<u32> {
+    let number = match value {
+        Value::Number(number) => number.as_u64()?,
+        Value::String(text) => of(text.strip_suffix('%')?.parse().ok()?),
+        _ => return None,
+    };
+    Some(number.try_into().unwrap_or(u32::MAX))
 }
 
 /// A selector of labels; an empty one selects everything, none nothing.
@@ -203,7 +252,7 @@ mod tests {
             budget["spec"].as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
             budget
         };
-        let over = |budget: Value, pods| over_budget(&[budget], &template(), pods);
+        let over = |budget: Value, pods| over_budget(&[budget], &template(), pods, pods);
         for (spec, away) in [
             (json!({"maxUnavailable": 1}), 1),
             (json!({"maxUnavailable": "34%"}), 3),
@@ -217,6 +266,44 @@ mod tests {
             assert_eq!(over(budget(spec.clone()), 6), None, "{spec}");
         }
         assert_eq!(over(budget(json!({"maxUnavailable": 1, "selector": {"matchLabels": {"app": "other"}}})), 6), None);
+    }
+
+    #[test]
+    fn a_change_needs_as_many_pods_away_as_its_controller_replaces_at_once() {
+        let demand = |kind: &str, spec: Value, pods| {
+            let kind = crate::kinds::KINDS.iter().find(|known| known.kind == kind).unwrap();
+            let Demand { away, more } = Demand::rolling(kind, &json!({"spec": spec}), pods);
+            (away, more)
+        };
+        let deployment = |unavailable: Value, surge: Value| json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": unavailable, "maxSurge": surge}}});
+        for (kind, spec, pods, expected) in [
+            ("StatefulSet", json!({}), 6, (1, 0)),
+            ("StatefulSet", json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": "40%"}}}), 6, (3, 0)),
+            ("Deployment", json!({"strategy": {"type": "Recreate"}}), 6, (6, 0)),
+            // A quarter, rounded down, may be away; else one more comes first.
+            ("Deployment", json!({}), 6, (1, 0)),
+            ("Deployment", json!({}), 3, (0, 1)),
+            ("Deployment", deployment(json!("50%"), json!(1)), 5, (2, 0)),
+            ("Deployment", deployment(json!(0), json!(2)), 6, (0, 1)),
+            ("Deployment", deployment(json!(0), json!(0)), 6, (1, 0)),
+            ("PyTorchJob", json!({}), 4, (4, 0)),
+            ("MPIJob", json!({}), 4, (4, 0)),
+            ("LeaderWorkerSet", json!({"leaderWorkerTemplate": {"size": 3}}), 6, (3, 0)),
+            (
+                "LeaderWorkerSet",
+                json!({
+                    "leaderWorkerTemplate": {"size": 3},
+                    "rolloutStrategy": {"rollingUpdateConfiguration": {"maxUnavailable": 0, "maxSurge": 1}},
+                }),
+                6,
+                (0, 3),
+            ),
+        ] {
+            assert_eq!(demand(kind, spec.clone(), pods), expected, "{kind} {spec}");
+        }
+        let keeps_all = json!({"metadata": {"name": "calm"}, "spec": {"maxUnavailable": 0, "selector": {}}});
+        let told = over_budget(&[keeps_all], &template(), 1, 6).unwrap();
+        assert!(told.contains("lets 0 of 6 pods be away at once, and 1 would be"), "{told}");
     }
 
     #[test]

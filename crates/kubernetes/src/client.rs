@@ -249,18 +249,28 @@ fn selector(seen: &Seen) -> Option<String> {
         "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),
         "MPIJob" => Some(format!("training.kubeflow.org/job-name={name},training.kubeflow.org/job-role=worker")),
         "LeaderWorkerSet" => Some(format!("leaderworkerset.sigs.k8s.io/name={name}")),
-        "JobSet" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
-        "TrainJob" => None,
+        // A TrainJob is run as a JobSet of its name.
+        "JobSet" | "TrainJob" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
         _ => seen.selector.clone(),
     }
 }
 
-/// A pod of this workload: its own, or of something between (a Deployment's `ReplicaSet`).
+/// A pod of this workload: its own, or of something between, as far as the pod says what that belongs to. A selector alone does not
+/// say it: another workload's pods may have the same labels.
 fn owned(pod: &Value, seen: &Seen) -> bool {
-    let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
-    let mut controllers = owners.filter(|owner| owner["controller"] == true);
-    let direct = matches!(seen.kind.kind, "StatefulSet" | "Job" | "PyTorchJob" | "MPIJob");
-    controllers.any(|owner| owner["uid"] == seen.uid.as_str() || !direct && owner["kind"] != seen.kind.kind)
+    let meta = &pod["metadata"];
+    let between = |owner: &Value| match seen.kind.kind {
+        // A ReplicaSet of a Deployment is named after both, and only one Deployment has the name.
+        "Deployment" => meta["labels"]["pod-template-hash"]
+            .as_str()
+            .is_some_and(|hash| owner["kind"] == "ReplicaSet" && owner["name"] == format!("{}-{hash}", seen.name)),
+        // Their pods were found by a label that their controllers set to the workload's name.
+        "LeaderWorkerSet" => owner["kind"] == "StatefulSet",
+        "JobSet" | "TrainJob" => owner["kind"] == "Job",
+        _ => false,
+    };
+    let mut owners = meta["ownerReferences"].as_array().into_iter().flatten();
+    owners.any(|owner| owner["controller"] == true && (owner["uid"] == seen.uid.as_str() || between(owner)))
 }
 
 /// An object as JSON.
@@ -324,6 +334,38 @@ mod tests {
         ] {
             assert_eq!(failure("patching", &api(403, message, vec![])).remedy, ClusterRemedy::Refused, "{message}");
         }
+    }
+
+    #[test]
+    fn pods_of_others_with_the_same_labels_are_not_a_workloads_own() {
+        let seen = |kind: &str| {
+            let kind = crate::kinds::KINDS.iter().find(|known| known.kind == kind).unwrap();
+            let meta = serde_json::json!({"name": "llm", "namespace": "n", "uid": "u-1", "resourceVersion": "1"});
+            Seen::read(kind, &serde_json::json!({"metadata": meta, "spec": {}})).unwrap()
+        };
+        let pod = |kind: &str, name: &str, uid: &str| {
+            serde_json::json!({"metadata": {
+                "labels": {"app": "llm", "pod-template-hash": "6d4cf56db6"},
+                "ownerReferences": [{"kind": kind, "name": name, "uid": uid, "controller": true}],
+            }})
+        };
+        let own = |of: &str, (kind, name, uid): (&str, &str, &str)| owned(&pod(kind, name, uid), &seen(of));
+        assert!(own("StatefulSet", ("StatefulSet", "llm", "u-1")));
+        assert!(!own("StatefulSet", ("StatefulSet", "other", "u-2")));
+        assert!(own("Deployment", ("ReplicaSet", "llm-6d4cf56db6", "u-3")));
+        for other in [
+            ("ReplicaSet", "other-6d4cf56db6", "u-4"),
+            ("ReplicaSet", "llm-two-6d4cf56db6", "u-5"),
+            ("StatefulSet", "llm-6d4cf56db6", "u-6"),
+            ("Job", "llm", "u-7"),
+        ] {
+            assert!(!own("Deployment", other), "{other:?}");
+        }
+        assert!(own("LeaderWorkerSet", ("StatefulSet", "llm-0", "u-8")) && own("JobSet", ("Job", "llm-follow-0", "u-9")));
+        assert!(own("TrainJob", ("Job", "llm-node-0", "u-10")) && !own("JobSet", ("ReplicaSet", "llm-1", "u-11")));
+        let mut loose = pod("StatefulSet", "llm", "u-1");
+        loose["metadata"]["ownerReferences"][0]["controller"] = false.into();
+        assert!(!owned(&loose, &seen("StatefulSet")), "an owner that does not manage it");
     }
 
     #[test]

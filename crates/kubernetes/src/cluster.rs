@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::agents::{self, Agents};
-use crate::beforehand::{over_budget, over_quota};
+use crate::beforehand::{Demand, over_budget, over_quota};
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
 use crate::devices::{self, Place, Standing, Wish};
@@ -378,13 +378,15 @@ impl KubernetesCluster {
         }
     }
 
-    /// What quotas and disruption budgets have against a change of the number of processes. A change of the threads alone rolls, and
-    /// needs no more than there is.
+    /// What quotas and disruption budgets have against a change that replaces pods.
     async fn beforehand(&self, key: &Key, change: &Change) -> Result<(), ClusterError> {
         let (Some(seen), Some(kind)) = (self.seen(key), key.kind()) else { return Ok(()) };
         let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
         let made = applied.is_some_and(|applied| applied.decision_id == change.decision_id);
-        if made || change.layout.replicas == seen.layout.replicas {
+        let pods_of = |layout: &eadt_schemas::v1::Layout| {
+            (layout.mps_thread_percentage, layout.replicas, layout.world_size, layout.local_world_size)
+        };
+        if made || pods_of(&change.layout) == pods_of(&seen.layout) {
             return Ok(());
         }
         // Its own read says that it is gone, and why nothing is done.
@@ -392,11 +394,17 @@ impl KubernetesCluster {
         let Some((_, template)) = kind.templates.last().and_then(|place| at(&object, place).into_iter().next()) else {
             return Ok(());
         };
-        let ranks = change.layout.replicas.unwrap_or(0).saturating_sub(seen.layout.replicas.unwrap_or(0));
-        let more = ranks.div_ceil(seen.ranks_per_pod.max(1));
-        let quotas = if more > 0 { self.shared.server.quotas(&key.namespace).await? } else { Vec::new() };
+        let demand = if change.layout.replicas == seen.layout.replicas {
+            Demand::rolling(kind, &object, seen.pods)
+        } else {
+            let ranks = change.layout.replicas.unwrap_or(0).saturating_sub(seen.layout.replicas.unwrap_or(0));
+            // Processes of different worlds do not meet: all are replaced together.
+            Demand { away: seen.pods, more: ranks.div_ceil(seen.ranks_per_pod.max(1)) }
+        };
+        let quotas = if demand.more > 0 { self.shared.server.quotas(&key.namespace).await? } else { Vec::new() };
         let budgets = self.shared.server.budgets(&key.namespace).await?;
-        let against = over_quota(&quotas, template, more).or_else(|| over_budget(&budgets, template, seen.pods));
+        let against =
+            over_quota(&quotas, template, demand.more).or_else(|| over_budget(&budgets, template, demand.away, seen.pods));
         match against {
             Some(reason) => Err(ClusterError::new(ClusterRemedy::Refused, reason)),
             None => Ok(()),

@@ -44,6 +44,8 @@ pub struct Kind {
     pub plural: &'static str,
     /// Pod templates whose containers may hold GPUs.
     pub templates: &'static [Place],
+    /// Where a kind without templates describes what its processes run: `env` beside `resourcesPerNode`.
+    pub trainer: Option<Place>,
     /// Numbers of processes, which are added up; one that is absent counts as 1.
     pub replicas: &'static [Place],
     /// Copies of what `replicas` stand in, where the kind has such a number; absent counts as 1.
@@ -73,6 +75,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1",
         plural: "statefulsets",
         templates: &[TEMPLATE],
+        trainer: None,
         replicas: &[REPLICAS],
         copies: None,
         group_size: None,
@@ -90,6 +93,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1",
         plural: "deployments",
         templates: &[TEMPLATE],
+        trainer: None,
         replicas: &[REPLICAS],
         copies: None,
         group_size: None,
@@ -107,6 +111,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1",
         plural: "leaderworkersets",
         templates: &[&["spec", "leaderWorkerTemplate", "leaderTemplate"], &["spec", "leaderWorkerTemplate", "workerTemplate"]],
+        trainer: None,
         replicas: &[REPLICAS],
         copies: None,
         group_size: Some(&["spec", "leaderWorkerTemplate", "size"]),
@@ -129,6 +134,7 @@ pub static KINDS: [Kind; 8] = [
             &["spec", "pytorchReplicaSpecs", "Master", "template"],
             &["spec", "pytorchReplicaSpecs", "Worker", "template"],
         ],
+        trainer: None,
         replicas: &[
             &["spec", "pytorchReplicaSpecs", "Master", "replicas"],
             &["spec", "pytorchReplicaSpecs", "Worker", "replicas"],
@@ -149,6 +155,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v2beta1",
         plural: "mpijobs",
         templates: &[&["spec", "mpiReplicaSpecs", "Worker", "template"]],
+        trainer: None,
         replicas: &[&["spec", "mpiReplicaSpecs", "Worker", "replicas"]],
         copies: None,
         group_size: None,
@@ -166,6 +173,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1alpha2",
         plural: "jobsets",
         templates: &[&["spec", "replicatedJobs", "*", "template", "spec", "template"]],
+        trainer: None,
         replicas: &[&["spec", "replicatedJobs", "*", "template", "spec", "parallelism"]],
         copies: Some(&["spec", "replicatedJobs", "*", "replicas"]),
         group_size: None,
@@ -183,6 +191,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1",
         plural: "jobs",
         templates: &[TEMPLATE],
+        trainer: None,
         replicas: &[&["spec", "parallelism"]],
         copies: None,
         group_size: None,
@@ -200,6 +209,7 @@ pub static KINDS: [Kind; 8] = [
         version: "v1alpha1",
         plural: "trainjobs",
         templates: &[],
+        trainer: Some(&["spec", "trainer"]),
         replicas: &[&["spec", "trainer", "numNodes"]],
         copies: None,
         group_size: None,

@@ -272,23 +272,29 @@ fn containers(kind: &'static Kind, object: &Value, problems: &mut Vec<String>) -
         for (index, container) in list.enumerate() {
             let gpus = gpus(&container["resources"]);
             let Some(name) = container["name"].as_str().filter(|_| gpus > 0) else { continue };
-            let (mut variables, mut order) = (BTreeMap::new(), Vec::new());
-            for entry in container["env"].as_array().into_iter().flatten() {
-                let Some(known) = VARIABLES.into_iter().find(|known| entry["name"] == **known) else { continue };
-                order.push(known);
-                if variables.insert(known, variable(entry)).is_some() {
-                    variables.insert(known, Variable::Foreign("stands there twice: keep one of them".into()));
-                }
-            }
-            let place = words(&template);
-            let template = template.clone();
-            found.push(Container { place, template, index, name: name.to_owned(), gpus, variables, order });
+            found.push(container_at(&template, index, name, gpus, &container["env"]));
         }
+    }
+    for (place, trainer) in kind.trainer.iter().flat_map(|place| at(object, place)) {
+        // What it does not say itself its runtime does: it may hold GPUs all the same.
+        found.push(container_at(&place, 0, "trainer", gpus(&trainer["resourcesPerNode"]), &trainer["env"]));
     }
     if found.iter().enumerate().any(|(i, a)| found[..i].iter().any(|b| (&a.place, &a.name) == (&b.place, &b.name))) {
         problems.push("two containers of a pod have the same name".into());
     }
     found
+}
+
+fn container_at(template: &[Step], index: usize, name: &str, gpus: u32, env: &Value) -> Container {
+    let (mut variables, mut order) = (BTreeMap::new(), Vec::new());
+    for entry in env.as_array().into_iter().flatten() {
+        let Some(known) = VARIABLES.into_iter().find(|known| entry["name"] == **known) else { continue };
+        order.push(known);
+        if variables.insert(known, variable(entry)).is_some() {
+            variables.insert(known, Variable::Foreign("stands there twice: keep one of them".into()));
+        }
+    }
+    Container { place: words(template), template: template.to_vec(), index, name: name.to_owned(), gpus, variables, order }
 }
 
 fn words(path: &[Step]) -> String {
@@ -518,6 +524,23 @@ pub(crate) mod tests {
         assert_eq!((seen.layout.world_size, seen.gpus, seen.suspended), (None, Some(4), false));
         assert_eq!(seen.containers.len(), 2);
         assert_eq!(seen.problems, Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_trainer_of_a_train_job_is_read_and_may_leave_its_gpus_to_its_runtime() {
+        let mut object = json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1},
+            "spec": {"runtimeRef": {"name": "torch-distributed"}, "trainer": {
+                "numNodes": 3, "env": [{"name": MPS_PERCENTAGE, "value": "60"}],
+                "resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}},
+            }},
+        });
+        let all = seen(&object);
+        assert_eq!((all.pods, all.layout.mps_thread_percentage, all.gpus, all.problems), (3, Some(60), Some(6), vec![]));
+        object["spec"]["trainer"].as_object_mut().unwrap().remove("resourcesPerNode");
+        let less = seen(&object);
+        assert_eq!((less.layout.mps_thread_percentage, less.gpus, less.problems), (Some(60), None, vec![]));
     }
 
     #[test]

@@ -10,8 +10,8 @@ pub const APPLIED: &str = "eadt.dev/applied";
 /// The annotation with the fields that were taken over, their former values and owners.
 pub const TAKEN_OVER: &str = "eadt.dev/taken-over";
 
-/// Restarts that are remembered; more than that within 24 h are beyond every budget.
-const MAX_RESTARTS: usize = 200;
+/// Restarts that are remembered: as many as the largest budget of a policy.
+const MAX_RESTARTS: usize = 1000;
 const DAY_SECONDS: f64 = 86_400.0;
 
 /// The mark that changes leave on the object.
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn restarts_are_remembered_for_a_day_and_bounded() {
         let mut mark = Mark::default();
-        for minute in 0..1000 {
+        for minute in 0..1400 {
             mark.restarted(EventTime::from_seconds(f64::from(minute) * 60.0));
         }
         assert_eq!(mark.restarts.len(), MAX_RESTARTS);

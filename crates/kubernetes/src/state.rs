@@ -279,11 +279,11 @@ impl State {
         }
     }
 
-    /// Policies on a workload and on what manages it contradict each other.
+    /// Policies on a workload and on what manages it contradict each other, and those on two workloads of one name.
     fn judge_relatives(&mut self, target: &Key, now: EventTime) {
         let children = self.children.get(&family(target)).cloned().unwrap_or_default();
-        for child in children {
-            self.judge(&child, None, now);
+        for key in children.into_iter().chain(namesakes(target).into_iter().filter(|key| key != target)) {
+            self.judge(&key, None, now);
         }
     }
 
@@ -318,7 +318,7 @@ impl State {
         // Only policies that have to do with each other: there may be thousands.
         let mut related: Vec<&Rule> = vec![rule];
         if let Some(key) = &key {
-            related.extend(self.rules_for(key));
+            related.extend(namesakes(key).iter().flat_map(|key| self.rules_for(key)));
             related.extend(self.children.get(&family(key)).into_iter().flatten().flat_map(|child| self.rules_for(child)));
             related
                 .extend(parent.and_then(|parent| parent_key(&key.namespace, parent)).iter().flat_map(|key| self.rules_for(key)));
@@ -441,9 +441,9 @@ impl State {
         self.named.get(workload).into_iter().flatten().filter_map(|key| self.entries.get(key))
     }
 
-    /// A workload that opted in. Of two objects of different kinds with one name the second is left out.
+    /// A workload that opted in. Of two objects of different kinds with one name only one is known, rather one with a policy.
     fn managed(&self, workload: &str) -> Option<&Managed> {
-        self.named(workload).find_map(Entry::known)
+        self.named(workload).filter(|entry| entry.known().is_some()).min_by_key(|entry| entry.terms.policy.is_none())?.known()
     }
 
     /// Every workload that opted in.
@@ -469,7 +469,7 @@ impl State {
 
     /// The object of a workload.
     pub fn find(&self, workload: &str) -> Option<&Entry> {
-        self.named(workload).find(|entry| !entry.orphaned)
+        self.named(workload).filter(|entry| !entry.orphaned).min_by_key(|entry| entry.terms.policy.is_none())
     }
 
     pub fn entry(&self, key: &Key) -> Option<&Entry> {
@@ -585,6 +585,11 @@ impl Entry {
 /// An object as its children name it.
 fn family(key: &Key) -> String {
     format!("{}/{}/{}", key.namespace, key.kind, key.name)
+}
+
+/// Objects of all kinds that would be known by the same name.
+fn namesakes(key: &Key) -> Vec<Key> {
+    crate::kinds::KINDS.iter().map(|kind| Key { kind: kind.kind, ..key.clone() }).collect()
 }
 
 fn parent_key(namespace: &str, parent: &str) -> Option<Key> {

@@ -37,6 +37,15 @@ pub fn check(policies: &BTreeMap<String, TargetRef>, target: impl Fn(&TargetRef)
             let message = format!("{kind} {name} is the target of policy {}, too: keep one of them", names.join(", "));
             note(policy, Reason::TargetConflict, message);
         }
+        let namesake = policies.iter().find(|(_, theirs)| theirs.name == *name && !same(wanted, theirs));
+        if let Some((other, theirs)) = namesake {
+            let message = format!(
+                "{kind} {name} has the name of {} {name}, the target of policy {other}, and events know a workload by its name alone: \
+                 rename one of them, or delete one of the policies",
+                theirs.kind
+            );
+            note(policy, Reason::TargetConflict, message);
+        }
         if Kind::find(&wanted.api_version, kind).is_none() {
             let message = format!("{kind} of {} is not a kind that EADT knows; it knows {}", wanted.api_version, Kind::names());
             note(policy, Reason::UnsupportedKind, message);
@@ -90,10 +99,21 @@ mod tests {
     fn policies_on_different_targets_have_no_problem() {
         let all = policies(&[
             ("a", target("apps/v1", "StatefulSet", "w")),
-            ("b", target("apps/v1", "Deployment", "w")),
-            ("c", target("batch/v1", "Job", "w")),
+            ("b", target("apps/v1", "Deployment", "v")),
+            ("c", target("batch/v1", "Job", "u")),
         ]);
         assert_eq!(check(&all, found), BTreeMap::new());
+    }
+
+    #[test]
+    fn targets_of_one_name_and_different_kinds_are_a_problem_of_both() {
+        let all = policies(&[("a", target("apps/v1", "StatefulSet", "w")), ("b", target("apps/v1", "Deployment", "w"))]);
+        let problems = check(&all, found);
+        assert_eq!(
+            (reasons(&problems, "a"), reasons(&problems, "b")),
+            (vec![Reason::TargetConflict], vec![Reason::TargetConflict])
+        );
+        assert!(problems["a"][0].message.contains("Deployment w, the target of policy b"), "{problems:?}");
     }
 
     #[test]
@@ -127,8 +147,8 @@ mod tests {
         let problems = check(&all, |target| Target::Found {
             owners: if target.kind == "JobSet" { vec![("TrainJob".into(), "t".into())] } else { vec![] },
         });
-        assert_eq!(reasons(&problems, "inner"), [Reason::OwnerConflict]);
-        assert_eq!(reasons(&problems, "outer"), [Reason::OwnerConflict]);
-        assert!(problems["outer"][0].message.contains("policy inner"), "{problems:?}");
+        assert!(reasons(&problems, "inner").contains(&Reason::OwnerConflict));
+        assert!(reasons(&problems, "outer").contains(&Reason::OwnerConflict));
+        assert!(problems["outer"].iter().any(|problem| problem.message.contains("policy inner")), "{problems:?}");
     }
 }

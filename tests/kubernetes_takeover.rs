@@ -1,0 +1,196 @@
+//! Two actuators on a real API server and a real Apache Kafka: who stands by goes on where the leader stopped.
+
+mod support;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::{Bus, Outgoing};
+use eadt_schemas::v1::{Action, Decision, Layout, Workload};
+use eadt_schemas::{Envelope, EventTime, EventType, Topic};
+use eadt_tests::{Kafka, Kubernetes};
+use serde_json::{Value, json};
+use support::{Running, eadt, ends, signal, text};
+
+const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+const WITHIN: Duration = Duration::from_mins(3);
+/// A member that does not leave, and whose place in the group nobody takes, keeps its partitions for half a minute.
+const LEFT: Duration = Duration::from_secs(15);
+/// The Lease of one that was killed runs out after 15 s, and is looked at every two.
+const KILLED: Duration = Duration::from_secs(26);
+
+struct Place {
+    kafka: Kafka,
+    kubernetes: &'static Kubernetes,
+    namespace: String,
+    data: tempfile::TempDir,
+}
+
+impl Place {
+    fn on(&self, args: &[&str]) -> Command {
+        let mut command = eadt(self.data.path(), args);
+        command.env("KAFKA_BROKERS", self.kafka.brokers());
+        command
+    }
+
+    fn kubectl(&self, arguments: &[&str]) -> String {
+        self.kubernetes.kubectl(&[&["-n", &*self.namespace], arguments].concat()).unwrap()
+    }
+
+    fn actuator(&self, identity: &str) -> Running {
+        let mut command = self.on(&["actuator", "--kubernetes"]);
+        command.env("KUBECONFIG", self.kubernetes.admin_kubeconfig()).env("EADT_KUBERNETES__IDENTITY", identity);
+        command.env("EADT_KUBERNETES__NAMESPACE", &self.namespace).env("EADT_KUBERNETES__ONLY_NAMESPACE", &self.namespace);
+        command.env("EADT_ACTUATOR__CHANGE_INTERVAL_SECONDS", "0");
+        let log = std::fs::File::options().create(true).append(true).open(self.log(identity)).unwrap();
+        Running(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    fn log(&self, identity: &str) -> std::path::PathBuf {
+        self.data.path().join(format!("{identity}.log"))
+    }
+
+    fn eventually<T>(&self, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+        let begun = Instant::now();
+        loop {
+            if let Some(seen) = look() {
+                return seen;
+            }
+            let said = || ["a", "b"].map(|who| std::fs::read_to_string(self.log(who)).unwrap_or_default()).join("\n--\n");
+            assert!(begun.elapsed() < WITHIN, "not within {WITHIN:?}: {what}\n{}", said());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn leads(&self, identity: &str) {
+        self.eventually(&format!("{identity} leads"), || {
+            let holder = self.kubectl(&["get", "leases", "-o", "jsonpath={.items[*].spec.holderIdentity}"]);
+            (holder.trim() == identity).then_some(())
+        });
+    }
+
+    fn told(&self, topic: &str) -> Vec<Value> {
+        let (out, errors, good) = text(self.on(&["tail", topic, "--from-start", "--until-end", "--json"]));
+        assert!(good, "{errors}");
+        out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
+    }
+
+    /// The layout with this percentage, once it is ready.
+    fn ready_with(&self, percentage: u32) -> Workload {
+        self.eventually(&format!("{percentage} % is ready"), || {
+            let last = self.told("workloads.v1").pop()?;
+            let there = last["layout"]["mps_thread_percentage"] == percentage && last["ready_time"].is_string();
+            there.then(|| serde_json::from_value(last).unwrap())
+        })
+    }
+
+    /// Decides for another percentage, and waits until the object has it; how long that took.
+    fn change(&self, id: &str, present: Workload, percentage: u32) -> Duration {
+        let time = EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64());
+        let decision = Decision {
+            id: id.into(),
+            workload: present.workload.clone(),
+            time,
+            action: Action::Decrease,
+            reason: "the test wants it".into(),
+            to: Layout { mps_thread_percentage: Some(percentage), ..present.layout.clone() },
+            from: present.layout,
+            generation: Some(present.generation),
+            restarts: true,
+            expires: time.plus_seconds(300.0),
+            ..Decision::default()
+        };
+        let (kind, subject) = (EventType::Decision, present.workload.clone());
+        let envelope = Envelope { id: id.into(), source: "/test".into(), kind, time, subject };
+        let record = Outgoing {
+            topic: format!("eadt.{}", Topic::Decisions).into(),
+            partition: None,
+            key: Some(present.workload.into_bytes().into()),
+            value: Some(serde_json::to_vec(&decision).unwrap().into()),
+            headers: envelope.headers().map(|(name, value)| (Arc::from(name), value.into())).to_vec(),
+        };
+        let options = KafkaOptions { brokers: self.kafka.brokers().clone(), properties: [].into(), client_id: "test".into() };
+        let mut producer = KafkaBus::connect(options).unwrap().producer("test").unwrap();
+        producer.send(record).unwrap();
+        assert!(producer.flush(WITHIN).unwrap());
+        let begun = Instant::now();
+        let wanted = percentage.to_string();
+        self.eventually(&format!("{percentage} % is in force"), || {
+            let set: Value = serde_json::from_str(&self.kubectl(&["get", "statefulset", "llm", "-o", "json"])).unwrap();
+            let entry = &set["spec"]["template"]["spec"]["containers"][0]["env"][0];
+            (entry["name"] == MPS && entry["value"] == *wanted).then_some(())
+        });
+        begun.elapsed()
+    }
+}
+
+fn apply(place: &Place, object: &Value) {
+    place.kubernetes.apply(&place.namespace, &object.to_string()).unwrap();
+}
+
+#[test]
+fn an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was_killed() {
+    let kubernetes = Kubernetes::shared();
+    kubernetes.define(include_str!("../deploy/crds/energypolicies.yaml")).unwrap();
+    let namespace = kubernetes.namespace("takeover").unwrap();
+    let place = Place { kafka: Kafka::start().unwrap(), kubernetes, namespace, data: tempfile::tempdir().unwrap() };
+    assert!(text(place.on(&["topics", "apply"])).2);
+    apply(
+        &place,
+        &json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "llm"},
+            "spec": {
+                "replicas": 2, "serviceName": "llm", "podManagementPolicy": "Parallel", "selector": {"matchLabels": {"app": "llm"}},
+                "template": {"metadata": {"labels": {"app": "llm"}}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
+                    "name": "train", "image": "example.invalid/train:1", "env": [{"name": MPS, "value": "50"}],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
+                }]}},
+            },
+        }),
+    );
+    apply(
+        &place,
+        &json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "llm"},
+            "spec": {
+                "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"}, "updateMode": "Enforce",
+                "bounds": {"mpsThreadPercentage": {"min": 25, "max": 100}}, "cooldown": "0s", "restartBudget": {"perDay": 100},
+            },
+        }),
+    );
+    let first = place.actuator("a");
+    place.leads("a");
+    let second = place.actuator("b");
+    place.change("d-1", place.ready_with(50), 45);
+    let present = place.ready_with(45);
+
+    signal(&first.0, "-TERM");
+    ends(first, WITHIN);
+    let left = place.change("d-2", present, 40);
+    println!("after one that left: {:.1} s", left.as_secs_f64());
+    assert!(left < LEFT, "{left:?}");
+
+    let third = place.actuator("a");
+    place.leads("b");
+    place.change("d-3", place.ready_with(40), 35);
+    let present = place.ready_with(35);
+    let begun = Instant::now();
+    drop(second);
+    place.change("d-4", present, 30);
+    let killed = begun.elapsed();
+    println!("after one that was killed: {:.1} s", killed.as_secs_f64());
+    assert!(killed < KILLED, "{killed:?}");
+
+    let all_ready = || {
+        let told = place.told("actuations.v1");
+        let of = |id: &str| told.iter().filter(|a| a["decision_id"] == id).map(|a| a["outcome"].clone()).collect::<Vec<_>>();
+        let all: Vec<_> = (1..=4).map(|number| of(&format!("d-{number}"))).collect();
+        all[3].contains(&json!("ready")).then_some(all)
+    };
+    let outcomes = place.eventually("the last one is ready", all_ready);
+    assert!(outcomes.iter().all(|outcomes| *outcomes == [json!("applied"), json!("ready")]), "each once: {outcomes:?}");
+    signal(&third.0, "-TERM");
+    ends(third, WITHIN);
+}
