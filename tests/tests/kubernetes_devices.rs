@@ -6,61 +6,19 @@ mod actuator;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use actuator::{Rig, WITHIN, account, energy_policy, layout, now, training};
+use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_pods};
+use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
-use eadt_bus::{Bus, Outgoing, Record};
+use eadt_bus::Bus;
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
-use eadt_schemas::v1::{
-    Action, DeviceHolders, DeviceIntent, DeviceReport, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome,
-};
-use eadt_schemas::{Topic, decode};
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{Action, DeviceHolders, DeviceIntent, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome};
 use eadt_service::{Health, Metrics, Shutdown};
+use eadt_tests::kubernetes::proxy::{Answer, Fault, Passed};
+use http::Method;
 use serde_json::{Value, json};
-
-/// Everything that nodes were asked for, and `None` where it was withdrawn, in its order for each node.
-fn history(rig: &Rig) -> Vec<(String, Option<DeviceIntent>)> {
-    let of = |record: Record| {
-        let node = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
-        (node, record.value.map(|value| decode::<DeviceIntent>(&value).unwrap()))
-    };
-    rig.records(Topic::DeviceIntents).into_iter().map(of).collect()
-}
-
-/// The intents that stand, by node.
-fn intents(rig: &Rig) -> BTreeMap<String, DeviceIntent> {
-    let last: BTreeMap<_, _> = history(rig).into_iter().collect();
-    last.into_iter().filter_map(|(node, intent)| Some((node, intent?))).collect()
-}
-
-/// Every agent says what became of its intent.
-fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reason: &str) {
-    let standing = intents(rig);
-    let mut producer = rig.log.producer("agents").unwrap();
-    for node in nodes {
-        let intent = standing.get(node);
-        let asked = intent.and_then(|intent| intent.devices.as_ref()?.first()?.power_limit_watts);
-        let device = DeviceReport {
-            device: format!("GPU-{node}"),
-            decision_id: intent.map(|intent| intent.decision_id.clone()),
-            power_limit_outcome: outcome,
-            power_limit_reason: reason.into(),
-            power_limit_watts: asked.filter(|_| outcome == SettingOutcome::Held).or(Some(700.0)),
-            power_limit_watts_min: Some(250.0),
-            power_limit_watts_max: Some(700.0),
-            ..DeviceReport::default()
-        };
-        let state = DeviceState { time: now(), node: node.clone(), devices: vec![device], ..DeviceState::default() };
-        producer.send(outgoing(Topic::DeviceStates, node, &state)).unwrap();
-    }
-    assert!(producer.flush(WITHIN).unwrap());
-}
-
-fn outgoing(topic: Topic, node: &str, event: &impl serde::Serialize) -> Outgoing {
-    let (key, value) = (node.to_owned().into_bytes(), serde_json::to_vec(event).unwrap());
-    let topic = format!("t.{topic}").into();
-    Outgoing { topic, partition: None, key: Some(key.into()), value: Some(value.into()), headers: Vec::new() }
-}
 
 /// The node's collector says which pods hold which GPU.
 fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
@@ -74,6 +32,8 @@ fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
         default_power_limit_watts: Some(400.0),
         pods: pods.iter().map(name).collect(),
     };
+    // Of pods that have only just come a report says nothing, and this one is not repeated.
+    std::thread::sleep(Duration::from_secs(3));
     let devices = gpus.iter().map(held).collect();
     let event = DeviceHolders { time: now(), node: node.to_owned(), devices, unplaced: Vec::new() };
     let mut producer = rig.log.producer("collectors").unwrap();
@@ -115,26 +75,18 @@ fn withdrawn(rig: &Rig) {
     rig.eventually("the intents are withdrawn", || intents(rig).is_empty().then_some(()));
 }
 
-fn cap(watts: f64) -> Layout {
-    Layout { power_limit_watts: Some(watts), ..Layout::default() }
-}
-
 fn uids(pods: &[Value]) -> BTreeSet<String> {
     pods.iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The node of the test with a real agent; jobs of others stay away from it.
+/// The node of the test with a real agent. Every test has nodes of its own: who else holds GPUs there matters.
 const NODE: &str = "gpu-7";
 
-/// A job whose pods run on that node (`In`) or on the others (`NotIn`), its policy, and the actuator, which sees all pods.
-fn started(prefix: &str, operator: &str) -> Rig {
-    let mut rig = Rig::new(prefix);
-    // What the chart grants without `onlyNamespace`: pods of all namespaces.
-    let (role, subject) = (format!("{}-pods", rig.namespace), format!("--serviceaccount={}:{}", rig.namespace, account::NAME));
-    rig.kubectl(&["create", "clusterrole", &role, "--verb=list", "--resource=pods"]);
-    rig.kubectl(&["create", "clusterrolebinding", &role, &format!("--clusterrole={role}"), &subject]);
+/// A job whose pods run on these nodes, its policy, and the actuator, which sees all pods.
+fn started(mut rig: Rig, nodes: &[&str]) -> Rig {
+    sees_all_pods(&rig);
     let mut job = training();
-    let there = json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": operator, "values": [NODE]}]});
+    let there = json!({"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]});
     job["spec"]["template"]["spec"]["affinity"] =
         json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [there]}}});
     rig.apply(&job);
@@ -149,9 +101,9 @@ fn started(prefix: &str, operator: &str) -> Rig {
 
 #[test]
 fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy() {
-    let mut rig = started("devices", "NotIn");
+    let mut rig = started(Rig::new("devices"), &["gpu-0", "gpu-1", "gpu-2", "gpu-3"]);
     let pods = rig.pods();
-    let nodes: BTreeSet<String> = pods.iter().map(|pod| pod["spec"]["nodeName"].as_str().unwrap().to_owned()).collect();
+    let nodes = nodes(&rig);
     let spec = rig.set("llm-training")["spec"].clone();
 
     let refused = rig.change("d-1", Action::Decrease, cap(300.0), Outcome::Refused);
@@ -233,6 +185,80 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     assert_eq!(uids(&rig.pods()), uids(&pods), "no pod was touched");
 }
 
+/// Requests for pods since the last call.
+fn for_pods(rig: &Rig) -> Vec<Passed> {
+    rig.proxy().passed().into_iter().filter(|request| request.path.ends_with("/pods")).collect()
+}
+
+#[test]
+fn a_cap_that_is_held_asks_nothing_of_the_api_server_and_misses_nothing() {
+    let rig = started(Rig::behind_proxy("rest"), &["gpu-4", "gpu-5", "gpu-6"]);
+    assert!(for_pods(&rig).iter().all(|request| !request.is_watch()), "who has no caps does not pay for them");
+    let first = nodes(&rig);
+    answer(&rig, &first, SettingOutcome::Untouched, "");
+    rig.change("d-1", Action::Decrease, cap(300.0), Outcome::Applied);
+    asked(&rig, &first, "d-1", 300.0);
+    answer(&rig, &first, SettingOutcome::Held, "");
+    rig.outcome("d-1", Outcome::Ready);
+
+    // More than two of the rounds in which everything is looked at.
+    let quiet = |rig: &Rig| {
+        let rest = |request: &Passed| request.path.contains("/leases");
+        rig.eventually("everything is told", || {
+            std::thread::sleep(Duration::from_secs(2));
+            rig.proxy().passed().iter().all(rest).then_some(())
+        });
+        std::thread::sleep(Duration::from_secs(35));
+        let passed: Vec<_> = rig.proxy().passed().into_iter().filter(|request| !rest(request)).collect();
+        assert!(passed.is_empty(), "{} requests in 35 s: {passed:#?}", passed.len());
+    };
+    quiet(&rig);
+
+    // Another tenant that comes and goes while nobody watches, whatever the watch ended with.
+    let place = first.first().unwrap();
+    for answer in [None, Some(Answer::Gone), Some(Answer::Refused { code: 410, retry_after: None })] {
+        let cut = || {
+            if let Some(answer) = &answer {
+                let path = "/api/v1/pods".to_owned();
+                rig.proxy().interfere(Fault { method: Method::GET, path, watch: true, answer: answer.clone(), times: 1 });
+            }
+            rig.proxy().cut_watches();
+        };
+        cut();
+        intrude(&rig, place);
+        withdrawn(&rig);
+        cut();
+        rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
+        asked(&rig, &first, "d-1", 300.0);
+        assert_eq!(rig.proxy().left(), 0);
+    }
+
+    // Pods that go to other nodes have the cap follow.
+    rig.kubectl(&["cordon", place]);
+    let moved = on(&rig.pods(), place);
+    rig.kubectl(&[&["delete", "pod", "--wait=false"], &*moved.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    let second = rig.eventually("its pods are elsewhere", || {
+        let nodes: BTreeSet<_> = rig.pods().iter().map(|pod| pod["spec"]["nodeName"].as_str().map(str::to_owned)).collect();
+        let nodes: Option<BTreeSet<String>> = nodes.into_iter().collect();
+        nodes.filter(|nodes| rig.pods().len() == 6 && !nodes.contains(place))
+    });
+    asked(&rig, &second, "d-1", 300.0);
+    rig.kubectl(&["uncordon", place]);
+    answer(&rig, &second, SettingOutcome::Held, "");
+    quiet(&rig);
+
+    rig.kubectl(&["delete", "epol", "llm"]);
+    withdrawn(&rig);
+    rig.eventually("its marks are gone", || {
+        rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
+    });
+    rig.proxy().passed();
+    rig.proxy().cut_watches();
+    rig.eventually("the others are watched again", || rig.proxy().passed().iter().any(Passed::is_watch).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(for_pods(&rig).is_empty(), "nobody watches pods any more");
+}
+
 /// The agent of a node, in this process.
 struct Agent {
     stop: Shutdown,
@@ -278,7 +304,7 @@ fn heard(rig: &Rig) {
 
 #[test]
 fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
-    let mut rig = started("agent", "In");
+    let mut rig = started(Rig::new("agent"), &[NODE]);
     let (fake, state) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
     let untouched = FakeSettings::default();
     let as_before = |rig: &Rig| set_to(rig, &fake, untouched.power_milliwatts, untouched.lock_mhz);

@@ -6,9 +6,10 @@ mod rights;
 use std::collections::BTreeSet;
 
 use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
+use actuator::agents::{answer, cap, nodes, sees_all_pods};
 use actuator::{Rig, energy_policy, kubernetes, layout, training};
 use eadt_kubernetes::kinds::KINDS;
-use eadt_schemas::v1::{Action, Outcome};
+use eadt_schemas::v1::{Action, Outcome, SettingOutcome};
 use rights::{Right, granted};
 use serde_json::json;
 
@@ -19,14 +20,19 @@ fn every_right_is_used_and_none_is_missing() {
     set["spec"]["template"]["metadata"]["annotations"] =
         json!({"test.eadt.dev/crash-when": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"});
     rig.apply(&set);
-    rig.apply(&energy_policy("Enforce"));
+    let mut policy = energy_policy("Enforce");
+    policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
+    rig.apply(&policy);
+    sees_all_pods(&rig);
     rig.start(5.0);
     rig.ready_with(&layout(6, 50, 2));
-    // A change, one that is taken back with its broken pod, one of the world, and the way out.
+    // A change, one that is taken back with its broken pod, one of the world, one that no agent makes, and the way out.
     rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
     rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::RolledBack);
     rig.ready_with(&layout(6, 45, 2));
     rig.change("d-3", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
+    rig.change("d-4", Action::Decrease, cap(300.0), Outcome::RolledBack);
     rig.eventually("the policy says so", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
     rig.eventually("an Event is written", || {
         (!rig.kubectl(&["get", "events.events.k8s.io", "-o", "name"]).is_empty()).then_some(())

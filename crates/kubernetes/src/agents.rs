@@ -7,16 +7,20 @@ use std::time::Duration;
 use eadt_cluster::{Applied, ClusterError, ClusterRemedy};
 use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
 use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::sync::watch;
 
 use crate::cluster::Shared;
 use crate::devices::{self, Gpus, Place, Standing, Wish};
 use crate::lease;
+use crate::nodes::{Nodes, Own};
 use crate::object::Seen;
-use crate::state::Key;
+use crate::state::{Key, State};
 
-/// Nodes that are asked about at once.
+/// Nodes or workloads that are asked about at once.
 const AT_ONCE: usize = 8;
-/// Where the pods of held wishes run is looked up this often.
+/// How often it is asked for one look whose pods are: others come meanwhile.
+const ASKED: u32 = 3;
+/// Everything that is held is judged anew this often: what collectors say grows old.
 const ROUND: Duration = Duration::from_secs(15);
 /// Between two looks, however much news there is.
 const BREATH: Duration = Duration::from_millis(200);
@@ -35,6 +39,10 @@ pub struct Agents {
     board: BTreeMap<String, DeviceState>,
     /// Who holds the GPUs of every node.
     holders: BTreeMap<String, DeviceHolders>,
+    /// Where pods run, as their watch has it.
+    pub nodes: Nodes,
+    /// Whether that is to be watched.
+    watched: watch::Sender<bool>,
     addressed: BTreeMap<Key, Addressed>,
     /// It is known what agents and collectors said before this process led.
     met: bool,
@@ -64,8 +72,19 @@ impl Agents {
         self.wanted.clone()
     }
 
+    /// Tells when pods are to be watched, and when no more.
+    pub fn watched(&self) -> watch::Receiver<bool> {
+        self.watched.subscribe()
+    }
+
+    /// Pods are watched while anything is wished for.
+    fn watch(&self, wanted: bool) {
+        self.watched.send_if_modified(|watched| std::mem::replace(watched, wanted) != wanted);
+    }
+
     /// Another one leads.
     fn stand_by(&mut self) {
+        self.watch(false);
         self.addressed.clear();
         self.wanted = None;
     }
@@ -109,50 +128,88 @@ pub async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// Addresses what is wished for and withdraws the rest. `all`: also looks where pods of what stands run by now.
+/// What is wished for now.
+fn wishes(state: &mut State) -> BTreeMap<Key, Wish> {
+    state.entries().filter_map(|(key, entry)| Some((key.clone(), Wish::of(entry)?))).collect()
+}
+
+/// Addresses what is wished for and withdraws the rest. `all`: judges anew what stands where nothing happened, too.
 async fn look(shared: &Shared, all: bool) {
-    let wishes: Vec<(Key, Wish, Seen)> = shared.with_state_quietly(|state| {
-        let entries = state.entries().filter_map(|(key, entry)| Some((key.clone(), Wish::of(entry)?, entry.seen.clone())));
-        entries.collect()
+    let followed: BTreeMap<Key, Own> = shared.with_state_quietly(|state| {
+        let wished = state.entries().filter(|(_, entry)| Wish::of(entry).is_some());
+        wished.map(|(key, entry)| (key.clone(), Own::of(&entry.seen))).collect()
     });
-    let before = shared.agents().addressed.clone();
-    let found = stream::iter(wishes)
-        .map(|(key, wish, seen)| {
-            let known = before.get(&key).cloned();
-            async move {
-                let place = match known {
-                    Some(known) if !all && known.wish == wish => Some(known.place),
-                    known => match place(shared, &seen).await {
-                        Ok(Ok(place)) => Some(place),
-                        Ok(Err(reason)) => {
-                            tracing::warn!(%key, decision = wish.decision_id, reason, "power caps and clocks are withdrawn");
-                            None
-                        }
-                        // What stands, stands until it is known better.
-                        Err(error) => {
-                            tracing::warn!(%key, %error, "it is not known where its pods run");
-                            known.map(|known| known.place)
-                        }
-                    },
-                };
-                place.map(|place| (key, Addressed { wish, place }))
+    let complete = {
+        let mut agents = shared.agents();
+        agents.watch(!followed.is_empty());
+        agents.nodes.follow(followed);
+        agents.nodes.is_complete()
+    };
+    if complete {
+        for _ in 0..ASKED {
+            if !learn(shared).await {
+                break;
             }
-        })
-        .buffer_unordered(AT_ONCE)
-        .filter_map(|found| async move { found })
-        .collect::<BTreeMap<_, _>>()
-        .await;
-    // What was withdrawn meanwhile must not come back, and what was asked meanwhile must not go.
-    let present: BTreeMap<Key, Wish> = shared
-        .with_state_quietly(|state| state.entries().filter_map(|(key, entry)| Some((key.clone(), Wish::of(entry)?))).collect());
+        }
+    }
+    let now = shared.now();
     let mut agents = shared.agents();
-    let newer = std::mem::take(&mut agents.addressed).into_iter().filter(|(key, asked)| before.get(key) != Some(asked));
-    let newer: BTreeMap<_, _> = newer.collect();
-    agents.addressed = found.into_iter().chain(newer).filter(|(key, asked)| present.get(key) == Some(&asked.wish)).collect();
+    // Read while nobody can ask for anything: what was withdrawn meanwhile must not come back, and what was asked must not go.
+    let wishes = shared.with_state_quietly(wishes);
+    if agents.wanted.is_none() && !wishes.is_empty() && !agents.nodes.is_complete() {
+        // What the leader before asked for stands until it is known where its pods run.
+        return;
+    }
+    let changed = agents.nodes.take_changed();
+    let mut before = std::mem::take(&mut agents.addressed);
+    let judge = |(key, wish): (Key, Wish)| {
+        let known = before.remove(&key);
+        let undisturbed = |place: &Place| !place.is_empty() && place.keys().all(|node| !changed.contains(node));
+        let known = match known {
+            Some(known) if !all && known.wish == wish && undisturbed(&known.place) => return Some((key, known)),
+            known => known.map(|known| known.place),
+        };
+        let place = match agents.nodes.place(&key, &agents.holders, now) {
+            Some(Ok(place)) => place,
+            Some(Err(reason)) => {
+                if all || known.is_some() {
+                    tracing::warn!(%key, decision = wish.decision_id, reason, "power caps and clocks are withdrawn");
+                }
+                return None;
+            }
+            // What stands, stands until it is known better.
+            None => known?,
+        };
+        Some((key, Addressed { wish, place }))
+    };
+    let addressed = wishes.into_iter().filter_map(judge).collect();
+    agents.addressed = addressed;
     agents.plan();
 }
 
-/// What a workload has for itself, or who else is there.
+/// Asks which pods are whose, where that is not known; false where it is.
+async fn learn(shared: &Shared) -> bool {
+    let unknown = shared.agents().nodes.ask();
+    let any = !unknown.is_empty();
+    let asked = stream::iter(unknown).map(|key| async move {
+        let seen = shared.with_state_quietly(|state| state.entry(&key).map(|entry| entry.seen.clone()));
+        let pods = match seen {
+            Some(seen) => match shared.server.pods(&seen).await {
+                Ok(pods) => Some(pods.into_iter().map(|pod| pod.uid).collect()),
+                Err(error) => {
+                    tracing::warn!(%key, %error, "it is not known where its pods run");
+                    None
+                }
+            },
+            None => None,
+        };
+        shared.agents().nodes.answer(&key, pods);
+    });
+    asked.buffer_unordered(AT_ONCE).collect::<()>().await;
+    any
+}
+
+/// What a workload has for itself, or who else is there, by what the API server says now.
 async fn place(shared: &Shared, seen: &Seen) -> Result<Result<Place, String>, ClusterError> {
     let own = shared.server.pods(seen).await?;
     let nodes = devices::nodes(&own);
@@ -161,6 +218,7 @@ async fn place(shared: &Shared, seen: &Seen) -> Result<Result<Place, String>, Cl
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
+    let own = own.into_iter().map(|pod| pod.uid).collect();
     Ok(devices::place(&own, &tenants, &shared.agents().holders, shared.now()))
 }
 
@@ -185,9 +243,8 @@ pub async fn ask(shared: &Shared, seen: &Seen, wish: &Wish) -> Result<Place, Clu
 
 /// Has agents hold what was written for a workload just now.
 pub fn hold(shared: &Shared, key: &Key, place: Place) {
-    let wish = shared.with_state_quietly(|state| state.entry(key).and_then(Wish::of));
     let mut agents = shared.agents();
-    match wish {
+    match shared.with_state_quietly(|state| state.entry(key).and_then(Wish::of)) {
         Some(wish) => drop(agents.addressed.insert(key.clone(), Addressed { wish, place })),
         None => drop(agents.addressed.remove(key)),
     }

@@ -20,6 +20,8 @@ use crate::rollout::Pod;
 const CALL: Duration = Duration::from_secs(30);
 /// Pods that are looked at of one workload; more than that are counted by its status only.
 const MAX_PODS: u32 = 5000;
+/// Pods that have not ended, as a field selector.
+pub const RUNNING: &str = "status.phase!=Succeeded,status.phase!=Failed";
 /// Quotas or budgets of a namespace that are looked at.
 const MAX_LISTED: u32 = 500;
 
@@ -183,7 +185,7 @@ impl Server {
     pub async fn tenants(&self, node: &str) -> Result<Vec<Tenant>, ClusterError> {
         let what = format!("listing the pods of node {node}, of all namespaces, to know whose its GPUs are");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &pod_resource());
-        let running = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let running = format!("spec.nodeName={node},{RUNNING}");
         let list = bounded(&what, api.list(&ListParams::default().fields(&running))).await?;
         Ok(list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).filter_map(|pod| devices::tenant(&pod)).collect())
     }
@@ -234,7 +236,7 @@ impl Server {
     }
 }
 
-fn pod_resource() -> ApiResource {
+pub fn pod_resource() -> ApiResource {
     core("Pod", "pods")
 }
 
@@ -243,7 +245,7 @@ fn core(kind: &str, plural: &str) -> ApiResource {
 }
 
 /// How the pods of a workload are found.
-fn selector(seen: &Seen) -> Option<String> {
+pub fn selector(seen: &Seen) -> Option<String> {
     let name = &seen.name;
     match seen.kind.kind {
         "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),

@@ -304,6 +304,7 @@ impl KubernetesCluster {
         for kind in &KINDS {
             tasks.spawn(watch::objects(shared.clone(), kind));
         }
+        tasks.spawn(watch::pods(shared.clone()));
         tasks.spawn(tend::run(shared.clone()));
         tasks.spawn(agents::run(shared.clone()));
         tasks.spawn(status::run(shared.clone()));

@@ -127,14 +127,15 @@ pub fn nodes(own: &[Pod]) -> BTreeSet<String> {
     own.iter().filter(|pod| !pod.terminating).filter_map(|pod| pod.node.clone()).collect()
 }
 
-/// What of each node is the workload's alone; the error names who else is there, and why no GPU can be told from theirs.
+/// What of each node is the workload's alone, by the uids of its pods; the error names who else is there, and why no GPU can be told
+/// from theirs. A node where its pods hold no GPU is none of its nodes.
 pub fn place(
-    own: &[Pod],
+    own: &BTreeSet<String>,
     tenants: &BTreeMap<String, Vec<Tenant>>,
     holders: &BTreeMap<String, DeviceHolders>,
     now: EventTime,
 ) -> Result<Place, String> {
-    let is_own = |tenant: &Tenant| own.iter().any(|pod| pod.uid == tenant.uid);
+    let is_own = |tenant: &Tenant| own.contains(&tenant.uid);
     let gpus = |(node, tenants): (&String, &Vec<Tenant>)| {
         let gpus = match tenants.iter().find(|tenant| !is_own(tenant)) {
             None => Gpus::All,
@@ -143,7 +144,7 @@ pub fn place(
         };
         Ok((node.clone(), gpus))
     };
-    tenants.iter().map(gpus).collect()
+    tenants.iter().filter(|(_, tenants)| tenants.iter().any(is_own)).map(gpus).collect()
 }
 
 /// The GPUs of a shared node that the workload has for itself; the error says why none can be named.
@@ -383,13 +384,17 @@ mod tests {
     fn a_node_is_addressed_as_a_whole_where_nobody_else_holds_its_gpus_and_by_gpu_where_it_is_known_whose_they_are() {
         let own = [pod("a", Some("n")), pod("b", Some("n")), pod("c", Some("m")), pod("d", None)];
         assert_eq!(nodes(&own), BTreeSet::from(["m".to_owned(), "n".to_owned()]));
+        let uids = own.iter().map(|pod| pod.uid.clone()).collect();
         let mut tenants = BTreeMap::from([("n".to_owned(), vec![holder("a"), holder("b")]), ("m".to_owned(), vec![holder("c")])]);
         let placed = |tenants: &BTreeMap<_, _>, holders: Option<DeviceHolders>, seconds: f64| {
             let holders = holders.map(|holders| ("m".to_owned(), holders)).into_iter().collect();
-            place(&own, tenants, &holders, at(seconds))
+            place(&uids, tenants, &holders, at(seconds))
         };
         let whole = |node: &str| (node.to_owned(), Gpus::All);
         assert_eq!(placed(&tenants, None, 0.0), Ok(Place::from([whole("m"), whole("n")])));
+        tenants.insert("o".into(), vec![]);
+        tenants.insert("p".into(), vec![holder("other")]);
+        assert_eq!(placed(&tenants, None, 0.0), Ok(Place::from([whole("m"), whole("n")])), "its pods there hold no GPU");
 
         tenants.get_mut("m").unwrap().push(holder("other"));
         let refused = |holders: Option<DeviceHolders>, seconds: f64| {

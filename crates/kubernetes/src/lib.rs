@@ -20,6 +20,7 @@ pub mod devices;
 pub mod kinds;
 pub mod lease;
 pub mod managed;
+mod nodes;
 pub mod object;
 pub mod owners;
 pub mod pods;

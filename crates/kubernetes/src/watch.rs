@@ -15,7 +15,7 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Error, ResourceExt};
 use serde_json::Value;
 
-use crate::client::{resource, value, words};
+use crate::client::{RUNNING, pod_resource, resource, value, words};
 use crate::cluster::Shared;
 use crate::kinds::Kind;
 use crate::object::{PREFIX, Seen};
@@ -211,6 +211,61 @@ pub async fn objects(shared: Arc<Shared>, kind: &'static Kind) {
                 }
             }
             Err(error) => once.say(kind.kind, &error),
+        }
+    }
+}
+
+/// Watches the pods on nodes, whatever namespace they are in, while power caps or clocks are wanted, and not otherwise.
+pub async fn pods(shared: Arc<Shared>) {
+    let mut wanted = shared.agents().watched();
+    loop {
+        other(&mut wanted, true).await;
+        tokio::select! {
+            () = tenants(&shared) => {}
+            () = other(&mut wanted, false) => {}
+        }
+        shared.agents().nodes.clear();
+    }
+}
+
+/// Waits until it is wanted, or not any more.
+async fn other(wanted: &mut tokio::sync::watch::Receiver<bool>, to: bool) {
+    if wanted.wait_for(|wanted| *wanted == to).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn tenants(shared: &Shared) {
+    let api = Api::<DynamicObject>::all_with(shared.server.client.clone(), &pod_resource());
+    let placed = format!("spec.nodeName!=,{RUNNING}");
+    let mut events = watcher(api, watcher::Config::default().page_size(PAGE).fields(&placed)).default_backoff().boxed();
+    let mut once = Once::default();
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                once.say("Pod", &error);
+                continue;
+            }
+        };
+        once.clear("Pod");
+        let news = {
+            let nodes = &mut shared.agents().nodes;
+            match event {
+                Event::Init => {
+                    nodes.begin();
+                    false
+                }
+                Event::InitDone => {
+                    nodes.end();
+                    true
+                }
+                Event::Apply(pod) | Event::InitApply(pod) => value(&pod).is_ok_and(|pod| nodes.saw(&pod)),
+                Event::Delete(pod) => pod.uid().is_some_and(|uid| nodes.gone(&uid)),
+            }
+        };
+        if news {
+            shared.wishes.notify_one();
         }
     }
 }

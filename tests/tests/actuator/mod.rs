@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 pub mod account;
+pub mod agents;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
