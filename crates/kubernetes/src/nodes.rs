@@ -261,8 +261,8 @@ mod tests {
         nodes.place(&key(name), &BTreeMap::new(), EventTime::from_seconds(NOW))
     }
 
-    fn whole(nodes: &[&str]) -> Option<Result<Place, String>> {
-        Some(Ok(nodes.iter().map(|node| ((*node).to_owned(), Gpus::All)).collect()))
+    fn whole(nodes: &[&str]) -> Place {
+        nodes.iter().map(|node| ((*node).to_owned(), Gpus::All)).collect()
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         assert!(!nodes.saw(&same) && !nodes.saw(&small) && !nodes.gone("c"), "it holds no GPU");
         nodes.follow([own("a"), own("b")].into());
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![], uids(&[])));
-        assert_eq!((place(&nodes, "a"), place(&nodes, "b")), (whole(&["n"]), whole(&["m"])));
+        assert_eq!((place(&nodes, "a"), place(&nodes, "b")), (Some(Ok(whole(&["n"]))), Some(Ok(whole(&["m"])))));
     }
 
     #[test]
@@ -291,14 +291,14 @@ mod tests {
         nodes.answer(&key("a"), None);
         assert_eq!((place(&nodes, "a"), nodes.ask()), (None, vec![key("a")]));
         nodes.answer(&key("a"), Some(uids(&["a-0", "a-1", "a-2", "a-3"])));
-        assert_eq!(place(&nodes, "a"), whole(&["n", "o", "p"]));
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n", "o", "p"]))));
         nodes.take_changed();
 
         assert!(nodes.saw(&pod("x", "other", "n")));
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![], uids(&["n"])));
         assert!(place(&nodes, "a").unwrap().unwrap_err().contains("eadt/x"));
         assert!(nodes.gone("x") && !nodes.gone("x"));
-        assert_eq!(place(&nodes, "a"), whole(&["n", "o", "p"]));
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n", "o", "p"]))));
         // A pod of these labels elsewhere is nobody's here.
         let mut elsewhere = pod("a-9", "a", "n");
         elsewhere["metadata"]["namespace"] = json!("lab");
@@ -311,21 +311,21 @@ mod tests {
         let mut ending = pod("a-0", "a", "n");
         ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(nodes.saw(&ending) && nodes.ask().is_empty());
-        assert_eq!(place(&nodes, "a"), whole(&["n"]));
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n"]))));
         assert!(nodes.gone("a-1"));
-        assert_eq!(place(&nodes, "a"), whole(&[]), "none of its pods is staying there");
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&[]))), "none of its pods is staying there");
         // The answer may be newer than the watch.
         assert!(nodes.saw(&pod("a-2", "a", "n")));
         nodes.ask();
         nodes.answer(&key("a"), Some(uids(&["a-2"])));
-        assert_eq!(place(&nodes, "a"), whole(&["n"]));
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n"]))));
         // A pod that is a workload's no more is a stranger.
         let mut released = pod("a-2", "nobody", "n");
         released["metadata"]["ownerReferences"] = json!([]);
         assert!(nodes.saw(&released));
         assert_eq!(nodes.ask(), [key("a")]);
         nodes.answer(&key("a"), Some(uids(&[])));
-        assert_eq!(place(&nodes, "a"), whole(&[]));
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&[]))));
     }
 
     #[test]
@@ -333,14 +333,14 @@ mod tests {
         let mut nodes = nodes();
         nodes.begin();
         assert!(!nodes.saw(&pod("a-0", "a", "n")) && nodes.saw(&pod("x", "other", "m")));
-        assert_eq!(place(&nodes, "a"), whole(&["n"]), "what was known holds meanwhile");
+        assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n"]))), "what was known holds meanwhile");
         // It broke off.
         nodes.begin();
         assert!(!nodes.saw(&pod("a-0", "a", "n")) && nodes.saw(&pod("b-1", "b", "m")));
         nodes.end();
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![key("b")], uids(&["m", "n"])));
         nodes.answer(&key("b"), Some(uids(&["b-1"])));
-        assert_eq!((place(&nodes, "a"), place(&nodes, "b")), (whole(&["n"]), whole(&["m"])));
+        assert_eq!((place(&nodes, "a"), place(&nodes, "b")), (Some(Ok(whole(&["n"]))), Some(Ok(whole(&["m"])))));
         // Another object of that name has other pods.
         let (name, other) = own("b");
         nodes.follow([(name, Own { uid: "another".into(), ..other })].into());
