@@ -110,7 +110,10 @@ fn test_commands(options: &Options, locked: &[&str]) -> anyhow::Result<Vec<Comma
     if !options.fast {
         let mut all = base();
         all.args(&options.extra);
-        return Ok(vec![all]);
+        // Its services are built apart, with switches that no product has.
+        let mut chaos = base();
+        chaos.args(["--features", "eadt-chaos/chaos", "--test", "kafka_chaos"]);
+        return Ok(if options.extra.is_empty() { vec![all, chaos] } else { vec![all] });
     }
     let mut selected = base();
     selected.args(["--lib", "--bins"]);
@@ -207,7 +210,8 @@ mod tests {
             let commands = test_commands(&options, &[]).unwrap();
             commands.iter().map(|command| process::shown(command).replace("cargo ", "")).collect::<Vec<_>>()
         };
-        assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace"]);
+        let chaos = "test --no-fail-fast --workspace --features eadt-chaos/chaos --test kafka_chaos";
+        assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace", chaos]);
         assert_eq!(words(false, &["-p", "eadt-core", "late"]), ["test --no-fail-fast -p eadt-core late"]);
         let fast = words(true, &[]);
         assert!(fast.iter().all(|command| command.contains(" --no-default-features ")), "no perl is needed: {fast:?}");

@@ -154,8 +154,7 @@ pub fn page(state: &State) -> String {
          cargo xtask chaos --resume             # goes on where that was interrupted\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is a test by itself (`cargo test -p eadt-chaos --features chaos`), of some 13 minutes. It is not part of\n\
-         `cargo xtask test` yet: beside other load, the memory that `invented-ids` may take is measured too high at times.\n\n",
+         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos --features chaos`).\n\n",
     );
     write(
         &mut text,
