@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use actuator::{Rig, energy_policy, environment, layout, now, training};
+use actuator::{Rig, energy_policy, environment, layout, now, owners, training};
 use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_kubernetes::KubernetesCluster;
-use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress};
+use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, Validation};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
 
@@ -52,6 +52,27 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     change(Action::Increase, (3, 100, 1));
     change(Action::Revert, (9, 45, 3));
 
+    // What was kept adds up, whichever process says so.
+    let evidence = |before: f64| [("gain_ratio".to_owned(), 0.1), ("before_joules_per_sample".to_owned(), before)].into();
+    for (concerns, before, saved) in [("d-4", 4.0, "10.0 %"), ("d-5", 3.6, "19.0 %")] {
+        let decision = rig.decision(&format!("kept-{concerns}"), Action::Maintain, layout(9, 45, 3));
+        let origin = Origin::Simulated;
+        let concerns = Some(concerns.to_owned());
+        rig.decide(&Decision { validation: Validation::Kept, concerns, evidence: evidence(before), origin, ..decision });
+        let status = rig.eventually("it is told", || {
+            let status = rig.policy("llm")["status"].clone();
+            (status["effect"]["summary"] == format!("{saved} (simulated)")).then_some(status)
+        });
+        assert_eq!(status["effect"]["joulesPerSampleBefore"].as_f64(), Some(4.0));
+        rig.stop();
+        rig.start(60.0);
+    }
+    let history = rig.policy("llm")["status"]["history"].clone();
+    let past: Vec<_> =
+        history.as_array().unwrap().iter().map(|past| format!("{} {}", past["decisionId"], past["outcome"])).collect();
+    let names = [(5, "Kept"), (4, "Kept"), (3, "Applied"), (2, "Applied"), (1, "Applied")];
+    assert_eq!(past, names.map(|(number, outcome)| format!("\"d-{number}\" \"{outcome}\"")));
+
     // No decision made more than one generation, and every one is told once.
     for decision in 1..=5 {
         assert_eq!(rig.outcomes(&format!("d-{decision}")), [Outcome::Applied, Outcome::Ready]);
@@ -60,11 +81,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     assert!(events.contains("(decision d-2)") && events.contains("eadt.dev/actuator"), "{events}");
 
     rig.kubectl(&["delete", "energypolicy", "llm"]);
-    let set = rig.eventually("everything is as before", || {
-        let set = rig.set("llm-training");
-        let annotations = set["metadata"]["annotations"].as_object().unwrap();
-        (!annotations.keys().any(|name| name.starts_with("eadt.dev/"))).then_some(set)
-    });
+    let set = rig.given_back();
     assert_eq!(set["spec"]["replicas"], 6);
     assert_eq!(environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "50");
     assert_eq!(environment(&set)["WORLD_SIZE"], "6");
@@ -229,7 +246,9 @@ fn what_the_update_strategy_keeps_from_pods_is_refused_before_anything_is_touche
         // Once its owner lets changes reach all pods, they do.
         let held = rig.published().unwrap().generation;
         rig.patch("llm-training", &json!({"spec": {"updateStrategy": rolling(0)}}));
-        rig.eventually("that is seen", || rig.published().filter(|workload| workload.generation > held));
+        rig.eventually("that is seen", || {
+            rig.published().filter(|workload| workload.generation > held && workload.ready_time.is_some())
+        });
         rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
         rig.ready_with(&layout(6, 40, 2));
     }
@@ -261,18 +280,58 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
 
 #[test]
 fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
-    let rig = enforced("gitops");
-    rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
-    rig.patch(
-        "llm-training",
-        &json!({"spec": {"template": {"spec": {"containers": [
-            {"name": "train", "env": [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "60"}]}
-        ]}}}}),
-    );
+    const THREADS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
+    let threads = |percentage: &str| {
+        json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "llm-training"},
+            "spec": {"template": {"spec": {"containers": [
+                {"name": "train", "env": [{"name": THREADS, "value": percentage}]}
+            ]}}},
+        })
+    };
+    let mut rig = enforced("gitops");
+    rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    rig.apply_as("gitops", "llm-training", &threads("60"));
+    rig.ready_with(&layout(9, 60, 3));
+    let named = format!("{THREADS} of container train");
+    rig.says_taken_back(&named, "gitops");
+    let refused = rig.change("d-2", Action::Decrease, layout(9, 45, 3), Outcome::Refused);
+    assert!(refused.reason.contains("gitops") && refused.reason.contains("took fields back"), "{}", refused.reason);
+    assert_eq!(environment(&rig.set("llm-training"))[THREADS], "60");
+    // Neither a decision to leave everything as it is nor another process makes it good.
+    rig.decide(&rig.decision("d-3", Action::Maintain, layout(9, 60, 3)));
+    let last = |rig: &Rig| rig.policy("llm")["status"]["lastDecision"]["decisionId"].clone();
+    rig.eventually("the decision is told", || (last(&rig) == "d-3").then_some(()));
+    rig.says_taken_back(&named, "gitops");
+    rig.stop();
+    rig.start(60.0);
+    rig.eventually("another process says it", || (rig.condition("llm", "TelemetryFresh") == "Unknown NoWindowYet").then_some(()));
+    rig.says_taken_back(&named, "gitops");
+
+    // What is EADT's goes back; what was taken back stays, and whose it is.
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    let set = rig.given_back();
+    let env = environment(&set);
+    assert_eq!((&set["spec"]["replicas"], &*env["WORLD_SIZE"], &*env["LOCAL_WORLD_SIZE"]), (&json!(6), "6", "2"));
+    assert_eq!((&*env[THREADS], owners(&set, THREADS)), ("60", vec!["gitops".to_owned()]));
+    assert_eq!(owners(&set, "f:replicas"), ["kubectl-client-side-apply"]);
+
+    // With the policy made again it is EADT's; also where that is so soon that nothing was given back before.
+    rig.apply(&energy_policy("Enforce"));
+    let as_expected = |rig: &Rig| {
+        rig.eventually("nobody took anything back", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
+    };
     rig.ready_with(&layout(6, 60, 2));
-    let refused = rig.change("d-2", Action::Decrease, layout(6, 45, 2), Outcome::Refused);
-    assert!(refused.reason.contains("somebody") && refused.reason.contains("took fields back"), "{}", refused.reason);
-    assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "60");
+    rig.change("d-4", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
+    as_expected(&rig);
+    rig.apply_as("gitops", "llm-training", &threads("55"));
+    rig.ready_with(&layout(6, 55, 2));
+    rig.says_taken_back(&named, "gitops");
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    rig.apply(&energy_policy("Enforce"));
+    as_expected(&rig);
+    rig.change("d-5", Action::Decrease, layout(6, 50, 2), Outcome::Ready);
+    assert_eq!(owners(&rig.set("llm-training"), THREADS), ["eadt-actuator"]);
 }
 
 #[test]
@@ -292,7 +351,15 @@ fn a_pause_holds_at_the_next_step() {
 fn an_autoscaler_on_the_same_object_is_not_fought_either() {
     let rig = enforced("autoscaler");
     rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
-    rig.kubectl(&["scale", "statefulset", "llm-training", "--replicas=7"]);
+    // There are no metrics, but the bounds hold without them.
+    rig.apply(&json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "llm"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"},
+            "minReplicas": 7, "maxReplicas": 8,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}],
+        },
+    }));
     rig.eventually("what it made is not understood", || {
         (rig.condition("llm", "Ready") == "False WorkloadNotUnderstood").then_some(())
     });
@@ -304,6 +371,12 @@ fn an_autoscaler_on_the_same_object_is_not_fought_either() {
     rig.decide(&decision);
     rig.outcome("d-2", Outcome::Refused);
     assert_eq!(rig.set("llm-training")["spec"]["replicas"], 7);
+    rig.says_taken_back("replicas", "kube-controller-manager");
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    let set = rig.given_back();
+    let env = environment(&set);
+    assert_eq!((&*env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], &*env["WORLD_SIZE"]), ("50", "6"));
+    assert_eq!((&set["spec"]["replicas"], owners(&set, "f:replicas")), (&json!(7), vec!["kube-controller-manager".to_owned()]));
 }
 
 #[test]

@@ -339,7 +339,8 @@ pub fn take_over(seen: &Seen, terms: &Terms, managed_fields: &Value, now: EventT
     if wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
         return None;
     }
-    let mut taken = TakenOver { time: now, policy: terms.policy.clone().unwrap_or_default(), fields: known.fields };
+    let (policy, policy_uid) = (terms.policy.clone().unwrap_or_default(), terms.policy_uid.clone());
+    let mut taken = TakenOver { time: now, policy, policy_uid, fields: known.fields };
     for field in wanted {
         if !taken.fields.iter().any(|former| former.field == field) {
             let owners = match seen.kind.ownership {

@@ -144,8 +144,7 @@ impl Server {
             "annotations": {TAKEN_OVER: text(taken)?},
         });
         if seen.kind.ownership == Ownership::Fields {
-            let there = taken.fields.iter().filter(|former| former.value.is_some());
-            let fields: Vec<_> = there.map(|former| former.field.clone()).collect();
+            let fields = owners::to_take(seen.taken.as_ref(), taken);
             metadata["managedFields"] = owners::taken(&object["metadata"]["managedFields"], seen.kind, &fields, time);
         }
         self.patch_metadata(seen, metadata).await

@@ -105,7 +105,9 @@ impl Shared {
     }
 
     pub fn statuses(&self) -> MutexGuard<'_, Statuses> {
-        lock(&self.statuses)
+        let mut statuses = lock(&self.statuses);
+        statuses.leads(self.leadership.term());
+        statuses
     }
 
     pub fn agents(&self) -> MutexGuard<'_, Agents> {
@@ -115,7 +117,8 @@ impl Shared {
     pub fn saw_policy(&self, object: &Value) {
         match rules::rule(object) {
             Ok((rule, status)) => {
-                self.statuses().saw((rule.namespace.clone(), rule.name.clone()), status);
+                let version = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
+                self.statuses().saw(&rule, version, status);
                 self.with_state(|state, now| state.rule(rule, now));
             }
             Err(error) => tracing::warn!(error, "a policy cannot be read"),

@@ -9,6 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::kinds::{Kind, Place, Step, World, at};
+use crate::owners::{TakenBack, taken_back};
 use crate::record::{self, APPLIED, Mark, SpecAt, TAKEN_OVER, TakenOver};
 use crate::rollout::{Progress, Strategy};
 
@@ -64,6 +65,8 @@ pub struct Seen {
     pub progress: Progress,
     pub mark: Option<Mark>,
     pub taken: Option<TakenOver>,
+    /// Of the fields that were taken over those that others own by now.
+    pub taken_back: Vec<TakenBack>,
     /// Why it is not to be touched, in words.
     pub problems: Vec<String>,
 }
@@ -158,6 +161,7 @@ impl Seen {
             strategy: Strategy::read(kind, object),
             progress: Progress::read(kind, object, pods),
             mark,
+            taken_back: taken.as_ref().map_or_else(Vec::new, |taken| taken_back(&meta["managedFields"], kind, taken)),
             taken,
             problems,
         };

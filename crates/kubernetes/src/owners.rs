@@ -6,13 +6,20 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::Kind;
-use crate::record::{Field, Former, Owner};
+use crate::kinds::{Kind, Ownership};
+use crate::record::{Field, Former, Owner, TakenOver};
 
 /// The manager of the fields that EADT turns and of its marks.
 pub const MANAGER: &str = "eadt-actuator";
 /// The manager of the record of what was taken over.
 pub const RECORDER: &str = "eadt-takeover";
+
+/// A field that was taken over, and the others who own it by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenBack {
+    pub field: Field,
+    pub owners: Vec<Owner>,
+}
 
 /// Managers whose entries belong to EADT.
 pub fn is_ours(manager: &str) -> bool {
@@ -30,6 +37,21 @@ pub fn of(managed_fields: &Value, kind: &Kind, field: &Field) -> Vec<Owner> {
     owners.sort();
     owners.dedup();
     owners
+}
+
+/// Of the fields that were taken over those that others own by now.
+pub fn taken_back(managed_fields: &Value, kind: &Kind, taken: &TakenOver) -> Vec<TakenBack> {
+    // Of other kinds nothing is fenced by owners.
+    let fields = taken.fields.iter().filter(|_| kind.ownership == Ownership::Fields);
+    let owned = fields.map(|former| TakenBack { field: former.field.clone(), owners: of(managed_fields, kind, &former.field) });
+    owned.filter(|back| !back.owners.is_empty()).collect()
+}
+
+/// The fields of a record that are new since the one `before`, which may be somebody else's by now. What is not there has no owner.
+pub fn to_take(before: Option<&TakenOver>, record: &TakenOver) -> Vec<Field> {
+    let known = |field: &Field| before.iter().flat_map(|before| &before.fields).any(|former| former.field == *field);
+    let there = record.fields.iter().filter(|former| former.value.is_some() && !known(&former.field));
+    there.map(|former| former.field.clone()).collect()
 }
 
 /// The list of owners after EADT took these fields over.
@@ -248,6 +270,23 @@ mod tests {
         after.as_array_mut().unwrap().push(entry("flux", "Apply", &json!({"f:spec": {"f:replicas": {}}})));
         let back = returned(&after, kind(), &former, "2026-02-02T00:00:00Z");
         assert_eq!(of(&back, kind(), &Field::Replicas).into_iter().map(|o| o.manager).collect::<Vec<_>>(), ["flux"]);
+    }
+
+    #[test]
+    fn who_took_fields_back_is_found() {
+        let fields = [Field::Replicas, variable(MPS_PERCENTAGE)];
+        let former = |field: &Field| Former { field: field.clone(), value: Some("6".into()), owners: vec![] };
+        let record = TakenOver { fields: fields.iter().map(former).collect(), ..TakenOver::default() };
+        let mut list = taken(&managed(), kind(), &fields, "2026-02-02T00:00:00Z");
+        assert_eq!(taken_back(&list, kind(), &record), []);
+        let mut scale = entry("kube-controller-manager", "Update", &json!({"f:spec": {"f:replicas": {}}}));
+        scale["subresource"] = json!("scale");
+        list.as_array_mut().unwrap().push(scale);
+        let owners = vec![Owner { manager: "kube-controller-manager".into(), operation: "Update".into() }];
+        assert_eq!(taken_back(&list, kind(), &record), [TakenBack { field: Field::Replicas, owners }]);
+        // A knob that is enabled later takes its own field only.
+        let before = TakenOver { fields: vec![former(&Field::Replicas)], ..TakenOver::default() };
+        assert_eq!(to_take(Some(&before), &record), [variable(MPS_PERCENTAGE)]);
     }
 
     #[test]

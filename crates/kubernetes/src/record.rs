@@ -73,6 +73,9 @@ pub struct TakenOver {
     pub time: EventTime,
     /// Name of the policy that allowed it.
     pub policy: String,
+    /// That policy's own id: one that is made again under its name is another one. Empty in records of older versions.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub policy_uid: String,
     pub fields: Vec<Former>,
 }
 

@@ -5,23 +5,32 @@ use std::time::Instant;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Precision, UpdateMode, Validation};
 
+use crate::owners::TakenBack;
 use crate::policy::{
     ConditionStatus, ConditionType, Current, Effect, EnergyPolicyStatus, Last, Outcome, Past, Problem, Reason, Recommendation,
     Settings as Knobs, set_condition,
 };
 use crate::rules::Rule;
 use crate::settings::Settings;
-use crate::state::Entry;
+use crate::state::{Entry, older};
 
 /// Ids of one recommendation that are remembered: what was looked at may have been decided anew since.
 const MAX_IDS: usize = 100;
+/// News of one policy that are not written yet; more than that are beyond every history.
+const MAX_NEWS: usize = 100;
+/// Reason of `Degraded`: others own fields that were taken over.
+const TAKEN_BACK: &str = "FieldTakenBack";
 /// A status is not written more often than this, whatever changed, in seconds.
 pub const LEAST_SECONDS: f64 = 2.0;
 
 /// What is known of a policy beside its rule.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
-    /// As it was written or read last.
+    /// Of the object: one that is made again begins anew.
+    uid: String,
+    /// Resource version of the object that had this status.
+    pub version: String,
+    /// As it was written or read last, by whomever.
     pub status: EnergyPolicyStatus,
     /// When this process wrote it.
     pub written: Option<Instant>,
@@ -32,11 +41,77 @@ pub struct Known {
     ids: Vec<String>,
     last: Option<Decision>,
     last_outcome: Option<Actuation>,
-    effect: Option<Effect>,
-    history: Vec<Past>,
+    /// What `status` does not have yet, oldest first.
+    news: Vec<News>,
+}
+
+/// What changes effect and history. Twice the same makes no difference.
+#[derive(Debug, Clone)]
+enum News {
+    /// This became of a change.
+    Became(Past),
+    Kept(Kept),
+}
+
+/// A change was verified, and stays.
+#[derive(Debug, Clone)]
+struct Kept {
+    /// The decision that made it.
+    concerns: Option<String>,
+    reason: String,
+    time: EventTime,
+    origin: Origin,
+    gain_ratio: Option<f64>,
+    before_joules_per_sample: Option<f64>,
 }
 
 impl Known {
+    /// The policy's object was seen with this status.
+    pub fn saw(&mut self, uid: &str, version: &str, status: EnergyPolicyStatus) {
+        if self.uid != uid {
+            *self = Self { uid: uid.to_owned(), ..Self::default() };
+        }
+        self.has(version, status);
+    }
+
+    /// The status as the object has it since this version. That of an older one is no news, and this version's own is known.
+    fn has(&mut self, version: &str, status: EnergyPolicyStatus) {
+        if version != self.version && !older(version, &self.version) {
+            version.clone_into(&mut self.version);
+            self.status = status;
+        }
+    }
+
+    /// What this process knew beside the status is of another term: whoever led since has said it, or something newer.
+    pub fn begin(&mut self) {
+        let before = std::mem::take(self);
+        *self = Self { uid: before.uid, version: before.version, status: before.status, ..Self::default() };
+    }
+
+    /// How much news there is.
+    pub const fn news(&self) -> usize {
+        self.news.len()
+    }
+
+    /// A status with the first `told` of the news was written, and the object got this version.
+    pub fn wrote(&mut self, version: &str, status: EnergyPolicyStatus, told: usize) {
+        self.news.drain(..told.min(self.news.len()));
+        self.written = Some(Instant::now());
+        // Under this version the watch may have brought it already.
+        if version == self.version {
+            self.status = status;
+        } else {
+            self.has(version, status);
+        }
+    }
+
+    fn note(&mut self, news: News) {
+        if self.news.len() >= MAX_NEWS {
+            self.news.remove(0);
+        }
+        self.news.push(news);
+    }
+
     /// A recommendation; the same once more has another id.
     pub fn recommend(&mut self, decision: &Decision) {
         let same = self.recommendation.as_ref().is_some_and(|known| known.from == decision.from && known.to == decision.to);
@@ -63,30 +138,17 @@ impl Known {
         }
         if decision.validation == Validation::Kept {
             let number = |name: &str| decision.evidence.get(name).copied();
-            if let Some(gain) = number("gain_ratio") {
-                self.keep(gain, number("before_joules_per_sample"), decision);
-            }
-            if let Some(kept) = self.history.iter_mut().find(|past| Some(&past.decision_id) == decision.concerns.as_ref()) {
-                kept.outcome = Outcome::Kept;
-                kept.message = Some(decision.reason.clone());
-            }
+            self.note(News::Kept(Kept {
+                concerns: decision.concerns.clone(),
+                reason: decision.reason.clone(),
+                time: decision.time,
+                origin: decision.origin,
+                gain_ratio: number("gain_ratio"),
+                before_joules_per_sample: number("before_joules_per_sample"),
+            }));
         }
         self.last = Some(decision.clone());
         self.last_outcome = None;
-    }
-
-    /// A kept change adds to what those before it saved.
-    fn keep(&mut self, gain: f64, before: Option<f64>, decision: &Decision) {
-        let known = self.effect.clone().unwrap_or_default();
-        let left = known.saving_percent.map_or(1.0, |percent| 1.0 - percent / 100.0) * (1.0 - gain);
-        let saving = round((1.0 - left) * 100.0);
-        let whose = origin(decision.origin).map_or_else(String::new, |origin| format!(" ({origin})"));
-        self.effect = Some(Effect {
-            summary: Some(format!("{saving:.1} %{whose}")),
-            saving_percent: Some(saving),
-            joules_per_sample_before: known.joules_per_sample_before.or(before.map(round)),
-            verified_time: Some(decision.time),
-        });
     }
 
     pub fn told(&mut self, actuation: &Actuation) {
@@ -95,15 +157,52 @@ impl Known {
         if touched {
             self.recommendation = None;
             self.ids.clear();
-            let known = self.history.iter().find(|past| past.decision_id == actuation.decision_id);
-            let summary = known.map_or_else(|| words(&actuation.layout), |past| past.summary.clone());
             let message = Some(actuation.reason.clone()).filter(|reason| !reason.is_empty());
+            let summary = words(&actuation.layout);
             let past = Past { decision_id: actuation.decision_id.clone(), time: actuation.time, summary, outcome, message };
-            let mut status = EnergyPolicyStatus { history: std::mem::take(&mut self.history), ..EnergyPolicyStatus::default() };
-            status.remember(past);
-            self.history = status.history;
+            self.note(News::Became(past));
         }
         self.last_outcome = Some(actuation.clone());
+    }
+}
+
+impl News {
+    fn tell(&self, status: &mut EnergyPolicyStatus) {
+        match self {
+            Self::Became(past) => {
+                let known = status.history.iter().find(|known| known.decision_id == past.decision_id);
+                let summary = known.map_or_else(|| past.summary.clone(), |known| known.summary.clone());
+                status.remember(Past { summary, ..past.clone() });
+            }
+            Self::Kept(kept) => {
+                if let Some(gain) = kept.gain_ratio {
+                    status.effect = Some(kept.add(gain, status.effect.take().unwrap_or_default()));
+                }
+                if let Some(past) = status.history.iter_mut().find(|past| Some(&past.decision_id) == kept.concerns.as_ref()) {
+                    past.outcome = Outcome::Kept;
+                    past.message = Some(kept.reason.clone());
+                }
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// A kept change adds to what those before it saved.
+    fn add(&self, gain: f64, known: Effect) -> Effect {
+        // Decisions are read again where their positions were not committed.
+        if known.verified_time.is_some_and(|time| self.time <= time) {
+            return known;
+        }
+        let left = known.saving_percent.map_or(1.0, |percent| 1.0 - percent / 100.0) * (1.0 - gain);
+        let saving = round((1.0 - left) * 100.0);
+        let whose = origin(self.origin).map_or_else(String::new, |origin| format!(" ({origin})"));
+        Effect {
+            summary: Some(format!("{saving:.1} %{whose}")),
+            saving_percent: Some(saving),
+            joules_per_sample_before: known.joules_per_sample_before.or(self.before_joules_per_sample.map(round)),
+            verified_time: Some(self.time),
+        }
     }
 }
 
@@ -207,11 +306,8 @@ pub fn status(
             power_watts: number("power_watts"),
         }
     });
-    if known.effect.is_some() {
-        status.effect.clone_from(&known.effect);
-    }
-    for past in known.history.iter().rev() {
-        status.remember(past.clone());
+    for news in &known.news {
+        news.tell(&mut status);
     }
     status.fit();
     status
@@ -240,6 +336,7 @@ fn conditions(
     now: EventTime,
 ) {
     use ConditionStatus::{False, True, Unknown};
+    let was_taken_back = status.condition(ConditionType::Degraded).is_some_and(|condition| condition.reason == TAKEN_BACK);
     let mut set = |kind, holds, reason: &str, message: &str| {
         set_condition(&mut status.conditions, kind, holds, reason, message, Some(rule.generation), now);
     };
@@ -295,14 +392,34 @@ fn conditions(
     }
     let bad =
         told.filter(|told| matches!(told.outcome, eadt_schemas::v1::Outcome::RolledBack | eadt_schemas::v1::Outcome::Failed));
-    match (&known.trouble, bad) {
-        (Some(trouble), _) => set(ConditionType::Degraded, True, "CannotChange", trouble),
-        (None, Some(told)) => {
-            let reason = if told.outcome == eadt_schemas::v1::Outcome::Failed { "Failed" } else { "RolledBack" };
-            set(ConditionType::Degraded, True, reason, &told.reason);
-        }
+    let passing = match (&known.trouble, bad) {
+        (Some(trouble), _) => Some(("CannotChange", trouble)),
+        (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
+        (None, Some(told)) => Some(("RolledBack", &told.reason)),
+        (None, None) => None,
+    };
+    match (entry.and_then(taken_back), passing) {
+        // Its object has not been read yet: what was so is so.
+        _ if was_taken_back && entry.is_none() && target.is_none() => {}
+        (Some(owners), None) => set(ConditionType::Degraded, True, TAKEN_BACK, &owners),
+        (Some(owners), Some((_, why))) => set(ConditionType::Degraded, True, TAKEN_BACK, &format!("{owners}; {why}")),
+        (None, Some((reason, why))) => set(ConditionType::Degraded, True, reason, why),
         (None, None) => set(ConditionType::Degraded, False, "AsExpected", "everything works as it should"),
     }
+}
+
+/// The fields that others took back, and who they are; `None`: nobody did. It stands on the object, so it outlasts decisions and
+/// processes.
+fn taken_back(entry: &Entry) -> Option<String> {
+    let field = |TakenBack { field, owners }: &TakenBack| {
+        let owners: Vec<_> = owners.iter().map(|owner| owner.manager.as_str()).collect();
+        format!("{field} (by {})", owners.join(", "))
+    };
+    let fields: Vec<_> = entry.seen.taken_back.iter().map(field).collect();
+    (!fields.is_empty()).then(|| {
+        let fields = fields.join(", ");
+        format!("taken back: {fields}; no decision about it is applied until the policy is deleted and made again")
+    })
 }
 
 /// Whether a status is worth a request. `since`: seconds since the last one.
@@ -325,8 +442,8 @@ pub fn worth_writing(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, si
 fn said(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
     let mut said = status.clone();
     for condition in &mut said.conditions {
-        // Messages hold times and counts; the reason says what is so.
-        if condition.kind != ConditionType::Progressing.as_str() {
+        // Messages hold times and counts; the reason says what is so, but not who took what back.
+        if condition.kind != ConditionType::Progressing.as_str() && condition.reason != TAKEN_BACK {
             condition.message.clear();
         }
         condition.last_transition_time = EventTime::default();
@@ -364,7 +481,13 @@ fn moved(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, ratio: f64) ->
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::object::MPS_PERCENTAGE;
+    use crate::object::tests::{seen, training};
+    use crate::record::{Field, Former, TAKEN_OVER, TakenOver};
+    use crate::state::State;
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -397,17 +520,142 @@ mod tests {
         assert_eq!(known.approved("d-3"), None);
     }
 
+    fn rule() -> Rule {
+        let policy = json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
+            "metadata": {"name": "llm", "namespace": "eadt", "uid": "p", "generation": 1},
+            "spec": {
+                "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"}, "updateMode": "Enforce",
+                "bounds": {"mpsThreadPercentage": {"min": 25}},
+            },
+        });
+        crate::rules::rule(&policy).unwrap().0
+    }
+
+    fn said_of(known: &Known) -> EnergyPolicyStatus {
+        status(&rule(), None, known, &[], &Settings::default(), at(600.0))
+    }
+
+    fn kept(concerns: &str, seconds: f64, gain: f64, before: f64) -> Decision {
+        let evidence = [("gain_ratio".to_owned(), gain), ("before_joules_per_sample".to_owned(), before)];
+        Decision {
+            validation: Validation::Kept,
+            time: at(seconds),
+            reason: "it helped".into(),
+            concerns: Some(concerns.into()),
+            origin: Origin::Simulated,
+            evidence: evidence.into(),
+            ..decision("d", 40)
+        }
+    }
+
     #[test]
     fn kept_changes_add_up() {
         let mut known = Known::default();
-        for (gain, before) in [(0.10, 4.0), (0.20, 3.6)] {
-            let evidence = [("gain_ratio".to_owned(), gain), ("before_joules_per_sample".to_owned(), before)];
-            let kept = Decision { validation: Validation::Kept, evidence: evidence.into(), ..decision("d", 40) };
-            known.decided(&Decision { origin: Origin::Simulated, ..kept });
-        }
-        let effect = known.effect.unwrap();
+        known.decided(&kept("d-1", 60.0, 0.10, 4.0));
+        known.decided(&kept("d-2", 120.0, 0.20, 3.6));
+        let effect = said_of(&known).effect.unwrap();
         assert_eq!((effect.saving_percent, effect.joules_per_sample_before), (Some(28.0), Some(4.0)));
         assert_eq!(effect.summary.as_deref(), Some("28.0 % (simulated)"));
+    }
+
+    #[test]
+    fn effect_and_history_go_on_from_what_the_status_says() {
+        let applied = Actuation {
+            decision_id: "d-3".into(),
+            time: at(130.0),
+            outcome: eadt_schemas::v1::Outcome::Ready,
+            layout: decision("d-3", 40).to,
+            ..Actuation::default()
+        };
+        let mut before = Known::default();
+        before.decided(&kept("d-1", 60.0, 0.10, 4.0));
+        before.decided(&kept("d-2", 120.0, 0.20, 3.6));
+        before.told(&applied);
+        let persisted = said_of(&before);
+        assert_eq!(persisted.history[0].outcome, Outcome::Applied);
+        // Another process.
+        let mut known = Known { status: persisted, ..Known::default() };
+        for _ in 0..2 {
+            known.decided(&kept("d-3", 180.0, 0.05, 2.88));
+            let status = said_of(&known);
+            let effect = status.effect.clone().unwrap();
+            assert_eq!(
+                (effect.saving_percent, effect.joules_per_sample_before),
+                (Some(31.6), Some(4.0)),
+                "also when it is read again"
+            );
+            assert_eq!((status.history.len(), status.history[0].outcome), (1, Outcome::Kept));
+            assert_eq!(status.history[0].message.as_deref(), Some("it helped"));
+            known = Known { status, ..Known::default() };
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_no_news_any_more() {
+        let mut known = Known::default();
+        known.decided(&kept("d-1", 60.0, 0.10, 4.0));
+        let (status, told) = (said_of(&known), known.news());
+        known.decided(&kept("d-2", 120.0, 0.20, 3.6));
+        known.wrote("7", status, told);
+        assert_eq!((known.news(), said_of(&known).effect.unwrap().saving_percent), (1, Some(28.0)));
+        known.saw("", "6", EnergyPolicyStatus::default());
+        assert_eq!(said_of(&known).effect.unwrap().saving_percent, Some(28.0), "an older version is no news");
+        known.saw("made again", "9", EnergyPolicyStatus::default());
+        assert_eq!(said_of(&known).effect, None);
+    }
+
+    /// A workload of which these fields were taken over, with these owners by now.
+    fn entry(managed_fields: &serde_json::Value) -> Entry {
+        let mut object = training(6, "60", "6", "2");
+        let field = |field: Field| Former { field, value: Some("6".into()), owners: vec![] };
+        let threads =
+            Field::Variable { template: "spec.template".into(), container: "train".into(), name: MPS_PERCENTAGE.into() };
+        let taken = TakenOver { fields: vec![field(threads), field(Field::Replicas)], ..TakenOver::default() };
+        object["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&taken).unwrap());
+        object["metadata"]["managedFields"] = managed_fields.clone();
+        let mut state = State::new(Origin::Measured);
+        state.rule(rule(), at(0.0));
+        let seen = seen(&object);
+        state.saw(seen.clone(), at(0.0));
+        state.entry(&crate::state::Key::of(&seen)).unwrap().clone()
+    }
+
+    fn owned(manager: &str, fields: &serde_json::Value) -> serde_json::Value {
+        json!({"manager": manager, "operation": "Apply", "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    #[test]
+    fn who_took_a_field_back_is_named_for_as_long_as_it_is_so() {
+        let threads = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {"k:{\"name\":\"train\"}": {"f:env": {
+            "k:{\"name\":\"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\"}": {"f:value": {}},
+        }}}}}}});
+        let replicas = json!({"f:spec": {"f:replicas": {}}});
+        let say = |known: &Known, entry: &Entry| status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0));
+        let degraded = |status: &EnergyPolicyStatus| {
+            let condition = status.condition(ConditionType::Degraded).unwrap();
+            (condition.status, condition.reason.clone(), condition.message.clone())
+        };
+        let mut known = Known::default();
+        let ours = say(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
+        assert_eq!(degraded(&ours).0, ConditionStatus::False);
+        let one = entry(&json!([owned("flux", &threads)]));
+        known.decided(&Decision { action: Action::Maintain, ..decision("d-1", 50) });
+        for known in [&known, &Known::default()] {
+            let (holds, reason, message) = degraded(&say(known, &one));
+            assert_eq!((holds, reason.as_str()), (ConditionStatus::True, "FieldTakenBack"));
+            assert!(message.contains("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of container train (by flux)"), "{message}");
+        }
+        let restarted = Known { status: say(&known, &one), ..Known::default() };
+        assert_eq!(degraded(&said_of(&restarted)).1, "FieldTakenBack", "also before its object is read again");
+        known.trouble = Some("the API server is away".into());
+        let two = say(&known, &entry(&json!([owned("flux", &threads), owned("autoscaler", &replicas)])));
+        let message = degraded(&two).2;
+        for words in ["flux", "replicas (by autoscaler)", "the API server is away"] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+        known.trouble = None;
+        assert!(worth_writing(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
     }
 
     #[test]

@@ -65,7 +65,8 @@ fn unreadable(object: &Value, error: &str) -> Result<(Rule, EnergyPolicyStatus),
         },
         resolved: Err(vec![problem]),
     };
-    Ok((rule, EnergyPolicyStatus::default()))
+    // What came of it before stays.
+    Ok((rule, serde_json::from_value(object["status"].clone()).unwrap_or_default()))
 }
 
 impl Rule {

@@ -13,9 +13,10 @@ use crate::devices::SILENT_SECONDS;
 use crate::kinds::Kind;
 use crate::managed::{Since, managed};
 use crate::object::Seen;
+use crate::owners::TakenBack;
 use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::{Problem, Reason, Target, check, paused, short_form};
-use crate::record::Field;
+use crate::record::{Field, TakenOver};
 use crate::rules::Rule;
 use crate::terms::Terms;
 
@@ -55,7 +56,7 @@ pub struct Entry {
     pub seen: Seen,
     pub terms: Terms,
     pub paused: bool,
-    /// No policy or label is left, and fields of it are still EADT's.
+    /// No policy or label is left, or only one that was made anew, and fields of it are still EADT's.
     pub orphaned: bool,
     pub managed: Managed,
     /// What its GPUs were when it last held some.
@@ -350,7 +351,9 @@ impl State {
                 if related && self.problems_below(rule, seen.controlled_by.as_deref()).iter().any(conflict) {
                     terms.mode = UpdateMode::Observe;
                 }
-                Some((terms, paused, false))
+                // One that is made again begins anew: what was taken over for the former one goes back first.
+                let of_former = |taken: &TakenOver| !taken.policy_uid.is_empty() && taken.policy_uid != rule.uid;
+                Some((terms, paused, self.rules_known && seen.taken.as_ref().is_some_and(of_former)))
             }
             // Two that contradict each other: nothing is done.
             [first, ..] => Some((Terms { mode: UpdateMode::Observe, ..first.terms(seen, now) }, paused, false)),
@@ -546,6 +549,7 @@ impl Entry {
         let seen = &self.seen;
         let is_taken = |field: &Field| seen.taken.iter().flat_map(|taken| &taken.fields).any(|former| former.field == *field);
         !self.paused
+            && !self.orphaned
             && !seen.deleting
             && seen.problems.is_empty()
             && crate::change::fields(seen, self.terms.knobs).iter().any(|field| !is_taken(field))
@@ -572,9 +576,10 @@ impl Entry {
     }
 
     /// What a policy's status says of it, figures apart.
-    fn told(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32) {
+    fn told(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32, &[TakenBack]) {
         let seen = &self.seen;
-        (seen.layout.clone(), self.terms.mode, self.paused, self.in_motion(), seen.problems.first(), seen.progress.ready)
+        let (problem, ready) = (seen.problems.first(), seen.progress.ready);
+        (seen.layout.clone(), self.terms.mode, self.paused, self.in_motion(), problem, ready, &seen.taken_back)
     }
 
     fn wants_looking_after(&self) -> bool {
@@ -599,7 +604,7 @@ fn parent_key(namespace: &str, parent: &str) -> Option<Key> {
 }
 
 /// Versions of one object grow; what cannot be compared is taken.
-fn older(a: &str, b: &str) -> bool {
+pub fn older(a: &str, b: &str) -> bool {
     matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
 
@@ -609,7 +614,7 @@ mod tests {
 
     use super::*;
     use crate::object::tests::{seen, training};
-    use crate::record::{APPLIED, Mark, TAKEN_OVER, TakenOver};
+    use crate::record::{APPLIED, Former, Mark, TAKEN_OVER};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -729,6 +734,42 @@ mod tests {
         state.rules_listed(&BTreeSet::new(), at(2.0));
         assert!(state.entry(&key()).unwrap().restoring() && state.take_dirty().contains(&key()));
         assert!(state.workloads().is_empty());
+    }
+
+    #[test]
+    fn what_was_taken_over_for_a_policy_goes_back_before_one_that_was_made_again_begins() {
+        let mut state = State::new(Origin::Measured);
+        state.rules_listed(&BTreeSet::new(), at(0.0));
+        state.rule(rule("p", "Enforce"), at(0.0));
+        let mut taken = object(1);
+        let fields = vec![Former { field: Field::Replicas, value: Some("6".into()), owners: vec![] }];
+        let record = TakenOver { policy: "p".into(), policy_uid: "p".into(), fields, ..TakenOver::default() };
+        taken["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&record).unwrap());
+        state.saw(seen(&taken), at(0.0));
+        assert!(!state.entry(&key()).unwrap().restoring());
+        state.rule(Rule { uid: "q".into(), ..rule("p", "Enforce") }, at(1.0));
+        let entry = state.entry(&key()).unwrap();
+        assert!(entry.restoring() && !entry.wants_take_over() && state.workloads().is_empty());
+        state.saw(seen(&object(2)), at(2.0));
+        let entry = state.entry(&key()).unwrap();
+        assert!(!entry.restoring() && entry.wants_take_over() && state.workloads().len() == 1);
+    }
+
+    #[test]
+    fn a_policy_says_at_once_who_took_a_field_back() {
+        let mut state = State::new(Origin::Measured);
+        state.rule(rule("p", "Enforce"), at(0.0));
+        let mut taken = object(1);
+        let fields = vec![Former { field: Field::Replicas, value: Some("6".into()), owners: vec![] }];
+        let record = TakenOver { fields, ..TakenOver::default() };
+        taken["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&record).unwrap());
+        state.saw(seen(&taken), at(0.0));
+        state.take_touched();
+        taken["metadata"]["resourceVersion"] = json!("2");
+        taken["metadata"]["managedFields"] =
+            json!([{"manager": "flux", "operation": "Apply", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]);
+        state.saw(seen(&taken), at(1.0));
+        assert_eq!(state.take_touched(), BTreeSet::from([("eadt".to_owned(), "p".to_owned())]));
     }
 
     #[test]

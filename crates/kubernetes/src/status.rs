@@ -12,6 +12,7 @@ use eadt_schemas::v1::{Actuation, Decision, Layout, Outcome};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::ResourceExt;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
@@ -20,6 +21,7 @@ use crate::cluster::Shared;
 use crate::owners::MANAGER;
 use crate::policy::{EnergyPolicy, EnergyPolicyStatus};
 use crate::report::{self, Known};
+use crate::rules::Rule;
 use crate::state::{Key, RuleKey};
 
 /// Events that wait to be written; a cluster that takes none for so long gets no more.
@@ -44,6 +46,8 @@ pub struct Statuses {
     policies: BTreeMap<RuleKey, Known>,
     /// Policies whose status may have to be written.
     changed: BTreeSet<RuleKey>,
+    /// The term that what is known beside the objects is of.
+    term: Option<u64>,
 }
 
 /// One thing to say about a workload.
@@ -56,13 +60,18 @@ struct Said {
 }
 
 impl Statuses {
-    /// A policy was seen with this status.
-    pub fn saw(&mut self, name: RuleKey, status: EnergyPolicyStatus) {
-        let known = self.policies.entry(name.clone()).or_default();
-        // What was written by this process is newer than what a watch brings.
-        if known.written.is_none() {
-            known.status = status;
+    /// This process leads in this term; `None`: it does not, or not for sure.
+    pub fn leads(&mut self, term: Option<u64>) {
+        if term.is_some() && self.term != term {
+            self.term = term;
+            self.policies.values_mut().for_each(Known::begin);
         }
+    }
+
+    /// A policy was seen in this version with this status, whoever wrote it.
+    pub fn saw(&mut self, rule: &Rule, version: &str, status: EnergyPolicyStatus) {
+        let name = (rule.namespace.clone(), rule.name.clone());
+        self.policies.entry(name.clone()).or_default().saw(&rule.uid, version, status);
         self.changed.insert(name);
     }
 
@@ -319,7 +328,10 @@ pub async fn write(shared: Arc<Shared>) {
 }
 
 async fn write_one(shared: &Shared, name: &RuleKey) -> Result<(), String> {
-    let known = shared.statuses().policies.get(name).cloned().unwrap_or_default();
+    let (known, term) = {
+        let statuses = shared.statuses();
+        (statuses.policies.get(name).cloned().unwrap_or_default(), statuses.term)
+    };
     let settings = &shared.settings;
     let status = shared.with_state_quietly(|state| {
         let rule = state.rule_named(name)?;
@@ -337,19 +349,27 @@ async fn write_one(shared: &Shared, name: &RuleKey) -> Result<(), String> {
     }
     let api: Api<EnergyPolicy> = Api::namespaced(shared.server.client.clone(), &name.0);
     let resource = crate::rules::resource();
-    let object =
-        json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name.1}, "status": status});
+    // Fenced by the version that it begins from: an actuator that led since may have written a newer one.
+    let metadata = json!({"name": name.1, "resourceVersion": known.version});
+    let object = json!({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "status": status});
     // The status is the actuator's alone.
     let params = PatchParams::apply(MANAGER).force();
     match tokio::time::timeout(CALL, api.patch_status(&name.1, &params, &Patch::Apply(object))).await {
-        Ok(Ok(_)) => {
-            if let Some(known) = shared.statuses().policies.get_mut(name) {
-                known.status = status;
-                known.written = Some(Instant::now());
+        Ok(Ok(written)) => {
+            let mut statuses = shared.statuses();
+            // In another term other news came.
+            let told = if statuses.term == term { known.news() } else { 0 };
+            if let Some(known) = statuses.policies.get_mut(name) {
+                known.wrote(&written.resource_version().unwrap_or_default(), status, told);
             }
             Ok(())
         }
         Ok(Err(kube::Error::Api(gone))) if gone.code == 404 => Ok(()),
+        // The watch is about to bring what is newer.
+        Ok(Err(kube::Error::Api(stale))) if stale.code == 409 => {
+            shared.statuses().changed.insert(name.clone());
+            Ok(())
+        }
         Ok(Err(error)) => Err(words(&error)),
         Err(_) => Err(format!("no answer within {} s", CALL.as_secs())),
     }
@@ -382,6 +402,41 @@ mod tests {
             statuses.say(&actuation(&format!("e-{round}"), Outcome::Refused, &round.to_string()));
         }
         assert_eq!((statuses.waiting.len(), statuses.dropped as usize), (MAX_WAITING, MAX_WAITING + 2));
+    }
+
+    fn rule() -> Rule {
+        let policy = json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "llm", "namespace": "eadt", "uid": "p"},
+            "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"}},
+        });
+        crate::rules::rule(&policy).unwrap().0
+    }
+
+    #[test]
+    fn who_leads_again_begins_with_what_was_written_meanwhile() {
+        let saving = |percent: f64| EnergyPolicyStatus {
+            effect: Some(crate::policy::Effect { saving_percent: Some(percent), ..crate::policy::Effect::default() }),
+            ..EnergyPolicyStatus::default()
+        };
+        let name: RuleKey = ("eadt".into(), "llm".into());
+        let mut statuses = Statuses::default();
+        statuses.leads(Some(1));
+        statuses.saw(&rule(), "5", saving(1.0));
+        let known = statuses.policies.get_mut(&name).unwrap();
+        known.wrote("6", saving(10.0), 0);
+        known.told(&actuation("d-1", Outcome::Applied, ""));
+        statuses.saw(&rule(), "5", saving(1.0));
+        assert_eq!(statuses.policies[&name].status, saving(10.0), "what it wrote itself is newer than that");
+        // For a moment it is not sure whether it leads: it goes on where it was.
+        statuses.leads(None);
+        statuses.leads(Some(1));
+        assert_eq!(statuses.policies[&name].news(), 1);
+        // Another one leads, and writes.
+        statuses.leads(None);
+        statuses.saw(&rule(), "9", saving(28.0));
+        statuses.leads(Some(3));
+        let known = &statuses.policies[&name];
+        assert_eq!((&known.status, &*known.version, known.news(), known.written), (&saving(28.0), "9", 0, None));
     }
 
     #[test]

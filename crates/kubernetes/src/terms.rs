@@ -37,6 +37,7 @@ impl Knobs {
 pub struct Terms {
     /// The policy's name, in the workload's namespace; `None`: the label, which only lets it be observed.
     pub policy: Option<String>,
+    pub policy_uid: String,
     pub mode: UpdateMode,
     pub controller: Option<String>,
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,

@@ -264,6 +264,12 @@ impl Rig {
         self.runtime.block_on(api.patch(name, &params, &Patch::Strategic(patch))).unwrap();
     }
 
+    /// Server-side apply by force, as tools do it that keep objects as a repository has them.
+    pub fn apply_as(&self, manager: &str, name: &str, object: &Value) {
+        let api: Api<StatefulSet> = Api::namespaced(self.client.clone(), &self.namespace);
+        self.runtime.block_on(api.patch(name, &PatchParams::apply(manager).force(), &Patch::Apply(object))).unwrap();
+    }
+
     pub fn pods(&self) -> Vec<Value> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let list = self.runtime.block_on(api.list(&ListParams::default())).unwrap();
@@ -278,10 +284,33 @@ impl Rig {
 
     /// A condition of a policy as `status reason`.
     pub fn condition(&self, name: &str, kind: &str) -> String {
+        self.condition_of(name, kind).map_or_else(String::new, |(said, _)| said)
+    }
+
+    /// A condition of a policy as `status reason`, and its message.
+    pub fn condition_of(&self, name: &str, kind: &str) -> Option<(String, String)> {
         let policy = self.policy(name);
-        let all = policy["status"]["conditions"].as_array().cloned().unwrap_or_default();
-        let found = all.iter().find(|condition| condition["type"] == kind);
-        found.map_or_else(String::new, |c| format!("{} {}", c["status"].as_str().unwrap(), c["reason"].as_str().unwrap()))
+        let found = policy["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == kind)?;
+        let text = |field: &str| found[field].as_str().unwrap().to_owned();
+        Some((format!("{} {}", text("status"), text("reason")), text("message")))
+    }
+
+    /// Waits until the policy says that this field was taken back by this manager.
+    pub fn says_taken_back(&self, field: &str, manager: &str) {
+        self.eventually(&format!("it is said that {manager} took {field} back"), || {
+            let (said, message) = self.condition_of("llm", "Degraded")?;
+            let named = message.contains(&format!("{field} (by {manager})"));
+            (said == "True FieldTakenBack" && named).then_some(())
+        });
+    }
+
+    /// Waits until nothing of EADT's is left on the job, and gives it.
+    pub fn given_back(&self) -> Value {
+        self.eventually("nothing of EADT's is left", || {
+            let set = self.set("llm-training");
+            let left = set["metadata"]["annotations"].as_object().unwrap().keys().any(|name| name.starts_with("eadt.dev/"));
+            (!left && !set["metadata"]["managedFields"].to_string().contains("eadt-")).then_some(set)
+        })
     }
 
     pub fn workload(&self) -> String {
@@ -486,6 +515,13 @@ pub fn energy_policy(mode: &str) -> Value {
             "training": {"globalBatchSize": 576, "backend": "gloo"},
         },
     })
+}
+
+/// The managers that own something of an object whose name contains this.
+pub fn owners(object: &Value, name: &str) -> Vec<String> {
+    let entries = object["metadata"]["managedFields"].as_array().unwrap().iter();
+    let owning = entries.filter(|entry| entry["fieldsV1"]["f:spec"].to_string().contains(name));
+    owning.map(|entry| entry["manager"].as_str().unwrap().to_owned()).collect()
 }
 
 /// The environment of the container that trains.

@@ -68,6 +68,7 @@ pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
     let price = spec.price_and_carbon.clone().unwrap_or_default();
     let terms = Terms {
         policy: Some(policy.name_any()),
+        policy_uid: policy.uid().unwrap_or_default(),
         mode: spec.update_mode.into(),
         controller: spec.controller.as_ref().and_then(|controller| controller.name).map(|name| name.as_str().to_owned()),
         controller_settings: settings,
