@@ -61,7 +61,8 @@ impl Tenancy {
         // While a GPU is shared, what is nobody's may come and go: its stay goes on with a share of 0, so that the parts are the whole at
         // every moment. Shares by what is used change with every reading, so that it is there from the start.
         let shared = tenants.iter().any(|tenant| tenant.share.is_some());
-        let varies = tenants.iter().any(|tenant| tenant.method == Some(ShareMethod::ProcessUtilization));
+        let by_use = |method| matches!(method, ShareMethod::ProcessUtilization | ShareMethod::Profiling);
+        let varies = tenants.iter().any(|tenant| tenant.method.is_some_and(by_use));
         let stays_on = |stay: &Stay| match &stay.workload {
             Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
             None => tenants.is_empty() || shared,

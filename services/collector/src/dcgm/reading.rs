@@ -1,7 +1,8 @@
 //! From an exporter's text to one reading a GPU. Pure.
 //!
 //! What DCGM marks as "no value" is absent, never a number. The first of several series for one reading holds, as
-//! in Prometheus. Readings of single MIG instances say nothing of the GPU and are left out.
+//! in Prometheus. Readings of single MIG instances say nothing of the GPU: but for how active each is, which tells whose its power
+//! is, they are left out.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -77,11 +78,18 @@ impl Skipped {
 struct Device {
     event: GpuTelemetry,
     memory_free: Option<f64>,
-    /// (workload, pod, MIG instance) and its weight.
-    pods: BTreeMap<(String, String, String), f64>,
-    /// MIG instances and their slices.
-    instances: BTreeMap<String, f64>,
+    /// (workload, pod, MIG instance); without an instance the whole GPU.
+    pods: BTreeSet<(String, String, String)>,
+    instances: BTreeMap<String, Instance>,
     filled: BTreeSet<&'static str>,
+}
+
+/// A MIG instance.
+#[derive(Debug, Default)]
+struct Instance {
+    slices: f64,
+    /// Part of the time in which its compute engine was busy, 0 to 1.
+    active_ratio: Option<f64>,
 }
 
 /// DCGM's blank values: "blank", "not found", "not supported", "no permission" of each width.
@@ -166,11 +174,11 @@ impl Device {
         let slices = sample.label("GPU_I_PROFILE").and_then(|p| p.split('g').next()?.parse::<f64>().ok()).unwrap_or(1.0);
         if !instance.is_empty() {
             self.event.mig_enabled = Some(true);
-            self.instances.insert(instance.to_owned(), slices);
+            self.instances.entry(instance.to_owned()).or_default().slices = slices;
         }
         if let Some(workload) = of_labels(sample, rules.workload_label.as_deref(), rules.pods) {
             let pod = sample.label("pod").or_else(|| sample.label("exported_pod")).unwrap_or_default();
-            self.pods.insert((workload, pod.to_owned(), instance.to_owned()), slices);
+            self.pods.insert((workload, pod.to_owned(), instance.to_owned()));
         }
     }
 
@@ -202,6 +210,16 @@ impl Device {
             }
             "DEV_MIG_MODE" => {
                 event.mig_enabled = event.mig_enabled.or(Some(value != 0.0));
+                return;
+            }
+            "PROF_GR_ENGINE_ACTIVE" if of_instance => {
+                let instance = sample.label("GPU_I_ID").and_then(|id| self.instances.get_mut(id));
+                match instance.filter(|_| (0.0..=1.0).contains(&value)) {
+                    Some(instance) => {
+                        instance.active_ratio.get_or_insert(value);
+                    }
+                    None => skipped.implausible += 1,
+                }
                 return;
             }
             _ if of_instance => {
@@ -287,25 +305,36 @@ fn throttle_reasons(value: f64) -> String {
     names.join(",")
 }
 
-/// Pods count equally, MIG instances by their slices; pods of one workload are one tenant.
-fn tenants(pods: &BTreeMap<(String, String, String), f64>, instances: &BTreeMap<String, f64>) -> Vec<Tenant> {
+/// Pods count equally; MIG instances by their slices, as far as these were busy, where that is known of all of them and any was.
+/// Pods of one workload are one tenant.
+fn tenants(pods: &BTreeSet<(String, String, String)>, instances: &BTreeMap<String, Instance>) -> Vec<Tenant> {
+    let outside = pods.iter().filter(|(_, _, instance)| instance.is_empty()).count() as f64;
+    let busy = |instance: &Instance| Some(instance.slices * instance.active_ratio?);
+    let all_busy: Option<f64> = instances.values().map(busy).sum();
+    // Who holds the GPU as a whole was not measured so.
+    let profiled = all_busy.filter(|busy| *busy > 0.0 && outside == 0.0);
+    let part = |instance: &Instance| if profiled.is_some() { busy(instance).unwrap_or(0.0) } else { instance.slices };
     let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
-    for ((workload, _, instance), slices) in pods {
+    for (workload, _, instance) in pods {
         // Several pods may share an instance.
-        let sharing = pods.keys().filter(|(_, _, other)| other == instance).count();
-        let weight = if instance.is_empty() { 1.0 } else { slices / sharing as f64 };
+        let sharing = pods.iter().filter(|(_, _, other)| other == instance).count();
+        let weight = instances.get(instance).map_or(1.0, |instance| part(instance) / sharing as f64);
         *weights.entry(workload).or_default() += weight;
     }
     // Instances that nobody uses are part of the whole, too.
-    let outside = pods.keys().filter(|(_, _, instance)| instance.is_empty()).count() as f64;
-    let whole = instances.values().sum::<f64>() + outside;
+    let whole = instances.values().map(part).sum::<f64>() + outside;
     let alone = weights.len() == 1 && instances.is_empty();
+    let method = match profiled {
+        Some(_) => ShareMethod::Profiling,
+        None if instances.is_empty() => ShareMethod::Equal,
+        None => ShareMethod::MigSlices,
+    };
     weights
         .into_iter()
         .map(|(workload, weight)| Tenant {
             workload: workload.to_owned(),
             share: (!alone).then(|| (weight / whole).clamp(0.0, 1.0)),
-            method: (!alone).then_some(if instances.is_empty() { ShareMethod::Equal } else { ShareMethod::MigSlices }),
+            method: (!alone).then_some(method),
         })
         .collect()
 }
@@ -449,11 +478,36 @@ mod tests {
         assert_eq!(shares, [("n/a", Some(3.0 / 7.0)), ("n/b", Some(1.0 / 7.0))]);
     }
 
+    #[test]
+    fn what_instances_did_tells_whose_the_power_is_where_it_is_known_of_all() {
+        let instance = |id: &str, profile: &str, pod: &str, active: &str| {
+            let extra = format!(",GPU_I_ID=\"{id}\",GPU_I_PROFILE=\"{profile}\",namespace=\"n\",pod=\"{pod}\"");
+            line("DEV_POWER_USAGE", &extra, "300") + &line("PROF_GR_ENGINE_ACTIVE", &extra, active)
+        };
+        let shares = |active: [&str; 3]| {
+            let [a, b, idle] = active;
+            let text = instance("1", "3g.40gb", "a-0", a) + &instance("2", "1g.10gb", "b-0", b) + &instance("3", "3g.40gb", "", idle);
+            let scraped = read(&text, &Rules::default());
+            let device = only(&scraped);
+            assert_eq!(device.event.graphics_active_ratio, None, "an instance does not speak for the GPU");
+            let tenants: Vec<_> = device.tenants.iter().map(|t| (t.share.unwrap(), t.method.unwrap())).collect();
+            (tenants, scraped.skipped.implausible)
+        };
+        // Three slices half busy, one wholly, three that nobody holds half.
+        let profiled = ShareMethod::Profiling;
+        assert_eq!(shares(["0.5", "1", "0.5"]).0, [(0.375, profiled), (0.25, profiled)]);
+        let by_slices = vec![(3.0 / 7.0, ShareMethod::MigSlices), (1.0 / 7.0, ShareMethod::MigSlices)];
+        // Nobody computes; of one it is not known; it cannot be.
+        assert_eq!(shares(["0", "0", "0"]), (by_slices.clone(), 0));
+        assert_eq!(shares(["0.5", "140737488355328", "0"]).0, by_slices);
+        assert_eq!(shares(["0.5", "1.5", "0"]), (by_slices, 1));
+    }
+
     proptest! {
         #![proptest_config(cases(256))]
         #[test]
         fn whatever_comes_readings_are_possible_and_shares_sum_to_at_most_one(
-            rows in prop::collection::vec((prop::sample::select(vec!["DEV_POWER_USAGE", "DEV_TOTAL_ENERGY_CONSUMPTION", "PROF_SM_ACTIVE", "DEV_FB_USED", "DEV_GPU_TEMP", "DEV_MIG_MODE"]), prop::num::f64::ANY, "[ab]{0,1}-[0-9]", prop::option::of("[0-3]")), 0..20),
+            rows in prop::collection::vec((prop::sample::select(vec!["DEV_POWER_USAGE", "DEV_TOTAL_ENERGY_CONSUMPTION", "PROF_SM_ACTIVE", "PROF_GR_ENGINE_ACTIVE", "DEV_FB_USED", "DEV_GPU_TEMP", "DEV_MIG_MODE"]), prop::num::f64::ANY, "[ab]{0,1}-[0-9]", prop::option::of("[0-3]")), 0..20),
         ) {
             let text: String = rows.iter().map(|(metric, value, pod, instance)| {
                 let instance = instance.as_ref().map(|i| format!(",GPU_I_ID=\"{i}\",GPU_I_PROFILE=\"2g.20gb\"")).unwrap_or_default();
