@@ -345,6 +345,16 @@ fn a_pause_holds_at_the_next_step() {
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
     rig.change("d-2", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
+
+    // The same for all workloads of its namespace.
+    rig.kubectl(&["annotate", "namespace", &rig.namespace, "eadt.dev/paused=true"]);
+    rig.eventually("it is paused", || rig.published().filter(|workload| workload.paused));
+    let refused = rig.change("d-3", Action::Decrease, layout(6, 35, 2), Outcome::Refused);
+    assert!(refused.reason.contains("paused"), "{}", refused.reason);
+    assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
+    rig.kubectl(&["annotate", "namespace", &rig.namespace, "eadt.dev/paused-"]);
+    rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
+    rig.change("d-4", Action::Decrease, layout(6, 35, 2), Outcome::Ready);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
     full: 1000,
     batch: 100,
     short: 8,
-    off: 8,
+    off: 3,
     run,
 };
 
