@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use eadt_cluster::{Applied, ClusterError, ClusterRemedy};
+use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
 use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
@@ -20,6 +21,12 @@ use crate::state::{Key, State};
 const AT_ONCE: usize = 8;
 /// How often it is asked for one look whose pods are: others come meanwhile.
 const ASKED: u32 = 3;
+/// Without a picture of the nodes for so long what is held is no longer asked for: it goes back where agents hear nothing more.
+const BLIND: Duration = Duration::from_mins(3);
+/// A watch that does not work fails again within this time.
+const FAILS_AGAIN: Duration = Duration::from_secs(90);
+/// A new leader waits so long until it is known of every workload where its pods run.
+const FIRST_LOOK: Duration = Duration::from_mins(1);
 /// Everything that is held is judged anew this often: what collectors say grows old.
 const ROUND: Duration = Duration::from_secs(15);
 /// Between two looks, however much news there is.
@@ -44,6 +51,10 @@ pub struct Agents {
     /// Whether that is to be watched.
     watched: watch::Sender<bool>,
     addressed: BTreeMap<Key, Addressed>,
+    /// When the watch of pods failed last.
+    failed: Option<Instant>,
+    /// Since when something is wished for, and where pods run is not known.
+    blind: Option<Instant>,
     /// It is known what agents and collectors said before this process led.
     met: bool,
     /// `None` until the first look of this leadership.
@@ -82,8 +93,27 @@ impl Agents {
         self.watched.send_if_modified(|watched| std::mem::replace(watched, wanted) != wanted);
     }
 
+    pub fn watch_failed(&mut self) {
+        self.failed = Some(Instant::now());
+    }
+
+    /// Since when where pods run is not known, although it should be; `first`: of all workloads.
+    fn blind(&mut self, wishes: &BTreeMap<Key, Wish>, now: EventTime) -> Option<Duration> {
+        let failing = self.failed.is_some_and(|failed| failed.elapsed() < FAILS_AGAIN);
+        // What the leader before asked for stands until it is known where its pods run.
+        let first = self.wanted.is_none() && self.blind.is_none_or(|since| since.elapsed() < FIRST_LOOK);
+        let unknown = || wishes.keys().any(|key| self.nodes.place(key, &self.holders, now).is_none());
+        let blind = !wishes.is_empty() && (failing || !self.nodes.is_complete() || first && unknown());
+        if blind {
+            return Some(self.blind.get_or_insert_with(Instant::now).elapsed());
+        }
+        self.blind = None;
+        None
+    }
+
     /// Another one leads.
     fn stand_by(&mut self) {
+        (self.failed, self.blind) = (None, None);
         self.watch(false);
         self.addressed.clear();
         self.wanted = None;
@@ -156,9 +186,17 @@ async fn look(shared: &Shared, all: bool) {
     let mut agents = shared.agents();
     // Read while nobody can ask for anything: what was withdrawn meanwhile must not come back, and what was asked must not go.
     let wishes = shared.with_state_quietly(wishes);
-    if agents.wanted.is_none() && !wishes.is_empty() && !agents.nodes.is_complete() {
-        // What the leader before asked for stands until it is known where its pods run.
-        return;
+    if let Some(lasts) = agents.blind(&wishes, now) {
+        if lasts >= BLIND && agents.wanted.take().is_some() {
+            agents.addressed.clear();
+            tracing::warn!(
+                seconds = lasts.as_secs(),
+                "where pods run is not known, and so not whose their GPUs are: power caps and clocks are not asked for any more"
+            );
+        }
+        if agents.wanted.is_none() {
+            return;
+        }
     }
     let changed = agents.nodes.take_changed();
     let mut before = std::mem::take(&mut agents.addressed);

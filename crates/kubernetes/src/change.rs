@@ -94,6 +94,7 @@ pub fn apply(
         allowed(seen, turned)?;
     }
     seen.number(&mut mark, generation + 1, turned.any());
+    mark.policy_uid.clone_from(&terms.policy_uid);
     mark.applied = Some(Applied {
         decision_id: change.decision_id.clone(),
         decision_time: change.decision_time,
@@ -443,8 +444,10 @@ fn set_replicas(seen: &Seen, object: &mut Value, value: &str) {
 }
 
 fn set_variables(object: &mut Value, container: &Container, values: &Values) {
+    // Of a kind without templates nothing is written there, and what is not there is not made.
     let Some(template) = reach(object, &container.template) else { return };
-    let Some(found) = template["spec"]["containers"].get_mut(container.index) else { return };
+    let containers = template.pointer_mut("/spec/containers");
+    let Some(found) = containers.and_then(|list| list.get_mut(container.index)) else { return };
     if !found["env"].is_array() {
         found["env"] = json!([]);
     }
@@ -641,6 +644,24 @@ mod tests {
         lost["metadata"]["annotations"].as_object_mut().unwrap().remove(TAKEN_OVER);
         let refusal = roll_back(&seen(&lost), &back, "not ready", at(80.0), 1).unwrap_err();
         assert!(refusal.remedy == ClusterRemedy::Refused && refusal.detail.contains("is gone"), "{refusal}");
+    }
+
+    #[test]
+    fn a_cap_of_a_train_job_writes_nothing_into_its_trainer() {
+        let job = json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1, "annotations": {}},
+            "spec": {"trainer": {
+                "numNodes": 3, "env": [{"name": MPS_PERCENTAGE, "value": "50"}], "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
+            }},
+        });
+        let caps = Terms { knobs: Knobs { power_limit: true, ..Knobs::default() }, policy_uid: "p-1".into(), ..terms() };
+        let before = seen(&job);
+        let capped = Layout { power_limit_watts: Some(300.0), ..before.layout.clone() };
+        let asked = apply(&before, &caps, false, false, &change("d", 1, capped), at(70.0), 1);
+        let Ok(Planned::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
+        assert_eq!(merge(&before, &job, &write)["spec"], job["spec"]);
+        assert_eq!((write.mark.power_limit_watts, &*write.mark.policy_uid), (Some(300.0), "p-1"));
     }
 
     #[test]

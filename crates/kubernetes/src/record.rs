@@ -20,6 +20,9 @@ const DAY_SECONDS: f64 = 86_400.0;
 pub struct Mark {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<Applied>,
+    /// The id of the policy that allowed it, as in [`TakenOver`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub policy_uid: String,
     /// The leadership under which it was written; an actuator of an earlier one writes nothing any more.
     pub term: u64,
     /// Added to the object's own generation: changes that the object's fields do not show, less those of annotations alone and

@@ -16,7 +16,7 @@ use crate::object::Seen;
 use crate::owners::TakenBack;
 use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::{Problem, Reason, Target, check, paused, short_form};
-use crate::record::{Field, TakenOver};
+use crate::record::Field;
 use crate::rules::Rule;
 use crate::terms::Terms;
 
@@ -345,15 +345,18 @@ impl State {
         let (paused, _) = paused(&seen.annotations, &around.into_iter().collect());
         match self.rules_for(&key).as_slice() {
             [rule] => {
-                let related = seen.controlled_by.is_some() || self.children.contains_key(&family(&key));
-                let conflict = |problem: &Problem| problem.reason == Reason::OwnerConflict;
+                let namesake = namesakes(&key).iter().any(|other| *other != key && self.targets.contains_key(other));
+                let related = namesake || seen.controlled_by.is_some() || self.children.contains_key(&family(&key));
+                let conflict = |problem: &Problem| matches!(problem.reason, Reason::OwnerConflict | Reason::TargetConflict);
                 let mut terms = rule.terms(seen, now);
                 if related && self.problems_below(rule, seen.controlled_by.as_deref()).iter().any(conflict) {
                     terms.mode = UpdateMode::Observe;
                 }
-                // One that is made again begins anew: what was taken over for the former one goes back first.
-                let of_former = |taken: &TakenOver| !taken.policy_uid.is_empty() && taken.policy_uid != rule.uid;
-                Some((terms, paused, self.rules_known && seen.taken.as_ref().is_some_and(of_former)))
+                // One that is made again begins anew: what was taken over, or asked for, for the former one goes back first.
+                let taken = seen.taken.iter().map(|taken| &taken.policy_uid);
+                let mut uids = taken.chain(seen.mark.iter().map(|mark| &mark.policy_uid));
+                let of_former = uids.any(|uid| !uid.is_empty() && *uid != rule.uid);
+                Some((terms, paused, self.rules_known && of_former))
             }
             // Two that contradict each other: nothing is done.
             [first, ..] => Some((Terms { mode: UpdateMode::Observe, ..first.terms(seen, now) }, paused, false)),
@@ -614,7 +617,7 @@ mod tests {
 
     use super::*;
     use crate::object::tests::{seen, training};
-    use crate::record::{APPLIED, Former, Mark, TAKEN_OVER};
+    use crate::record::{APPLIED, Former, Mark, TAKEN_OVER, TakenOver};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -753,6 +756,37 @@ mod tests {
         state.saw(seen(&object(2)), at(2.0));
         let entry = state.entry(&key()).unwrap();
         assert!(!entry.restoring() && entry.wants_take_over() && state.workloads().len() == 1);
+    }
+
+    #[test]
+    fn what_was_asked_for_under_a_policy_goes_back_before_one_that_was_made_again_begins() {
+        let mut state = State::new(Origin::Measured);
+        state.rules_listed(&BTreeSet::new(), at(0.0));
+        state.rule(rule("p", "Recommend"), at(0.0));
+        let mut capped = object(1);
+        let mark = Mark { policy_uid: "p".into(), power_limit_watts: Some(300.0), ..Mark::default() };
+        capped["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
+        state.saw(seen(&capped), at(0.0));
+        assert!(!state.entry(&key()).unwrap().restoring());
+        state.rule(Rule { uid: "q".into(), ..rule("p", "Recommend") }, at(1.0));
+        assert!(state.entry(&key()).unwrap().restoring());
+    }
+
+    #[test]
+    fn policies_on_two_workloads_of_one_name_permit_nothing() {
+        let mut state = State::new(Origin::Measured);
+        state.rules_listed(&BTreeSet::new(), at(0.0));
+        state.rule(rule("p", "Enforce"), at(0.0));
+        state.saw(seen(&object(1)), at(0.0));
+        let mode = |state: &State| state.entry(&key()).unwrap().terms.mode;
+        assert_eq!(mode(&state), UpdateMode::Enforce);
+        let mut other = rule("q", "Enforce");
+        other.target.kind = "Deployment".into();
+        state.rule(other, at(1.0));
+        assert_eq!(mode(&state), UpdateMode::Observe);
+        assert!(!state.entry(&key()).unwrap().wants_take_over());
+        state.rule_gone(&("eadt".into(), "q".into()), at(2.0));
+        assert_eq!(mode(&state), UpdateMode::Enforce);
     }
 
     #[test]

@@ -245,6 +245,7 @@ async fn tenants(shared: &Shared) {
             Ok(event) => event,
             Err(error) => {
                 once.say("Pod", &error);
+                shared.agents().watch_failed();
                 continue;
             }
         };

@@ -12,7 +12,8 @@ pub struct Settings {
     /// Consumer group. Actuators of one group share the workloads. Default `actuator`.
     pub group: String,
     /// Stable name of this instance within the group; a newer process of the same name fences the older one. On Kubernetes all
-    /// replicas have the same: only the one that leads is in the group. Default `actuator-0`.
+    /// replicas have the same: only the one that leads is in the group. Installations that share a Kafka need one each. Default
+    /// `actuator-0`.
     pub instance: String,
     /// A rollout that is not ready after this long is rolled back, in seconds. 1 to 86,400. Default 600.
     pub rollout_deadline_seconds: f64,

@@ -154,7 +154,8 @@ pub fn page(state: &State) -> String {
          cargo xtask chaos --resume             # goes on where that was interrupted\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
-         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos --features chaos`).\n\n",
+         A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos --features chaos`). What `poison`\n\
+         promises of memory only a longer run can tell.\n\n",
     );
     write(
         &mut text,

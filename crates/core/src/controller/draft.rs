@@ -8,7 +8,7 @@ use super::trial::Note;
 use super::{Context, ControllerName, Objective, PowerReading};
 
 /// Grows with every change of what a controller decides.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
 
 /// A decision in the making: `maintain` unless told otherwise.
 #[derive(Debug)]

@@ -486,7 +486,8 @@ mod tests {
         };
         let shares = |active: [&str; 3]| {
             let [a, b, idle] = active;
-            let text = instance("1", "3g.40gb", "a-0", a) + &instance("2", "1g.10gb", "b-0", b) + &instance("3", "3g.40gb", "", idle);
+            let text =
+                instance("1", "3g.40gb", "a-0", a) + &instance("2", "1g.10gb", "b-0", b) + &instance("3", "3g.40gb", "", idle);
             let scraped = read(&text, &Rules::default());
             let device = only(&scraped);
             assert_eq!(device.event.graphics_active_ratio, None, "an instance does not speak for the GPU");
