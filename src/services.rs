@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use eadt_actuator::Service as Actuator;
-use eadt_actuator::metrics::ActuatorMetrics;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
@@ -120,9 +119,6 @@ pub async fn connect(
     Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
 }
 
-/// A leader that was held up, and whose place was taken, knows that its Lease is over within this time.
-const TAKEN_OVER: std::time::Duration = std::time::Duration::from_secs(5);
-
 /// The actuator on Kubernetes: stands by until it leads, and again once it no longer does. All replicas have one name in the consumer
 /// group: only one of them is in it, and whoever leads next takes its place at once.
 pub fn spawn_leading(
@@ -134,72 +130,19 @@ pub fn spawn_leading(
     metrics: &Metrics,
     health: &Health,
 ) {
-    let (settings, bus, cluster, shutdown) = (settings.actuator.clone(), bus.clone(), cluster.clone(), shutdown.clone());
-    let own = Arc::new(ActuatorMetrics::new(metrics));
-    let (metrics, ready) = (metrics.clone(), health.part("actuator"));
-    // Who stands by is ready to: it is not its turn yet.
-    ready.set(true);
+    let cluster = cluster.clone();
+    let service = Actuator {
+        settings: settings.actuator.clone(),
+        bus: bus.clone(),
+        cluster: Arc::new(cluster.clone()),
+        shutdown: shutdown.clone(),
+        metrics: metrics.clone(),
+        ready: health.part("actuator"),
+    };
     tasks.spawn("actuator", OnFailure::Fatal, async move {
-        let given_up = Shutdown::new();
-        let election = cluster.run(given_up.cancelled());
-        let acting = async {
-            let mut leading = cluster.leading();
-            loop {
-                tokio::select! {
-                    () = shutdown.cancelled() => return Ok(()),
-                    () = until(&mut leading, true) => {}
-                }
-                let stop = shutdown.child_token();
-                let service = Actuator {
-                    settings: settings.clone(),
-                    bus: bus.clone(),
-                    cluster: Arc::new(cluster.clone()),
-                    shutdown: stop.clone(),
-                    metrics: metrics.clone(),
-                    ready: ready.clone(),
-                };
-                let own = own.clone();
-                let mut run = tokio::task::spawn_blocking(move || eadt_actuator::run_with(&service, &own));
-                tokio::select! {
-                    ended = &mut run => {
-                        let ended = ended?;
-                        if ended.is_ok() && shutdown.is_cancelled() {
-                            return Ok(());
-                        }
-                        if let Err(error) = ended {
-                            // The next leader takes over the place in the group, which may be noticed before that it leads.
-                            if tokio::time::timeout(TAKEN_OVER, until(&mut leading, false)).await.is_err() {
-                                return Err(error.into());
-                            }
-                            tracing::warn!(%error, "another actuator leads: standing by");
-                        }
-                    }
-                    () = until(&mut leading, false) => {
-                        tracing::warn!("another actuator may lead: standing by");
-                        stop.cancel();
-                        if let Err(error) = run.await? {
-                            tracing::warn!(%error, "it ended with an error, which is the next leader's to meet");
-                        }
-                    }
-                }
-            }
-        };
-        tokio::pin!(election, acting);
-        tokio::select! {
-            result = &mut acting => {
-                given_up.cancel();
-                election.await;
-                result
-            }
-            () = &mut election => Err(anyhow::anyhow!("the connection to Kubernetes ended by itself")),
-        }
+        let acting = cluster.run_for(eadt_actuator::lead(service, cluster.leading())).await;
+        anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
     });
-}
-
-/// Waits until this process leads, or no longer does.
-async fn until(leading: &mut tokio::sync::watch::Receiver<bool>, leads: bool) {
-    // The sender lives as long as the cluster, of which this task holds a clone.
-    drop(leading.wait_for(|now| *now == leads).await.map(drop));
 }
 
 pub fn spawn_actuator(

@@ -194,6 +194,23 @@ impl Kafka {
         self.run()
     }
 
+    /// What a command of Kafka's own tools prints, by the class that its script names.
+    pub fn tool(&self, class: &str, arguments: &[&str]) -> Result<String> {
+        let mut java = Command::new("java");
+        java.args([
+            "-Xmx128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+        ]);
+        java.arg(self.class_path()).arg(class).args(["--bootstrap-server", &self.brokers()]).args(arguments);
+        let output = java.stdin(Stdio::null()).output().context("starting java")?;
+        let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{class} {}: {said}{complaint}", arguments.join(" "));
+        Ok(said.into_owned())
+    }
+
     fn end(&mut self, signal: Signal, within: Duration) -> Result<()> {
         let Some(keeper) = self.keeper.take() else { return Ok(()) };
         fs::write(self.dir.join("keep"), "")?;

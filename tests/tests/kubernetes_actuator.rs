@@ -3,12 +3,10 @@
 mod actuator;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use actuator::{Rig, energy_policy, environment, layout, now, owners, training};
-use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
-use eadt_kubernetes::KubernetesCluster;
+use eadt_cluster::{Change, Cluster};
 use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, Validation};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
@@ -625,83 +623,6 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.eventually("nothing of EADT's is left", || {
         rig.set("llm-training")["metadata"]["annotations"]["eadt.dev/applied"].is_null().then_some(())
     });
-}
-
-/// A cluster whose actuator dies right after a change was written.
-#[derive(Debug)]
-struct Deadly {
-    inner: KubernetesCluster,
-    deaths: AtomicUsize,
-}
-
-impl Cluster for Deadly {
-    fn now(&self) -> EventTime {
-        self.inner.now()
-    }
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
-        self.inner.workloads()
-    }
-    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
-        self.inner.changes(since)
-    }
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
-        self.inner.apply(change)?;
-        self.deaths.fetch_add(1, Ordering::SeqCst);
-        Err(ClusterError::new(ClusterRemedy::Stopped, "killed"))
-    }
-    fn roll_back(&self, back: &RollBack) -> Result<Managed, ClusterError> {
-        self.inner.roll_back(back)
-    }
-    fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
-        self.inner.recommend(decision)
-    }
-}
-
-#[test]
-fn an_actuator_that_dies_between_patch_and_commit_makes_no_second_generation() {
-    let mut rig = Rig::new("deadly");
-    let mut set = training();
-    // What is fenced is the object: without pods a round takes no time.
-    set["spec"]["replicas"] = json!(0);
-    rig.apply(&set);
-    let mut policy = energy_policy("Enforce");
-    // The most that a policy can have, and so the most rounds.
-    policy["spec"]["restartBudget"]["perDay"] = json!(1000);
-    rig.apply(&policy);
-    rig.start(60.0);
-    let rounds: u32 = std::env::var("EADT_TEST_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(25);
-    let mut deaths = 0;
-    for round in 0..rounds {
-        let present = rig.eventually("it is ready", || rig.published().filter(|workload| workload.ready_time.is_some()));
-        let before = rig.set("llm-training")["metadata"]["generation"].as_u64().unwrap();
-        rig.stop_acting();
-        let id = format!("d-{round}");
-        let percentage = if round % 2 == 0 { 40 } else { 45 };
-        rig.decide(&rig.decision(
-            &id,
-            Action::Decrease,
-            eadt_schemas::v1::Layout { mps_thread_percentage: Some(percentage), ..present.layout },
-        ));
-        let deadly = Arc::new(Deadly { inner: rig.cluster(), deaths: AtomicUsize::new(0) });
-        rig.act_with(deadly.clone(), 60.0);
-        rig.eventually("it died", || (deadly.deaths.load(Ordering::SeqCst) > 0).then_some(()));
-        rig.stop_acting();
-        deaths += deadly.deaths.load(Ordering::SeqCst);
-        assert_eq!(rig.outcomes(&id), [], "nothing was committed");
-        // Every second time the next one knows nothing but what stands on the object.
-        if round % 2 == 0 {
-            rig.start_over();
-        }
-        rig.act(60.0);
-        rig.outcome(&id, Outcome::Ready);
-        assert_eq!(rig.outcomes(&id), [Outcome::Applied, Outcome::Ready]);
-        assert_eq!(rig.set("llm-training")["metadata"]["generation"].as_u64().unwrap(), before + 1, "round {round}");
-    }
-    println!("{deaths} deaths between patch and commit, no redundant generation");
-    assert_eq!(deaths, rounds as usize);
 }
 
 #[test]

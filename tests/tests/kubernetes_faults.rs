@@ -12,6 +12,7 @@ use eadt_kubernetes::policy::EnergyPolicy;
 use eadt_schemas::v1::{Action, Layout, Outcome, Workload};
 use eadt_tests::kubernetes::Component;
 use eadt_tests::kubernetes::proxy::{Answer, Fault, Passed, fault, pauses};
+use eadt_tests::kubernetes::training::{foreign, without_pods};
 use futures::{StreamExt, stream};
 use http::Method;
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -24,13 +25,6 @@ const SETS: &str = "/statefulsets/";
 
 fn in_peace() -> RwLockReadGuard<'static, ()> {
     CONTROL_PLANE.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What is fenced is the object: without pods a change takes no time.
-fn without_pods() -> Value {
-    let mut set = training();
-    set["spec"]["replicas"] = json!(0);
-    set
 }
 
 /// An enforced workload without pods, whose actuator reaches the API server through a proxy.
@@ -71,28 +65,6 @@ fn done_once(rig: &Rig, id: &str, percentage: u32, before: u64) {
     let set = rig.set("llm-training");
     assert_eq!(set["metadata"]["generation"].as_u64(), Some(before + 1), "{id}");
     assert_eq!(environment(&set)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], percentage.to_string(), "{id}");
-}
-
-/// All of an object that is not EADT's: whatever becomes of a write, it stays as it is.
-fn foreign(set: &Value) -> Value {
-    let mut rest = set.clone();
-    rest.as_object_mut().unwrap().remove("status");
-    let meta = rest["metadata"].as_object_mut().unwrap();
-    meta.retain(|name, _| name != "resourceVersion" && name != "generation");
-    if let Some(annotations) = meta.get_mut("annotations").and_then(Value::as_object_mut) {
-        annotations.retain(|name, _| !name.starts_with("eadt.dev/"));
-    }
-    // What others own they still own.
-    if let Some(owners) = meta.get_mut("managedFields").and_then(Value::as_array_mut) {
-        owners.retain(|owner| !owner["manager"].as_str().unwrap().starts_with("eadt-") && owner["subresource"].is_null());
-    }
-    rest["spec"]["replicas"].take();
-    for variable in rest["spec"]["template"]["spec"]["containers"][1]["env"].as_array_mut().unwrap() {
-        if ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "WORLD_SIZE", "LOCAL_WORLD_SIZE"].iter().any(|ours| variable["name"] == **ours) {
-            variable["value"].take();
-        }
-    }
-    rest
 }
 
 fn patches(passed: &[Passed]) -> Vec<Passed> {

@@ -112,7 +112,7 @@ fn test_commands(options: &Options, locked: &[&str]) -> anyhow::Result<Vec<Comma
         all.args(&options.extra);
         // Its services are built apart, with switches that no product has.
         let mut chaos = base();
-        chaos.args(["--features", "eadt-chaos/chaos", "--test", "kafka_chaos"]);
+        chaos.args(["--features", "eadt-chaos/chaos", "--test", "chaos"]);
         return Ok(if options.extra.is_empty() { vec![all, chaos] } else { vec![all] });
     }
     let mut selected = base();
@@ -210,7 +210,7 @@ mod tests {
             let commands = test_commands(&options, &[]).unwrap();
             commands.iter().map(|command| process::shown(command).replace("cargo ", "")).collect::<Vec<_>>()
         };
-        let chaos = "test --no-fail-fast --workspace --features eadt-chaos/chaos --test kafka_chaos";
+        let chaos = "test --no-fail-fast --workspace --features eadt-chaos/chaos --test chaos";
         assert_eq!(words(false, &[]), ["test --no-fail-fast --workspace", chaos]);
         assert_eq!(words(false, &["-p", "eadt-core", "late"]), ["test --no-fail-fast -p eadt-core late"]);
         let fast = words(true, &[]);

@@ -203,7 +203,8 @@ fn shared_crates_do_not_know_what_is_above_them() {
     for (crate_name, allowed) in [
         ("eadt-schemas", [].as_slice()),
         ("eadt-core", &["eadt-models", "eadt-schemas"]),
-        ("eadt-bus", &["eadt-schemas"]),
+        ("eadt-faults", &[]),
+        ("eadt-bus", &["eadt-faults", "eadt-schemas"]),
         ("eadt-lake", &["eadt-schemas"]),
         ("eadt-recordings", &["eadt-schemas"]),
         ("eadt-report", &["eadt-schemas"]),

@@ -4,7 +4,7 @@
 //! (Apache Kafka through rdkafka, the only crate that knows it) and [`embedded`] (an in-process log on an ACID store).
 //! Everything here blocks and is called from plain threads; it never decides anything and never decodes a value.
 
-pub mod chaos;
+pub use eadt_faults as chaos;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;

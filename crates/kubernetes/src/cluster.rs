@@ -183,6 +183,7 @@ impl Shared {
         if let Some((seen, terms, paused)) = watched
             && let Ok(Planned::Write(write)) = plan(&seen, &terms, paused, self.term()?)
         {
+            eadt_faults::reach("change.planned");
             match self.server.apply(&seen, &write).await {
                 Ok(written) => return self.wrote(kind, &written).map(Some),
                 // What was refused for being old, or gone, is looked at; the same refusal comes again where it was neither.
@@ -206,6 +207,7 @@ impl Shared {
                 Planned::Nothing => return Ok(None),
                 Planned::Write(write) => write,
             };
+            eadt_faults::reach("change.planned");
             match self.server.write(&seen, &object, &write).await {
                 Ok(written) => return self.wrote(kind, &written).map(Some),
                 Err(kube::Error::Api(status)) if is_stale(&status) => {}
@@ -216,6 +218,7 @@ impl Shared {
     }
 
     fn wrote(&self, kind: &'static Kind, written: &Value) -> Result<Seen, ClusterError> {
+        eadt_faults::reach("change.written");
         let after = read(kind, written)?;
         Ok(self.with_state(|state, now| state.settle(after, now)))
     }
@@ -325,6 +328,21 @@ impl KubernetesCluster {
             }
         };
         candidate.run(&shared.leadership, stop).await;
+    }
+
+    /// Runs for as long as this work takes, which needs it, and gives the Lease back then; `None`: it ended by itself before.
+    pub async fn run_for<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        let running = self.run(async { drop(ended.await) });
+        tokio::pin!(running, work);
+        tokio::select! {
+            done = &mut work => {
+                drop(end);
+                running.await;
+                Some(done)
+            }
+            () = &mut running => None,
+        }
     }
 
     /// The state once every watch has brought its first list.

@@ -1,6 +1,7 @@
 //! Step 3: whether a planned change may and can be made. Pure; everything that cannot be done is refused here, before
 //! anything is touched.
 
+use eadt_bus::chaos;
 use eadt_cluster::{Asked, Change, Managed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload};
@@ -271,7 +272,7 @@ fn not_too_often(managed: &Managed, now: EventTime, interval_seconds: f64) -> Re
     let Some(applied) = &managed.applied else { return Ok(()) };
     let last = applied.rolled_back.as_ref().map_or(applied.time, |back| back.time.max(applied.time));
     let ago = now.seconds_since(last);
-    if !(0.0..interval_seconds).contains(&ago) {
+    if !(0.0..interval_seconds).contains(&ago) || chaos::is_off("change-interval") {
         return Ok(());
     }
     let why = format!(

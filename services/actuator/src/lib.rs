@@ -18,6 +18,7 @@ pub mod dereference;
 pub mod devices;
 pub mod directives;
 pub mod job;
+mod lead;
 pub mod metrics;
 pub mod plan;
 pub mod report;
@@ -26,5 +27,6 @@ mod settings;
 pub mod watch;
 
 pub use eadt_cluster::Cluster;
-pub use service::{Error, Service, run, run_with};
+pub use lead::lead;
+pub use service::{Error, Service, run};
 pub use settings::Settings;

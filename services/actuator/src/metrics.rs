@@ -19,7 +19,7 @@ pub struct KindLabels {
     kind: &'static str,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct ActuatorMetrics {
     /// Decisions read, `maintain` included.
     pub decisions: Counter,

@@ -1,5 +1,6 @@
 //! Step 2: what a decision means for the object as it is now. Pure.
 
+use eadt_bus::chaos;
 use eadt_cluster::{Applied, Managed};
 use eadt_schemas::v1::{Action, Decision, Layout};
 
@@ -27,7 +28,9 @@ pub fn plan(decision: &Decision, managed: &Managed) -> Plan {
     if decision.action == Action::Maintain {
         return Plan::Nothing;
     }
-    if let Some(applied) = managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id) {
+    if let Some(applied) =
+        managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id && !chaos::is_off("recognition"))
+    {
         return Plan::AppliedAlready(applied.clone());
     }
     let mut layout = over(&decision.to, &managed.state.layout);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step, TopicPartition,
+    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step, TopicPartition, chaos,
     partition_for_key, read_to_end,
 };
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 /// What the actuator works with.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Service {
     pub settings: Settings,
     pub bus: Arc<dyn Bus>,
@@ -65,7 +65,7 @@ pub fn run(service: &Service) -> Result<(), Error> {
 }
 
 /// The same with metrics that are registered already: for one that runs whenever it leads.
-pub fn run_with(service: &Service, metrics: &ActuatorMetrics) -> Result<(), Error> {
+pub(crate) fn run_with(service: &Service, metrics: &ActuatorMetrics) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
     let [least, most] = [service.settings.retry_min_seconds, service.settings.retry_max_seconds].map(Duration::from_secs_f64);
     let mut patience = Patience::new(least, most);
@@ -658,14 +658,14 @@ impl<'a> Session<'a> {
             }
             Err(error) => match error.remedy {
                 ClusterRemedy::Stopped => Attempt::Stopped,
-                ClusterRemedy::Refused => {
+                remedy if remedy == ClusterRemedy::Refused || chaos::is_off("retries") => {
                     self.stop_waiting(decision);
                     let refusal = Refusal::new("cluster", format!("the cluster refuses it: {error}"));
                     self.refuse(decision, &refusal, now);
                     Attempt::Done
                 }
                 // Look again: it may have taken effect, or somebody else changed the object.
-                ClusterRemedy::Retry | ClusterRemedy::Conflict => {
+                _ => {
                     self.look_again = true;
                     self.metrics.retries.inc();
                     let pause = self.pause(waiting.attempts);

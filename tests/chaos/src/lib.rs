@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod row;
 pub mod rows;
 pub mod run;
+pub mod site;
 pub mod story;
 pub mod surroundings;
 pub mod verify;

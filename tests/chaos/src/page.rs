@@ -66,11 +66,12 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "the API server refuses, does not answer, is killed",
-        promise: "decisions are delayed and no more",
+        fault: "the API server's other answers fail; it is killed, or its etcd; watches break off or have run out (410)",
+        promise: "decisions are delayed and no more, nothing is missed",
         tests: &[
             ("tests/tests/kubernetes_faults.rs", "a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once"),
             ("tests/tests/kubernetes_faults.rs", "requests_that_get_no_answer_hold_nothing_up_for_ever"),
+            ("tests/tests/kubernetes_faults.rs", "watches_that_break_off_or_have_run_out_miss_nothing"),
             (
                 "tests/tests/kubernetes_faults.rs",
                 "an_api_server_that_is_killed_and_an_etcd_that_is_restarted_delay_decisions_and_no_more",
@@ -78,11 +79,23 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "the actuator is killed between patch and commit; two actuators",
-        promise: "one change, one generation; late writes do no harm",
+        fault: "the leading actuator leaves or is killed, another one stands by",
+        promise: "it goes on with what was decided, each decision once",
         tests: &[
-            ("tests/tests/kubernetes_actuator.rs", "an_actuator_that_dies_between_patch_and_commit_makes_no_second_generation"),
+            (
+                "tests/kubernetes_takeover.rs",
+                "an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was_killed",
+            ),
             ("tests/tests/kubernetes_actuator.rs", "a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm"),
+        ],
+    },
+    Elsewhere {
+        fault: "SIGKILL of the node agent at any point; no live intent",
+        promise: "settings as before, what somebody else changed is left alone",
+        tests: &[
+            ("services/agent/tests/crash.rs", "killed_at_any_point_a_hundred_times_everything_is_as_it_was"),
+            ("services/agent/tests/holds.rs", "without_a_live_intent_everything_is_put_back"),
+            ("services/agent/tests/holds.rs", "what_somebody_else_changed_is_left_alone_and_reported"),
         ],
     },
     Elsewhere {
@@ -99,7 +112,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         )],
     },
     Elsewhere {
-        fault: "an hour of decisions that contradict each other",
+        fault: "an hour of decisions that contradict each other, in simulated time",
         promise: "one change of a workload in `actuator.change_interval_seconds`, by what the object says",
         tests: &[("services/actuator/src/check.rs", "contradictory_decisions_change_a_workload_at_most_so_often")],
     },
@@ -145,8 +158,8 @@ pub fn page(state: &State) -> String {
     let mut text = String::from(
         "# Reliability: what was promised, and what was found\n\n\
          <!-- Written by `cargo xtask chaos`; the figures are in reliability.json. -->\n\n\
-         Every row is a fault on the real parts: Apache Kafka, and EADT's services as processes that are killed, stopped, cut off and\n\
-         starved. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
+         Every row is a fault on the real parts: Apache Kafka, a Kubernetes control plane where the row is about one, and EADT's services as\n\
+         processes that are killed, stopped, cut off and starved. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
          nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
          shows nothing. The services are debug builds; a release build refuses the switches. Times are those of a loaded\n\
          machine with few cores, for orientation only.\n\n\
@@ -179,12 +192,13 @@ pub fn page(state: &State) -> String {
             with.entry(surroundings).or_default().insert(name);
         }
     }
-    for (Surroundings { eadt, kafka, librdkafka, java, linux, cores }, rows) in with {
+    for (Surroundings { eadt, kafka, kubernetes, librdkafka, java, linux, cores }, rows) in with {
+        let kubernetes = if kubernetes.is_empty() { String::new() } else { format!(" Kubernetes {kubernetes},") };
         let rows: Vec<String> = rows.into_iter().map(|row| format!("`{row}`")).collect();
         write(
             &mut text,
             format_args!(
-                "- EADT {eadt}, Apache Kafka {kafka}, librdkafka {librdkafka}, {java}, Linux {linux}, {cores} cores: {}\n",
+                "- EADT {eadt}, Apache Kafka {kafka},{kubernetes} librdkafka {librdkafka}, {java}, Linux {linux}, {cores} cores: {}\n",
                 rows.join(", ")
             ),
         );

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use eadt_bus::chaos;
+use eadt_faults::{OFF, WAIT};
 use eadt_processor::{Limit, Settings as Processor};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,18 @@ pub enum Service {
     Processor(Box<Processor>),
     Archiver(Box<eadt_archiver::Settings>),
     Collector(Box<eadt_collector::RawSettings>),
+    Actuator(Box<Actuator>),
+}
+
+/// An actuator on Kubernetes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Actuator {
+    /// The API server, or what stands before it, without credentials.
+    pub server: String,
+    /// Of the Lease, and the only one that is looked at.
+    pub namespace: String,
+    pub identity: String,
+    pub settings: eadt_actuator::Settings,
 }
 
 /// What a process is told.
@@ -97,10 +109,10 @@ impl Part {
         command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(program()?).arg(told);
         command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(Stdio::piped());
         if let Some(off) = faults.off {
-            command.env(chaos::OFF, off);
+            command.env(OFF, off);
         }
         if let Some((phase, number)) = faults.wait {
-            command.env(chaos::WAIT, format!("{phase}:{number}:{}", mark.display()));
+            command.env(WAIT, format!("{phase}:{number}:{}", mark.display()));
         }
         let mut child = command.spawn().context("starting chaos-part")?;
         // Not written by the process itself, whose disk may be full.

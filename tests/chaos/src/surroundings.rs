@@ -10,6 +10,9 @@ pub struct Surroundings {
     /// Version, and the commit where git knows it.
     pub eadt: String,
     pub kafka: String,
+    /// Empty in runs of before it was needed.
+    #[serde(default)]
+    pub kubernetes: String,
     pub librdkafka: String,
     pub java: String,
     pub linux: String,
@@ -24,6 +27,7 @@ impl Surroundings {
         Self {
             eadt: commit.map_or_else(|| version.to_owned(), |commit| format!("{version} ({})", first(commit))),
             kafka: eadt_tests::kafka::version().to_owned(),
+            kubernetes: eadt_tests::kubernetes::version().to_owned(),
             librdkafka: librdkafka(),
             java: told("java", &["-version"]).map(first).unwrap_or_default().replace('"', ""),
             linux: told("uname", &["-r"]).map(first).unwrap_or_default(),
@@ -52,7 +56,7 @@ mod tests {
     #[test]
     fn everything_is_known() {
         let here = Surroundings::here();
-        for text in [&here.eadt, &here.kafka, &here.librdkafka] {
+        for text in [&here.eadt, &here.kafka, &here.kubernetes, &here.librdkafka] {
             assert!(text.starts_with(|first: char| first.is_ascii_digit()), "{here:?}");
         }
         assert!(here.cores > 0);

@@ -105,7 +105,12 @@ impl Proxy {
 
     /// A client whose requests go through it.
     pub fn client(&self) -> Result<Client> {
-        Ok(Client::try_from(Config::new(self.url.parse()?))?)
+        client(&self.url)
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> &str {
+        &self.url
     }
 
     pub fn interfere(&self, fault: Fault) {
@@ -237,6 +242,11 @@ fn status(code: u16) -> Value {
             _ => format!("the proxy says {code}"),
         },
     })
+}
+
+/// A client of a proxy that listens there, for the present runtime.
+pub fn client(url: &str) -> Result<Client> {
+    Ok(Client::try_from(Config::new(url.parse()?))?)
 }
 
 /// A fault that hits so many requests of a method.

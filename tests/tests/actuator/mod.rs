@@ -1,11 +1,10 @@
 //! An actuator on a real API server, and the job that it changes.
 
-#![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
+#![allow(dead_code, unused_imports, reason = "each test binary is built with all of this file and uses its own part")]
 
 pub mod account;
 pub mod agents;
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,12 +21,13 @@ use eadt_service::{Health, Metrics, Shutdown};
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::Settings;
 use eadt_tests::kubernetes::proxy::Proxy;
+pub use eadt_tests::kubernetes::training::{energy_policy, environment, training};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::ApiResource;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 pub const WITHIN: Duration = Duration::from_mins(4);
@@ -160,31 +160,10 @@ impl Rig {
     /// Acts on decisions with the present connection, whenever it leads.
     pub fn act(&mut self, rollout_seconds: f64) {
         let cluster = self.cluster();
-        let (leading, stop) = (cluster.leading(), Shutdown::new());
-        let (until, mut service) = (stop.clone(), self.service(Arc::new(cluster), rollout_seconds));
-        let thread = std::thread::spawn(move || {
-            while !until.is_cancelled() {
-                let term = until.child_token();
-                service.shutdown = term.clone();
-                std::thread::scope(|scope| {
-                    let run = scope.spawn(|| *leading.borrow() && eadt_actuator::run(&service).map(|()| true).unwrap());
-                    while !run.is_finished() {
-                        if !*leading.borrow() {
-                            term.cancel();
-                        }
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                    run.join().unwrap();
-                });
-            }
-        });
-        self.acting = Some(Acting { stop, thread });
-    }
-
-    pub fn act_with(&mut self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) {
-        let service = self.service(cluster, rollout_seconds);
-        let stop = service.shutdown.clone();
-        let thread = std::thread::spawn(move || eadt_actuator::run(&service).unwrap());
+        let leading = cluster.leading();
+        let service = self.service(Arc::new(cluster), rollout_seconds);
+        let (stop, runtime) = (service.shutdown.clone(), self.runtime.handle().clone());
+        let thread = std::thread::spawn(move || runtime.block_on(eadt_actuator::lead(service, leading)).unwrap());
         self.acting = Some(Acting { stop, thread });
     }
 
@@ -470,63 +449,9 @@ pub fn layout(replicas: u32, percentage: u32, local: u32) -> Layout {
     }
 }
 
-/// The seed's job: six processes on three GPUs.
-pub fn training() -> Value {
-    json!({
-        "apiVersion": "apps/v1", "kind": "StatefulSet",
-        "metadata": {"name": "llm-training"},
-        "spec": {
-            "replicas": 6, "serviceName": "llm", "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "llm"}},
-            "template": {
-                "metadata": {"labels": {"app": "llm"}},
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [
-                        {"name": "logs", "image": "example.invalid/logs:1"},
-                        {"name": "train", "image": "example.invalid/train:1",
-                         "env": [
-                            {"name": "DATA", "value": "/data"},
-                            {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "50"},
-                            {"name": "WORLD_SIZE", "value": "6"},
-                            {"name": "LOCAL_WORLD_SIZE", "value": "2"},
-                         ],
-                         "resources": {"limits": {"nvidia.com/gpu": "1"}}},
-                    ],
-                },
-            },
-        },
-    })
-}
-
-pub fn energy_policy(mode: &str) -> Value {
-    json!({
-        "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
-        "metadata": {"name": "llm"},
-        "spec": {
-            "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"},
-            "updateMode": mode,
-            "bounds": {
-                "mpsThreadPercentage": {"min": 25, "max": 100}, "replicas": {"min": 3, "max": 12},
-                "maxOversubscriptionPercentage": 200,
-            },
-            "restartBudget": {"perDay": 100},
-            "cooldown": "0s",
-            "training": {"globalBatchSize": 576, "backend": "gloo"},
-        },
-    })
-}
-
 /// The managers that own something of an object whose name contains this.
 pub fn owners(object: &Value, name: &str) -> Vec<String> {
     let entries = object["metadata"]["managedFields"].as_array().unwrap().iter();
     let owning = entries.filter(|entry| entry["fieldsV1"]["f:spec"].to_string().contains(name));
     owning.map(|entry| entry["manager"].as_str().unwrap().to_owned()).collect()
-}
-
-/// The environment of the container that trains.
-pub fn environment(set: &Value) -> BTreeMap<String, String> {
-    let env = &set["spec"]["template"]["spec"]["containers"][1]["env"];
-    let entries = env.as_array().unwrap().iter();
-    entries.map(|e| (e["name"].as_str().unwrap().to_owned(), e["value"].as_str().unwrap().to_owned())).collect()
 }

@@ -8,7 +8,9 @@ use anyhow::{Context, Result};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_chaos::part::{Service, Task};
+use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
+use eadt_schemas::v1::Origin;
 use eadt_service::supervise::on_signals;
 use eadt_service::{Health, Metrics, Shutdown, logs};
 
@@ -66,6 +68,26 @@ fn run() -> Result<()> {
             shutdown,
             metrics,
             ready: health.part("archiver"),
+        })?,
+        Service::Actuator(own) => runtime.block_on(async {
+            let client = eadt_tests::kubernetes::proxy::client(&own.server)?;
+            let kubernetes = eadt_kubernetes::Settings {
+                namespace: Some(own.namespace.clone()),
+                only_namespace: Some(own.namespace),
+                identity: Some(own.identity),
+                ..eadt_kubernetes::Settings::default()
+            };
+            let cluster = KubernetesCluster::new(client, kubernetes, Origin::Simulated, Arc::new(now));
+            let service = eadt_actuator::Service {
+                settings: eadt_actuator::Settings { prefix: task.prefix, ..own.settings },
+                bus,
+                cluster: Arc::new(cluster.clone()),
+                shutdown,
+                metrics,
+                ready: health.part("actuator"),
+            };
+            let acting = cluster.run_for(eadt_actuator::lead(service, cluster.leading())).await;
+            anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
         })?,
         Service::Collector(raw) => {
             let settings = raw.validate("chaos")?;

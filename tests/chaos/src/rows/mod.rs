@@ -9,6 +9,7 @@ mod disk;
 mod ids;
 mod import;
 mod killed;
+mod kubernetes;
 mod poison;
 mod quiet;
 mod restarts;
@@ -36,4 +37,8 @@ pub const ROWS: &[Row] = &[
     collector::ROW,
     archive::ROW,
     disk::ROW,
+    kubernetes::api_server::ROW,
+    kubernetes::killed::ROW,
+    kubernetes::paused::ROW,
+    kubernetes::contradictory::ROW,
 ];

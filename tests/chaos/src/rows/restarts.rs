@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use eadt_bus::TopicPartition;
 use eadt_schemas::Topic;
+use eadt_tests::Kafka;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
@@ -79,9 +80,19 @@ fn one(run: Run) -> Result<Outcome> {
             part.await_phase(LIMIT)?;
             part.go_on()?;
         }
-        let next = explain(watch.await_next(up), &part)?;
-        outcome.took("stall", (up - killed + next).as_secs_f64());
-        outcome.took("from the broker's return to the next window", next.as_secs_f64());
+        match watch.await_next(up) {
+            Ok(next) => {
+                outcome.took("stall", (up - killed + next).as_secs_f64());
+                outcome.took("from the broker's return to the next window", next.as_secs_f64());
+            }
+            Err(late) => {
+                // Counted by themselves: what is promised then is that nothing is lost once its keeper has helped the broker.
+                let ended = explain(end_forgotten(&world.brokers[0]).context(format!("{late:#}")), &part)?;
+                outcome.count("times that the broker forgot a transaction, and an operator ended it", 1);
+                outcome.count("parts of such transactions", ended);
+                explain(watch.await_next(Instant::now()), &part)?;
+            }
+        }
         outcome.rounds += 1;
     }
     if run.bites {
@@ -94,6 +105,25 @@ fn one(run: Run) -> Result<Outcome> {
     crate::world::runs(&mut part)?;
     outcome.take(world.judge(&story)?);
     Ok(outcome)
+}
+
+/// What an operator does about a transaction that a broker forgot to mark when it was killed (docs/operations.md, "A transaction that
+/// stays open"), where it says that it did; how many partitions had a part in it.
+fn end_forgotten(broker: &Kafka) -> Result<u64> {
+    const TOOL: &str = "org.apache.kafka.tools.TransactionsCommand";
+    let log = std::fs::read_to_string(broker.log())?;
+    ensure!(log.contains("Couldn't find leader endpoint for partitions"), "the broker forgot no transaction");
+    let found = broker.tool(TOOL, &["find-hanging", "--broker-id", "1", "--max-transaction-timeout", "1"])?;
+    let mut ended = 0;
+    for line in found.lines().skip(1) {
+        // Topic, Partition, ProducerId, ProducerEpoch, CoordinatorEpoch, StartOffset, …
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [topic, partition, _, _, _, offset, ..] = words[..] else { bail!("a line of the tool's is not understood: {line}") };
+        broker.tool(TOOL, &["abort", "--topic", topic, "--partition", partition, "--start-offset", offset])?;
+        ended += 1;
+    }
+    ensure!(ended > 0, "the tool finds no transaction that is open for a minute: {found}");
+    Ok(ended)
 }
 
 fn three(run: Run) -> Result<Outcome> {

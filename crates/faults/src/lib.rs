@@ -1,7 +1,7 @@
 //! Switches of the chaos harness (`cargo xtask chaos`): promises that can be turned off to see that their fault bites, and phases
 //! in which a process waits to be killed. Without the feature `chaos` both are nothing, and a release build cannot have it.
 //!
-//! Beside the bus because every service knows the bus; the names are those of whoever asks.
+//! The names are those of whoever asks.
 
 #[cfg(all(feature = "chaos", not(debug_assertions)))]
 compile_error!("the feature `chaos` can switch promises off: no build without debug assertions may have it");

@@ -1,0 +1,71 @@
+//! Acting by turns: of all replicas only the one that leads is in the consumer group.
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::metrics::ActuatorMetrics;
+use crate::service::run_with;
+use crate::{Error, Service};
+
+/// A leader that was held up, and whose place was taken, knows that its term is over within this time.
+const TAKEN_OVER: Duration = Duration::from_secs(5);
+
+/// Stands by until this process leads, acts while it does, and stands by again; until the service's `shutdown`. All replicas have one
+/// name in the consumer group, so whoever leads next takes the place of the one before at once.
+///
+/// # Errors
+///
+/// As [`crate::run`], where the error is not that another one took the place.
+pub async fn lead(service: Service, mut leading: watch::Receiver<bool>) -> Result<(), Error> {
+    let metrics = ActuatorMetrics::new(&service.metrics);
+    // Who stands by is ready to: it is not its turn yet.
+    service.ready.set(true);
+    loop {
+        tokio::select! {
+            () = service.shutdown.cancelled() => return Ok(()),
+            () = until(&mut leading, true) => {}
+        }
+        let stop = service.shutdown.child_token();
+        let (term, metrics) = (Service { shutdown: stop.clone(), ..service.clone() }, metrics.clone());
+        let mut run = tokio::task::spawn_blocking(move || run_with(&term, &metrics));
+        tokio::select! {
+            ended = &mut run => {
+                let ended = unwound(ended);
+                if ended.is_ok() && service.shutdown.is_cancelled() {
+                    return Ok(());
+                }
+                if let Err(error) = ended {
+                    // The next leader takes over the place in the group, which may be noticed before that it leads.
+                    if tokio::time::timeout(TAKEN_OVER, until(&mut leading, false)).await.is_err() {
+                        return Err(error);
+                    }
+                    tracing::warn!(%error, "another actuator leads: standing by");
+                }
+            }
+            () = until(&mut leading, false) => {
+                tracing::warn!("another actuator may lead: standing by");
+                stop.cancel();
+                if let Err(error) = unwound(run.await) {
+                    tracing::warn!(%error, "it ended with an error, which is the next leader's to meet");
+                }
+            }
+        }
+    }
+}
+
+/// A panic goes on in whoever waits for it.
+fn unwound(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+    ended.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        // The runtime is going away.
+        Err(_) => Ok(()),
+    })
+}
+
+/// Waits until this process leads, or no longer does; for ever where nobody tells any more.
+async fn until(leading: &mut watch::Receiver<bool>, leads: bool) {
+    if leading.wait_for(|now| *now == leads).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}

@@ -1,0 +1,78 @@
+//! An actuator that is killed around its patch and around the step that says so.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use super::percentage;
+use crate::chance::Chance;
+use crate::part::Part;
+use crate::row::{Outcome, Row, Run};
+use crate::site::{FIRST, Site};
+
+pub const ROW: Row = Row {
+    name: "actuator-killed",
+    fault: "SIGKILL of the actuator before, between and after its patch and the step that says so, again while it makes up for that",
+    promise: "one change and one generation a decision, said once",
+    without: "recognition of a decision on the object",
+    full: 1000,
+    batch: 50,
+    short: 8,
+    off: 8,
+    run,
+};
+
+/// Where it is killed, counted from its start: a change is written, then noted ready; the first step may publish what it finds.
+const PHASES: [(&str, u64); 10] = [
+    ("change.planned", 1),
+    ("change.written", 1),
+    ("step.begun", 1),
+    ("step.filled", 1),
+    ("step.ready", 1),
+    ("step.committed", 1),
+    ("step.begun", 2),
+    ("step.ready", 2),
+    ("change.planned", 2),
+    ("change.written", 2),
+];
+/// How often it is killed over one decision, at most.
+const KILLS: u64 = 3;
+
+fn run(run: Run) -> Result<Outcome> {
+    let mut site = Site::start(run.bites.then_some("recognition"))?;
+    let (mut outcome, mut chance) = (Outcome::default(), Chance::new(run.seed));
+    let (before, mut ids) = (site.generation()?, Vec::new());
+    while outcome.rounds < run.rounds {
+        let (number, id) = (ids.len() as u32, format!("d-{}", ids.len()));
+        let decision = site.decision(&id, percentage(number))?;
+        let kills = (1 + chance.below(KILLS)).min(u64::from(run.rounds - outcome.rounds));
+        let mut part = start(&site, &mut chance, kills)?;
+        site.decide(&decision)?;
+        ids.push(id.clone());
+        for left in (0..kills).rev() {
+            // Where it never comes there it is killed at rest.
+            let there = |part: &Part| Ok(part.has_reached() || site.is_ready(&id));
+            site.wait(&mut part, &format!("a phase is reached, or {id} is ready"), there)?;
+            part.kill()?;
+            outcome.rounds += 1;
+            let (killed, at_rest) = (Instant::now(), site.is_ready(&id));
+            part = start(&site, &mut chance, left)?;
+            if left == 0 {
+                site.await_ready(&id, &mut part)?;
+                if !at_rest {
+                    outcome.took("from the last kill until the change is ready", killed.elapsed().as_secs_f64());
+                }
+            }
+        }
+        part.kill()?;
+    }
+    let last = percentage(ids.len() as u32 - 1);
+    site.judge(&mut outcome, &ids, before, last)?;
+    Ok(outcome)
+}
+
+/// An actuator that waits in a phase to be killed, as long as kills are left.
+fn start(site: &Site, chance: &mut Chance, left: u64) -> Result<Part> {
+    let phase = PHASES[chance.below(PHASES.len() as u64) as usize];
+    site.actuator(FIRST, (left > 0).then_some(phase))
+}

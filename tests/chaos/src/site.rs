@@ -1,0 +1,286 @@
+//! A workload on a real API server, decided about through a real broker: what the actuators of a run work on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use eadt_bus::kafka::KafkaBus;
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Producer, Start, TopicPartition};
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome as Became, Workload};
+use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
+use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::proxy::Proxy;
+use eadt_tests::kubernetes::training::{energy_policy, environment, without_pods};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::feeder::send;
+use crate::part::{Actuator, Part, Service};
+use crate::row::Outcome;
+use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain, runs};
+
+/// The workload; it has no pods, so that a change takes no time: what is looked at is the object.
+const NAME: &str = "llm-training";
+const SOURCE: &str = "/chaos/decider";
+/// The name that every actuator has that is not said to have another one.
+pub const FIRST: &str = "a";
+
+pub struct Site {
+    pub world: World,
+    kubernetes: &'static Kubernetes,
+    namespace: String,
+    /// Everything between the actuators and the API server.
+    pub proxy: Proxy,
+    heard: Heard,
+    decider: Box<dyn Producer>,
+    // The proxy ends before it.
+    _runtime: Runtime,
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Site").field("namespace", &self.namespace).finish_non_exhaustive()
+    }
+}
+
+impl Site {
+    /// A workload whose fields were taken over, and no actuator. `off`: the promise that is switched off in every one that is started.
+    pub fn start(off: Option<&'static str>) -> Result<Self> {
+        let kubernetes = Kubernetes::shared();
+        kubernetes.define(include_str!("../../../deploy/crds/energypolicies.yaml"))?;
+        let namespace = kubernetes.namespace("chaos")?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let proxy = runtime.block_on(async { Proxy::start(kubernetes.client().await?).await })?;
+        let world = World::start(Cluster::One, off)?;
+        let (heard, decider) = (Heard::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
+        let site = Self { world, kubernetes, namespace, proxy, heard, decider, _runtime: runtime };
+        kubernetes.apply(&site.namespace, &without_pods().to_string())?;
+        let mut policy = energy_policy("Enforce");
+        policy["spec"]["restartBudget"]["perDay"] = json!(1000);
+        kubernetes.apply(&site.namespace, &policy.to_string())?;
+        let mut part = site.actuator(FIRST, None)?;
+        site.wait(&mut part, "the fields are taken over", |_| {
+            let taken = site.object()?["metadata"]["annotations"]["eadt.dev/taken-over"].is_string();
+            Ok(taken && site.published().is_some_and(|workload| workload.ready_time.is_some()))
+        })?;
+        part.kill()?;
+        Ok(site)
+    }
+
+    /// An actuator under a name, which stands by where one of another name leads.
+    pub fn actuator(&self, identity: &str, wait: Option<(&'static str, u64)>) -> Result<Part> {
+        self.actuator_with(identity, wait, 0.0)
+    }
+
+    /// The same that changes no workload more often than this.
+    pub fn actuator_with(&self, identity: &str, wait: Option<(&'static str, u64)>, interval_seconds: f64) -> Result<Part> {
+        let settings = eadt_actuator::Settings {
+            change_interval_seconds: interval_seconds,
+            retry_max_seconds: 1.0,
+            ..eadt_actuator::Settings::default()
+        };
+        let (server, namespace) = (self.proxy.url().to_owned(), self.namespace.clone());
+        let own = Actuator { server, namespace, identity: identity.to_owned(), settings };
+        self.world.part(Service::Actuator(Box::new(own)), wait)
+    }
+
+    /// Waits until something is so; an error where the process ends before.
+    pub fn wait(&self, part: &mut Part, what: &str, mut is_so: impl FnMut(&Part) -> Result<bool>) -> Result<Duration> {
+        let begun = Instant::now();
+        loop {
+            // The API server may be on its way back.
+            let so = is_so(part);
+            if matches!(so, Ok(true)) {
+                return Ok(begun.elapsed());
+            }
+            runs(part)?;
+            if begun.elapsed() > LIMIT {
+                let said = so.err().map_or_else(String::new, |error| format!(" ({error:#})"));
+                return explain(Err(anyhow::anyhow!("not within {LIMIT:?}: {what}{said}")), part);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Who leads, by the Lease.
+    pub fn leader(&self) -> Result<String> {
+        let holder = ["-n", &*self.namespace, "get", "lease", "eadt-actuator", "-o", "jsonpath={.spec.holderIdentity}"];
+        Ok(self.kubernetes.kubectl(&holder)?.trim().to_owned())
+    }
+
+    pub fn object(&self) -> Result<Value> {
+        let text = self.kubernetes.kubectl(&["-n", &*self.namespace, "get", "statefulset", NAME, "-o", "json"])?;
+        serde_json::from_str(&text).context("kubectl prints JSON")
+    }
+
+    /// The layout that was published last.
+    pub fn published(&self) -> Option<Workload> {
+        self.heard.kept().workloads.get(&self.workload()).cloned()
+    }
+
+    pub fn workload(&self) -> String {
+        format!("{}/{NAME}", self.namespace)
+    }
+
+    /// A decision for another percentage, about what was published last.
+    pub fn decision(&self, id: &str, percentage: u32) -> Result<Decision> {
+        let present = self.published().context("no layout is published")?;
+        let time = now();
+        Ok(Decision {
+            id: id.into(),
+            workload: present.workload,
+            time,
+            action: Action::Decrease,
+            reason: "chaos".into(),
+            to: Layout { mps_thread_percentage: Some(percentage), ..present.layout.clone() },
+            from: present.layout,
+            generation: Some(present.generation),
+            restarts: true,
+            expires: time.plus_seconds(600.0),
+            ..Decision::default()
+        })
+    }
+
+    pub fn decide(&mut self, decision: &Decision) -> Result<()> {
+        let (id, subject) = (decision.id.clone(), decision.workload.clone());
+        let envelope = Envelope { id, source: SOURCE.into(), kind: EventType::Decision, time: decision.time, subject };
+        let record = Outgoing {
+            topic: self.world.topic(Topic::Decisions).into(),
+            partition: None,
+            key: Some(decision.workload.clone().into_bytes().into()),
+            value: Some(serde_json::to_vec(decision)?.into()),
+            headers: envelope.headers().map(|(name, value)| (Arc::from(name), value.into())).to_vec(),
+        };
+        send(&mut *self.decider, &record)?;
+        ensure!(self.decider.flush(LIMIT)?, "a decision was not acknowledged");
+        Ok(())
+    }
+
+    /// What became of a decision so far, in the order in which it was said.
+    pub fn became(&self, id: &str) -> Vec<Became> {
+        let kept = self.heard.kept();
+        kept.actuations.get(id).into_iter().flatten().map(|actuation| actuation.outcome).collect()
+    }
+
+    /// Everything that was said of decisions.
+    pub fn actuations(&self) -> BTreeMap<String, Vec<Actuation>> {
+        self.heard.kept().actuations.clone()
+    }
+
+    pub fn is_ready(&self, id: &str) -> bool {
+        self.became(id).contains(&Became::Ready)
+    }
+
+    /// Waits until a decision is in force, and published to be.
+    pub fn await_ready(&self, id: &str, part: &mut Part) -> Result<Duration> {
+        self.wait(part, &format!("{id} is ready"), |_| Ok(self.is_ready(id)))
+    }
+
+    /// Judges decisions of which each was to be applied once, one after the other, from an object of this generation on, and the last of
+    /// which asked for this percentage.
+    pub fn judge(&self, outcome: &mut Outcome, ids: &[String], before: i64, percentage: u32) -> Result<()> {
+        // What is said twice may be said late.
+        std::thread::sleep(Duration::from_secs(1));
+        for id in ids {
+            let became = self.became(id);
+            let (applied, ready) = (count(&became, Became::Applied), count(&became, Became::Ready));
+            outcome.compared += 2;
+            outcome.lost += u64::from(applied == 0) + u64::from(ready == 0);
+            outcome.duplicated += applied.saturating_sub(1) + ready.saturating_sub(1);
+            outcome.check(became.len() as u64 == applied + ready, || format!("{id} was to be applied, and became {became:?}"));
+        }
+        let object = self.object()?;
+        let (generation, expected) = (object["metadata"]["generation"].as_i64(), before + ids.len() as i64);
+        outcome.check(generation == Some(expected), || format!("{generation:?} is in force, not generation {expected}"));
+        let (is, wanted) = (percentage_of(&object), percentage.to_string());
+        outcome.check(is == wanted, || format!("{is} % are in force, not the {wanted} % that were decided last"));
+        Ok(())
+    }
+
+    /// The generation that the object has.
+    pub fn generation(&self) -> Result<i64> {
+        self.object()?["metadata"]["generation"].as_i64().context("an object has a generation")
+    }
+}
+
+fn count(became: &[Became], which: Became) -> u64 {
+    became.iter().filter(|outcome| **outcome == which).count() as u64
+}
+
+/// The percentage that a job has in force.
+pub fn percentage_of(object: &Value) -> String {
+    environment(object).remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").unwrap_or_default()
+}
+
+fn now() -> EventTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    EventTime::from_micros(since.as_micros() as i64)
+}
+
+/// What actuators said.
+#[derive(Debug, Default)]
+struct Kept {
+    /// By the decision.
+    actuations: BTreeMap<String, Vec<Actuation>>,
+    workloads: BTreeMap<String, Workload>,
+}
+
+#[derive(Debug)]
+struct Heard {
+    kept: Arc<Mutex<Kept>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heard {
+    fn start(bus: &KafkaBus, prefix: &str) -> Result<Self> {
+        let topics = [Topic::Actuations, Topic::Workloads].map(|topic| format!("{prefix}{topic}"));
+        let all =
+            topics.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| TopicPartition::new(topic.as_str(), partition)));
+        let from: Vec<_> = all.map(|at| (at, Start::Earliest)).collect();
+        let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
+        let (kept, stop) = (Arc::<Mutex<Kept>>::default(), Arc::new(AtomicBool::new(false)));
+        let (keep, asked) = (Arc::clone(&kept), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut polled = Vec::new();
+            while !asked.load(Ordering::SeqCst) {
+                // What cannot be read now is read later.
+                drop(reader.poll(1000, Duration::from_millis(10), &mut polled));
+                let mut kept = lock(&keep);
+                for item in polled.drain(..) {
+                    let Polled::Record(record) = item else { continue };
+                    let Some(value) = record.value.as_deref() else { continue };
+                    if *record.at.topic == *topics[0] {
+                        if let Ok(actuation) = decode::<Actuation>(value) {
+                            kept.actuations.entry(actuation.decision_id.clone()).or_default().push(actuation);
+                        }
+                    } else if let Ok(workload) = decode::<Workload>(value) {
+                        kept.workloads.insert(workload.workload.clone(), workload);
+                    }
+                }
+            }
+        });
+        Ok(Self { kept, stop, thread: Some(thread) })
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        lock(&self.kept)
+    }
+}
+
+fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
+    kept.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
