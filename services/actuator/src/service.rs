@@ -156,6 +156,9 @@ struct Session<'a> {
     /// When approved recommendations are looked at again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
     outputs: Vec<Outgoing>,
+    /// Workloads of which something is said, or finished with, that is not committed. The object remembers its last change only: a
+    /// further one would hide what a successor needs to know in order to say it.
+    unsettled: BTreeSet<String>,
     /// Where the cluster has node agents.
     agents: Option<Agents>,
 }
@@ -185,6 +188,8 @@ enum Decided {
     Done(Option<Report>),
     /// The job's checkpoint is waited for.
     Wait,
+    /// What was said of the workload is committed first.
+    Unsettled,
 }
 
 /// What became of one attempt at a decision.
@@ -250,6 +255,7 @@ impl<'a> Session<'a> {
             not_following_before: None,
             approvals_not_before: None,
             outputs: Vec::new(),
+            unsettled: BTreeSet::new(),
             agents: None,
         })
     }
@@ -315,6 +321,7 @@ impl<'a> Session<'a> {
                 let (assigned, partitions) = (&self.assigned, self.partitions);
                 self.standing.retain(|workload| assigned.contains_key(&partition_for_key(workload.as_bytes(), partitions)));
                 self.outputs.clear();
+                self.unsettled.clear();
             }
         }
         Ok(())
@@ -651,6 +658,10 @@ impl<'a> Session<'a> {
                 }
                 Attempt::Done
             }
+            Ok(Decided::Unsettled) => {
+                waiting.attempts = waiting.attempts.max(1);
+                Attempt::Later
+            }
             Ok(Decided::Wait) => {
                 waiting.attempts = waiting.attempts.max(1);
                 waiting.not_before = Some(Instant::now() + LOOK_AT_JOB);
@@ -707,6 +718,10 @@ impl<'a> Session<'a> {
                     continue;
                 }
             };
+            if self.unsettled.contains(&decision.workload) {
+                self.approvals_not_before = Some(Instant::now());
+                continue;
+            }
             let gate = if planned.restarts { self.gate(&decision, allowed.state.origin, now) } else { Ok(Gate::Open) };
             let written = match gate {
                 Ok(Gate::Open) => apply::apply(&*self.service.cluster, &checked),
@@ -745,8 +760,12 @@ impl<'a> Session<'a> {
             }
         };
         let planned = match plan(decision, managed) {
+            Plan::Nothing => return Ok(Decided::Done(None)),
             // What it did is said by the difference between what was published and what is.
-            Plan::Nothing | Plan::AppliedAlready(_) => return Ok(Decided::Done(None)),
+            Plan::AppliedAlready(_) => {
+                self.unsettled.insert(decision.workload.clone());
+                return Ok(Decided::Done(None));
+            }
             Plan::Change(planned) => planned,
         };
         if planned.restarts
@@ -762,6 +781,7 @@ impl<'a> Session<'a> {
                 cluster.recommend(decision)?;
                 Ok(Decided::Done(Some(report::recommended(decision, managed, now))))
             }
+            Ok(Verdict::Apply(_)) if self.unsettled.contains(&decision.workload) => Ok(Decided::Unsettled),
             Ok(Verdict::Apply(checked)) => {
                 let origin = managed.state.origin;
                 if planned.restarts {
@@ -942,6 +962,7 @@ impl<'a> Session<'a> {
                     );
                 }
                 self.metrics.outcome(actuation.outcome);
+                self.unsettled.insert(actuation.workload.clone());
                 self.service.cluster.told(&actuation);
                 let envelope = Envelope {
                     id: actuation.id.clone(),
@@ -978,6 +999,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         self.member.commit(Step { outputs: std::mem::take(&mut self.outputs), positions })?;
+        self.unsettled.clear();
         for assigned in self.assigned.values_mut() {
             assigned.committed = assigned.position;
         }

@@ -1,0 +1,189 @@
+//! An actuator that dies between a change and the step that says so, and those that come after it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use eadt_actuator::{Service, Settings};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
+use eadt_cluster::{Applied, Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Workload};
+use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
+use eadt_service::{Health, Metrics, Shutdown};
+
+const WITHIN: Duration = Duration::from_mins(1);
+const NAME: &str = "n/w";
+
+/// A workload that remembers its last change, as objects do; changes are ready at once.
+#[derive(Debug)]
+struct Object {
+    managed: Mutex<(u64, Managed)>,
+    /// Whoever makes the next change dies before it can say so.
+    deadly: AtomicBool,
+}
+
+fn now() -> EventTime {
+    EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64())
+}
+
+impl Object {
+    fn new() -> Self {
+        let state = Workload {
+            workload: NAME.into(),
+            time: now(),
+            generation: 1,
+            ready_time: Some(now()),
+            mode: UpdateMode::Enforce,
+            layout: Layout { power_limit_watts: Some(400.0), ..Layout::default() },
+            ..Workload::default()
+        };
+        let managed = Managed { state, applied: None, mps_default_thread_percentage: None, restarts: vec![] };
+        Self { managed: Mutex::new((1, managed)), deadly: AtomicBool::new(false) }
+    }
+}
+
+impl Cluster for Object {
+    fn now(&self) -> EventTime {
+        now()
+    }
+    fn turn(&self, _: &Decision) -> Option<EventTime> {
+        Some(now())
+    }
+    fn revision(&self) -> u64 {
+        self.managed.lock().unwrap().0
+    }
+    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+        Ok(vec![self.managed.lock().unwrap().1.clone()])
+    }
+    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+        let mut held = self.managed.lock().unwrap();
+        let (revision, managed) = &mut *held;
+        assert_eq!(change.generation, managed.state.generation, "it is fenced");
+        *revision += 1;
+        managed.applied = Some(Applied {
+            decision_id: change.decision_id.clone(),
+            decision_time: change.decision_time,
+            generation: change.generation + 1,
+            time: now(),
+            layout: change.layout.clone(),
+            before: managed.state.layout.clone(),
+            ready_by: now().plus_seconds(60.0),
+            ready_time: Some(now()),
+            rolled_back: None,
+        });
+        managed.state.generation += 1;
+        managed.state.layout = change.layout.clone();
+        (managed.state.time, managed.state.ready_time) = (now(), Some(now()));
+        if self.deadly.swap(false, Ordering::SeqCst) {
+            return Err(ClusterError::new(ClusterRemedy::Stopped, "killed"));
+        }
+        Ok(managed.clone())
+    }
+    fn roll_back(&self, _: &RollBack) -> Result<Managed, ClusterError> {
+        unreachable!("everything is ready at once")
+    }
+    fn recommend(&self, _: &Decision) -> Result<(), ClusterError> {
+        unreachable!("it may be changed")
+    }
+}
+
+struct Rig {
+    log: EmbeddedLog,
+    object: Arc<Object>,
+    _data: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let data = tempfile::tempdir().unwrap();
+        let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
+        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::Repartition::Refuse);
+        topics::apply(&log, &plan).unwrap();
+        Self { log, object: Arc::new(Object::new()), _data: data }
+    }
+
+    fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
+        let cap = |watts| Layout { power_limit_watts: Some(watts), ..Layout::default() };
+        let decision = Decision {
+            id: id.into(),
+            workload: NAME.into(),
+            time: now(),
+            action: Action::SetPowerLimit,
+            reason: "the test wants it".into(),
+            from: cap(from),
+            to: cap(to),
+            generation: Some(generation),
+            expires: now().plus_seconds(300.0),
+            ..Decision::default()
+        };
+        let (source, kind) = ("/test".to_owned(), EventType::Decision);
+        let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: NAME.into() };
+        let topic: Arc<str> = format!("t.{}", Topic::Decisions).into();
+        let mut producer = self.log.producer("test").unwrap();
+        producer.send(Outgoing::event(&topic, NAME, &envelope, &decision)).unwrap();
+        assert!(producer.flush(WITHIN).unwrap());
+    }
+
+    /// Lives until it dies by its next change, or, where it is not to die, until this decision is said to be ready.
+    fn live(&self, until: Option<&str>) {
+        self.object.deadly.store(until.is_none(), Ordering::SeqCst);
+        let shutdown = Shutdown::new();
+        let service = Service {
+            settings: Settings { prefix: "t.".into(), change_interval_seconds: 0.0, ..Settings::default() },
+            bus: Arc::new(self.log.clone()),
+            cluster: self.object.clone(),
+            shutdown: shutdown.clone(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("actuator"),
+        };
+        std::thread::scope(|scope| {
+            let life = scope.spawn(move || eadt_actuator::run(&service));
+            let begun = Instant::now();
+            while !life.is_finished() {
+                assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());
+                if until.is_some_and(|id| self.became(id).contains(&Outcome::Ready)) {
+                    shutdown.cancel();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            life.join().unwrap().unwrap();
+        });
+    }
+
+    fn actuations(&self) -> Vec<Actuation> {
+        let at = TopicPartition::new(format!("t.{}", Topic::Actuations), 0);
+        let mut reader = self.log.reader(&[(at, Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let (mut found, mut polled, mut ended) = (Vec::new(), Vec::new(), false);
+        while !ended {
+            reader.poll(100, Duration::from_millis(20), &mut polled).unwrap();
+            for item in polled.drain(..) {
+                match item {
+                    Polled::Record(record) => found.push(decode(record.value.as_deref().unwrap()).unwrap()),
+                    Polled::End { .. } => ended = true,
+                    other => panic!("a reader says {other:?}"),
+                }
+            }
+        }
+        found
+    }
+
+    fn became(&self, id: &str) -> Vec<Outcome> {
+        self.actuations().into_iter().filter(|a| a.decision_id == id).map(|a| a.outcome).collect()
+    }
+}
+
+#[test]
+fn a_change_that_nobody_could_say_is_said_before_the_next_one_hides_it() {
+    let rig = Rig::new();
+    rig.decide("d-1", 1, 400.0, 350.0);
+    rig.live(None);
+    assert_eq!(rig.became("d-1"), []);
+    // It finds d-1 made, and dies over d-2: the object remembers only that one.
+    rig.decide("d-2", 2, 350.0, 300.0);
+    rig.live(None);
+    rig.live(Some("d-2"));
+    for id in ["d-1", "d-2"] {
+        assert_eq!(rig.became(id), [Outcome::Applied, Outcome::Ready], "{id}: {:#?}", rig.actuations());
+    }
+}
