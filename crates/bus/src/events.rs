@@ -8,12 +8,18 @@ use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{Envelope, EventType, Refusal};
 use serde::Serialize;
 
-use crate::{Header, Outgoing, Record};
+use crate::{Header, Outgoing, Record, chaos};
 
 impl Outgoing {
     /// An event of these types' own: its value as JSON, its envelope as headers. The partition is the key's.
     pub fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl Serialize) -> Self {
-        let value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
+        let mut value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
+        if chaos::is_next()
+            && let Ok(mut event) = serde_json::from_slice(&value)
+        {
+            chaos::next_version(&mut event);
+            value = event.to_string().into_bytes();
+        }
         Self::enveloped(topic, key, envelope, Some(value.into()))
     }
 

@@ -3,6 +3,8 @@
 //!
 //! The names are those of whoever asks.
 
+use serde_json::{Value, json};
+
 #[cfg(all(feature = "chaos", not(debug_assertions)))]
 compile_error!("the feature `chaos` can switch promises off: no build without debug assertions may have it");
 
@@ -11,6 +13,41 @@ pub const OFF: &str = "EADT_CHAOS_OFF";
 /// `PHASE:N:FILE`: from the Nth time on that a phase is reached FILE is made, and the thread waits until `FILE.go` is there; both
 /// are removed again before it goes on.
 pub const WAIT: &str = "EADT_CHAOS_WAIT";
+
+/// Set: the process plays the next minor version of itself.
+pub const NEXT: &str = "EADT_CHAOS_NEXT";
+
+/// A field that this version does not know.
+pub const OF_THE_NEXT_VERSION: &str = "of_the_next_version";
+
+/// Makes an event what a later minor version may write: with fields, at every level, that this version does not know.
+pub fn next_version(event: &mut Value) {
+    match event {
+        Value::Object(fields) => {
+            // The names in these are free, and their values of one type.
+            let known =
+                fields.iter_mut().filter(|(name, _)| !["evidence", "metrics", "controller_settings"].contains(&name.as_str()));
+            known.for_each(|(_, value)| next_version(value));
+            fields.insert(OF_THE_NEXT_VERSION.into(), json!({"numbers": [1, 2.5, null], "text": "x"}));
+        }
+        Value::Array(items) => items.iter_mut().for_each(next_version),
+        _ => {}
+    }
+}
+
+/// Whether this process plays the next minor version of itself.
+#[cfg(not(feature = "chaos"))]
+#[inline]
+pub const fn is_next() -> bool {
+    false
+}
+
+#[cfg(feature = "chaos")]
+pub fn is_next() -> bool {
+    use std::sync::OnceLock;
+    static IS_NEXT: OnceLock<bool> = OnceLock::new();
+    *IS_NEXT.get_or_init(|| std::env::var_os(NEXT).is_some())
+}
 
 /// Whether a promise is switched off.
 #[cfg(not(feature = "chaos"))]

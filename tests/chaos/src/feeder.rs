@@ -36,10 +36,40 @@ pub fn tell<'a>(producer: &mut dyn Producer, prefix: &str, told: impl IntoIterat
     told.into_iter().try_for_each(|told| send(producer, &told.outgoing(prefix)))
 }
 
+/// The same, every second one as a producer of the next minor version would write it.
+fn tell_mixed(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
+    for (number, told) in told.iter().enumerate() {
+        let mut outgoing = told.outgoing(prefix);
+        if number % 2 == 1
+            && let Ok(mut event) = serde_json::from_slice(&told.value)
+        {
+            eadt_faults::next_version(&mut event);
+            outgoing.value = Some(event.to_string().into());
+        }
+        send(producer, &outgoing)?;
+    }
+    Ok(())
+}
+
 impl Feeder {
     /// Tells a second of the story every `pace`, and the first one before it returns, so that every source is known before any
     /// window can close.
-    pub fn start(bus: &dyn Bus, prefix: &str, mut story: Story, pace: Duration) -> Result<Self> {
+    pub fn start(bus: &dyn Bus, prefix: &str, story: Story, pace: Duration) -> Result<Self> {
+        Self::start_with(bus, prefix, story, pace, |producer, prefix, told| tell(producer, prefix, told))
+    }
+
+    /// The same by producers of this and of the next minor version.
+    pub fn mixed(bus: &dyn Bus, prefix: &str, story: Story, pace: Duration) -> Result<Self> {
+        Self::start_with(bus, prefix, story, pace, tell_mixed)
+    }
+
+    fn start_with(
+        bus: &dyn Bus,
+        prefix: &str,
+        mut story: Story,
+        pace: Duration,
+        tell: fn(&mut dyn Producer, &str, &[Told]) -> Result<()>,
+    ) -> Result<Self> {
         let mut producer = bus.producer("chaos-feeder")?;
         story.tick();
         tell(&mut *producer, prefix, &story.told)?;

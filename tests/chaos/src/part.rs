@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use eadt_faults::{OFF, WAIT};
+use eadt_faults::{NEXT, OFF, WAIT};
 use eadt_processor::{Limit, Settings as Processor};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub struct Faults {
     pub off: Option<&'static str>,
     /// Waits when this phase is reached the so-manieth time.
     pub wait: Option<(&'static str, u64)>,
+    /// It plays the next minor version of itself.
+    pub next: bool,
 }
 
 /// How every processor of these runs is set: windows depend on event time alone, and commits do not wait.
@@ -110,6 +112,9 @@ impl Part {
         command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(Stdio::piped());
         if let Some(off) = faults.off {
             command.env(OFF, off);
+        }
+        if faults.next {
+            command.env(NEXT, "1");
         }
         if let Some((phase, number)) = faults.wait {
             command.env(WAIT, format!("{phase}:{number}:{}", mark.display()));

@@ -37,6 +37,7 @@ pub struct Site {
     pub proxy: Proxy,
     heard: Heard,
     decider: Box<dyn Producer>,
+    decided: u64,
     // The proxy ends before it.
     _runtime: Runtime,
 }
@@ -57,7 +58,7 @@ impl Site {
         let proxy = runtime.block_on(async { Proxy::start(kubernetes.client().await?).await })?;
         let world = World::start(Cluster::One, off)?;
         let (heard, decider) = (Heard::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
-        let site = Self { world, kubernetes, namespace, proxy, heard, decider, _runtime: runtime };
+        let site = Self { world, kubernetes, namespace, proxy, heard, decider, decided: 0, _runtime: runtime };
         kubernetes.apply(&site.namespace, &without_pods().to_string())?;
         let mut policy = energy_policy("Enforce");
         policy["spec"]["restartBudget"]["perDay"] = json!(1000);
@@ -148,11 +149,17 @@ impl Site {
     pub fn decide(&mut self, decision: &Decision) -> Result<()> {
         let (id, subject) = (decision.id.clone(), decision.workload.clone());
         let envelope = Envelope { id, source: SOURCE.into(), kind: EventType::Decision, time: decision.time, subject };
+        let mut value = serde_json::to_value(decision)?;
+        if self.decided % 2 == 1 {
+            // As a processor of the next minor version would write it.
+            eadt_faults::next_version(&mut value);
+        }
+        self.decided += 1;
         let record = Outgoing {
             topic: self.world.topic(Topic::Decisions).into(),
             partition: None,
             key: Some(decision.workload.clone().into_bytes().into()),
-            value: Some(serde_json::to_vec(decision)?.into()),
+            value: Some(value.to_string().into()),
             headers: envelope.headers().map(|(name, value)| (Arc::from(name), value.into())).to_vec(),
         };
         send(&mut *self.decider, &record)?;

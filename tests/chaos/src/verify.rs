@@ -111,8 +111,10 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("events have string keys")
 }
 
-fn text(record: &Record) -> String {
-    String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
+/// An event as it was written; of one by the next minor version what this one knows of it.
+fn text(record: &Record, known: &impl serde::Serialize) -> String {
+    let text = String::from_utf8_lossy(record.value.as_deref().unwrap_or_default());
+    if text.contains(eadt_faults::OF_THE_NEXT_VERSION) { json(known) } else { text.into_owned() }
 }
 
 /// Each id of `wanted` once with its value, and nothing else.
@@ -161,12 +163,12 @@ impl Written {
         for record in read_committed(bus, &format!("{prefix}{}", Topic::EfficiencyWindows), partitions)? {
             let window: EfficiencyWindow =
                 serde_json::from_slice(record.value.as_deref().unwrap_or_default()).context("a window")?;
-            written.windows.push((window.id.clone(), text(&record)));
+            written.windows.push((window.id.clone(), text(&record, &window)));
             written.by_begin.insert((window.workload.clone(), window.window_start.micros() / 1_000_000), window);
         }
         for record in read_committed(bus, &format!("{prefix}{}", Topic::Decisions), partitions)? {
             let decision: Decision = serde_json::from_slice(record.value.as_deref().unwrap_or_default()).context("a decision")?;
-            written.decisions.push((decision.id.clone(), text(&record)));
+            written.decisions.push((decision.id.clone(), text(&record, &decision)));
             written.actions.insert((decision.workload.clone(), decision.time.micros() / 1_000_000), decision.action);
         }
         Ok(written)

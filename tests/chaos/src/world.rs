@@ -44,6 +44,8 @@ pub struct World {
     /// What is switched off in every process that is started.
     pub off: Option<&'static str>,
     pub properties: BTreeMap<String, String>,
+    /// Whatever is started plays the next minor version of itself.
+    pub next: std::cell::Cell<bool>,
     started: std::cell::Cell<u32>,
 }
 
@@ -90,6 +92,7 @@ impl World {
             dir: tempfile::tempdir()?,
             off,
             properties: BTreeMap::new(),
+            next: std::cell::Cell::new(false),
             started: std::cell::Cell::new(0),
         })
     }
@@ -125,7 +128,7 @@ impl World {
     pub fn part(&self, service: Service, wait: Option<(&'static str, u64)>) -> Result<Part> {
         self.started.set(self.started.get() + 1);
         let name = format!("part-{}", self.started.get());
-        Part::start(self.dir(), &name, &self.task(service), &Faults { off: self.off, wait })
+        Part::start(self.dir(), &name, &self.task(service), &Faults { off: self.off, wait, next: self.next.get() })
     }
 
     pub fn inputs(&self) -> Vec<TopicPartition> {

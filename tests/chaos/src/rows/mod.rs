@@ -15,6 +15,7 @@ mod quiet;
 mod restarts;
 mod retention;
 mod storm;
+mod upgrade;
 mod zombie;
 
 use crate::row::Row;
@@ -37,6 +38,7 @@ pub const ROWS: &[Row] = &[
     collector::ROW,
     archive::ROW,
     disk::ROW,
+    upgrade::ROW,
     kubernetes::api_server::ROW,
     kubernetes::killed::ROW,
     kubernetes::paused::ROW,

@@ -43,6 +43,10 @@ const LONG: Duration = Duration::from_secs(8);
 /// Longer than a step may take: the step that is open fails.
 const AWAY: Duration = Duration::from_secs(14);
 
+/// A processor that is told so ends, since going on would fence the other one, if there is one. There is none where the broker took its
+/// joining and was killed before it could answer.
+const FENCED: &str = "a newer member of the same instance has taken over";
+
 fn one(run: Run) -> Result<Outcome> {
     let mut chance = Chance::new(run.seed);
     let mut world = World::start(Cluster::One, run.bites.then_some("rewind"))?;
@@ -84,6 +88,11 @@ fn one(run: Run) -> Result<Outcome> {
             Ok(next) => {
                 outcome.took("stall", (up - killed + next).as_secs_f64());
                 outcome.took("from the broker's return to the next window", next.as_secs_f64());
+            }
+            Err(_) if part.ended()?.is_some() && part.tail().contains(FENCED) => {
+                outcome.count("times that a lost answer to its joining looked like another processor of its name, and its supervisor started it again", 1);
+                part = world.processor(world.settings(), None)?;
+                explain(watch.await_next(Instant::now()), &part)?;
             }
             Err(late) => {
                 // Counted by themselves: what is promised then is that nothing is lost once its keeper has helped the broker.
