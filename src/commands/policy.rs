@@ -62,12 +62,20 @@ async fn ask(command: &Policy) -> anyhow::Result<()> {
 
 async fn pause(what: &PolicyPause, pause: bool) -> anyhow::Result<()> {
     let (access, namespace) = open(&what.cluster).await?;
-    let (changed, whose) = match &what.name {
-        Some(name) => (access.pause(&namespace, name, pause).await?, format!("the workload of policy {namespace}/{name}")),
-        None => (access.pause_namespace(&namespace, pause).await?, format!("every workload of namespace {namespace}")),
+    let (changed, by_namespace, whose) = match &what.name {
+        Some(name) => {
+            let turned = access.pause(&namespace, name, pause).await?;
+            (turned.changed, turned.by_namespace, format!("the workload of policy {namespace}/{name}"))
+        }
+        None => (access.pause_namespace(&namespace, pause).await?, pause, format!("every workload of namespace {namespace}")),
     };
+    let paused = pause || by_namespace;
     if what.json {
-        say!("{}", json!({"namespace": namespace, "name": what.name, "paused": pause, "changed": changed}));
+        say!("{}", json!({"namespace": namespace, "name": what.name, "paused": paused, "changed": changed}));
+        return Ok(());
+    }
+    if paused && !pause {
+        say!("still paused: {whose}, by its namespace; eadt policy resume --all -n {namespace} resumes that");
         return Ok(());
     }
     match (changed, pause) {

@@ -1,6 +1,6 @@
 //! The chart, the plain manifests and the examples on the real API server, strictly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -10,12 +10,15 @@ use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 13] = [
+const EVERYTHING: [&str; 16] = [
     "--set=agent.enabled=true",
     "--set=agent.mps.enabled=true",
     "--set=optimizer.enabled=true",
     "--set=collector.pods.enabled=true",
     "--set=collector.pods.processes=true",
+    "--set=collector.progress.enabled=true",
+    "--set=collector.progress.certificateSecretName=eadt-progress",
+    "--set=collector.progress.tokensSecretName=eadt-progress-tokens",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
     "--set=kafka.secretName=kafka",
@@ -100,7 +103,7 @@ fn everything_is_accepted_strictly() {
         dry(&root().join(example));
     }
     let kustomized = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-k"];
-    for (folder, objects) in [("deploy/manifests", None), ("deploy/monitoring", Some(9))] {
+    for (folder, objects) in [("deploy/manifests", None), ("deploy/monitoring", Some(10))] {
         let path = root().join(folder);
         let accepted = kubernetes.kubectl(&[&kustomized[..], &[path.to_str().unwrap()]].concat()).unwrap();
         assert!(objects.is_none_or(|count| accepted.lines().count() == count), "{folder}: {accepted}");
@@ -126,6 +129,7 @@ fn the_chart_is_clean_and_its_values_are_checked() {
         ("agent.stateDirectory=here", "stateDirectory"),
         ("collector.pods.socketDirectory=here", "socketDirectory"),
         ("optimizer.enabled=true,archiver.enabled=false", "no archive to learn from"),
+        ("collector.progress.enabled=true", "certificateSecretName"),
     ] {
         let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
         assert!(refused.contains(field), "{wrong}: {refused}");
@@ -209,11 +213,64 @@ fn locked_down(flags: &[&str], asks: bool) {
 }
 
 #[test]
+fn every_port_that_a_part_opens_is_let_in_and_has_a_name() {
+    let objects = objects(&chart::template(&EVERYTHING).unwrap());
+    let of = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
+    let names = |ports: &Value, field: &str| -> BTreeSet<String> {
+        ports.as_array().into_iter().flatten().map(|port| port[field].as_str().unwrap().to_owned()).collect()
+    };
+    let selects = |selector: &Value, pod: &Value| {
+        selector.as_object().unwrap().iter().all(|(name, value)| pod["metadata"]["labels"][name] == *value)
+    };
+    let mut opened = BTreeMap::new();
+    for part in of("StatefulSet").chain(of("DaemonSet")).chain(of("Deployment")) {
+        let (name, pod) = (part["metadata"]["name"].as_str().unwrap(), &part["spec"]["template"]);
+        let mut own = BTreeSet::new();
+        for container in pod["spec"]["containers"].as_array().unwrap() {
+            own.extend(names(&container["ports"], "name"));
+        }
+        let mut led = BTreeSet::new();
+        for service in of("Service").filter(|service| selects(&service["spec"]["selector"], pod)) {
+            led.extend(names(&service["spec"]["ports"], "targetPort"));
+        }
+        assert_eq!(own, led, "{name}: what it opens, and where services lead");
+        let mut let_in = BTreeSet::new();
+        for policy in of("NetworkPolicy").filter(|policy| selects(&policy["spec"]["podSelector"]["matchLabels"], pod)) {
+            for rule in policy["spec"]["ingress"].as_array().unwrap() {
+                assert!(!rule["from"].as_array().unwrap().is_empty(), "{name}: from whom");
+                let_in.extend(names(&rule["ports"], "port"));
+            }
+        }
+        assert_eq!(own, let_in, "{name}: what it opens, and what is let in");
+        opened.insert(name, own);
+    }
+    assert!(opened["eadt-collector"].contains("progress"), "{opened:?}");
+
+    // What the collector is told is what its port, its files and its folders are.
+    let collector = of("DaemonSet").find(|part| part["metadata"]["name"] == "eadt-collector").unwrap();
+    let container = &collector["spec"]["template"]["spec"]["containers"][0];
+    let told = |name: &str| {
+        let variables = container["env"].as_array().unwrap().iter();
+        let mut found = variables.filter(|variable| variable["name"] == format!("EADT_COLLECTOR__PROGRESS__{name}"));
+        found.next().unwrap()["value"].as_str().unwrap().to_owned()
+    };
+    let port = container["ports"].as_array().unwrap().iter().find(|port| port["name"] == "progress").unwrap();
+    assert_eq!(told("LISTEN"), format!("0.0.0.0:{}", port["containerPort"]));
+    let mounts: BTreeSet<&str> =
+        container["volumeMounts"].as_array().unwrap().iter().map(|mount| mount["mountPath"].as_str().unwrap()).collect();
+    for (file, name) in [("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("TOKENS_FILE", "tokens.json")] {
+        let path = told(file);
+        let (folder, last) = path.rsplit_once('/').unwrap();
+        assert!(last == name && mounts.contains(folder), "{path}");
+    }
+}
+
+#[test]
 fn what_stands_beside_the_chart_fits_it() {
     let objects = objects(&chart::template(&EVERYTHING).unwrap());
     let ports: BTreeMap<&str, u64> = objects
         .iter()
-        .filter(|object| object["kind"] == "Service")
+        .filter(|object| object["kind"] == "Service" && object["spec"]["ports"][0]["name"] == "metrics")
         .map(|service| (service["metadata"]["name"].as_str().unwrap(), service["spec"]["ports"][0]["port"].as_u64().unwrap()))
         .collect();
     let scraped: Value = serde_saphyr::from_str(&text("deploy/monitoring/prometheus.yml")).unwrap();

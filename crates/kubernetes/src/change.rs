@@ -354,15 +354,18 @@ pub fn take_over(seen: &Seen, terms: &Terms, managed_fields: &Value, now: EventT
     Some(taken)
 }
 
-/// Plans writing back what was there before the take-over; `lost`: fields that somebody else took back. `None`: everything
-/// stands as it was.
+/// Plans writing back what was there before the take-over; `lost`: fields that somebody else took back. What makes up the world of
+/// processes goes back together or not at all: with a number of pods that is somebody else's by now, the former world would be
+/// another one than theirs. `None`: everything stands as it was.
 pub fn restore(seen: &Seen, lost: &[Field], now: EventTime, term: u64) -> Result<Option<Write>, ClusterError> {
     let Some(taken) = &seen.taken else { return Ok(None) };
-    let kept = |field: &Field| !lost.contains(field);
+    let of_world = |field: &Field| !matches!(field, Field::Variable { name, .. } if name == MPS_PERCENTAGE);
+    let world_is_lost = seen.kind.world == World::Environment && lost.iter().any(of_world);
+    let stays = |field: &Field| lost.contains(field) || world_is_lost && of_world(field);
     let values: Values = taken
         .fields
         .iter()
-        .filter(|former| kept(&former.field))
+        .filter(|former| !stays(&former.field))
         .map(|former| (former.field.clone(), former.value.clone()))
         .collect();
     let turned = turned(seen, &values);
@@ -596,6 +599,22 @@ mod tests {
         assert_eq!((applied.generation, applied.ready_time), (5, None), "agents have to hold it first");
         let after = written(&object, &seen(&object), &write);
         assert_eq!((after["spec"].clone(), seen(&after).layout_generation()), (object["spec"].clone(), 5));
+    }
+
+    #[test]
+    fn the_world_goes_back_together_or_not_at_all() {
+        let object = taken(training(6, "50", "6", "2"));
+        let known = seen(&object);
+        let Ok(Planned::Write(write)) = planned(&object, &change("d-1", known.layout_generation(), layout(9, 35, 3))) else {
+            panic!("it can be scaled")
+        };
+        let after = written(&object, &known, &write);
+        let back = |lost: &[Field]| restore(&seen(&after), lost, at(90.0), 1).unwrap().map(|write| write.values);
+        let names = |values: Values| values.into_keys().map(|field| field.to_string()).collect::<Vec<_>>().join(", ");
+        assert!(names(back(&[]).unwrap()).contains("replicas"));
+        // Somebody else owns the number of pods by now: they are nine, and so is their world.
+        let rest = names(back(&[Field::Replicas]).unwrap());
+        assert!(rest.contains(MPS_PERCENTAGE) && !rest.contains("WORLD_SIZE") && !rest.contains("replicas"), "{rest}");
     }
 
     #[test]

@@ -227,10 +227,11 @@ impl Server {
         Ok(own.filter_map(|pod| Pod::read(&pod)).collect())
     }
 
-    /// Deletes one pod; gone already is as good.
-    pub async fn delete_pod(&self, seen: &Seen, pod: &str, uid: &str) -> Result<(), ClusterError> {
+    /// Deletes one pod as it was seen. Gone already is as good; one that changed meanwhile is looked at again, so that a leader that was
+    /// paused deletes none that became ready since.
+    pub async fn delete_pod(&self, seen: &Seen, pod: &str, uid: &str, version: &str) -> Result<(), ClusterError> {
         let what = format!("deleting pod {}/{pod}", seen.namespace);
-        let only = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let only = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
         let params = DeleteParams::default().preconditions(only);
         match bounded(&what, self.pods_of(seen).delete(pod, &params)).await {
             Err(error) if error.remedy == ClusterRemedy::Conflict => Ok(()),

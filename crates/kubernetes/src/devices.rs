@@ -354,7 +354,16 @@ mod tests {
 
     fn pod(name: &str, node: Option<&str>) -> Pod {
         let node = node.map(str::to_owned);
-        Pod { name: name.into(), uid: name.into(), node, revision: None, ready: true, terminating: false, trouble: None }
+        Pod {
+            name: name.into(),
+            uid: name.into(),
+            version: String::new(),
+            node,
+            revision: None,
+            ready: true,
+            terminating: false,
+            trouble: None,
+        }
     }
 
     fn holder(name: &str) -> Tenant {

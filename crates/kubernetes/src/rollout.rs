@@ -150,6 +150,8 @@ fn complaint(condition: &Value) -> Option<String> {
 pub struct Pod {
     pub name: String,
     pub uid: String,
+    /// Version of the object: it is deleted only as it was seen.
+    pub version: String,
     pub node: Option<String>,
     /// Revision of the template that it was made from.
     pub revision: Option<String>,
@@ -172,6 +174,7 @@ impl Pod {
         Some(Self {
             name: meta["name"].as_str()?.to_owned(),
             uid: meta["uid"].as_str()?.to_owned(),
+            version: meta["resourceVersion"].as_str().unwrap_or_default().to_owned(),
             node: pod["spec"]["nodeName"].as_str().map(str::to_owned),
             revision: revision.iter().find_map(|label| meta["labels"][*label].as_str()).map(str::to_owned),
             ready,
@@ -229,7 +232,7 @@ pub fn obstacles(seen: &Seen, pods: &[Pod]) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Due {
     /// Deletes a pod that the kind's controller would keep.
-    Delete { pod: String, uid: String, why: &'static str },
+    Delete { pod: String, uid: String, version: String, why: &'static str },
     /// Its pods are gone: resume it.
     Resume,
     /// Every process is ready: write that down.
@@ -260,7 +263,7 @@ pub fn due(seen: &Seen, pods: &[Pod], restoring: bool) -> Vec<Due> {
             } else {
                 continue;
             };
-            steps.push(Due::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), why });
+            steps.push(Due::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), version: pod.version.clone(), why });
         }
     }
     if restoring && steps.is_empty() && seen.progress.observed {
@@ -299,6 +302,7 @@ mod tests {
         Pod {
             name: name.into(),
             uid: format!("u-{name}"),
+            version: "7".into(),
             node: None,
             revision: Some(revision.into()),
             ready,

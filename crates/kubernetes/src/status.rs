@@ -26,6 +26,8 @@ use crate::state::{Key, RuleKey};
 
 /// Events that wait to be written; a cluster that takes none for so long gets no more.
 const MAX_WAITING: usize = 1000;
+/// Workloads whose last Event is remembered.
+const MAX_LAST: usize = 20_000;
 /// The longest note that Kubernetes takes.
 const MAX_NOTE: usize = 1024;
 const CONTROLLER: &str = "eadt.dev/actuator";
@@ -100,6 +102,10 @@ impl Statuses {
 
     fn say(&mut self, actuation: &Actuation) {
         let key = (actuation.outcome, actuation.reason.clone(), actuation.layout.clone());
+        if self.last.len() >= MAX_LAST && !self.last.contains_key(&actuation.workload) {
+            // Names of decisions are anybody's; forgetting costs an Event that is written again.
+            self.last.clear();
+        }
         if self.last.insert(actuation.workload.clone(), key.clone()) == Some(key) {
             return;
         }

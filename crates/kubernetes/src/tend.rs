@@ -210,10 +210,11 @@ async fn step(shared: &Shared, key: &Key, entry: &Entry) -> Result<bool, Cluster
 
 async fn carry_out(shared: &Shared, key: &Key, seen: &Seen, step: Due) -> Result<(), ClusterError> {
     match step {
-        Due::Delete { pod, uid, why } => {
+        Due::Delete { pod, uid, version, why } => {
             shared.term()?;
             tracing::info!(%key, pod, why, "deleting a pod");
-            shared.server.delete_pod(seen, &pod, &uid).await
+            eadt_faults::reach("pod.delete");
+            shared.server.delete_pod(seen, &pod, &uid, &version).await
         }
         Due::Resume => {
             tracing::info!(%key, "resuming");

@@ -35,8 +35,9 @@ pub fn plan(decision: &Decision, managed: &Managed) -> Plan {
     }
     let mut layout = over(&decision.to, &managed.state.layout);
     if decision.action == Action::Revert {
-        // Only so can a job go back to what it was started with.
+        // Only so can a job go back to what it was started with, and its GPUs to what they had without a cap.
         (layout.precision, layout.frozen_prefix_layers) = decision.to.asked_of_job();
+        (layout.power_limit_watts, layout.sm_clock_mhz) = (decision.to.power_limit_watts, decision.to.sm_clock_mhz);
     }
     let restarts = restarts(&managed.state.layout, &layout);
     Plan::Change(Planned { layout, restarts })
@@ -95,6 +96,20 @@ mod tests {
             other => panic!("not a change: {other:?}"),
         };
         assert_eq!((planned(Action::Decrease), planned(Action::Revert)), (Some(Precision::Bf16), None));
+    }
+
+    #[test]
+    fn a_revert_lifts_a_cap_that_it_does_not_name() {
+        let mut managed = managed();
+        (managed.state.layout.power_limit_watts, managed.state.layout.sm_clock_mhz) = (Some(250.0), Some(1200.0));
+        let back = Decision {
+            action: Action::Revert,
+            to: Layout { mps_thread_percentage: Some(50), ..Layout::default() },
+            ..decision()
+        };
+        let Plan::Change(planned) = plan(&back, &managed) else { panic!("a change was decided") };
+        assert_eq!((planned.layout.power_limit_watts, planned.layout.sm_clock_mhz), (None, None));
+        assert!(planned.layout.replicas.is_some(), "what processes are made of stays");
     }
 
     #[test]

@@ -144,8 +144,8 @@ impl Access {
         Api::namespaced_with(self.client.clone(), namespace, resource)
     }
 
-    /// Pauses or resumes the workload of a policy. `false`: it was so already.
-    pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<bool, AccessError> {
+    /// Pauses or resumes the workload of a policy.
+    pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<Turned, AccessError> {
         let view = Box::pin(self.get(namespace, name)).await?;
         let target = &view.policy.spec.target_ref;
         let Some(kind) = Kind::find(&target.api_version, &target.kind) else {
@@ -157,12 +157,15 @@ impl Access {
         let Some(object) = call(&what, api.get_metadata_opt(&target.name)).await? else {
             return Err(AccessError::Refused(format!("{} {namespace}/{} is not there", target.kind, target.name)));
         };
-        if object.annotations().get(PAUSED).is_some_and(|value| value == "true") == pause {
-            return Ok(false);
+        let changed = !stands(object.annotations(), pause);
+        if changed {
+            let patch = Patch::Merge(annotation(PAUSED, pause.then_some("true")));
+            call(&what, api.patch_metadata(&target.name, &params(), &patch)).await?;
         }
-        call(&what, api.patch_metadata(&target.name, &params(), &Patch::Merge(&annotation(PAUSED, pause.then_some("true")))))
-            .await?;
-        Ok(true)
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let around = call(&format!("reading namespace {namespace}"), look(namespaces.get_metadata_opt(namespace))).await?;
+        let around = around.annotations().unwrap_or_default();
+        Ok(Turned { changed, by_namespace: paused(&BTreeMap::new(), &around).0 })
     }
 
     /// Pauses or resumes every workload of a namespace. `false`: it was so already.
@@ -172,7 +175,7 @@ impl Access {
         let Some(object) = call(&what, api.get_metadata_opt(namespace)).await? else {
             return Err(AccessError::Refused(format!("there is no namespace {namespace}")));
         };
-        if object.annotations().get(PAUSED).is_some_and(|value| value == "true") == pause {
+        if stands(object.annotations(), pause) {
             return Ok(false);
         }
         call(&what, api.patch_metadata(namespace, &params(), &Patch::Merge(&annotation(PAUSED, pause.then_some("true")))))
@@ -188,7 +191,7 @@ impl Access {
         decision_id: Option<&str>,
         now: eadt_schemas::EventTime,
     ) -> Result<super::Recommendation, AccessError> {
-        let policy = self.policy(namespace, name).await?;
+        let View { policy, paused, .. } = Box::pin(self.get(namespace, name)).await?;
         let refused = |message: String| Err(AccessError::Refused(message));
         let Some(recommendation) = policy.status.as_ref().and_then(|status| status.recommendation.clone()) else {
             return refused(format!("policy {namespace}/{name} recommends nothing at present, so there is nothing to approve"));
@@ -212,6 +215,19 @@ impl Access {
                 ));
             }
         }
+        if paused == Some(true) {
+            return refused(format!(
+                "the workload of policy {namespace}/{name} is paused, so nothing would be applied: eadt policy resume {name}, or --all for \
+                 a paused namespace"
+            ));
+        }
+        let conditions = policy.status.iter().flat_map(|status| &status.conditions);
+        if let Some(why) = conditions
+            .into_iter()
+            .find(|condition| condition.kind == "Ready" && condition.status == super::ConditionStatus::False)
+        {
+            return refused(format!("policy {namespace}/{name} is not ready, so nothing would be applied: {}", why.message));
+        }
         let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
         let mut patch = annotation(APPROVED, Some(&recommendation.decision_id));
         // What was looked at is what is approved.
@@ -222,6 +238,24 @@ impl Access {
             }
             written => call(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| recommendation),
         }
+    }
+}
+
+/// What became of a pause or its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turned {
+    /// The workload was not so before.
+    pub changed: bool,
+    /// Its namespace is paused, and so it is whatever is said of it alone.
+    pub by_namespace: bool,
+}
+
+/// Whether an annotation says so already. What cannot be read pauses, but is not what anybody meant, so it is written over.
+fn stands(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
+    match annotations.get(PAUSED).map(String::as_str) {
+        Some("true") => pause,
+        None | Some("false") => !pause,
+        Some(_) => false,
     }
 }
 
