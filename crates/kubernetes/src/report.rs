@@ -309,8 +309,46 @@ pub fn status(
     for news in &known.news {
         news.tell(&mut status);
     }
+    if let Some(past) = entry.and_then(|entry| last_change(rule, entry)) {
+        make_up(&mut status, past);
+    }
     status.fit();
     status
+}
+
+/// The last change of a workload that this policy allowed, and what became of it, as the mark on the object says.
+fn last_change(rule: &Rule, entry: &Entry) -> Option<Past> {
+    let mark = entry.seen.mark.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
+    let applied = mark.applied.as_ref()?;
+    let (time, outcome, message) = match (&applied.rolled_back, applied.ready_time) {
+        (Some(back), _) => (back.time, Outcome::RolledBack, Some(back.reason.clone())),
+        (None, Some(ready)) => (ready, Outcome::Applied, None),
+        (None, None) if entry.managed.state.generation > applied.generation => {
+            let message = "somebody else changed the workload before it was ready".to_owned();
+            (entry.managed.state.time, Outcome::Refused, Some(message))
+        }
+        (None, None) => (applied.time, Outcome::Progressing, None),
+    };
+    let message = message.filter(|message| !message.is_empty());
+    Some(Past { decision_id: applied.decision_id.clone(), time, summary: words(&applied.layout), outcome, message })
+}
+
+/// Adds what the status lacks of the last change: who led before may have told it, and gone before it wrote the status.
+fn make_up(status: &mut EnergyPolicyStatus, past: Past) {
+    let unfinished = |outcome| outcome == Outcome::Progressing && past.outcome != Outcome::Progressing;
+    if let Some(last) = status.last_decision.as_mut().filter(|last| last.decision_id == past.decision_id)
+        && last.outcome.is_none_or(unfinished)
+    {
+        (last.outcome, last.message) = (Some(past.outcome), past.message.clone());
+    }
+    match status.history.iter_mut().find(|known| known.decision_id == past.decision_id) {
+        // What became of it is told once; whether it was kept is not on the object.
+        Some(known) if unfinished(known.outcome) => {
+            *known = Past { summary: std::mem::take(&mut known.summary), ..past };
+        }
+        Some(_) => {}
+        None => status.remember(past),
+    }
 }
 
 fn recommendation(decision: &Decision) -> Recommendation {
@@ -481,12 +519,13 @@ fn moved(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, ratio: f64) ->
 
 #[cfg(test)]
 mod tests {
+    use eadt_cluster::{Applied, RolledBack};
     use serde_json::json;
 
     use super::*;
     use crate::object::MPS_PERCENTAGE;
     use crate::object::tests::{seen, training};
-    use crate::record::{Field, Former, TAKEN_OVER, TakenOver};
+    use crate::record::{APPLIED, Field, Former, Mark, TAKEN_OVER, TakenOver};
     use crate::state::State;
 
     fn at(seconds: f64) -> EventTime {
@@ -614,9 +653,13 @@ mod tests {
         let taken = TakenOver { fields: vec![field(threads), field(Field::Replicas)], ..TakenOver::default() };
         object["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&taken).unwrap());
         object["metadata"]["managedFields"] = managed_fields.clone();
+        entry_of(&object)
+    }
+
+    fn entry_of(object: &serde_json::Value) -> Entry {
         let mut state = State::new(Origin::Measured);
         state.rule(rule(), at(0.0));
-        let seen = seen(&object);
+        let seen = seen(object);
         state.saw(seen.clone(), at(0.0));
         state.entry(&crate::state::Key::of(&seen)).unwrap().clone()
     }
@@ -656,6 +699,65 @@ mod tests {
         }
         known.trouble = None;
         assert!(worth_writing(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
+    }
+
+    #[test]
+    fn who_leads_next_makes_up_the_last_change_from_its_mark() {
+        let mut applied = Applied {
+            decision_id: "d-3".into(),
+            decision_time: at(115.0),
+            generation: 4,
+            time: at(120.0),
+            layout: decision("d-3", 40).to,
+            before: decision("d-3", 40).from,
+            ready_by: at(720.0),
+            ready_time: None,
+            rolled_back: None,
+        };
+        let of_policy = |applied: &Applied, policy_uid: &str| {
+            let mark = Mark { applied: Some(applied.clone()), policy_uid: policy_uid.into(), ..Mark::default() };
+            let mut object = training(6, "40", "6", "2");
+            object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
+            entry_of(&object)
+        };
+        let say = |known: &Known, entry: &Entry| status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0));
+        let history = |status: &EnergyPolicyStatus| {
+            let past = |past: &Past| (past.decision_id.clone(), past.outcome, past.time, past.message.clone());
+            status.history.iter().map(past).collect::<Vec<_>>()
+        };
+        let mut written = EnergyPolicyStatus::default();
+        let (id, message) = ("d-2".into(), None);
+        written.remember(Past { decision_id: id, time: at(60.0), summary: "45 %".into(), outcome: Outcome::Kept, message });
+        written.last_decision = Some(Last {
+            decision_id: "d-3".into(),
+            time: at(115.0),
+            action: "decrease".into(),
+            reason: "it saves".into(),
+            outcome: None,
+            message: None,
+        });
+        let known = Known { status: written, ..Known::default() };
+        let begun = say(&known, &of_policy(&applied, "p"));
+        assert_eq!(begun.history.len(), 2, "what was there stays");
+        assert_eq!(history(&begun)[0], ("d-3".to_owned(), Outcome::Progressing, at(120.0), None));
+        assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(Outcome::Progressing));
+        assert_eq!(begun.history[0].summary, "40 % of the threads");
+        assert!(worth_writing(&known.status, &begun, 3.0, &Settings::default()));
+        let known = Known { status: begun, ..Known::default() };
+        let mut back = applied.clone();
+        back.rolled_back = Some(RolledBack { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
+        let undone = ("d-3".to_owned(), Outcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
+        assert_eq!(history(&say(&known, &of_policy(&back, "p")))[0], undone);
+        applied.ready_time = Some(at(200.0));
+        let ready = say(&known, &of_policy(&applied, "p"));
+        assert_eq!(history(&ready)[0], ("d-3".to_owned(), Outcome::Applied, at(200.0), None));
+        assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(Outcome::Applied));
+        // What was verified since stays so, and a policy that was made again begins anew.
+        let mut kept = ready;
+        kept.history[0].outcome = Outcome::Kept;
+        let known = Known { status: kept, ..Known::default() };
+        assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, Outcome::Kept);
+        assert_eq!(history(&say(&Known::default(), &of_policy(&applied, "another"))), []);
     }
 
     #[test]
