@@ -82,10 +82,11 @@ impl Known {
         }
     }
 
-    /// What this process knew beside the status is of another term: whoever led since has said it, or something newer.
+    /// What this process knew beside the status is of another term: whoever led since has said it, or something newer. Trouble
+    /// stands until the workload was looked after again.
     pub fn begin(&mut self) {
-        let before = std::mem::take(self);
-        *self = Self { uid: before.uid, version: before.version, status: before.status, ..Self::default() };
+        let Self { uid, version, status, trouble, .. } = std::mem::take(self);
+        *self = Self { uid, version, status, trouble, ..Self::default() };
     }
 
     /// How much news there is.

@@ -519,6 +519,12 @@ impl State {
         self.dirty.insert(key);
     }
 
+    /// Everything must be looked at.
+    pub fn mark_all_dirty(&mut self) {
+        let here = self.entries.iter().filter(|(_, entry)| !entry.seen.deleting);
+        self.dirty.extend(here.map(|(key, _)| key.clone()));
+    }
+
     /// Targets of these kinds that must be read, and forgets that they must.
     pub fn take_unread(&mut self, listed: impl Fn(&'static str) -> bool) -> BTreeSet<Key> {
         let (now, later) = std::mem::take(&mut self.unread).into_iter().partition(|key| listed(key.kind));

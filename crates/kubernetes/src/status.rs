@@ -431,6 +431,7 @@ mod tests {
         let known = statuses.policies.get_mut(&name).unwrap();
         known.wrote("6", saving(10.0), 0);
         known.told(&actuation("d-1", Outcome::Applied, ""));
+        statuses.trouble(name.clone(), Some("the object is too large".into()));
         statuses.saw(&rule(), "5", saving(1.0));
         assert_eq!(statuses.policies[&name].status, saving(10.0), "what it wrote itself is newer than that");
         // For a moment it is not sure whether it leads: it goes on where it was.
@@ -443,6 +444,8 @@ mod tests {
         statuses.leads(Some(3));
         let known = &statuses.policies[&name];
         assert_eq!((&known.status, &*known.version, known.news(), known.written), (&saving(28.0), "9", 0, None));
+        // It is looked after anew in every term, and until then it is as it was.
+        assert_eq!(known.trouble.as_deref(), Some("the object is too large"));
     }
 
     #[test]

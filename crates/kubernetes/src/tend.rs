@@ -64,11 +64,18 @@ impl Failing {
 pub async fn run(shared: Arc<Shared>) {
     let mut leading = shared.leadership.changes();
     let mut failing = Failing::default();
+    let mut led = None;
     loop {
-        if shared.leadership.term().is_none() {
+        let term = shared.leadership.term();
+        if term.is_none() {
             // The next leader begins with everything that is due.
             lease::other_term(&mut leading).await;
             continue;
+        }
+        if term != led {
+            // Who led meanwhile may have solved, or met, trouble that no news tells of.
+            led = term;
+            shared.with_state_quietly(crate::state::State::mark_all_dirty);
         }
         // A kind's first list brings most targets by the hundred.
         let unread = shared.with_state_quietly(|state| state.take_unread(|kind| shared.is_synced(Source::Kind(kind))));
@@ -155,9 +162,11 @@ async fn look_after(shared: &Shared, key: Key) -> (Key, Round) {
             tell(None);
             if again { Round::Moving } else { Round::Done }
         }
+        // It is no trouble of the workload's, which is looked at again if this process leads again.
+        Err(error) if error.remedy == ClusterRemedy::Stopped => Round::Failed,
         Err(error) => {
             tell(Some(&error.detail));
-            let again = error.remedy != ClusterRemedy::Stopped && error.remedy != ClusterRemedy::Refused;
+            let again = error.remedy != ClusterRemedy::Refused;
             tracing::warn!(%key, %error, again, "a workload cannot be looked after");
             if again { Round::Failed } else { Round::Done }
         }
