@@ -416,6 +416,13 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
     rig.kubectl(&["delete", "poddisruptionbudget", "calm"]);
     rig.ready_with(&layout(6, 40, 2));
     rig.change("d-4", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Ready);
+    // A budget that came since does not bar the way back.
+    rig.apply(&json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "llm"}}},
+    }));
+    rig.ready_with(&layout(9, 35, 3));
+    rig.change("d-5", Action::Revert, layout(6, 40, 2), Outcome::Ready);
 }
 
 #[test]
@@ -638,6 +645,7 @@ fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
         generation: rig.published().unwrap().generation,
         layout: layout(6, 30, 2),
         restarts: true,
+        reverts: false,
         ready_within_seconds: 60.0,
     };
     // It renews no more and gives nothing back, as if it was stopped by a signal.

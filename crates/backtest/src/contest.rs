@@ -503,6 +503,7 @@ impl Plant {
                 generation: decision.generation.unwrap_or(0),
                 layout: decision.to.clone(),
                 restarts,
+                reverts: decision.action == Action::Revert,
                 ready_within_seconds: READY_WITHIN_SECONDS,
             };
             match self.cluster.apply(&change) {

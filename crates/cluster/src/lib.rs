@@ -109,6 +109,8 @@ pub struct Change {
     pub layout: Layout,
     /// Processes are replaced; `false`: the knobs turn while they run.
     pub restarts: bool,
+    /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a [`RollBack`].
+    pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
 }

@@ -59,7 +59,7 @@ fn asked_for(template: &Value) -> BTreeMap<String, f64> {
 }
 
 /// Which quota does not allow so many more pods of a template, in words.
-pub fn over_quota(quotas: &[Value], template: &Value, more: u32) -> Option<String> {
+fn over_quota(quotas: &[Value], template: &Value, more: u32) -> Option<String> {
     if more == 0 {
         return None;
     }
@@ -120,10 +120,17 @@ impl Demand {
             _ => Self { away: pods, more: 0 },
         }
     }
+
+    /// What quotas and budgets have against it, in words. The way back from a change is not barred by a budget, as a rollback is
+    /// not; where its pods have no room there is none.
+    pub fn barred(self, quotas: &[Value], budgets: &[Value], template: &Value, pods: u32, reverts: bool) -> Option<String> {
+        let budget = || over_budget(budgets, template, self.away, pods);
+        over_quota(quotas, template, self.more).or_else(|| if reverts { None } else { budget() })
+    }
 }
 
 /// Which disruption budget does not allow so many of `pods` pods of a template to be away at once, in words.
-pub fn over_budget(budgets: &[Value], template: &Value, needed: u32, pods: u32) -> Option<String> {
+fn over_budget(budgets: &[Value], template: &Value, needed: u32, pods: u32) -> Option<String> {
     let labels = &template["metadata"]["labels"];
     budgets.iter().filter(|budget| selects(&budget["spec"]["selector"], labels)).find_map(|budget| {
         let spec = &budget["spec"];
@@ -304,6 +311,21 @@ mod tests {
         let keeps_all = json!({"metadata": {"name": "calm"}, "spec": {"maxUnavailable": 0, "selector": {}}});
         let told = over_budget(&[keeps_all], &template(), 1, 6).unwrap();
         assert!(told.contains("lets 0 of 6 pods be away at once, and 1 would be"), "{told}");
+    }
+
+    #[test]
+    fn a_way_back_is_barred_by_a_quota_only() {
+        let quota = json!({
+            "metadata": {"name": "team"}, "spec": {},
+            "status": {"hard": {"requests.nvidia.com/gpu": "16"}, "used": {"requests.nvidia.com/gpu": "12"}},
+        });
+        let calm = json!({"metadata": {"name": "calm"}, "spec": {"maxUnavailable": 0, "selector": {}}});
+        let barred = |more, reverts| {
+            let (quotas, budgets) = (std::slice::from_ref(&quota), std::slice::from_ref(&calm));
+            Demand { away: 6, more }.barred(quotas, budgets, &template(), 6, reverts).unwrap_or_default()
+        };
+        assert!(barred(0, false).contains("PodDisruptionBudget calm") && barred(0, true).is_empty());
+        assert!(barred(3, false).contains("quota team") && barred(3, true).contains("quota team"));
     }
 
     #[test]

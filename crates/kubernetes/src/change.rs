@@ -515,6 +515,7 @@ mod tests {
             generation,
             layout,
             restarts: true,
+            reverts: false,
             ready_within_seconds: 600.0,
         }
     }

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
 use crate::agents::{self, Agents};
-use crate::beforehand::{Demand, over_budget, over_quota};
+use crate::beforehand::Demand;
 use crate::change::{self, Planned};
 use crate::client::{self, Server};
 use crate::devices::{self, Place, Standing, Wish};
@@ -425,9 +425,7 @@ impl KubernetesCluster {
         };
         let quotas = if demand.more > 0 { self.shared.server.quotas(&key.namespace).await? } else { Vec::new() };
         let budgets = self.shared.server.budgets(&key.namespace).await?;
-        let against =
-            over_quota(&quotas, template, demand.more).or_else(|| over_budget(&budgets, template, demand.away, seen.pods));
-        match against {
+        match demand.barred(&quotas, &budgets, template, seen.pods, change.reverts) {
             Some(reason) => Err(ClusterError::new(ClusterRemedy::Refused, reason)),
             None => Ok(()),
         }

@@ -73,6 +73,7 @@ pub fn check(
             generation: state.generation,
             layout: planned.layout.clone(),
             restarts: planned.restarts,
+            reverts: decision.action == Action::Revert,
             ready_within_seconds: settings.rollout_deadline_seconds,
         },
     }))

@@ -58,6 +58,7 @@ fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> Change
             ..state.layout.clone()
         },
         restarts: true,
+        reverts: false,
         ready_within_seconds: 600.0,
     }
 }
