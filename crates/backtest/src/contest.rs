@@ -198,6 +198,10 @@ impl Contest {
         for subject in &self.subjects {
             let scenario = subject.scenario(0, self.days);
             scenario.check().map_err(|error| ContestError::new(format!("{}: {error}", subject.name())))?;
+            if scenario.shares_gpus() {
+                let detail = "jobs that share GPUs or go away cannot be played here: simulate them with eadt up";
+                return Err(ContestError::new(format!("{}: {detail}", subject.name())));
+            }
             for job in &scenario.workloads {
                 let declared = Workload { controller_settings: job.controller_settings.clone(), ..Workload::default() };
                 ControllerSettings::declared(&declared).map_err(|refusal| {

@@ -3,7 +3,7 @@
 mod support;
 
 use eadt_core::FoldSettings;
-use eadt_schemas::v1::TrainingProgress;
+use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use support::{Bench, at, gpu, last, power, rank};
 
 fn observed(bench: &Bench) -> Vec<(f64, Option<(f64, f64)>)> {
@@ -70,4 +70,34 @@ fn it_survives_a_crash() {
     crashed.finish();
     assert_eq!(observed(&straight), observed(&crashed));
     assert_eq!(observed(&straight)[0], (0.0, Some((5.0, 60.0))));
+}
+
+/// Each window names the devices that others were on in it, however often it was committed meanwhile.
+#[test]
+fn windows_name_the_devices_that_were_shared() {
+    let shared = |second: f64, tenants: u32| GpuTelemetry { tenants: Some(tenants), ..gpu("a", second, second) };
+    let (mut straight, mut crashed, mut committed) = (recording(), recording(), Vec::new());
+    let events = [
+        gpu("a", 10.0, 10.0),
+        gpu("b", 10.0, 10.0),
+        shared(50.0, 2),
+        gpu("b", 50.0, 50.0),
+        shared(70.0, 3),
+        shared(110.0, 2),
+        gpu("a", 130.0, 130.0),
+        gpu("b", 170.0, 170.0),
+        gpu("a", 175.0, 175.0),
+    ];
+    for event in events {
+        straight.put(event.clone());
+        crashed.put(event);
+        crashed.crash(&mut committed);
+    }
+    straight.finish();
+    crashed.finish();
+    let tenancy = |bench: &Bench| -> Vec<_> {
+        bench.windows.iter().map(|window| (window.tenants, window.shared_devices.join(","))).collect()
+    };
+    assert_eq!(tenancy(&straight), [(Some(2), "a".into()), (Some(3), "a".into()), (None, String::new())]);
+    assert_eq!(tenancy(&straight), tenancy(&crashed));
 }

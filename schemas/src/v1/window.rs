@@ -183,6 +183,13 @@ pub struct EfficiencyWindow {
     pub gap: bool,
     /// Devices that reported in the interval.
     pub gpus: u32,
+    /// Most workloads that were on one of those devices at once; absent: it had them to itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenants: Option<u32>,
+    /// UUIDs of the devices that it shared, in their order; of more than 64 none is named.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub shared_devices: Vec<String>,
     /// Progress sources that reported in the interval.
     pub ranks: u32,
     /// Telemetry and progress events folded into this interval.

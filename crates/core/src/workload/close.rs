@@ -15,6 +15,9 @@ use crate::window::summary::{Energy, Interval, Stretch, Totals, event};
 /// The key and workload under which devices without a workload are reported.
 pub const UNASSIGNED: &str = "gpus";
 
+/// Shared devices that a window names.
+const MAX_SHARED_NAMED: usize = 64;
+
 /// Whose figures count in one window: one source of energy for each device, one of progress for the job or for each rank.
 struct Choice {
     /// Number of the window's stretches.
@@ -265,6 +268,16 @@ impl WorkloadState {
         window.stale = counts.stale;
         window.duplicates = counts.duplicates;
         window.late_tables = counts.late_tables;
+        let still_open = self.head.shared.split_off(&end.plus_micros(1));
+        for (device, tenants) in std::mem::replace(&mut self.head.shared, still_open).into_values().flatten() {
+            window.tenants = window.tenants.max(Some(tenants));
+            window.shared_devices.push(device.into());
+        }
+        window.shared_devices.sort_unstable();
+        window.shared_devices.dedup();
+        if window.shared_devices.len() > MAX_SHARED_NAMED {
+            window.shared_devices.clear();
+        }
         window.unassigned_energy_joules = self.take_unassigned_energy(choice);
         let progress = self.take_unassigned_progress(choice);
         [window.unassigned_samples, window.unassigned_tokens, window.unassigned_steps] = progress;

@@ -4,7 +4,7 @@ mod close;
 pub mod source;
 pub mod table;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
@@ -62,6 +62,9 @@ pub struct Head {
     /// `namespace/name`, or [`crate::partition::device_name`] for a device without a workload.
     pub name: Box<str>,
     pub windows: Tumbling,
+    /// By the end of an open window: devices that other workloads were on, too, and how many there were at most.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<EventTime, BTreeMap<Box<str>, u32>>,
     /// End of the last closed window.
     pub closed_through: Option<EventTime>,
     pub cuts: Cuts,
@@ -118,6 +121,7 @@ impl WorkloadState {
             Head {
                 name: name.into(),
                 windows,
+                shared: BTreeMap::new(),
                 closed_through: None,
                 cuts: Cuts::new(),
                 joined: clock,
@@ -383,6 +387,18 @@ impl WorkloadState {
         }
     }
 
+    /// Notes that others were on the device in the sample's window.
+    fn note_tenants(&mut self, event: &GpuTelemetry) {
+        let Some(tenants) = event.tenants.filter(|tenants| *tenants > 1) else { return };
+        let devices = self.head.shared.entry(self.head.windows.end(event.time)).or_default();
+        match devices.get_mut(event.device.as_str()) {
+            Some(most) => *most = tenants.max(*most),
+            None => {
+                devices.insert(event.device.as_str().into(), tenants);
+            }
+        }
+    }
+
     fn note_gap(&mut self, time: EventTime) {
         if self.head.gap_next {
             self.head.gap_next = false;
@@ -470,6 +486,9 @@ impl WorkloadState {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
+        if !late {
+            self.note_tenants(event);
+        }
         self.head.origin = self.head.origin.max(event.origin);
         let sample = Sample::of(event);
         let settled = self.settled(place.clock);

@@ -1,9 +1,10 @@
 use eadt_cluster::Managed;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, TrainingProgress, Workload};
+use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, ShareMethod, TrainingProgress, Workload};
 use serde::{Deserialize, Serialize};
 
 use super::device::{COLLECTOR, Device, Load};
+use super::scene::{Company, Present, Scene};
 use super::{Event, Glide, Scenario, WorkloadScenario};
 use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
 
@@ -22,6 +23,12 @@ pub(super) struct Simulated {
     index: usize,
     devices: Vec<Device>,
     job: Job,
+    /// It held its GPUs when it was last reported.
+    #[serde(default)]
+    seen: bool,
+    /// How often it came to them.
+    #[serde(default)]
+    stays: u64,
 }
 
 /// What the job got done.
@@ -47,7 +54,7 @@ impl Simulated {
             power_limit_watts: workload.power_limit_watts,
             ..Layout::default()
         };
-        let node = format!("sim-node-{}", index + 1);
+        let node = format!("sim-node-{}", scenario.host(index) + 1);
         let state = Workload {
             time: start,
             workload: workload.name.clone(),
@@ -87,15 +94,33 @@ impl Simulated {
                 .map(|gpu| Device::new(scenario.noise.seed, &node, gpu, first_device + u64::from(gpu), scenario.ambient_celsius))
                 .collect(),
             job: Job { up: true, finished: false, samples: 0.0, rate: 0.0, checkpoint_samples: 0.0, checkpoint_time: start },
+            seen: false,
+            stays: 0,
+        }
+    }
+
+    /// What it has on its GPUs in the interval that starts at `begin`.
+    pub fn present(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Present {
+        let config = &scenario.workloads[self.index];
+        let elapsed = begin.seconds_since(start);
+        let here = !self.job.finished && !config.is_away(elapsed);
+        let run = self.runs.iter().rev().find(|(from, _)| *from <= begin).or(self.runs.first());
+        Present {
+            host: scenario.host(self.index),
+            here,
+            gpus: config.gpus,
+            profile: config.schedule.at(elapsed).0.profile,
+            layout: run.and_then(|(_, layout)| layout.clone()).filter(|_| here),
         }
     }
 
     /// The processes that run from `begin` on, which the job notices.
-    fn in_force(&mut self, begin: EventTime, config: &WorkloadScenario) -> Option<Layout> {
+    fn in_force(&mut self, start: EventTime, begin: EventTime, config: &WorkloadScenario) -> Option<Layout> {
         while self.runs.get(1).is_some_and(|(from, _)| *from <= begin) {
             self.runs.remove(0);
         }
-        let layout = self.runs.first().and_then(|(_, layout)| layout.as_ref()).filter(|_| !self.job.finished).cloned();
+        let away = config.is_away(begin.seconds_since(start));
+        let layout = self.runs.first().and_then(|(_, layout)| layout.as_ref()).filter(|_| !self.job.finished && !away).cloned();
         self.job.start_or_stop(layout.is_some(), begin, config);
         layout
     }
@@ -121,7 +146,7 @@ impl Simulated {
         let (board, noise) = (config.board.board(), &scenario.noise);
         // Before the job notices a restart: what that loses counts.
         let samples = self.job.samples;
-        let layout = self.in_force(begin, config);
+        let layout = self.in_force(start, begin, config);
         let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
         let gpus = self.devices.len() as u32;
         let mut rates = Vec::with_capacity(self.devices.len());
@@ -157,6 +182,7 @@ impl Simulated {
         &mut self,
         scenario: &Scenario,
         solver: &mut Solver,
+        scene: Option<&Scene>,
         start: EventTime,
         instant: EventTime,
         seconds: f64,
@@ -165,7 +191,11 @@ impl Simulated {
         let config = &scenario.workloads[self.index];
         let (board, noise, name) = (config.board.board(), &scenario.noise, config.name.as_str());
         let begin = instant.plus_seconds(-seconds);
-        let layout = self.in_force(begin, config);
+        let layout = self.in_force(start, begin, config);
+        let here = scene.is_none_or(|scene| scene.is_here(self.index));
+        let (arrives, leaves) = (here && !self.seen, self.seen && !here);
+        self.seen = here;
+        self.stays += u64::from(arrives);
 
         let elapsed = instant.seconds_since(start);
         let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
@@ -174,42 +204,58 @@ impl Simulated {
         let mut most = 0;
         for (device, gpu) in self.devices.iter_mut().zip(0..) {
             let processes = layout.as_ref().map_or(0, |layout| processes_on(gpu, gpus, layout));
-            let limit = layout.as_ref().and_then(|layout| layout.power_limit_watts);
-            let steady = layout.as_ref().filter(|_| processes > 0).map(|layout| {
-                let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
-                let runners = vec![Runner { profile, share }; processes as usize];
-                let limits = Limits { clock_mhz: layout.sm_clock_mhz, power_watts: layout.power_limit_watts };
-                solver.solve(board, &runners, limits, device.thermal.celsius)
-            });
+            let company =
+                scene.map_or_else(|| Company::alone(layout.as_ref(), profile, processes), |scene| scene.company(self.index, gpu));
+            let steady = (!company.runners.is_empty())
+                .then(|| solver.solve(board, &company.runners, company.limits, device.thermal.celsius));
+            if processes > 0
+                && let Some(steady) = steady
+            {
+                rates.push(steady.samples_per_second[company.own.clone()].iter().sum());
+                most = most.max(processes);
+            }
             let load = match steady {
-                Some(steady) => {
-                    rates.push(steady.samples_per_second.iter().sum());
-                    most = most.max(processes);
-                    Load::Running { steady, processes, memory_gib: profile.memory_gib }
-                }
+                Some(steady) => Load::Running { steady, processes: company.runners.len() as u32, memory_gib: company.memory_gib },
                 None => Load::Waiting,
             };
             if scenario.faults.iter().any(|fault| fault.resets(name, gpu, elapsed, seconds)) {
                 device.reset_counter();
             }
             device.advance(board, noise, &load, scenario.ambient_celsius, seconds);
-            if !scenario.faults.iter().any(|fault| fault.silences(name, Some(gpu), elapsed)) {
-                into.push(Event::Telemetry(Box::new(device.read(board, noise, &load, name, limit, instant))));
+            if (here || leaves) && !scenario.faults.iter().any(|fault| fault.silences(name, Some(gpu), elapsed)) {
+                let mut sample = device.read(board, noise, &load, name, company.limits.power_watts, instant);
+                if company.tenants > 1 {
+                    sample.tenants = Some(company.tenants);
+                    sample.share = Some(company.share(steady));
+                    sample.share_method = Some(ShareMethod::ProcessUtilization);
+                }
+                if leaves {
+                    // What is used from now on is the others'.
+                    (sample.last, sample.share) = (true, Some(0.0));
+                }
+                sample.tenure = Some(self.stays);
+                into.push(Event::Telemetry(Box::new(sample)));
             }
+        }
+        let silent = scenario.faults.iter().any(|fault| fault.silences(name, None, elapsed));
+        if leaves && !self.job.finished && !silent {
+            let layout = self.managed.state.layout.clone();
+            let report = self.job.report(config, &layout, instant, false);
+            into.push(Event::Progress(Box::new(TrainingProgress { last: true, ..report })));
         }
         let Some(layout) = layout else { return };
         let speed = noise.throughput(self.index as u64, begin.micros());
         self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
-        let first = instant == start;
+        let first = instant == start || (scene.is_some() && arrives && self.stays == 1);
         let due = instant.micros().rem_euclid(scenario.progress_interval_micros()) == 0;
-        if (due || first || self.job.finished) && !scenario.faults.iter().any(|fault| fault.silences(name, None, elapsed)) {
+        if (due || first || self.job.finished) && !silent {
             into.push(Event::Progress(Box::new(self.job.report(config, &layout, instant, first))));
         }
     }
 }
 
 /// Processes of a layout on one of the GPUs.
-fn processes_on(gpu: u32, gpus: u32, layout: &Layout) -> u32 {
+pub(super) fn processes_on(gpu: u32, gpus: u32, layout: &Layout) -> u32 {
     let replicas = layout.replicas.unwrap_or(gpus);
     replicas / gpus + u32::from(gpu < replicas % gpus)
 }

@@ -5,6 +5,7 @@ mod follow;
 mod job;
 mod object;
 mod scenario;
+mod scene;
 
 use eadt_cluster::{Change, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_schemas::EventTime;
@@ -13,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::gpu::Solver;
 use job::Simulated;
-pub use scenario::{Fault, Scenario, ScenarioError, WorkloadScenario};
+pub use scenario::{Absence, Fault, Scenario, ScenarioError, WorkloadScenario};
+use scene::Scene;
 
 /// What the cluster reports.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,13 +81,16 @@ impl Cluster {
             return Err(ScenarioError::new(format!("the start {start} is not on a sample of the interval {interval} µs")));
         }
         let mut devices = 0;
+        let mut first_devices: Vec<u64> = Vec::with_capacity(scenario.workloads.len());
         let workloads = scenario
             .workloads
             .iter()
             .enumerate()
             .map(|(index, workload)| {
-                let first = devices;
-                devices += u64::from(workload.gpus);
+                let host = scenario.host(index);
+                let first = first_devices.get(host).copied().unwrap_or(devices);
+                first_devices.push(first);
+                devices += if host == index { u64::from(workload.gpus) } else { 0 };
                 Simulated::new(&scenario, workload, index, first, start)
             })
             .collect();
@@ -128,8 +133,12 @@ impl Cluster {
         while self.now() < to {
             let instant = self.now();
             let seconds = if self.reported == 0 { 0.0 } else { self.scenario.sample_interval_seconds };
+            let scene = self.scenario.shares_gpus().then(|| {
+                let begin = instant.plus_seconds(-seconds);
+                Scene::new(self.workloads.iter().map(|workload| workload.present(&self.scenario, self.start, begin)))
+            });
             for workload in &mut self.workloads {
-                workload.advance(&self.scenario, &mut self.solver, self.start, instant, seconds, into);
+                workload.advance(&self.scenario, &mut self.solver, scene.as_ref(), self.start, instant, seconds, into);
             }
             self.reported += 1;
         }
@@ -145,9 +154,11 @@ impl Cluster {
     /// Instruments do not fail here: faults that only silence them, or reset a counter, show no effect.
     ///
     /// # Panics
-    /// Where `into` has not a place for each workload, or after [`Self::step`]: a cluster either reports or glides.
+    /// Where `into` has not a place for each workload, after [`Self::step`] (a cluster either reports or glides), or where GPUs are
+    /// shared ([`Scenario::shares_gpus`]): each job is passed over by itself.
     pub fn glide(&mut self, to: EventTime, into: &mut [Glide]) {
         assert_eq!(into.len(), self.workloads.len(), "one place for each workload");
+        assert!(!self.scenario.shares_gpus(), "jobs that share GPUs cannot be passed over one by one");
         assert!(self.gliding || self.reported == 0, "a cluster that reported samples cannot glide");
         self.gliding = true;
         let bucket = (self.scenario.noise.throughput_seconds.clamp(0.001, GLIDE_STEP_SECONDS) * 1e6) as i64;

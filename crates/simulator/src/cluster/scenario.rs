@@ -22,7 +22,7 @@ pub struct Scenario {
     pub carbon_grams_per_kwh: Option<f64>,
     /// Measurement noise, the jobs' own unevenness, and the seed of both.
     pub noise: Noise,
-    /// The jobs; each has GPUs of its own.
+    /// The jobs; each has GPUs of its own, unless it shares those of another one.
     pub workloads: Vec<WorkloadScenario>,
     /// What goes wrong, and when. Default: nothing.
     pub faults: Vec<Fault>,
@@ -79,8 +79,23 @@ pub struct WorkloadScenario {
     /// The job writes a checkpoint this often, in seconds. Above 0. Default 600.
     pub checkpoint_seconds: f64,
     pub bounds: Bounds,
+    /// Name of a job further up whose GPUs this one shares under MPS: of the same board, and as many. Absent: it has its own. The least
+    /// of their power caps and clocks is in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares_gpus_of: Option<String>,
+    /// When the job is suspended: it has no processes and holds no GPU. In order. Default: never.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub away: Vec<Absence>,
     /// What the job does over time.
     pub schedule: PhaseSchedule,
+}
+
+/// A time in which a job is suspended, in seconds since the start of the simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Absence {
+    pub from_seconds: f64,
+    pub until_seconds: f64,
 }
 
 /// A fault; times are seconds since the start of the simulation.
@@ -191,6 +206,8 @@ impl Default for WorkloadScenario {
             lost_work_seconds: 60.0,
             checkpoint_seconds: 600.0,
             bounds: Bounds { oversubscription_percentage_max: Some(200), ..Bounds::default() },
+            shares_gpus_of: None,
+            away: vec![],
             schedule: llm_training_phases(),
         }
     }
@@ -225,6 +242,17 @@ impl Scenario {
         (self.progress_interval_seconds * 1000.0).round() as i64 * 1000
     }
 
+    /// Whether what a job does depends on another one, or whether it is there.
+    pub fn shares_gpus(&self) -> bool {
+        self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some() || !workload.away.is_empty())
+    }
+
+    /// The place of the workload whose GPUs a workload has.
+    pub(super) fn host(&self, index: usize) -> usize {
+        let host = self.workloads.get(index).and_then(|workload| workload.shares_gpus_of.as_ref());
+        host.and_then(|host| self.workloads.iter().position(|other| other.name == *host)).unwrap_or(index)
+    }
+
     /// The first thing that is wrong with it, with the field.
     pub fn check(&self) -> Result<(), ScenarioError> {
         let fail = |detail: String| Err(ScenarioError { detail });
@@ -248,6 +276,17 @@ impl Scenario {
                 return fail(format!("workload {name:?} is not namespace/name"));
             }
             workload.check().map_err(|error| ScenarioError { detail: format!("workload {name}: {}", error.detail) })?;
+            if let Some(host) = &workload.shares_gpus_of {
+                let Some(host) = self.workloads[..index].iter().find(|other| other.name == *host) else {
+                    return fail(format!("workload {name}: shares_gpus_of names {host}, which is no workload before it"));
+                };
+                if host.shares_gpus_of.is_some() {
+                    return fail(format!("workload {name}: shares_gpus_of names {}, which has no GPUs of its own", host.name));
+                }
+                if (host.board, host.gpus) != (workload.board, workload.gpus) {
+                    return fail(format!("workload {name} shares the GPUs of {}: give both the same board and gpus", host.name));
+                }
+            }
         }
         for fault in &self.faults {
             let Some(workload) = self.workloads.iter().find(|w| w.name == fault.workload()) else {
@@ -264,6 +303,10 @@ impl Scenario {
 }
 
 impl WorkloadScenario {
+    pub(super) fn is_away(&self, elapsed_seconds: f64) -> bool {
+        self.away.iter().any(|absence| (absence.from_seconds..absence.until_seconds).contains(&elapsed_seconds))
+    }
+
     fn check(&self) -> Result<(), ScenarioError> {
         let u = |value: u32| f64::from(value);
         for (name, value, low, high) in [
@@ -280,6 +323,14 @@ impl WorkloadScenario {
             ("checkpoint_seconds", self.checkpoint_seconds, 0.001, 1e9),
         ] {
             within(name, value, low, high)?;
+        }
+        let mut last = 0.0;
+        for Absence { from_seconds, until_seconds } in &self.away {
+            if !(last <= *from_seconds && from_seconds < until_seconds && until_seconds.is_finite()) {
+                let detail = format!("away from {from_seconds} until {until_seconds} s is no time after {last} s");
+                return Err(ScenarioError { detail });
+            }
+            last = *until_seconds;
         }
         self.schedule.check().map_err(|detail| ScenarioError { detail: format!("schedule: {detail}") })
     }

@@ -4,7 +4,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
 use proptest::prelude::*;
 
-use super::{Cluster, Event, Fault, Glide, Scenario, WorkloadScenario};
+use super::{Absence, Cluster, Event, Fault, Glide, Scenario, WorkloadScenario};
 use crate::gpu::{Noise, WorkloadProfile};
 
 const LLM: &str = "eadt/llm-training";
@@ -234,6 +234,72 @@ fn faults_silence_sensors_and_reset_counters_but_stop_no_work() {
     assert_eq!(progress(&events, LLM).last(), progress(&reference, LLM).last());
 }
 
+/// A GPU of two jobs, the second of which comes after a minute; the first is away from the third to the fourth.
+fn shared_gpu() -> Scenario {
+    let one = WorkloadScenario { gpus: 1, replicas: 1, ..WorkloadScenario::constant("a/one", WorkloadProfile::COMPUTE) };
+    let other = WorkloadScenario {
+        shares_gpus_of: Some("a/one".into()),
+        away: vec![Absence { from_seconds: 0.0, until_seconds: 60.0 }],
+        schedule: WorkloadScenario::constant("", WorkloadProfile::MEMORY).schedule,
+        ..WorkloadScenario { name: "a/other".into(), ..one.clone() }
+    };
+    let one = WorkloadScenario { away: vec![Absence { from_seconds: 180.0, until_seconds: 240.0 }], ..one };
+    Scenario { workloads: vec![one, other], noise: Noise::none(), ..Scenario::default() }
+}
+
+#[test]
+fn jobs_that_share_a_gpu_slow_each_other_down_and_its_power_is_divided() {
+    let mut cluster = Cluster::new(shared_gpu(), start()).unwrap();
+    let events = run(&mut cluster, 300.0);
+    let (one, other) = (telemetry(&events, "a/one", 0), telemetry(&events, "a/other", 0));
+    let second = |sample: &GpuTelemetry| sample.time.seconds_since(start());
+    let at = |of: &[&GpuTelemetry], when: f64| -> Option<GpuTelemetry> {
+        of.iter().find(|sample| second(sample) == when).map(|sample| (*sample).clone())
+    };
+    let (alone, mine, theirs) = (at(&one, 50.0).unwrap(), at(&one, 100.0).unwrap(), at(&other, 100.0).unwrap());
+    assert_eq!((alone.tenants, alone.share), (None, None));
+    assert_eq!((mine.tenants, theirs.tenants), (Some(2), Some(2)));
+    assert_eq!(
+        (&mine.device, mine.energy_joules_total, mine.power_watts),
+        (&theirs.device, theirs.energy_joules_total, theirs.power_watts)
+    );
+    assert!((mine.share.unwrap() + theirs.share.unwrap() - 1.0).abs() < 1e-9);
+    assert!(mine.power_watts > alone.power_watts, "{:?} W together, {:?} W alone", mine.power_watts, alone.power_watts);
+    let rate = |of: &str, from: f64, to: f64| {
+        let total = |when: f64| {
+            let report = progress(&events, of).into_iter().find(|p| p.time.seconds_since(start()) == when).unwrap();
+            report.samples_total.unwrap()
+        };
+        (total(to) - total(from)) / (to - from)
+    };
+    assert!(rate("a/one", 100.0, 150.0) < 0.99 * rate("a/one", 10.0, 50.0));
+    assert!(rate("a/other", 200.0, 230.0) > 1.01 * rate("a/other", 100.0, 150.0));
+
+    // Who goes says so once; who comes back begins another stay.
+    assert!(at(&other, 60.0).is_none() && at(&other, 61.0).is_some() && at(&one, 200.0).is_none());
+    assert!(one.iter().filter(|sample| sample.last).map(|sample| second(sample)).eq([181.0]));
+    assert_eq!(at(&one, 250.0).unwrap().tenure, Some(2));
+    assert_eq!(at(&other, 200.0).unwrap().tenants, None);
+}
+
+#[test]
+fn who_shares_with_whom_is_checked() {
+    let with = |change: fn(&mut Scenario)| {
+        let mut scenario = shared_gpu();
+        change(&mut scenario);
+        scenario.check().map_err(|error| error.to_string())
+    };
+    assert_eq!(with(|_| {}), Ok(()));
+    let refused = |change, part: &str| {
+        let error = with(change).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(|s| s.workloads[1].shares_gpus_of = Some("a/none".into()), "names a/none, which is no workload before it");
+    refused(|s| s.workloads[1].gpus = 2, "give both the same board and gpus");
+    refused(|s| s.workloads[0].shares_gpus_of = Some("a/other".into()), "no workload before it");
+    refused(|s| s.workloads[1].away[0].until_seconds = 0.0, "away from 0 until 0 s");
+}
+
 #[test]
 fn a_planned_job_ends_once_and_its_gpus_go_idle() {
     let job = WorkloadScenario { planned_samples: Some(2000.0), ..WorkloadScenario::constant("a/b", WorkloadProfile::MID) };
@@ -253,7 +319,8 @@ proptest! {
     /// However time is cut into steps and wherever the state is saved and read again, the events are the same, byte for byte.
     #[test]
     fn steps_and_restarts_change_nothing(cuts in prop::collection::vec(1_u32..120, 1..12), seed: u64) {
-        let scenario = Scenario { noise: Noise { seed, ..Noise::default() }, ..Scenario::default() };
+        let mut scenario = Scenario { noise: Noise { seed, ..Noise::default() }, ..Scenario::default() };
+        scenario.workloads.extend(shared_gpu().workloads);
         let bytes = |events: &[Event]| {
             events.iter().flat_map(|event| match event {
                 Event::Telemetry(t) => serde_json::to_vec(t).unwrap(),
