@@ -129,10 +129,12 @@ impl Part {
             rights.push(Right::on(group(name), Operation::Read));
             rights.extend(instance.map(|instance| transactional_id(name, instance)));
             if self == Self::Processor {
-                // Of the cluster's stage, whose names end in this.
-                rights.push(Right::on(group(&format!("{name}-cluster")), Operation::Read));
+                // Of the stages that decide about several workloads, whose names end in these.
                 let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
-                rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-cluster"))));
+                for stage in ["cluster", "gpu"] {
+                    rights.push(Right::on(group(&format!("{name}-{stage}")), Operation::Read));
+                    rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-{stage}"))));
+                }
             }
         }
         if !reads.is_empty() && self != Self::Archiver {

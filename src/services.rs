@@ -186,6 +186,10 @@ pub fn spawn_processor(
         let cluster = service("cluster", clock.clone());
         tasks.spawn_thread("cluster", OnFailure::Fatal, move || eadt_processor::run_cluster(&cluster));
     }
+    if settings.processor.sm_partition.enabled {
+        let gpu = service("gpu", clock.clone());
+        tasks.spawn_thread("gpu", OnFailure::Fatal, move || eadt_processor::run_gpu(&gpu));
+    }
     let service = service("processor", clock);
     tasks.spawn_thread("processor", OnFailure::Fatal, move || eadt_processor::run(&service));
 }

@@ -7,15 +7,18 @@ pub mod budget;
 pub mod clock;
 pub mod cluster;
 pub mod controller;
+pub mod joint;
 pub mod merge;
 pub mod models;
 pub mod partition;
 pub mod settings;
+pub mod sharing;
 pub mod state;
 pub mod window;
 pub mod workload;
 
 pub use cluster::Cluster;
+pub use joint::Joint;
 pub use merge::Merge;
 pub use partition::{Event, Input, Output, Partition, Tally};
 pub use settings::FoldSettings;

@@ -418,7 +418,8 @@ impl Partition {
 }
 
 /// Refuses what no workload should see.
-pub(crate) fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
+/// Whether an event may be folded: not ahead of the log's stamp, and under the key of what it speaks of.
+pub fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
     if let (Some(time), Some(most)) = (event.time(), max_future)
         && time.micros() - stamp.micros() > most
     {

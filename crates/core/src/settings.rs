@@ -4,6 +4,7 @@ use eadt_schemas::v1::Workload;
 
 use crate::budget::BudgetSettings;
 use crate::controller::{ControllerName, ControllerSettings};
+use crate::sharing::SmPartitionSettings;
 use crate::window::progress::Gaps;
 
 /// One second in the unit of this crate's durations, microseconds.
@@ -44,6 +45,8 @@ pub struct FoldSettings {
     pub controller_settings: ControllerSettings,
     /// The cluster's power budget; `None`: there is no second stage.
     pub power_budget: Option<BudgetSettings>,
+    /// How shared GPUs are partitioned; `None`: there is no stage for them.
+    pub sm_partition: Option<SmPartitionSettings>,
 }
 
 /// Most windows without any event between two with events that are emitted.
@@ -65,6 +68,16 @@ impl FoldSettings {
     /// Whether the second stage decides about a workload.
     pub fn shares_budget(&self, workload: &Workload) -> bool {
         self.power_budget.is_some() && self.controller_of(Some(workload)) == ControllerName::PowerBudget
+    }
+
+    /// Whether the stage of shared GPUs decides about a workload.
+    pub fn shares_gpus(&self, workload: &Workload) -> bool {
+        self.sm_partition.is_some() && self.controller_of(Some(workload)) == ControllerName::SmPartition
+    }
+
+    /// Whether the first stage leaves deciding about a workload to another one.
+    pub fn decided_together(&self, workload: &Workload) -> bool {
+        self.shares_budget(workload) || self.shares_gpus(workload)
     }
 
     /// How far apart what a source says of one counter may lie.
@@ -97,6 +110,7 @@ impl Default for FoldSettings {
             controller_override: None,
             controller_settings: ControllerSettings::default(),
             power_budget: None,
+            sm_partition: None,
         }
     }
 }

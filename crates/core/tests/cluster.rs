@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use eadt_cases::cases;
 use eadt_core::budget::BudgetSettings;
-use eadt_core::cluster::{Cluster, Event};
+use eadt_core::cluster::Cluster;
 use eadt_core::controller::ControllerName;
+use eadt_core::joint::{Event, Joint};
 use eadt_core::settings::SECOND;
 use eadt_core::{Event as Input, FoldSettings, Partition, StateRecord};
 use eadt_schemas::EventTime;

@@ -146,6 +146,12 @@ impl Gatherer {
         Some(SoloProfile::new(workload.to_owned(), own.gpu_model.clone(), points.collect()))
     }
 
+    /// Windows that were gathered at a share, at the board's own clock.
+    pub fn windows_at(&self, workload: &str, mps_thread_percentage: u32) -> u32 {
+        let own = self.workloads.get(workload).into_iter().flat_map(|own| &own.means);
+        own.filter(|(setting, _)| *setting == (mps_thread_percentage, None)).map(|(_, mean)| mean.windows).sum()
+    }
+
     /// Forgets a workload that is gone.
     pub fn forget(&mut self, workload: &str) {
         self.workloads.remove(workload);

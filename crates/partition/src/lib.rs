@@ -11,6 +11,7 @@ pub mod forest;
 mod choose;
 pub mod evaluate;
 pub mod gather;
+pub mod gpus;
 mod measurements;
 mod outlook;
 mod paper;
@@ -20,6 +21,7 @@ mod slowdown;
 pub mod tables;
 
 pub use choose::{Choice, ChoiceSettings, Objective, Verdict, choose};
+pub use gpus::Gpus;
 pub use measurements::{CoRun, Measurements, MeasurementsError, Tenant};
 pub use outlook::{Additive, Candidate, CannotTell, Expected, Outlook, Predictor, Together};
 pub use paper::{PairSum, PaperModel};

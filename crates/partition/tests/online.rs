@@ -4,10 +4,10 @@ mod support;
 
 use eadt_cases::cases;
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
-use eadt_partition::rebalance::{Brain, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
+use eadt_partition::rebalance::{Brain, Figure, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
 use eadt_partition::{Additive, Counters, Metric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Workload};
+use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Validation, Workload};
 use proptest::prelude::*;
 
 fn workload(name: &str, share: u32) -> Workload {
@@ -100,11 +100,12 @@ fn profile(name: &str, exponent: f64) -> SoloProfile {
     SoloProfile::new(name.into(), "board".into(), points.collect()).unwrap()
 }
 
-const BRAIN: Brain<'static> = Brain { predictor: &Additive, model_version: None, idle_watts: 30.0 };
+const BRAIN: Brain<'static> = Brain { predictor: &Additive, model_version: None, idle_watts: Some(30.0) };
 
 struct Gpu {
     workloads: Vec<Workload>,
     profiles: Vec<SoloProfile>,
+    figures: Vec<Vec<Figure>>,
     state: GpuState,
 }
 
@@ -114,6 +115,7 @@ impl Gpu {
         Self {
             workloads: shares.iter().enumerate().map(|(i, share)| workload(&name(i), *share)).collect(),
             profiles: exponents.iter().enumerate().map(|(i, exponent)| profile(&name(i), *exponent)).collect(),
+            figures: vec![Vec::new(); shares.len()],
             state: GpuState::default(),
         }
     }
@@ -122,8 +124,8 @@ impl Gpu {
         let sharers: Vec<Sharer<'_>> = self
             .workloads
             .iter()
-            .zip(&self.profiles)
-            .map(|(workload, profile)| Sharer { workload, profile: Some(profile) })
+            .zip(self.profiles.iter().zip(&self.figures))
+            .map(|(workload, (profile, figures))| Sharer { workload, profile: Some(profile), figures })
             .collect();
         let time = EventTime::from_seconds(f64::from(minute) * 60.0);
         rebalance(&mut self.state, time, &sharers, &BRAIN, &RebalanceSettings::default())
@@ -131,6 +133,31 @@ impl Gpu {
 
     fn shares(&self) -> Vec<u32> {
         self.workloads.iter().map(|workload| workload.layout.mps_thread_percentage.unwrap()).collect()
+    }
+
+    /// A window of each, in which it did so much of what it does alone at its share, at so many watts.
+    fn measure(&mut self, minute: u32, part: f64, watts: f64) {
+        let tenants = self.workloads.len() as u32;
+        for ((workload, profile), figures) in self.workloads.iter().zip(&self.profiles).zip(&mut self.figures) {
+            let share = workload.layout.mps_thread_percentage.unwrap();
+            figures.push(Figure {
+                end: EventTime::from_seconds(f64::from(minute) * 60.0),
+                tenants,
+                mps_thread_percentage: share,
+                samples_per_second: part * profile.at(share, None).unwrap().samples_per_second,
+                power_watts: watts,
+            });
+        }
+    }
+
+    /// Goes on by a minute: everything is applied at once.
+    fn minute(&mut self, minute: u32, part: f64, watts: f64) -> Outcome {
+        let outcome = self.look(minute);
+        self.measure(minute, part, watts);
+        for decision in outcome.decisions.clone() {
+            self.apply(&decision);
+        }
+        outcome
     }
 
     fn apply(&mut self, decision: &eadt_schemas::v1::Decision) {
@@ -186,6 +213,68 @@ fn what_must_not_be_turned_stays() {
     // Bounds that leave nothing but what is.
     let bounds = Bounds { mps_thread_percentage_min: Some(50), mps_thread_percentage_max: Some(50), ..Bounds::default() };
     assert_eq!(reason(&|gpu| gpu.workloads[1].bounds = bounds.clone()), "the partition in force is the best");
+}
+
+#[test]
+fn a_partition_has_to_show_that_it_helps() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    let mut said = Vec::new();
+    for minute in 3..12 {
+        said.push(gpu.minute(minute, 0.9, 60.0));
+    }
+    assert_eq!(gpu.shares(), [90, 10]);
+    let kept: Vec<_> = said.iter().filter(|outcome| outcome.validation == Validation::Kept).collect();
+    assert_eq!(kept.len(), 1, "{said:?}");
+    assert!(kept[0].reason.contains("work per watt against the one before it"), "{}", kept[0].reason);
+    assert!(said.iter().any(|outcome| outcome.validation == Validation::Pending));
+    assert!(said.last().unwrap().reason.starts_with("nothing is tried before"));
+}
+
+/// What the additive model promises and the GPU does not keep is taken back, reductions first, and not tried again.
+#[test]
+fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    let mut reverts = Vec::new();
+    let mut tried = Vec::new();
+    for minute in 3..400 {
+        let helps = gpu.shares() == [50, 50];
+        let outcome = gpu.minute(minute, if helps { 0.9 } else { 0.3 }, 60.0);
+        reverts
+            .extend(outcome.decisions.iter().filter(|decision| decision.action == Action::Revert).map(|d| (minute, d.clone())));
+        tried.push(gpu.shares());
+    }
+    assert_eq!(gpu.shares(), [50, 50], "{tried:?}");
+    assert!(reverts[0].1.reason.contains("is taken back"), "{}", reverts[0].1.reason);
+    assert_eq!((reverts[0].1.workload.as_str(), reverts[0].1.validation), ("n/w0", Validation::Failed), "reductions first");
+    let of = |shares: [u32; 2]| tried.windows(2).filter(|pair| pair[0] != shares && pair[1] == shares).count();
+    assert_eq!(of([90, 10]), 1, "it was tried again");
+    // The next one is another one, after twice the rest.
+    assert!(of([80, 20]) <= 1 && reverts.len() <= 6, "{reverts:?}");
+}
+
+/// Without the idle power of the board, the additive model is made to say of the present partition what was measured.
+#[test]
+fn idle_power_is_what_windows_together_imply() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let brain = Brain { idle_watts: None, ..BRAIN };
+    let look = |gpu: &Gpu| {
+        let sharers: Vec<Sharer<'_>> = gpu
+            .workloads
+            .iter()
+            .zip(gpu.profiles.iter().zip(&gpu.figures))
+            .map(|(workload, (profile, figures))| Sharer { workload, profile: Some(profile), figures })
+            .collect();
+        rebalance(&mut GpuState::default(), EventTime::from_seconds(600.0), &sharers, &brain, &RebalanceSettings::default())
+    };
+    assert_eq!(look(&gpu).reason, "3 windows of each are needed at the shares in force");
+    // 110 W each alone at 50 %: 190 W together are 30 W idle.
+    (0..3).for_each(|minute| gpu.measure(minute, 1.0, 95.0));
+    let decision = look(&gpu).decisions.remove(0);
+    let known = gpu.look(10).decisions.remove(0);
+    assert_eq!(decision.to, known.to);
+    assert!((decision.evidence["expected_power_watts"] - known.evidence["expected_power_watts"]).abs() < 1e-2);
 }
 
 #[test]

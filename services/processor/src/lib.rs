@@ -6,12 +6,12 @@
 //! time it is in the data, and nothing of a step is visible before all of it is.
 
 //!
-//! What concerns several workloads is decided by a second stage ([`run_cluster`]), which reads windows and writes decisions by the
-//! same rules; of all processors of a group one runs it.
+//! What concerns several workloads is decided by second stages ([`run_cluster`], [`run_gpu`]), which read windows and write decisions
+//! by the same rules; of all processors of a group one runs each.
 
-mod cluster;
 pub mod codec;
 mod heartbeat;
+mod joint;
 pub mod metrics;
 pub mod offline;
 mod outputs;
@@ -20,8 +20,8 @@ mod positions;
 mod service;
 mod settings;
 
-pub use cluster::run as run_cluster;
 pub use heartbeat::HeartbeatClock;
+pub use joint::{run_cluster, run_gpu};
 pub use positions::{INPUTS, Positions};
 pub use service::{Error, Service, run};
 pub use settings::{Limit, Settings};

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use eadt_core::{Tally, cluster};
+use eadt_partition::gpus;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_service::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -10,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabels {
@@ -41,18 +42,55 @@ pub struct ProcessorMetrics {
     pub sources: Gauge,
 }
 
-/// Metrics of the cluster's stage; names are prefixed with `eadt_power_budget_`.
+/// Metrics that every stage has that decides about several workloads together.
 #[derive(Debug)]
-pub struct ClusterMetrics {
-    pub runs_here: Gauge,
+pub struct JointMetrics {
+    runs_here: Gauge,
     pub members: Gauge,
     looks: Counter,
     late: Counter,
-    short: Counter,
     pub decisions: Counter,
     pub gaps: Counter,
     pub restarts: Counter,
     pub commit_seconds: Histogram,
+}
+
+impl JointMetrics {
+    fn new(registry: &mut Registry, stage: &str, members: &str, looks: &str) -> Self {
+        let this = Self {
+            runs_here: Gauge::default(),
+            members: Gauge::default(),
+            looks: Counter::default(),
+            late: Counter::default(),
+            decisions: Counter::default(),
+            gaps: Counter::default(),
+            restarts: Counter::default(),
+            commit_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 15)),
+        };
+        registry.register("runs_here", format!("1 where this processor runs {stage}, else 0"), this.runs_here.clone());
+        registry.register("members", members, this.members.clone());
+        registry.register("looks", looks, this.looks.clone());
+        registry.register("late", "Events that came after a look that they belonged to", this.late.clone());
+        registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
+        registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
+        registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
+        registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, this.commit_seconds.clone());
+        this
+    }
+
+    fn runs(&self, here: bool) {
+        self.runs_here.set(i64::from(here));
+        if !here {
+            self.members.set(0);
+        }
+    }
+}
+
+/// Metrics of the cluster's stage; names are prefixed with `eadt_power_budget_`.
+#[derive(Debug)]
+pub struct ClusterMetrics {
+    pub joint: JointMetrics,
+    short: Counter,
     budget_watts: Gauge<f64, AtomicU64>,
     exposed_watts: Gauge<f64, AtomicU64>,
 }
@@ -61,27 +99,17 @@ impl ClusterMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         metrics.register("power_budget", |registry| {
             let this = Self {
-                runs_here: Gauge::default(),
-                members: Gauge::default(),
-                looks: Counter::default(),
-                late: Counter::default(),
+                joint: JointMetrics::new(
+                    registry,
+                    "the cluster's stage",
+                    "Workloads that share the power budget",
+                    "Ends of windows at which the budget was shared anew",
+                ),
                 short: Counter::default(),
-                decisions: Counter::default(),
-                gaps: Counter::default(),
-                restarts: Counter::default(),
-                commit_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 15)),
                 budget_watts: Gauge::default(),
                 exposed_watts: Gauge::default(),
             };
-            registry.register("runs_here", "1 where this processor runs the cluster's stage, else 0", this.runs_here.clone());
-            registry.register("members", "Workloads that share the power budget", this.members.clone());
-            registry.register("looks", "Ends of windows at which the budget was shared anew", this.looks.clone());
-            registry.register("late", "Events that came after a look that they belonged to", this.late.clone());
             registry.register("short", "Looks at which the lowest caps did not fit into the budget", this.short.clone());
-            registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
-            registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
-            registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
-            registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, this.commit_seconds.clone());
             let watts = || Unit::Other("watts".into());
             registry.register_with_unit(
                 "budget",
@@ -101,21 +129,71 @@ impl ClusterMetrics {
 
     /// Whether the stage runs here, and with which budget.
     pub fn runs(&self, budget_watts: Option<f64>) {
-        self.runs_here.set(i64::from(budget_watts.is_some()));
+        self.joint.runs(budget_watts.is_some());
         self.budget_watts.set(budget_watts.unwrap_or(0.0));
         if budget_watts.is_none() {
-            self.members.set(0);
             self.exposed_watts.set(0.0);
         }
     }
 
     /// Adds what was folded since `before`.
     pub fn folded(&self, before: cluster::Tally, now: cluster::Tally) {
-        self.looks.inc_by(now.looks - before.looks);
-        self.late.inc_by(now.late - before.late);
+        self.joint.looks.inc_by(now.looks - before.looks);
+        self.joint.late.inc_by(now.late - before.late);
         self.short.inc_by(now.short - before.short);
         if now.looks > before.looks {
             self.exposed_watts.set(now.exposed_watts.unwrap_or(f64::NAN));
+        }
+    }
+}
+
+/// Metrics of the stage of shared GPUs; names are prefixed with `eadt_sm_partition_`.
+#[derive(Debug)]
+pub struct GpuMetrics {
+    pub joint: JointMetrics,
+    shared_gpus: Gauge,
+    measured: Gauge,
+}
+
+impl GpuMetrics {
+    pub fn new(metrics: &Metrics) -> Self {
+        metrics.register("sm_partition", |registry| {
+            let this = Self {
+                joint: JointMetrics::new(
+                    registry,
+                    "the stage of shared GPUs",
+                    "Workloads that name the controller sm-partition, and those that did and were measured",
+                    "Ends of windows at which shared GPUs were looked at",
+                ),
+                shared_gpus: Gauge::default(),
+                measured: Gauge::default(),
+            };
+            registry.register("shared_gpus", "GPUs that members share with others, at the last look", this.shared_gpus.clone());
+            registry.register(
+                "measured",
+                "Members whose throughput and power alone are known, at the last look",
+                this.measured.clone(),
+            );
+            this
+        })
+    }
+
+    /// Whether the stage runs here.
+    pub fn runs(&self, here: bool) {
+        self.joint.runs(here);
+        if !here {
+            self.shared_gpus.set(0);
+            self.measured.set(0);
+        }
+    }
+
+    /// Adds what was folded since `before`.
+    pub fn folded(&self, before: gpus::Tally, now: gpus::Tally) {
+        self.joint.looks.inc_by(now.looks - before.looks);
+        self.joint.late.inc_by(now.late - before.late);
+        if now.looks > before.looks {
+            self.shared_gpus.set(now.shared_gpus as i64);
+            self.measured.set(now.measured as i64);
         }
     }
 }

@@ -2,6 +2,7 @@ use eadt_core::FoldSettings;
 use eadt_core::budget::BudgetSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_core::settings::SECOND;
+use eadt_core::sharing::SmPartitionSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -104,6 +105,8 @@ pub struct Settings {
     /// The power budget that the workloads of the controller `power-budget` share; off without `budget_watts`. All processors of a
     /// group need the same.
     pub power_budget: BudgetSettings,
+    /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
+    pub sm_partition: SmPartitionSettings,
     /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
@@ -138,6 +141,7 @@ impl Default for Settings {
             controller: ControllerName::default(),
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
+            sm_partition: SmPartitionSettings::default(),
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -149,7 +153,7 @@ impl Default for Settings {
 }
 
 /// Settings that windows and decisions depend on.
-const DECISIVE: [&str; 12] = [
+const DECISIVE: [&str; 13] = [
     "window_seconds",
     "max_future_seconds",
     "idle_grace_seconds",
@@ -162,6 +166,7 @@ const DECISIVE: [&str; 12] = [
     "controller",
     "controller_settings",
     "power_budget",
+    "sm_partition",
 ];
 
 type Map = serde_json::Map<String, serde_json::Value>;
@@ -247,6 +252,15 @@ impl Settings {
                 ));
             }
         }
+        let sharing = &self.sm_partition;
+        sharing.check().map_err(|why| format!("processor.sm_partition.{why}"))?;
+        for (name, value) in [("silence_seconds", sharing.silence_seconds), ("expiry_seconds", sharing.expiry_seconds)] {
+            if sharing.enabled && value < least {
+                return Err(format!(
+                    "processor.sm_partition.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -293,6 +307,7 @@ impl Settings {
             controller: self.controller,
             controller_settings: self.controller_settings.clone(),
             power_budget: self.shares_power().then_some(self.power_budget),
+            sm_partition: self.sm_partition.enabled.then(|| self.sm_partition.clone()),
             ..FoldSettings::default()
         }
     }
@@ -308,13 +323,15 @@ mod tests {
         assert!(
             standard.contains("\"window_seconds\":60.0")
                 && !standard.contains("controller_settings")
-                && !standard.contains("power_budget"),
+                && !standard.contains("power_budget")
+                && !standard.contains("sm_partition"),
             "{standard}"
         );
         let mut live = Settings { window_seconds: 30.0, max_future_seconds: Limit(None), ..Settings::default() };
         live.controller = "matrix".parse().unwrap();
         live.controller_settings.power_high_watts = 300.0;
         live.power_budget.budget_watts = Some(5_000.0);
+        (live.sm_partition.enabled, live.sm_partition.probe_percentages) = (true, vec![100, 40]);
         // Nothing in the outputs depends on these.
         (live.group, live.buffer_bytes) = ("other".into(), 1 << 20);
         let recorded = live.recorded();
@@ -332,6 +349,13 @@ mod tests {
 
         let long = Settings { window_seconds: 600.0, ..live.clone() };
         assert!(long.check().unwrap_err().contains("silence_seconds is 300, but must be at least two windows"));
+        let mut odd = live.clone();
+        odd.sm_partition.probe_percentages = vec![50];
+        assert!(odd.check().unwrap_err().starts_with("processor.sm_partition.probe_percentages must hold 100"));
+        odd.sm_partition = SmPartitionSettings { enabled: true, expiry_seconds: 50.0, ..SmPartitionSettings::default() };
+        assert!(
+            odd.check().unwrap_err().contains("processor.sm_partition.expiry_seconds is 50, but must be at least two windows")
+        );
         here.power_budget.budget_watts = Some(0.0);
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 

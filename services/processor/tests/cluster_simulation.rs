@@ -5,26 +5,20 @@
 
 #[path = "simulation/bus.rs"]
 mod bus;
+#[path = "simulation/joint.rs"]
+mod joint;
 #[path = "simulation/story.rs"]
 mod story;
 
-use std::collections::BTreeMap;
-
-use bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
-use bytes::Bytes;
-use eadt_bus::{Outgoing, partition_for_key};
+use bus::{Chance, Coming};
+use eadt_core::Cluster;
 use eadt_core::budget::BudgetSettings;
-use eadt_core::cluster::Event;
-use eadt_core::settings::SECOND;
-use eadt_core::{Cluster, FoldSettings};
-use eadt_processor::codec::Decoded;
 use eadt_processor::{Settings, run_cluster};
-use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
-use eadt_schemas::{EventTime, EventType, Topic};
-use story::{BASE, Said, compare, found, play, tear, tell};
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
+use joint::{Story, at, coming, json, one};
+use story::{tear, tell};
 
-const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
 const MEMBERS: usize = 4;
 
 fn settings() -> Settings {
@@ -39,27 +33,8 @@ fn settings() -> Settings {
     }
 }
 
-fn at(seconds: i64) -> EventTime {
-    EventTime::from_micros((BASE + seconds) * SECOND)
-}
-
 fn name(member: usize) -> String {
     format!("team/job-{member}")
-}
-
-fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) -> Coming {
-    let record = Outgoing {
-        topic: format!("eadt.{topic}").into(),
-        partition: None,
-        key: Some(Bytes::copy_from_slice(key.as_bytes())),
-        value: value.map(Bytes::from),
-        headers: vec![(header::TYPE.into(), Bytes::from_static(EventType::of_topic(topic).name().as_bytes()))],
-    };
-    Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record }
-}
-
-fn json(event: &impl serde::Serialize) -> Vec<u8> {
-    serde_json::to_vec(event).unwrap()
 }
 
 /// Twenty minutes of some jobs whose layouts somebody changes, in the order of the times, which are the stamps, too.
@@ -122,86 +97,22 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
     all
 }
 
-fn fold(cluster: &mut Cluster, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
-    let Coming { topic, stamp, record, .. } = coming;
-    let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-    if *topic == Topic::EfficiencyWindows {
-        let window: EfficiencyWindow =
-            eadt_schemas::decode::decode(record.value.as_deref().unwrap()).map_err(|refusal| refusal.reason.name().to_owned())?;
-        return cluster.fold(Event::Window(&window), key, *stamp, out).map_err(|refusal| refusal.to_string());
-    }
-    let decoded = Decoded::of(*topic, Some(EventType::of_topic(*topic).name()), record.value.as_deref());
-    cluster.fold(Event::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
+/// The next window of everybody.
+fn next() -> Vec<EfficiencyWindow> {
+    let window = |member| EfficiencyWindow { workload: name(member), window_end: at(21 * 60), ..EfficiencyWindow::default() };
+    (0..MEMBERS).map(window).collect()
 }
 
-/// What a fold says that nothing ever happens to, and its state.
-fn straight(all: &[Coming], settings: &FoldSettings) -> (Said, Cluster) {
-    let (mut said, mut cluster, mut out) = (Said::new(), Cluster::new(settings.clone()), Vec::new());
-    let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
-    for coming in all {
-        if let Err(reason) = fold(&mut cluster, coming, &mut out) {
-            let offset = offsets.get(&coming.partition).copied().unwrap_or(0);
-            let letters = said.entry((Topic::DeadLetters, format!("eadt.{}", coming.topic))).or_default();
-            letters.push(format!("{reason} {} {offset}", coming.partition));
-        }
-        if coming.topic == Topic::EfficiencyWindows {
-            *offsets.entry(coming.partition).or_default() += 1;
-        }
-        for decision in out.drain(..) {
-            let key = (Topic::Decisions, decision.workload.clone());
-            said.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
-        }
-    }
-    sort(&mut said);
-    (said, cluster)
-}
-
-/// All partitions are written from one place, in an order that is the merge's.
-fn sort(said: &mut Said) {
-    for values in said.values_mut() {
-        values.sort();
-    }
-}
-
-/// What a cluster says of the next window of everybody.
-fn goes_on(cluster: &mut Cluster) -> Vec<String> {
-    let (end, mut out) = (at(21 * 60), Vec::new());
-    for member in 0..MEMBERS {
-        let window = EfficiencyWindow { workload: name(member), window_end: end, ..EfficiencyWindow::default() };
-        cluster.fold(Event::Window(&window), None, end, &mut out).unwrap();
-    }
-    out.iter().map(|decision| serde_json::to_string(decision).unwrap()).collect()
-}
-
-/// One story; the number of its crashes, or what is wrong at its end.
-fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
-    let mut chance = Chance::new(seed);
-    let settings = settings();
-    let all = history(&mut chance);
-    let (said, mut at_end) = straight(&all, &settings.fold());
-    let faults = chance.below(12);
-    let bus = SimBus::new(chance, all, faults, flaw);
-    play(&bus, &INPUTS, &settings, "cluster", run_cluster)?;
-    let mut found = found(&bus, &[Topic::Decisions, Topic::DeadLetters]);
-    sort(&mut found);
-    compare(&said, &found)?;
-    let mut newest = BTreeMap::new();
-    for record in bus.records(Topic::ProcessorState) {
-        newest.insert(String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value);
-    }
-    let mut restored = Cluster::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
-    if goes_on(&mut restored) != goes_on(&mut at_end) {
-        return Err("the state that was committed does not go on as the straight fold does".to_owned());
-    }
-    Ok(bus.crashes())
+fn stage() -> Story<Cluster> {
+    Story { part: "cluster", settings: settings(), new: Cluster::new, run: run_cluster, history, next }
 }
 
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    tell("cluster_simulation", |seed| one(seed, None));
+    tell("cluster_simulation", |seed| one(&stage(), seed, None));
 }
 
 #[test]
 fn a_log_that_tears_its_steps_is_found_out() {
-    tear(|seed, flaw| one(seed, Some(flaw)));
+    tear(|seed, flaw| one(&stage(), seed, Some(flaw)));
 }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_core::budget::CONTROLLER;
-use eadt_core::cluster::LATE_SECONDS;
+use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
+use eadt_core::{budget, sharing};
 use eadt_processor::{INPUTS, Positions};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
@@ -206,8 +206,9 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             Some((*key, first?))
         })
         .collect();
-    let cluster = Cluster::of(&decisions.0, &disturbed);
-    let mut cluster_same = 0;
+    let stages = [budget::CONTROLLER, sharing::CONTROLLER].map(|controller| Stage::of(controller, &decisions.0, &disturbed));
+    let together = |decision: &Decision| stages.iter().any(|stage| stage.controller == decision.controller);
+    let mut together_same = 0;
     for (key, mine) in &windows.1 {
         let recorded = windows.0.get(key).map_or(&[][..], Vec::as_slice);
         let disturbed = disturbed.get(key).copied();
@@ -223,14 +224,14 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
         let mine = decisions.1.get(key).map_or(&[][..], Vec::as_slice);
         let recorded = decisions.0.get(key).map_or(&[][..], Vec::as_slice);
         let end = sure.iter().map(|w| w.event.window_end).max().unwrap_or(EventTime::MIN);
-        let due = mine.partition_point(|d| d.time <= end && cluster.owes(d));
-        let shared = mine.iter().chain(recorded).any(|d| d.controller == CONTROLLER);
-        let disturbed = if shared { disturbed.into_iter().chain(cluster.disturbed).min() } else { disturbed };
+        let due = mine.partition_point(|d| d.time <= end && stages.iter().all(|stage| stage.owes(d)));
+        let deciding = stages.iter().filter(|stage| mine.iter().chain(recorded).any(|d| d.controller == stage.controller));
+        let disturbed = deciding.filter_map(|stage| stage.disturbed).chain(disturbed).min();
         let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
         let mut found = Vec::new();
         let equal = same("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
         checked.decisions_same += equal as u64;
-        cluster_same += sure[..equal].iter().filter(|decision| decision.controller == CONTROLLER).count();
+        together_same += sure[..equal].iter().filter(|decision| together(decision)).count();
         if sure.len() < due {
             let at = mine[sure.len()].time;
             found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
@@ -245,50 +246,54 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             checked.differences.push(format!("the replay has no windows of {key}, the record {}", recorded.len()));
         }
     }
-    let of_cluster = |decisions: &BTreeMap<&str, Vec<&Decision>>| {
-        decisions.values().flatten().filter(|decision| decision.controller == CONTROLLER).count()
-    };
+    let any_together = decisions.0.values().flatten().any(|decision| together(decision));
     checked.decided_by = decided_by(&decisions.0, &decisions.1);
     checked.not_compared = match () {
         () if own.windows.is_empty() => Some("the record holds no windows".to_owned()),
         () if checked.windows_same == 0 && checked.differences.is_empty() => {
             Some("every window of the record had late events or tables, or came after one that had".to_owned())
         }
-        () if of_cluster(&decisions.0) > 0 && cluster_same == 0 && checked.differences.is_empty() => {
-            Some("every decision of the cluster came after a window that had late events or tables".to_owned())
+        () if any_together && together_same == 0 && checked.differences.is_empty() => {
+            Some("every decision about several workloads came after a window that had late events or tables".to_owned())
         }
         () => None,
     };
     checked
 }
 
-/// What the record says of the cluster's stage.
-struct Cluster {
+/// What the record says of a stage that decides about several workloads together.
+struct Stage {
+    /// Its controller.
+    controller: &'static str,
     /// Time of its last look.
     last: Option<EventTime>,
     /// From when on a look may have seen something else than the replay's, and why.
     disturbed: Option<(EventTime, &'static str)>,
 }
 
-impl Cluster {
-    fn of(recorded: &BTreeMap<&str, Vec<&Decision>>, windows: &BTreeMap<&str, (EventTime, &'static str)>) -> Self {
-        let own = || recorded.values().flatten().filter(|decision| decision.controller == CONTROLLER);
+impl Stage {
+    fn of(
+        controller: &'static str,
+        recorded: &BTreeMap<&str, Vec<&Decision>>,
+        windows: &BTreeMap<&str, (EventTime, &'static str)>,
+    ) -> Self {
+        let own = || recorded.values().flatten().filter(|decision| decision.controller == controller);
         let late = own().filter_map(|decision| {
             let seconds = decision.evidence.get(LATE_SECONDS)?;
-            Some((decision.time.plus_seconds(-seconds), "something came after the look at the cluster that it belonged to"))
+            Some((decision.time.plus_seconds(-seconds), "something came after the look at all workloads that it belonged to"))
         });
         let members = windows.iter().filter(|(key, _)| {
-            recorded.get(*key).is_some_and(|decisions| decisions.iter().any(|decision| decision.controller == CONTROLLER))
+            recorded.get(*key).is_some_and(|decisions| decisions.iter().any(|decision| decision.controller == controller))
         });
         let last = own().map(|decision| decision.time).max();
         // What came too late for it would have been told by the next one.
-        let end = last.map(|last| (last, "the record ends with this look at the cluster"));
-        Self { last, disturbed: late.chain(members.map(|(_, disturbed)| *disturbed)).chain(end).min() }
+        let end = last.map(|last| (last, "the record ends with this look at all workloads"));
+        Self { controller, last, disturbed: late.chain(members.map(|(_, disturbed)| *disturbed)).chain(end).min() }
     }
 
-    /// A window and the cluster's decision about it are no one step: a record may end between the two.
+    /// A window and the stage's decision about it are no one step: a record may end between the two.
     fn owes(&self, decision: &Decision) -> bool {
-        decision.controller != CONTROLLER || self.last.is_some_and(|last| decision.time < last)
+        decision.controller != self.controller || self.last.is_some_and(|last| decision.time < last)
     }
 }
 
@@ -486,9 +491,9 @@ mod tests {
     fn shared(minute: i64, watts: f64) -> Decision {
         let time = EventTime::from_micros(minute * 60_000_000);
         let mut decision = Decision {
-            id: format!("lab/job@{time}/{CONTROLLER}"),
+            id: format!("lab/job@{time}/{}", budget::CONTROLLER),
             workload: "lab/job".to_owned(),
-            controller: CONTROLLER.to_owned(),
+            controller: budget::CONTROLLER.to_owned(),
             time,
             ..Decision::default()
         };

@@ -33,31 +33,12 @@ use eadt_schemas::v1::{Action, Actuation, DeadLetterReason, Decision, Efficiency
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{self, BudgetSettings, BudgetState, Consumer, PowerPoint};
+use crate::joint::{Event, Joint, LATE_SECONDS};
 use crate::models::{Models, Taken};
 use crate::partition::{self, accept};
 use crate::settings::FoldSettings;
+use crate::state::{StateError, StateRecord};
 use member::Member;
-
-/// The number by which a decision says how far back the oldest event lies that came too late for an earlier look.
-pub const LATE_SECONDS: &str = "late_seconds";
-
-/// A decoded record.
-#[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
-    Window(&'a EfficiencyWindow),
-    /// What the first stage reads, too; telemetry and progress say nothing here.
-    Input(partition::Event<'a>),
-}
-
-impl Event<'_> {
-    /// Event time, where it has one.
-    pub fn time(&self) -> Option<EventTime> {
-        match self {
-            Self::Window(window) => Some(window.window_end),
-            Self::Input(event) => event.time(),
-        }
-    }
-}
 
 /// Counts over the life of this value, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -114,53 +95,6 @@ impl Cluster {
             changed_models: BTreeSet::new(),
             tally: Tally::default(),
         }
-    }
-
-    pub fn tally(&self) -> Tally {
-        self.tally
-    }
-
-    /// Number of members.
-    pub fn size(&self) -> usize {
-        self.members.len()
-    }
-
-    /// Folds the next record of the merged order. `Err`: it has no place here, or is not what it should be; of inputs of the first
-    /// stage only the former, because that stage says the latter.
-    pub fn fold(
-        &mut self,
-        event: Event<'_>,
-        key: Option<&str>,
-        stamp: EventTime,
-        out: &mut Vec<Decision>,
-    ) -> Result<(), Refusal> {
-        let event = match event {
-            Event::Window(window) => {
-                self.window(window, out);
-                return Ok(());
-            }
-            Event::Input(event) => event,
-        };
-        if accept(event, key, stamp, self.settings.max_future).is_err() {
-            return Ok(());
-        }
-        match event {
-            partition::Event::Workload(event) => return self.workload(event),
-            partition::Event::WorkloadGone => self.gone(key.unwrap_or_default()),
-            partition::Event::Actuation(event) => self.actuation(event),
-            partition::Event::Model(event) => self.model(event),
-            partition::Event::ModelGone => {
-                let name = key.unwrap_or_default();
-                if self.models.withdraw(name) {
-                    self.changed_models.insert(name.to_owned());
-                }
-            }
-            partition::Event::Telemetry(_)
-            | partition::Event::Progress(_)
-            | partition::Event::Heartbeat
-            | partition::Event::Refused(_) => {}
-        }
-        Ok(())
     }
 
     fn note_late(&mut self, time: EventTime) {
@@ -306,5 +240,58 @@ impl Cluster {
         self.tally.looks += 1;
         self.tally.short += u64::from(outcome.short);
         self.tally.exposed_watts = outcome.exposed_watts;
+    }
+}
+
+impl Joint for Cluster {
+    type Tally = Tally;
+
+    fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
+        settings: FoldSettings,
+        records: impl IntoIterator<Item = (K, Option<V>)>,
+    ) -> Result<Self, StateError> {
+        state::restore(Self::new(settings), records)
+    }
+
+    fn fold(&mut self, event: Event<'_>, key: Option<&str>, stamp: EventTime, out: &mut Vec<Decision>) -> Result<(), Refusal> {
+        let event = match event {
+            Event::Window(window) => {
+                self.window(window, out);
+                return Ok(());
+            }
+            Event::Input(event) => event,
+        };
+        if accept(event, key, stamp, self.settings.max_future).is_err() {
+            return Ok(());
+        }
+        match event {
+            partition::Event::Workload(event) => return self.workload(event),
+            partition::Event::WorkloadGone => self.gone(key.unwrap_or_default()),
+            partition::Event::Actuation(event) => self.actuation(event),
+            partition::Event::Model(event) => self.model(event),
+            partition::Event::ModelGone => {
+                let name = key.unwrap_or_default();
+                if self.models.withdraw(name) {
+                    self.changed_models.insert(name.to_owned());
+                }
+            }
+            partition::Event::Telemetry(_)
+            | partition::Event::Progress(_)
+            | partition::Event::Heartbeat
+            | partition::Event::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    fn take_changes(&mut self) -> Vec<StateRecord> {
+        state::take_changes(self)
+    }
+
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn tally(&self) -> Tally {
+        self.tally
     }
 }

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cluster, Member};
 use crate::budget::Grants;
-use crate::settings::FoldSettings;
 use crate::state::{CLUSTER_PREFIX, StateError, StateRecord, from_json, json};
 
 const MEMBER: &str = "#cluster//member//";
@@ -28,39 +27,36 @@ struct Kept {
     grants: Grants,
 }
 
-impl Cluster {
-    /// The records of everything that changed since the last call.
-    pub fn take_changes(&mut self) -> Vec<StateRecord> {
-        let mut records = vec![StateRecord { key: CLUSTER_PREFIX.to_owned(), value: Some(json(&self.head)) }];
-        for name in std::mem::take(&mut self.changed_models) {
-            let value = self.models.event(&name).map(json);
-            records.push(StateRecord { key: format!("{MODEL}{name}"), value });
-        }
-        for name in std::mem::take(&mut self.changed) {
-            let kept = self.members.get(&name).map(|member| KeptRef { member, grants: self.grants.of(&name) });
-            records.push(StateRecord { key: format!("{MEMBER}{name}"), value: kept.as_ref().map(json) });
-        }
-        records
+/// The records of everything that changed since the last call.
+pub fn take_changes(cluster: &mut Cluster) -> Vec<StateRecord> {
+    let mut records = vec![StateRecord { key: CLUSTER_PREFIX.to_owned(), value: Some(json(&cluster.head)) }];
+    for name in std::mem::take(&mut cluster.changed_models) {
+        let value = cluster.models.event(&name).map(json);
+        records.push(StateRecord { key: format!("{MODEL}{name}"), value });
     }
+    for name in std::mem::take(&mut cluster.changed) {
+        let kept = cluster.members.get(&name).map(|member| KeptRef { member, grants: cluster.grants.of(&name) });
+        records.push(StateRecord { key: format!("{MEMBER}{name}"), value: kept.as_ref().map(json) });
+    }
+    records
+}
 
-    /// The cluster that these records of the state topic describe, the newest of each key; those of the first stage are passed over.
-    pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
-        settings: FoldSettings,
-        records: impl IntoIterator<Item = (K, Option<V>)>,
-    ) -> Result<Self, StateError> {
-        let mut cluster = Self::new(settings);
-        for (key, value) in records {
-            let (key, Some(value)) = (key.as_ref(), value) else { continue };
-            if key == CLUSTER_PREFIX {
-                cluster.head = from_json(key, value.as_ref())?;
-            } else if let Some(name) = key.strip_prefix(MEMBER) {
-                let Kept { member, grants } = from_json(key, value.as_ref())?;
-                cluster.grants.put(name, grants);
-                cluster.members.insert(name.to_owned(), member);
-            } else if key.starts_with(MODEL) {
-                cluster.models.put(&from_json(key, value.as_ref())?);
-            }
+/// Takes in the newest record of each key; those of other stages are passed over.
+pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
+    mut cluster: Cluster,
+    records: impl IntoIterator<Item = (K, Option<V>)>,
+) -> Result<Cluster, StateError> {
+    for (key, value) in records {
+        let (key, Some(value)) = (key.as_ref(), value) else { continue };
+        if key == CLUSTER_PREFIX {
+            cluster.head = from_json(key, value.as_ref())?;
+        } else if let Some(name) = key.strip_prefix(MEMBER) {
+            let Kept { member, grants } = from_json(key, value.as_ref())?;
+            cluster.grants.put(name, grants);
+            cluster.members.insert(name.to_owned(), member);
+        } else if key.starts_with(MODEL) {
+            cluster.models.put(&from_json(key, value.as_ref())?);
         }
-        Ok(cluster)
     }
+    Ok(cluster)
 }

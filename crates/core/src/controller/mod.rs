@@ -36,8 +36,8 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::budget;
 use crate::models::Models;
+use crate::{budget, sharing};
 
 use draft::Draft;
 pub(crate) use history::Measured;
@@ -62,14 +62,17 @@ pub enum ControllerName {
     /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the processor's
     /// second stage, not workload by workload.
     PowerBudget,
+    /// Gives workloads that share a GPU their parts of the SMs (`processor.sm_partition`); decided by a second stage for all of a GPU
+    /// together.
+    SmPartition,
 }
 
 impl ControllerName {
     /// Those that decide about each workload by itself.
     pub const ALL: [Self; 5] = [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral];
     /// Whatever a workload may name.
-    pub const NAMED: [Self; 6] =
-        [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral, Self::PowerBudget];
+    pub const NAMED: [Self; 7] =
+        [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral, Self::PowerBudget, Self::SmPartition];
 
     /// As in settings, workloads and decisions.
     pub const fn as_str(self) -> &'static str {
@@ -80,6 +83,7 @@ impl ControllerName {
             Self::Frequency => "frequency",
             Self::Hybrid => "hybrid",
             Self::PowerBudget => budget::CONTROLLER,
+            Self::SmPartition => sharing::CONTROLLER,
         }
     }
 }
@@ -92,7 +96,9 @@ impl fmt::Display for ControllerName {
 
 /// A name that no controller has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal and power-budget")]
+#[error(
+    "no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal, power-budget and sm-partition"
+)]
 pub struct UnknownController {
     name: String,
 }
@@ -122,6 +128,8 @@ pub struct Context<'a> {
     pub models: Option<&'a Models>,
 }
 
+const UNMANAGED: &str = "nobody manages this workload: it is only observed";
+
 /// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
 ///
 /// Windows come in the order of their ends. The same state, window and context give the same decision.
@@ -135,7 +143,12 @@ pub fn decide(name: ControllerName, state: &mut ControllerState, window: &Effici
         ControllerName::PowerBudget => Draft::new(name, window, context).maintain(if context.workload.is_some() {
             "the cluster's power budget decides, and none is given: set processor.power_budget.budget_watts"
         } else {
-            "nobody manages this workload: it is only observed"
+            UNMANAGED
+        }),
+        ControllerName::SmPartition => Draft::new(name, window, context).maintain(if context.workload.is_some() {
+            "shared GPUs are decided about for all their workloads together, and nobody does: set processor.sm_partition.enabled"
+        } else {
+            UNMANAGED
         }),
     }
 }

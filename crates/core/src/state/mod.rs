@@ -25,6 +25,8 @@ const MODEL_PREFIX: &str = "#models//";
 
 /// Before every key of the cluster's stage, which keeps its state in the same topic.
 pub(crate) const CLUSTER_PREFIX: &str = "#cluster//";
+/// Before every key of the stage of shared GPUs, likewise.
+pub const GPU_PREFIX: &str = "#gpu//";
 
 /// One record of the state topic, to be written to the partition that it is the state of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,11 +64,13 @@ fn key(workload: &str, block: u32) -> String {
     format!("{workload}#{block}")
 }
 
-pub(crate) fn json(value: &impl Serialize) -> Vec<u8> {
+/// The form of small records.
+pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
-pub(crate) fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
+/// Reads what [`json`] wrote.
+pub fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
     serde_json::from_slice(value).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
 }
 
@@ -153,7 +157,9 @@ impl Partition {
         }
         let mut workloads: BTreeMap<String, Vec<BlockIn>> = BTreeMap::new();
         for (key, value) in newest {
-            let Some(value) = value.filter(|_| !key.starts_with(CLUSTER_PREFIX)) else { continue };
+            let Some(value) = value.filter(|_| ![CLUSTER_PREFIX, GPU_PREFIX].iter().any(|other| key.starts_with(other))) else {
+                continue;
+            };
             if key == PARTITION_KEY {
                 partition.head = from_json(&key, value.as_ref())?;
                 continue;

@@ -349,7 +349,7 @@ impl WorkloadState {
         let remaining = newest(|rank| rank.remaining_seconds.is_some()).and_then(|rank| rank.remaining_seconds);
         let checkpoint = newest(|rank| rank.checkpoint.is_some()).and_then(|rank| rank.checkpoint);
         let workload = self.head.tables.newest();
-        if workload.is_some_and(|workload| settings.shares_budget(workload)) {
+        if workload.is_some_and(|workload| settings.decided_together(workload)) {
             return None;
         }
         let name = settings.controller_of(workload);

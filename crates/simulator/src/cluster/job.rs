@@ -177,7 +177,8 @@ impl Simulated {
         into.seconds += seconds;
     }
 
-    /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then.
+    /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then. `scene`: where jobs share GPUs.
+    #[allow(clippy::too_many_arguments, reason = "what holds for all jobs, and who else is there")]
     pub fn advance(
         &mut self,
         scenario: &Scenario,

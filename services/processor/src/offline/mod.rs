@@ -4,8 +4,8 @@
 //! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
 //! so that reading and decoding can run on other threads than the fold.
 //!
-//! The cluster's stage needs all partitions in the order in which a log had them, and an event log may have one after the other. So
-//! what concerns it, the windows and tables of the workloads that share a budget, is kept until everything is read.
+//! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
+//! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is read.
 
 mod second;
 
@@ -196,7 +196,7 @@ pub struct Counts {
     pub duplicates: u64,
     /// Table events merged after a larger key.
     pub late_tables: u64,
-    /// Events that came after a look at the cluster that they belonged to.
+    /// Events that came after a look at several workloads that they belonged to.
     pub late_for_cluster: u64,
 }
 
@@ -213,7 +213,7 @@ pub fn replay<E>(
     let mut partitions: BTreeMap<i32, (Partition, Positions)> = BTreeMap::new();
     let mut fronts = Fronts::new(sources, settings)?;
     let mut out = Vec::new();
-    let mut second = Second::new(settings);
+    let mut seconds = Second::all(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
@@ -226,22 +226,22 @@ pub fn replay<E>(
         if let Some(offset) = fed.offset {
             positions.pass(fed.topic, offset);
         }
-        if let Some(second) = &mut second {
+        for second in &mut seconds {
             second.take(fed);
         }
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(fed), positions, second.as_mut(), &mut say)?;
+            tell(&mut out, &mut counts, Some(fed), positions, &mut seconds, &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            tell(&mut out, &mut counts, None, positions, second.as_mut(), &mut say)?;
+            tell(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
         }
     }
-    if let Some(second) = second {
-        counts.late_for_cluster = second.fold(|partition, decision| {
+    for second in seconds {
+        counts.late_for_cluster += second.fold(|partition, decision| {
             counts.decisions += 1;
             say(&Positions::start(partition), Replayed::Decision(Box::new(decision)))
         })?;
@@ -260,13 +260,13 @@ fn tell<E>(
     counts: &mut Counts,
     fed: Option<&Fed>,
     positions: &Positions,
-    mut second: Option<&mut Second>,
+    seconds: &mut [Second],
     say: &mut impl FnMut(&Positions, Replayed) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
             Output::Window(window) => {
-                if let Some(second) = &mut second {
+                for second in &mut *seconds {
                     second.take_window(&window, positions.partition);
                 }
                 match window.kind {

@@ -1,9 +1,11 @@
-//! The cluster's stage of a replay: what concerns it, in the order in which the log had it.
+//! A stage of a replay that decides about several workloads together: what concerns it, in the order in which the log had it.
 
 use std::collections::{BTreeMap, HashMap};
 
-use eadt_core::{Cluster, FoldSettings, cluster};
-use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_core::joint::Event;
+use eadt_core::{Cluster, FoldSettings, Joint};
+use eadt_partition::Gpus;
+use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
 use eadt_schemas::{EventTime, Topic};
 
 use super::Fed;
@@ -17,27 +19,44 @@ enum Kept {
     Window(Box<EfficiencyWindow>),
 }
 
+/// Which stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Cluster,
+    Gpu,
+}
+
 pub struct Second {
+    which: Which,
     settings: FoldSettings,
     kept: BTreeMap<Arrival, Kept>,
     count: u64,
     /// Of each partition the newest stamp of what the first stage folded: a window came when it was closed.
     stamps: HashMap<i32, EventTime>,
-    /// Partitions of the workloads that ever shared the budget: where their windows and decisions belong.
+    /// Partitions of the workloads that were ever members: where their windows and decisions belong.
     members: HashMap<String, i32>,
 }
 
 impl Second {
-    /// `None`: there is no budget to share.
-    pub fn new(settings: &FoldSettings) -> Option<Self> {
-        settings.power_budget?;
-        Some(Self {
+    /// The stages that these settings ask for.
+    pub fn all(settings: &FoldSettings) -> Vec<Self> {
+        let of = |which| Self {
+            which,
             settings: settings.clone(),
             kept: BTreeMap::new(),
             count: 0,
             stamps: HashMap::new(),
             members: HashMap::new(),
-        })
+        };
+        let cluster = settings.power_budget.is_some().then(|| of(Which::Cluster));
+        cluster.into_iter().chain(settings.sm_partition.is_some().then(|| of(Which::Gpu))).collect()
+    }
+
+    fn is_member(&self, workload: &Workload) -> bool {
+        match self.which {
+            Which::Cluster => self.settings.shares_budget(workload),
+            Which::Gpu => self.settings.shares_gpus(workload),
+        }
     }
 
     fn keep(&mut self, stamp: EventTime, partition: i32, kept: Kept) {
@@ -52,7 +71,7 @@ impl Second {
         *newest = fed.stamp.max(*newest);
         let concerns = match (&fed.event, fed.topic) {
             (Decoded::Workload(workload), _) => {
-                if self.settings.shares_budget(workload) {
+                if self.is_member(workload) {
                     self.members.insert(workload.workload.clone(), fed.partition);
                 }
                 self.members.contains_key(&workload.workload)
@@ -60,7 +79,7 @@ impl Second {
             (Decoded::Actuation(actuation), _) => self.members.contains_key(&actuation.workload),
             (Decoded::WorkloadGone, _) => self.members.contains_key(&fed.key),
             // Every partition has all models, and one is enough.
-            (_, Topic::Models) => fed.partition == 0,
+            (_, Topic::Models) => self.which == Which::Cluster && fed.partition == 0,
             _ => false,
         };
         if concerns {
@@ -70,29 +89,44 @@ impl Second {
 
     /// Takes a window that the first stage said.
     pub fn take_window(&mut self, window: &EfficiencyWindow, partition: i32) {
-        if self.members.contains_key(&window.workload) {
+        // On a shared GPU those of others count, too.
+        if self.members.contains_key(&window.workload) || (self.which == Which::Gpu && !window.shared_devices.is_empty()) {
             let stamp = self.stamps.get(&partition).copied().unwrap_or(window.window_end);
             self.keep(stamp, partition, Kept::Window(Box::new(window.clone())));
         }
     }
 
     /// Folds everything; `say` gets each decision with its partition. Returns how many events came after their look.
-    pub fn fold<E>(self, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
-        let mut cluster = Cluster::new(self.settings);
+    pub fn fold<E>(self, say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
+        match self.which {
+            Which::Cluster => {
+                let mut cluster = Cluster::new(self.settings.clone());
+                self.fold_in(&mut cluster, say)?;
+                Ok(cluster.tally().late)
+            }
+            Which::Gpu => {
+                let mut gpus = Gpus::new(self.settings.clone());
+                self.fold_in(&mut gpus, say)?;
+                Ok(gpus.tally().late)
+            }
+        }
+    }
+
+    fn fold_in<E>(self, stage: &mut impl Joint, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<(), E> {
         let mut said = Vec::new();
         for ((stamp, ..), kept) in self.kept {
             let folded = match &kept {
-                Kept::Table(fed) => cluster.fold(cluster::Event::Input(fed.event.event()), fed.key(), stamp, &mut said),
-                Kept::Window(window) => cluster.fold(cluster::Event::Window(window), Some(&window.workload), stamp, &mut said),
+                Kept::Table(fed) => stage.fold(Event::Input(fed.event.event()), fed.key(), stamp, &mut said),
+                Kept::Window(window) => stage.fold(Event::Window(window), Some(&window.workload), stamp, &mut said),
             };
             if let Err(refusal) = folded {
-                tracing::warn!("refused by the cluster's stage: {refusal}");
+                tracing::warn!("refused by a stage of several workloads: {refusal}");
             }
             for decision in said.drain(..) {
                 let partition = self.members.get(&decision.workload).copied().unwrap_or_default();
                 say(partition, decision)?;
             }
         }
-        Ok(cluster.tally().late)
+        Ok(())
     }
 }

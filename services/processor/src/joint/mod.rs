@@ -1,11 +1,12 @@
-//! The cluster's stage: windows, workloads, actuations and models in; decisions about several workloads, state and positions out
-//! in one atomic step.
+//! The stages that decide about several workloads together, a power budget or shared GPUs: windows, workloads, actuations and
+//! models in; decisions, state and positions out in one atomic step.
 //!
-//! It needs everything that the cluster says, so one process at a time runs it: the owner of partition 0 of the windows in a
+//! Such a stage needs everything that the cluster says, so one process at a time runs it: the owner of partition 0 of the windows in a
 //! group of its own. The group is there for who owns that, and for fencing: whoever lost the partition has an old generation, and
 //! its steps are refused, positions, decisions and state together. What is read is read outside the group, all partitions of
 //! every input, from the positions that the group committed.
 
+mod kind;
 mod stage;
 
 use std::collections::BTreeSet;
@@ -14,9 +15,10 @@ use std::time::{Duration, Instant};
 use eadt_bus::{BusError, Member, MemberOptions, Polled, Remedy, Step, TopicPartition, chaos};
 use eadt_schemas::Topic;
 
-use crate::metrics::ClusterMetrics;
+use crate::metrics::{ClusterMetrics, GpuMetrics};
 use crate::outputs::Names;
 use crate::service::{Error, Service, commit, keep_on};
+use kind::Kind;
 use stage::Stage;
 
 /// The partition of the windows whose owner runs the stage, and of the state topic that has its state.
@@ -25,45 +27,54 @@ const PARTITION: i32 = 0;
 const IDLE: Duration = Duration::from_millis(100);
 const ITEMS: usize = 64;
 
-/// Runs until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was folded; what is
-/// left is for the next start, here or elsewhere.
-pub fn run(service: &Service) -> Result<(), Error> {
-    if !service.settings.shares_power() {
+/// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was
+/// folded; what is left is for the next start, here or elsewhere.
+pub fn run_cluster(service: &Service) -> Result<(), Error> {
+    run::<ClusterMetrics>(service)
+}
+
+/// Runs the stage of shared GPUs, as [`run_cluster`]; it ends at once where it is not enabled.
+pub fn run_gpu(service: &Service) -> Result<(), Error> {
+    run::<GpuMetrics>(service)
+}
+
+fn run<K: Kind>(service: &Service) -> Result<(), Error> {
+    if !K::is_on(&service.settings) {
         service.ready.set(true);
         return Ok(());
     }
-    let metrics = ClusterMetrics::new(&service.metrics);
-    keep_on(service, &metrics.restarts, || {
-        let ended = Session::open(service, &metrics).and_then(Session::run);
-        metrics.runs(None);
+    let kind = K::new(&service.metrics);
+    keep_on(service, &kind.metrics().restarts, || {
+        let ended = Session::open(service, &kind).and_then(Session::run);
+        kind.runs(None);
         ended
     })
 }
 
 /// From joining the group to the first error.
-struct Session<'a> {
+struct Session<'a, K: Kind> {
     service: &'a Service,
-    metrics: &'a ClusterMetrics,
+    kind: &'a K,
     names: Names,
     member: Box<dyn Member>,
     /// Partitions of the windows that this member has.
     assigned: BTreeSet<i32>,
-    stage: Option<Stage>,
+    stage: Option<Stage<K>>,
     /// When the first record was folded that is not committed yet.
     folded: Option<Instant>,
 }
 
-impl<'a> Session<'a> {
-    fn open(service: &'a Service, metrics: &'a ClusterMetrics) -> Result<Self, BusError> {
+impl<'a, K: Kind> Session<'a, K> {
+    fn open(service: &'a Service, kind: &'a K) -> Result<Self, BusError> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
-            group: format!("{}-cluster", settings.group),
-            instance: Some(format!("{}-cluster", settings.instance)),
+            group: format!("{}-{}", settings.group, K::NAME),
+            instance: Some(format!("{}-{}", settings.instance, K::NAME)),
             topics: vec![format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into()],
         })?;
         Ok(Self {
             service,
-            metrics,
+            kind,
             names: Names::new(&settings.prefix, settings.recorded()),
             member,
             assigned: BTreeSet::new(),
@@ -96,7 +107,7 @@ impl<'a> Session<'a> {
                     Polled::Lost(partitions) => {
                         if self.folded.is_some() && partitions.iter().any(|at| at.partition == PARTITION) {
                             let detail = "the partition was lost with uncommitted work";
-                            return Err(BusError::new(Remedy::Restart, "folding the cluster's windows", detail));
+                            return Err(BusError::new(Remedy::Restart, format!("folding in {}", K::WORDS), detail));
                         }
                         self.drop_partitions(&partitions);
                     }
@@ -115,12 +126,12 @@ impl<'a> Session<'a> {
         if let Some(stage) = &self.stage {
             let added = partitions.iter().find(|at| !stage.reads(at));
             return added.map_or(Ok(()), |at| {
-                Err(BusError::new(Remedy::Restart, "reading the cluster's windows", format!("{at} was added")))
+                Err(BusError::new(Remedy::Restart, format!("reading for {}", K::WORDS), format!("{at} was added")))
             });
         }
         if self.assigned.contains(&PARTITION) {
-            let stage = Stage::begin(self.service, &mut *self.member, &self.names, self.metrics)?;
-            self.metrics.runs(self.service.settings.power_budget.budget_watts);
+            let stage = Stage::begin(self.service, &mut *self.member, &self.names, self.kind)?;
+            self.kind.runs(Some(&self.service.settings));
             self.stage = Some(stage);
         }
         Ok(())
@@ -131,9 +142,9 @@ impl<'a> Session<'a> {
             self.assigned.remove(&at.partition);
         }
         if self.stage.is_some() && !self.assigned.contains(&PARTITION) {
-            tracing::info!("the cluster's stage goes on elsewhere");
+            tracing::info!("{} goes on elsewhere", K::WORDS);
             self.stage = None;
-            self.metrics.runs(None);
+            self.kind.runs(None);
         }
     }
 
@@ -141,7 +152,7 @@ impl<'a> Session<'a> {
     fn advance(&mut self) -> Result<(), BusError> {
         let Some(stage) = &mut self.stage else { return Ok(()) };
         stage.read()?;
-        let folded = stage.fold(&self.names, self.metrics);
+        let folded = stage.fold(&self.names, self.kind);
         stage.balance(self.service.settings.buffer_bytes)?;
         if folded {
             self.folded.get_or_insert_with(Instant::now);
@@ -159,7 +170,7 @@ impl<'a> Session<'a> {
         stage.commit(&self.names, PARTITION, &mut step);
         let began = Instant::now();
         commit(self.service, &mut *self.member, &step)?;
-        self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
+        self.kind.metrics().commit_seconds.observe(began.elapsed().as_secs_f64());
         Ok(())
     }
 }

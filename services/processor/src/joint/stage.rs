@@ -9,8 +9,8 @@ use eadt_bus::{
     Bus, BusError, Isolation, Member, Outgoing, Polled, Reader, Record, Remedy, Result, Start, Step, TopicPartition, chaos,
     read_to_end,
 };
-use eadt_core::cluster::{Event, Tally};
-use eadt_core::{Cluster, Merge};
+use eadt_core::Merge;
+use eadt_core::joint::{Event, Joint};
 use eadt_schemas::decode::{Refusal, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Action, DeadLetterReason, Decision, EfficiencyWindow};
@@ -18,8 +18,8 @@ use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::Shutdown;
 
 use super::PARTITION;
+use super::kind::Kind;
 use crate::codec::Decoded;
-use crate::metrics::ClusterMetrics;
 use crate::outputs::Names;
 use crate::owned::{BOOKKEEPING, balance, read_state, size};
 use crate::service::Service;
@@ -74,22 +74,22 @@ impl Head {
 }
 
 #[derive(Debug)]
-pub struct Stage {
+pub struct Stage<K: Kind> {
     inputs: Vec<(Topic, TopicPartition)>,
     reader: Box<dyn Reader>,
     merge: Merge<Record>,
     heads: Vec<Head>,
     paused: Vec<bool>,
-    cluster: Cluster,
-    counted: Tally,
+    state: K::Fold,
+    counted: <K::Fold as Joint>::Tally,
     outputs: Vec<Outgoing>,
     said: Vec<Decision>,
     polled: Vec<Polled>,
 }
 
-impl Stage {
+impl<K: Kind> Stage<K> {
     /// Restores the stage from what was committed, and begins to read there.
-    pub fn begin(service: &Service, member: &mut dyn Member, names: &Names, metrics: &ClusterMetrics) -> Result<Self> {
+    pub fn begin(service: &Service, member: &mut dyn Member, names: &Names, kind: &K) -> Result<Self> {
         let (bus, settings) = (&*service.bus, service.settings.fold());
         let inputs = inputs(bus, &service.settings.prefix)?;
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
@@ -97,36 +97,36 @@ impl Stage {
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
-        let state = TopicPartition::new(names.state.clone(), PARTITION);
-        let records = read_state(bus, &state, &service.shutdown)?;
+        let place = TopicPartition::new(names.state.clone(), PARTITION);
+        let records = read_state(bus, &place, &service.shutdown)?;
         chaos::reach("restore.state");
-        let cluster = Cluster::restore(settings.clone(), records).map_err(|error| {
-            let detail = format!("{error}; to give it up delete {} and the positions of the group", state.topic);
-            BusError::new(Remedy::Stop, "restoring the cluster's stage", detail)
+        let state = K::Fold::restore(settings.clone(), records).map_err(|error| {
+            let detail = format!("{error}; to give it up delete {} and the positions of the group", place.topic);
+            BusError::new(Remedy::Stop, format!("restoring {}", K::WORDS), detail)
         })?;
         let first = committed.iter().all(Option::is_none);
-        let recent = if first { recent(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
+        let recent = if first { recent::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
         for ((_, at), committed) in inputs.iter().zip(committed) {
             let low = bus.watermarks(at)?.low;
             if let Some(committed) = committed.filter(|committed| *committed < low) {
-                tracing::error!(%at, committed, oldest = low, "retention has deleted records that the cluster's stage had not folded");
-                metrics.gaps.inc();
+                tracing::error!(%at, committed, oldest = low, "retention has deleted records that {} had not folded", K::WORDS);
+                kind.metrics().gaps.inc();
             }
             positions.push(committed.or(recent.get(at).copied()).unwrap_or(low).max(low));
         }
         let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), Start::At(*position))).collect();
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
-        tracing::info!(members = cluster.size(), "the cluster's stage runs here");
-        metrics.members.set(cluster.size() as i64);
+        tracing::info!(members = state.size(), "{} runs here", K::WORDS);
+        kind.metrics().members.set(state.size() as i64);
         Ok(Self {
             merge: Merge::new(&positions, settings.max_future),
             heads: inputs.iter().map(|_| Head::Input(Box::new(Decoded::Heartbeat))).collect(),
             paused: vec![false; inputs.len()],
             inputs,
             reader,
-            counted: cluster.tally(),
-            cluster,
+            counted: state.tally(),
+            state,
             outputs: Vec::new(),
             said: Vec::new(),
             polled: Vec::new(),
@@ -165,7 +165,7 @@ impl Stage {
     }
 
     /// Folds what can be folded; whether there was anything.
-    pub fn fold(&mut self, names: &Names, metrics: &ClusterMetrics) -> bool {
+    pub fn fold(&mut self, names: &Names, kind: &K) -> bool {
         let mut folded = false;
         while self.outputs.len() < MAX_OUTPUTS {
             let (heads, inputs) = (&mut self.heads, &self.inputs);
@@ -177,8 +177,8 @@ impl Stage {
             folded = true;
             let key = next.record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok()).unwrap_or("\u{fffd}");
             let result = match &self.heads[next.input] {
-                Head::Window(window) => self.cluster.fold(Event::Window(window), Some(key), next.stamp, &mut self.said),
-                Head::Input(decoded) => self.cluster.fold(Event::Input(decoded.event()), Some(key), next.stamp, &mut self.said),
+                Head::Window(window) => self.state.fold(Event::Window(window), Some(key), next.stamp, &mut self.said),
+                Head::Input(decoded) => self.state.fold(Event::Input(decoded.event()), Some(key), next.stamp, &mut self.said),
                 Head::Refused(refusal) => Err(refusal.clone()),
             };
             if let Err(refusal) = result {
@@ -188,7 +188,7 @@ impl Stage {
             if !self.said.is_empty() {
                 let positions = self.positions_json();
                 for decision in self.said.drain(..) {
-                    metrics.decisions.inc();
+                    kind.metrics().decisions.inc();
                     if decision.action != Action::Maintain {
                         tracing::debug!(decision = decision.id, "{}", decision.reason);
                     }
@@ -197,10 +197,10 @@ impl Stage {
             }
         }
         if folded {
-            let tally = self.cluster.tally();
-            metrics.folded(self.counted, tally);
+            let tally = self.state.tally();
+            kind.folded(self.counted, tally);
             self.counted = tally;
-            metrics.members.set(self.cluster.size() as i64);
+            kind.metrics().members.set(self.state.size() as i64);
         }
         folded
     }
@@ -226,7 +226,7 @@ impl Stage {
     /// Adds everything that was folded to a step: what was said, changed state, positions.
     pub fn commit(&mut self, names: &Names, partition: i32, step: &mut Step) {
         step.outputs.append(&mut self.outputs);
-        step.outputs.extend(self.cluster.take_changes().into_iter().map(|record| names.state(partition, record)));
+        step.outputs.extend(self.state.take_changes().into_iter().map(|record| names.state(partition, record)));
         step.positions.extend(self.inputs.iter().map(|(_, at)| at.clone()).zip(self.merge.positions()));
     }
 
@@ -255,7 +255,7 @@ fn inputs(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
 }
 
 /// Where a first start begins to read windows: a decision about older ones would have expired by the stamp of the newest one.
-fn recent(
+fn recent<K: Kind>(
     bus: &dyn Bus,
     inputs: &[(Topic, TopicPartition)],
     settings: &crate::Settings,
@@ -281,13 +281,12 @@ fn recent(
     if read.is_none() {
         return Err(BusError::new(
             Remedy::Retry,
-            "beginning the cluster's stage",
+            format!("beginning {}", K::WORDS),
             "stopped before the newest windows were found",
         ));
     }
     let newest = stamps.iter().map(|(_, _, stamp)| *stamp).max();
-    let worth =
-        |stamp: EventTime| newest.is_some_and(|newest| newest.seconds_since(stamp) <= settings.power_budget.expiry_seconds);
+    let worth = |stamp: EventTime| newest.is_some_and(|newest| newest.seconds_since(stamp) <= K::expiry_seconds(settings));
     for (at, offset, _) in stamps.into_iter().filter(|(_, _, stamp)| worth(*stamp)) {
         let first = begin.entry(at).or_insert(offset);
         *first = offset.min(*first);

@@ -1,0 +1,360 @@
+//! The stage of shared GPUs by itself: windows and layouts in, decisions out, with a plant that carries them out.
+
+use std::collections::BTreeMap;
+
+use eadt_cases::cases;
+use eadt_core::joint::{Event, Joint};
+use eadt_core::sharing::SmPartitionSettings;
+use eadt_core::{FoldSettings, partition};
+use eadt_partition::Gpus;
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{
+    Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation, Workload,
+};
+use proptest::prelude::*;
+
+const GPU: &str = "GPU-0";
+const IDLE_WATTS: f64 = 50.0;
+/// Minutes from a change to the processes that it starts.
+const RESTART: i64 = 2;
+
+fn settings() -> FoldSettings {
+    let sm_partition = SmPartitionSettings { enabled: true, ..SmPartitionSettings::default() };
+    FoldSettings { sm_partition: Some(sm_partition), ..FoldSettings::default() }
+}
+
+fn at(minute: i64) -> EventTime {
+    EventTime::from_micros(minute * 60 * 1_000_000)
+}
+
+/// A job whose throughput grows with a power of its share.
+#[derive(Debug, Clone)]
+struct Job {
+    workload: Workload,
+    exponent: f64,
+    watts: f64,
+    /// Minutes in which it holds the GPU.
+    here: Vec<std::ops::Range<i64>>,
+    /// Its processes run from this minute on.
+    up: i64,
+}
+
+fn job(name: &str, exponent: f64, here: &[std::ops::Range<i64>]) -> Job {
+    let workload = Workload {
+        time: at(0),
+        workload: name.into(),
+        controller: Some("sm-partition".into()),
+        mode: UpdateMode::Enforce,
+        generation: 1,
+        gpus: Some(1),
+        gpu_model: Some("board".into()),
+        layout: Layout { replicas: Some(1), mps_thread_percentage: Some(50), ..Layout::default() },
+        ready_time: Some(at(0)),
+        ..Workload::default()
+    };
+    Job { workload, exponent, watts: 100.0, here: here.to_vec(), up: 0 }
+}
+
+struct Site {
+    stage: Gpus,
+    settings: FoldSettings,
+    jobs: Vec<Job>,
+    minute: i64,
+    said: Vec<Decision>,
+    /// How much of their throughput alone tenants keep at a partition.
+    contention: fn(&[u32]) -> f64,
+    /// Decisions are refused.
+    refuses: bool,
+    /// State as the log has it.
+    log: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+impl Site {
+    fn new(jobs: Vec<Job>) -> Self {
+        Self::with(settings(), jobs)
+    }
+
+    fn with(settings: FoldSettings, jobs: Vec<Job>) -> Self {
+        let mut site = Self {
+            stage: Gpus::new(settings.clone()),
+            settings,
+            jobs: Vec::new(),
+            minute: 0,
+            said: Vec::new(),
+            contention: |_| 0.95,
+            refuses: false,
+            log: BTreeMap::new(),
+        };
+        for job in &jobs {
+            site.tell(&job.workload);
+        }
+        site.jobs = jobs;
+        site
+    }
+
+    fn tell(&mut self, workload: &Workload) {
+        let event = Event::Input(partition::Event::Workload(workload));
+        self.stage.fold(event, Some(&workload.workload), workload.time, &mut self.said).unwrap();
+    }
+
+    /// The windows of one minute, and what becomes of the decisions that come with them.
+    fn minute(&mut self) {
+        let (begin, end) = (self.minute, at(self.minute + 1));
+        let here: Vec<usize> =
+            (0..self.jobs.len()).filter(|i| self.jobs[*i].here.iter().any(|stay| stay.contains(&begin))).collect();
+        let running: Vec<u32> = here.iter().map(|i| self.jobs[*i].workload.layout.mps_thread_percentage.unwrap()).collect();
+        let first = self.said.len();
+        for i in &here {
+            let job = &self.jobs[*i];
+            let share = f64::from(job.workload.layout.mps_thread_percentage.unwrap()) / 100.0;
+            let speed = share.powf(job.exponent) * if here.len() > 1 { (self.contention)(&running) } else { 1.0 };
+            let idle = IDLE_WATTS / here.len() as f64;
+            let window = EfficiencyWindow {
+                id: format!("{}/{begin}", job.workload.workload),
+                workload: job.workload.workload.clone(),
+                window_start: at(begin),
+                window_end: end,
+                energy_coverage_ratio: 1.0,
+                progress_coverage_ratio: 1.0,
+                samples_per_second: Some(10.0 * speed),
+                mean_power_watts: Some(idle + job.watts * share.powf(job.exponent)),
+                mean_power_per_gpu_watts: Some(idle + job.watts * share.powf(job.exponent)),
+                layout: Some(job.workload.layout.clone()),
+                restarted: begin < job.up,
+                gpus: 1,
+                tenants: (here.len() > 1).then_some(here.len() as u32),
+                shared_devices: if here.len() > 1 { vec![GPU.into()] } else { vec![] },
+                ..EfficiencyWindow::default()
+            };
+            let name = window.workload.clone();
+            self.stage.fold(Event::Window(&window), Some(&name), end, &mut self.said).unwrap();
+        }
+        self.minute += 1;
+        for i in 0..self.jobs.len() {
+            if self.jobs[i].workload.ready_time.is_none() && self.jobs[i].up <= self.minute {
+                self.jobs[i].workload.ready_time = Some(end);
+                self.jobs[i].workload.time = end.plus_micros(1);
+                self.tell(&self.jobs[i].workload.clone());
+            }
+        }
+        for decision in self.said[first..].to_vec() {
+            self.carry_out(&decision);
+        }
+    }
+
+    fn carry_out(&mut self, decision: &Decision) {
+        let up = self.minute + RESTART;
+        let Some(job) = self.jobs.iter_mut().find(|job| job.workload.workload == decision.workload) else { return };
+        if decision.action == Action::Maintain || decision.generation != Some(job.workload.generation) {
+            return;
+        }
+        let time = at(self.minute).plus_micros(2);
+        if self.refuses {
+            let refused = Actuation {
+                id: "a".into(),
+                decision_id: decision.id.clone(),
+                workload: decision.workload.clone(),
+                time,
+                outcome: Outcome::Refused,
+                ..Actuation::default()
+            };
+            let event = Event::Input(partition::Event::Actuation(&refused));
+            self.stage.fold(event, Some(&decision.workload), time, &mut self.said).unwrap();
+            return;
+        }
+        job.workload.layout = decision.to.clone();
+        job.workload.generation += 1;
+        job.workload.decision_id = Some(decision.id.clone());
+        (job.workload.time, job.workload.ready_time) = (time, None);
+        job.up = up;
+        let workload = job.workload.clone();
+        self.tell(&workload);
+    }
+
+    fn run(&mut self, minutes: i64) -> &mut Self {
+        (0..minutes).for_each(|_| self.minute());
+        self
+    }
+
+    /// Writes the state, and goes on from what was written.
+    fn crash(&mut self) {
+        for record in self.stage.take_changes() {
+            self.log.insert(record.key, record.value);
+        }
+        self.stage = Gpus::restore(self.settings.clone(), self.log.clone()).unwrap();
+    }
+
+    fn shares(&self) -> Vec<u32> {
+        self.jobs.iter().map(|job| job.workload.layout.mps_thread_percentage.unwrap()).collect()
+    }
+
+    fn changes(&self) -> Vec<&Decision> {
+        self.said.iter().filter(|decision| decision.action != Action::Maintain).collect()
+    }
+
+    fn last(&self, name: &str) -> &Decision {
+        self.said.iter().rev().find(|decision| decision.workload == name).unwrap()
+    }
+}
+
+/// One is alone first, then the other, then both are there.
+fn in_turn() -> Vec<Job> {
+    vec![job("a/steep", 0.95, &[0..40, 80..400]), job("b/flat", 0.05, &[40..400])]
+}
+
+#[test]
+fn workloads_are_measured_alone_and_partitioned_together() {
+    let mut site = Site::new(in_turn());
+    site.run(40);
+    let probes: Vec<_> = site.changes().iter().map(|d| d.to.mps_thread_percentage.unwrap()).collect();
+    assert_eq!(probes, [100, 20, 50], "at its own share first, which takes no restart, and back to it in the end");
+    assert_eq!(site.shares(), [50, 50]);
+    assert!(site.last("a/steep").reason.contains("what it does there is known"), "{}", site.last("a/steep").reason);
+    site.run(40);
+    site.run(40);
+    assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
+    let (down, up) = (site.changes()[6].clone(), site.changes()[7].clone());
+    assert_eq!(
+        (down.action, &*down.workload, up.action, &*up.workload),
+        (Action::Decrease, "b/flat", Action::Increase, "a/steep")
+    );
+    assert!(down.reason.contains("with a/steep 80 %") && down.reason.contains("the additive model"), "{}", down.reason);
+    assert!(down.evidence["expected_gain_ratio"] > 0.02 && down.model_version.is_none(), "{down:?}");
+    assert!(site.said.iter().any(|decision| decision.validation == Validation::Kept && decision.reason.contains("kept")));
+    // Every window has one decision.
+    let ids: std::collections::BTreeSet<_> = site.said.iter().map(|decision| &decision.id).collect();
+    assert_eq!((ids.len(), site.said.len()), (40 + 40 + 80, 160));
+}
+
+/// The case in which profiles cannot be gathered: jobs that were never alone.
+#[test]
+fn who_was_never_alone_is_left_as_it_is_and_told_so() {
+    let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[0..400])]);
+    site.run(300);
+    assert_eq!((site.changes().len(), site.shares()), (0, vec![50, 50]));
+    let reason = &site.last("b/flat").reason;
+    assert_eq!(reason, "sharing GPU-0 with a/steep: a/steep was not measured alone yet");
+}
+
+/// Without changes of its share a job is alone at one share only, which tells nothing of the others.
+#[test]
+fn without_measuring_at_other_shares_nothing_can_be_told() {
+    let sm_partition = SmPartitionSettings { enabled: true, probe_percentages: vec![], ..SmPartitionSettings::default() };
+    let mut site = Site::with(FoldSettings { sm_partition: Some(sm_partition), ..FoldSettings::default() }, in_turn());
+    site.run(120);
+    assert!(site.changes().is_empty());
+    let reason = &site.last("b/flat").reason;
+    assert!(reason.contains("a/steep was not measured enough while it was alone") && reason.contains("at 100 %"), "{reason}");
+}
+
+#[test]
+fn company_that_comes_while_a_job_is_measured_puts_it_back() {
+    let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[8..400])]);
+    site.run(8);
+    assert_eq!(site.shares(), [100, 50]);
+    site.run(10);
+    assert_eq!(site.shares(), [50, 50]);
+    assert!(site.changes().last().unwrap().reason.contains("not alone on its GPU any more"));
+}
+
+#[test]
+fn what_must_not_be_turned_stays_and_says_why() {
+    let reason = |change: fn(&mut Vec<Job>)| {
+        let mut jobs = in_turn();
+        change(&mut jobs);
+        let mut site = Site::new(jobs);
+        site.run(80);
+        let before = site.changes().len();
+        site.run(40);
+        assert_eq!(site.changes().len(), before);
+        site.last("b/flat").reason.clone()
+    };
+    let says = |change, part: &str| {
+        let reason = reason(change);
+        assert!(reason.contains(part), "{reason}");
+    };
+    says(|jobs| jobs[0].workload.mode = UpdateMode::Recommend, "a/steep is not in mode enforce");
+    says(|jobs| jobs[0].workload.controller = Some("hybrid".into()), "a/steep is not decided about by sm-partition");
+    says(
+        |jobs| jobs[1].workload.bounds = Bounds { restarts_per_day_max: Some(4), ..Bounds::default() },
+        "b/flat was restarted as often",
+    );
+    says(
+        |jobs| jobs[1].workload.bounds = Bounds { mps_thread_percentage_max: Some(60), ..Bounds::default() },
+        "b/flat was not measured enough",
+    );
+    says(|jobs| jobs[0].workload.gpu_model = Some("other".into()), "both must be measured on the GPU that they share");
+}
+
+#[test]
+fn what_is_refused_is_not_asked_for_again_for_a_while() {
+    let mut site = Site::new(in_turn());
+    site.refuses = true;
+    site.run(40);
+    assert_eq!(site.changes().len(), 1);
+    assert!(site.last("a/steep").reason.contains("was refused, nothing is tried before"), "{}", site.last("a/steep").reason);
+    let mut site = Site::new(in_turn());
+    site.run(80);
+    site.refuses = true;
+    let before = site.changes().len();
+    site.run(40);
+    assert_eq!(site.changes().len(), before + 1);
+    assert!(site.last("a/steep").reason.contains("nothing is tried before"), "{}", site.last("a/steep").reason);
+}
+
+#[test]
+fn a_partition_that_does_not_help_is_taken_back() {
+    let mut site = Site::new(in_turn());
+    site.contention = |shares| if shares == [50, 50] { 0.95 } else { 0.4 };
+    site.run(80 + 60);
+    assert_eq!(site.shares(), [50, 50]);
+    let reverts: Vec<_> = site.changes().into_iter().filter(|decision| decision.validation == Validation::Failed).collect();
+    assert_eq!(reverts.len(), 2, "{reverts:#?}");
+    assert!(reverts[0].reason.contains("is taken back"), "{}", reverts[0].reason);
+}
+
+#[test]
+fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
+    let settings = FoldSettings { max_workloads: 1, ..settings() };
+    let mut site = Site::with(settings, vec![job("a/steep", 0.95, &[0..400])]);
+    let other = job("b/flat", 0.05, &[]).workload;
+    let mut out = Vec::new();
+    let told = |site: &mut Site, out: &mut Vec<Decision>| {
+        site.stage.fold(Event::Input(partition::Event::Workload(&other)), Some("b/flat"), at(1), out)
+    };
+    let refusal = told(&mut site, &mut out).unwrap_err();
+    assert!(refusal.detail.contains("processor.max_workloads"), "{}", refusal.detail);
+    site.stage.fold(Event::Input(partition::Event::WorkloadGone), Some("a/steep"), at(1), &mut out).unwrap();
+    told(&mut site, &mut out).unwrap();
+    assert_eq!(site.stage.size(), 1);
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// Wherever the state is written and read again, what is decided is the same; and shares in force never sum to more than the GPU
+    /// while all tenants are there, but for one that was just measured alone.
+    #[test]
+    fn restarts_of_the_stage_change_nothing(
+        crashes in prop::collection::btree_set(0_i64..160, 0..12),
+        exponents in (0.05..1.0_f64, 0.05..1.0_f64),
+        slow in prop::bool::ANY,
+    ) {
+        let jobs = || vec![job("a/one", exponents.0, &[0..40, 80..400]), job("b/two", exponents.1, &[40..400])];
+        let (mut straight, mut crashed) = (Site::new(jobs()), Site::new(jobs()));
+        for site in [&mut straight, &mut crashed] {
+            site.contention = if slow { |shares| 1.0 - f64::from(shares[0]) / 250.0 } else { |_| 0.9 };
+        }
+        for minute in 0..160 {
+            if crashes.contains(&minute) {
+                crashed.crash();
+            }
+            straight.minute();
+            crashed.minute();
+            if minute > 84 {
+                prop_assert!(straight.shares().iter().sum::<u32>() <= 100, "{:?}", straight.shares());
+            }
+        }
+        prop_assert_eq!(straight.said, crashed.said);
+    }
+}

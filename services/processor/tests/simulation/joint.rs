@@ -1,0 +1,126 @@
+//! A stage that decides about several workloads together, under chance: however the story goes, what is in the log at its end is
+//! what a fold without a story says.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use eadt_bus::{Outgoing, partition_for_key};
+use eadt_core::FoldSettings;
+use eadt_core::joint::{Event, Joint};
+use eadt_core::settings::SECOND;
+use eadt_processor::codec::Decoded;
+use eadt_processor::{Error, Service, Settings};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::{EventTime, EventType, Topic};
+
+use crate::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
+use crate::story::{BASE, Said, compare, found, play};
+
+const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
+
+/// A stage, and what happens to it.
+pub struct Story<F> {
+    /// The end of its group's name.
+    pub part: &'static str,
+    pub settings: Settings,
+    pub new: fn(FoldSettings) -> F,
+    pub run: fn(&Service) -> Result<(), Error>,
+    /// Events in the order of their times, which are the stamps, too.
+    pub history: fn(&mut Chance) -> Vec<Coming>,
+    /// Windows after it.
+    pub next: fn() -> Vec<EfficiencyWindow>,
+}
+
+pub fn at(seconds: i64) -> EventTime {
+    EventTime::from_micros((BASE + seconds) * SECOND)
+}
+
+pub fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) -> Coming {
+    let record = Outgoing {
+        topic: format!("eadt.{topic}").into(),
+        partition: None,
+        key: Some(Bytes::copy_from_slice(key.as_bytes())),
+        value: value.map(Bytes::from),
+        headers: vec![(header::TYPE.into(), Bytes::from_static(EventType::of_topic(topic).name().as_bytes()))],
+    };
+    Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record }
+}
+
+pub fn json(event: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(event).unwrap()
+}
+
+fn fold(stage: &mut impl Joint, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
+    let Coming { topic, stamp, record, .. } = coming;
+    let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
+    if *topic == Topic::EfficiencyWindows {
+        let window: EfficiencyWindow =
+            eadt_schemas::decode::decode(record.value.as_deref().unwrap()).map_err(|refusal| refusal.reason.name().to_owned())?;
+        return stage.fold(Event::Window(&window), key, *stamp, out).map_err(|refusal| refusal.to_string());
+    }
+    let decoded = Decoded::of(*topic, Some(EventType::of_topic(*topic).name()), record.value.as_deref());
+    stage.fold(Event::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
+}
+
+/// What a fold says that nothing ever happens to, and its state.
+fn straight<F: Joint>(all: &[Coming], mut stage: F) -> (Said, F) {
+    let (mut said, mut out) = (Said::new(), Vec::new());
+    let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
+    for coming in all {
+        if let Err(reason) = fold(&mut stage, coming, &mut out) {
+            let offset = offsets.get(&coming.partition).copied().unwrap_or(0);
+            let letters = said.entry((Topic::DeadLetters, format!("eadt.{}", coming.topic))).or_default();
+            letters.push(format!("{reason} {} {offset}", coming.partition));
+        }
+        if coming.topic == Topic::EfficiencyWindows {
+            *offsets.entry(coming.partition).or_default() += 1;
+        }
+        for decision in out.drain(..) {
+            let key = (Topic::Decisions, decision.workload.clone());
+            said.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
+        }
+    }
+    sort(&mut said);
+    (said, stage)
+}
+
+/// All partitions are written from one place, in an order that is the merge's.
+fn sort(said: &mut Said) {
+    for values in said.values_mut() {
+        values.sort();
+    }
+}
+
+/// What a stage says of the next window of everybody.
+fn goes_on(stage: &mut impl Joint, next: &[EfficiencyWindow]) -> Vec<String> {
+    let mut out = Vec::new();
+    for window in next {
+        stage.fold(Event::Window(window), None, window.window_end, &mut out).unwrap();
+    }
+    out.iter().map(|decision| serde_json::to_string(decision).unwrap()).collect()
+}
+
+/// One story; the number of its crashes, or what is wrong at its end.
+pub fn one<F: Joint>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
+    let mut chance = Chance::new(seed);
+    let settings = &story.settings;
+    let all = (story.history)(&mut chance);
+    let (said, mut at_end) = straight(&all, (story.new)(settings.fold()));
+    let faults = chance.below(12);
+    let bus = SimBus::new(chance, all, faults, flaw);
+    play(&bus, &INPUTS, settings, story.part, story.run)?;
+    let mut found = found(&bus, &[Topic::Decisions, Topic::DeadLetters]);
+    sort(&mut found);
+    compare(&said, &found)?;
+    let mut newest = BTreeMap::new();
+    for record in bus.records(Topic::ProcessorState) {
+        newest.insert(String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value);
+    }
+    let mut restored = F::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
+    let next = (story.next)();
+    if goes_on(&mut restored, &next) != goes_on(&mut at_end, &next) {
+        return Err("the state that was committed does not go on as the straight fold does".to_owned());
+    }
+    Ok(bus.crashes())
+}
