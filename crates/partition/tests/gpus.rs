@@ -1,5 +1,7 @@
 //! The stage of shared GPUs by itself: windows and layouts in, decisions out, with a plant that carries them out.
 
+#![allow(clippy::single_range_in_vec_init, reason = "the stays of a job, often one")]
+
 use std::collections::BTreeMap;
 
 use eadt_cases::cases;
@@ -137,8 +139,9 @@ impl Site {
                 self.tell(&self.jobs[i].workload.clone());
             }
         }
-        for decision in self.said[first..].to_vec() {
-            self.carry_out(&decision);
+        let decisions = self.said[first..].to_vec();
+        for decision in &decisions {
+            self.carry_out(decision);
         }
     }
 
