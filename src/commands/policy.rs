@@ -64,7 +64,7 @@ async fn pause(what: &PolicyPause, pause: bool) -> anyhow::Result<()> {
     let (access, namespace) = open(&what.cluster).await?;
     let (changed, by_namespace, whose) = match &what.name {
         Some(name) => {
-            let turned = access.pause(&namespace, name, pause).await?;
+            let turned = Box::pin(access.pause(&namespace, name, pause)).await?;
             (turned.changed, turned.by_namespace, format!("the workload of policy {namespace}/{name}"))
         }
         None => (access.pause_namespace(&namespace, pause).await?, pause, format!("every workload of namespace {namespace}")),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::devices::settings;
 use crate::kinds::{Ownership, Turn, World, path, reach};
 use crate::object::{Container, LOCAL_WORLD_SIZE, MPS_PERCENTAGE, Seen, VARIABLES, Variable, WORLD_SIZE};
+use crate::owners;
 use crate::record::{APPLIED, Field, Former, Mark, TakenOver};
 use crate::terms::{Knobs, Terms};
 
@@ -80,6 +81,9 @@ pub fn apply(
     let may = terms.mode == UpdateMode::Enforce || terms.mode == UpdateMode::Recommend && approved;
     if !may || paused {
         return conflict("the workload may not be changed any more");
+    }
+    if let Some(fields) = owners::named(&seen.taken_back) {
+        return refuse(format!("somebody took fields back, so nothing is changed any more: {fields}"));
     }
     if !seen.progress.complete() || seen.suspended {
         return conflict(format!("generation {generation} is still rolling out"));
@@ -606,9 +610,7 @@ mod tests {
     fn the_world_goes_back_together_or_not_at_all() {
         let object = taken(training(6, "50", "6", "2"));
         let known = seen(&object);
-        let Ok(Planned::Write(write)) = planned(&object, &change("d-1", known.layout_generation(), layout(9, 35, 3))) else {
-            panic!("it can be scaled")
-        };
+        let write = planned(&object, &change("d-1", known.layout_generation(), layout(9, 35, 3))).unwrap();
         let after = written(&object, &known, &write);
         let back = |lost: &[Field]| restore(&seen(&after), lost, at(90.0), 1).unwrap().map(|write| write.values);
         let names = |values: Values| values.into_keys().map(|field| field.to_string()).collect::<Vec<_>>().join(", ");

@@ -47,6 +47,16 @@ pub fn taken_back(managed_fields: &Value, kind: &Kind, taken: &TakenOver) -> Vec
     owned.filter(|back| !back.owners.is_empty()).collect()
 }
 
+/// These fields and whose they are, for people; `None`: there are none.
+pub fn named(taken_back: &[TakenBack]) -> Option<String> {
+    let one = |TakenBack { field, owners }: &TakenBack| {
+        let owners: Vec<_> = owners.iter().map(|owner| owner.manager.as_str()).collect();
+        format!("{field} (by {})", owners.join(", "))
+    };
+    let all: Vec<_> = taken_back.iter().map(one).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 /// The fields of a record that are new since the one `before`, which may be somebody else's by now. What is not there has no owner.
 pub fn to_take(before: Option<&TakenOver>, record: &TakenOver) -> Vec<Field> {
     let known = |field: &Field| before.iter().flat_map(|before| &before.fields).any(|former| former.field == *field);

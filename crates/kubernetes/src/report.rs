@@ -5,7 +5,7 @@ use std::time::Instant;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Precision, UpdateMode, Validation};
 
-use crate::owners::TakenBack;
+use crate::owners;
 use crate::policy::{
     ConditionStatus, ConditionType, Current, Effect, EnergyPolicyStatus, Last, Outcome, Past, Problem, Reason, Recommendation,
     Settings as Knobs, set_condition,
@@ -450,15 +450,8 @@ fn conditions(
 /// The fields that others took back, and who they are; `None`: nobody did. It stands on the object, so it outlasts decisions and
 /// processes.
 fn taken_back(entry: &Entry) -> Option<String> {
-    let field = |TakenBack { field, owners }: &TakenBack| {
-        let owners: Vec<_> = owners.iter().map(|owner| owner.manager.as_str()).collect();
-        format!("{field} (by {})", owners.join(", "))
-    };
-    let fields: Vec<_> = entry.seen.taken_back.iter().map(field).collect();
-    (!fields.is_empty()).then(|| {
-        let fields = fields.join(", ");
-        format!("taken back: {fields}; no decision about it is applied until the policy is deleted and made again")
-    })
+    owners::named(&entry.seen.taken_back)
+        .map(|fields| format!("taken back: {fields}; no decision is applied until the policy is deleted and made again"))
 }
 
 /// Whether a status is worth a request. `since`: seconds since the last one.
