@@ -44,8 +44,8 @@ pub struct Seen {
     /// Labels and annotations of EADT's.
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// The object that manages this one, as `Kind/name`.
-    pub controlled_by: Option<String>,
+    /// The objects that manage this one, as `Kind/name`, from the nearest up, as far as it says.
+    pub controlled_by: Vec<String>,
     /// Label selector of its pods; `None`: the kind does not say.
     pub selector: Option<String>,
     /// Containers that hold GPUs.
@@ -129,7 +129,7 @@ impl Seen {
         let owners = meta["ownerReferences"].as_array().into_iter().flatten();
         let controller = owners
             .filter(|owner| owner["controller"] == true)
-            .find_map(|owner| Some(format!("{}/{}", owner["kind"].as_str()?, owner["name"].as_str()?)));
+            .find_map(|owner| Some((owner["kind"].as_str()?, owner["name"].as_str()?)));
 
         let containers = containers(kind, object, &mut problems);
         let (parts, size) = pods(kind, object, &mut problems);
@@ -149,7 +149,7 @@ impl Seen {
             deleting: !meta["deletionTimestamp"].is_null(),
             labels: ours("labels"),
             annotations,
-            controlled_by: controller,
+            controlled_by: managers(meta, controller),
             selector: selector(object),
             containers,
             pods,
@@ -411,6 +411,19 @@ fn selector(object: &Value) -> Option<String> {
     (!terms.is_empty()).then(|| terms.join(","))
 }
 
+/// What manages an object whose metadata these are: its controller, and what that is known to belong to in turn.
+fn managers(meta: &Value, controller: Option<(&str, &str)>) -> Vec<String> {
+    let mut managers: Vec<String> = controller.iter().map(|(kind, name)| format!("{kind}/{name}")).collect();
+    let beyond = match controller {
+        // A TrainJob is run as a JobSet of its name.
+        Some(("JobSet", name)) => Some(format!("TrainJob/{name}")),
+        Some(_) => meta["labels"]["leaderworkerset.sigs.k8s.io/name"].as_str().map(|name| format!("LeaderWorkerSet/{name}")),
+        None => None,
+    };
+    managers.extend(beyond.filter(|beyond| !managers.contains(beyond)));
+    managers
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use serde_json::json;
@@ -575,6 +588,22 @@ pub(crate) mod tests {
         object["metadata"]["ownerReferences"] = json!([{"controller": true, "kind": "LeaderWorkerSet", "name": "l"}, 5]);
         let seen = seen(&object);
         assert!(seen.problems.iter().any(|p| p.contains("replicas")) && seen.problems.iter().any(|p| p.contains("GPU")));
-        assert_eq!(seen.controlled_by.as_deref(), Some("LeaderWorkerSet/l"));
+        assert_eq!(seen.controlled_by, ["LeaderWorkerSet/l"]);
+    }
+
+    #[test]
+    fn managers_are_known_beyond_the_nearest() {
+        let of = |meta: Value| {
+            let mut object = training(6, "50", "6", "2");
+            object["metadata"]["ownerReferences"] = json!([{"controller": true, "kind": meta["kind"], "name": meta["name"]}]);
+            object["metadata"]["labels"] = meta["labels"].clone();
+            seen(&object).controlled_by
+        };
+        assert_eq!(of(json!({"kind": "JobSet", "name": "t"})), ["JobSet/t", "TrainJob/t"]);
+        // Workers' sets belong to their leader's pod.
+        let labels = json!({"leaderworkerset.sigs.k8s.io/name": "l"});
+        assert_eq!(of(json!({"kind": "Pod", "name": "l-0", "labels": labels})), ["Pod/l-0", "LeaderWorkerSet/l"]);
+        assert_eq!(of(json!({"kind": "LeaderWorkerSet", "name": "l", "labels": labels})), ["LeaderWorkerSet/l"]);
+        assert!(of(json!({})).is_empty());
     }
 }

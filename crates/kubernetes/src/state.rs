@@ -308,12 +308,12 @@ impl State {
 
     /// What the policies of an object have against it, beside what each says of itself.
     pub fn problems(&self, rule: &Rule) -> Vec<Problem> {
-        let parent = rule.key().and_then(|key| self.entries.get(&key)?.seen.controlled_by.clone());
-        self.problems_below(rule, parent.as_deref())
+        let parents = rule.key().and_then(|key| Some(self.entries.get(&key)?.seen.controlled_by.clone())).unwrap_or_default();
+        self.problems_below(rule, &parents)
     }
 
-    /// `parent`: what manages the policy's target, as `Kind/name`.
-    fn problems_below(&self, rule: &Rule, parent: Option<&str>) -> Vec<Problem> {
+    /// `parents`: what manages the policy's target, as `Kind/name`.
+    fn problems_below(&self, rule: &Rule, parents: &[String]) -> Vec<Problem> {
         let mut problems = rule.resolved.as_ref().err().cloned().unwrap_or_default();
         let key = rule.key();
         // Only policies that have to do with each other: there may be thousands.
@@ -321,8 +321,8 @@ impl State {
         if let Some(key) = &key {
             related.extend(namesakes(key).iter().flat_map(|key| self.rules_for(key)));
             related.extend(self.children.get(&family(key)).into_iter().flatten().flat_map(|child| self.rules_for(child)));
-            related
-                .extend(parent.and_then(|parent| parent_key(&key.namespace, parent)).iter().flat_map(|key| self.rules_for(key)));
+            let parents = parents.iter().filter_map(|parent| parent_key(&key.namespace, parent));
+            related.extend(parents.flat_map(|key| self.rules_for(&key)));
         }
         let related = related.into_iter().map(|rule| (rule.name.clone(), rule.target.clone())).collect();
         let found = |target: &crate::policy::TargetRef| {
@@ -330,9 +330,10 @@ impl State {
             let key = kind.map(|kind| Key { kind: kind.kind, namespace: rule.namespace.clone(), name: target.name.clone() });
             let Some(key) = key.filter(|key| !self.missing.contains(key)) else { return Target::Missing };
             let own = rule.key().as_ref() == Some(&key);
-            let parent = if own { parent } else { self.entries.get(&key).and_then(|entry| entry.seen.controlled_by.as_deref()) };
-            let owner = parent.and_then(|parent| parent.split_once('/')).map(|(kind, name)| (kind.to_owned(), name.to_owned()));
-            Target::Found { owners: owner.into_iter().collect() }
+            let known = self.entries.get(&key).map(|entry| entry.seen.controlled_by.as_slice());
+            let parents = if own { parents } else { known.unwrap_or_default() };
+            let owners = parents.iter().filter_map(|parent| parent.split_once('/'));
+            Target::Found { owners: owners.map(|(kind, name)| (kind.to_owned(), name.to_owned())).collect() }
         };
         problems.extend(check(&related, found).remove(&rule.name).unwrap_or_default());
         problems
@@ -346,10 +347,10 @@ impl State {
         match self.rules_for(&key).as_slice() {
             [rule] => {
                 let namesake = namesakes(&key).iter().any(|other| *other != key && self.targets.contains_key(other));
-                let related = namesake || seen.controlled_by.is_some() || self.children.contains_key(&family(&key));
+                let related = namesake || !seen.controlled_by.is_empty() || self.children.contains_key(&family(&key));
                 let conflict = |problem: &Problem| matches!(problem.reason, Reason::OwnerConflict | Reason::TargetConflict);
                 let mut terms = rule.terms(seen, now);
-                if related && self.problems_below(rule, seen.controlled_by.as_deref()).iter().any(conflict) {
+                if related && self.problems_below(rule, &seen.controlled_by).iter().any(conflict) {
                     terms.mode = UpdateMode::Observe;
                 }
                 // One that is made again begins anew: what was taken over, or asked for, for the former one goes back first.
@@ -372,7 +373,7 @@ impl State {
     fn judge(&mut self, key: &Key, seen: Option<Seen>, now: EventTime) {
         let before = self.entries.remove(key);
         let Some(seen) = seen.or_else(|| before.as_ref().map(|entry| entry.seen.clone())) else { return };
-        if let Some(parent) = &seen.controlled_by {
+        for parent in &seen.controlled_by {
             self.children.entry(format!("{}/{parent}", seen.namespace)).or_default().insert(key.clone());
         }
         let Some((terms, paused, orphaned)) = self.terms(&seen, now) else {
@@ -419,12 +420,13 @@ impl State {
     }
 
     fn forget_child(&mut self, seen: &Seen, key: &Key) {
-        let Some(parent) = &seen.controlled_by else { return };
-        let parent = format!("{}/{parent}", seen.namespace);
-        if let Some(children) = self.children.get_mut(&parent) {
-            children.remove(key);
-            if children.is_empty() {
-                self.children.remove(&parent);
+        for parent in &seen.controlled_by {
+            let parent = format!("{}/{parent}", seen.namespace);
+            if let Some(children) = self.children.get_mut(&parent) {
+                children.remove(key);
+                if children.is_empty() {
+                    self.children.remove(&parent);
+                }
             }
         }
     }
@@ -725,6 +727,23 @@ mod tests {
         assert!(state.problems(&outer).iter().any(|problem| problem.reason == Reason::OwnerConflict));
         state.rule_gone(&("eadt".into(), "outer".into()), at(2.0));
         assert_eq!(state.workloads()[0].state.mode, UpdateMode::Enforce);
+    }
+
+    #[test]
+    fn a_policy_further_up_than_what_manages_the_target_stops_both_too() {
+        let mut state = State::new(Origin::Measured);
+        let mut inner = object(1);
+        inner["metadata"]["ownerReferences"] = json!([{"controller": true, "kind": "Pod", "name": "l-0", "uid": "x"}]);
+        inner["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/name"] = json!("l");
+        let mut outer = rule("outer", "Enforce");
+        outer.target.api_version = "leaderworkerset.x-k8s.io/v1".into();
+        outer.target.kind = "LeaderWorkerSet".into();
+        outer.target.name = "l".into();
+        state.rule(outer.clone(), at(0.0));
+        state.rule(rule("inner", "Enforce"), at(0.0));
+        state.saw(seen(&inner), at(0.0));
+        assert_eq!(state.workloads()[0].state.mode, UpdateMode::Observe);
+        assert!(state.problems(&outer).iter().any(|problem| problem.reason == Reason::OwnerConflict));
     }
 
     #[test]
