@@ -119,6 +119,10 @@ fn the_tutorials_commands_do_what_it_says() {
     assert!(reader.run(pause).contains("paused: "));
     let paused = reader.get("statefulset/llm-training");
     assert_eq!(paused["metadata"]["annotations"]["eadt.dev/paused"], "true");
+    // Ten windows, in which it would be decided about.
+    std::thread::sleep(std::time::Duration::from_secs(10));
+    let still = reader.get("statefulset/llm-training");
+    assert_eq!((&still["spec"], &still["metadata"]["generation"]), (&paused["spec"], &paused["metadata"]["generation"]));
 
     let told = reader.run(delete);
     assert!(told.contains("deleted"), "{told}");

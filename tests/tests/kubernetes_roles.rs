@@ -15,7 +15,14 @@ use serde_json::json;
 
 #[test]
 fn every_right_is_used_and_none_is_missing() {
-    let mut rig = Rig::new("roles");
+    // In turn: the second one looks at the namespace of the first one, too.
+    let rig = Rig::new("roles");
+    sees_all_pods(&rig);
+    all_are_used(rig);
+    all_are_used(Rig::everywhere("roles-everywhere"));
+}
+
+fn all_are_used(mut rig: Rig) {
     let mut set = training();
     set["spec"]["template"]["metadata"]["annotations"] =
         json!({"test.eadt.dev/crash-when": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"});
@@ -23,7 +30,6 @@ fn every_right_is_used_and_none_is_missing() {
     let mut policy = energy_policy("Enforce");
     policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
     rig.apply(&policy);
-    sees_all_pods(&rig);
     rig.start(5.0);
     rig.ready_with(&layout(6, 50, 2));
     // A change, one that is taken back with its broken pod, one of the world, one that no agent makes, and the way out.
@@ -37,7 +43,10 @@ fn every_right_is_used_and_none_is_missing() {
     rig.eventually("an Event is written", || {
         (!rig.kubectl(&["get", "events.events.k8s.io", "-o", "name"]).is_empty()).then_some(())
     });
+    rig.kubectl(&["delete", "energypolicy", "llm"]);
+    rig.given_back();
     rig.stop();
+    rig.kubectl(&["delete", "statefulset", "llm-training"]);
 
     let account = format!("{}/{NAME}", rig.namespace);
     let requests = kubernetes().requests().unwrap();

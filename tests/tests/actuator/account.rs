@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use eadt_kubernetes::policy::EnergyPolicy;
 use eadt_tests::Kubernetes;
-use eadt_tests::kubernetes::client;
+use eadt_tests::kubernetes::{chart, client};
 use kube::Client;
 use kube::api::{Api, ListParams};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 pub const NAME: &str = "eadt-actuator";
@@ -16,6 +17,28 @@ pub const RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-r
 pub const CLUSTER_RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-cluster-rules.yaml");
 /// What it grants in its own namespace.
 pub const LEASE_RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-lease-rules.yaml");
+
+/// The account and its rights as the chart makes them by default, in all namespaces, but for the namespace of the account itself.
+pub fn account_of_chart(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
+    let kinds = ["ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"];
+    let mut manifests = String::new();
+    for document in chart::template(&[]).unwrap().split("\n---") {
+        let Ok(mut object) = serde_saphyr::from_str::<Value>(document) else { continue };
+        let part = &object["metadata"]["labels"]["app.kubernetes.io/component"];
+        if part != "actuator" || !kinds.iter().any(|kind| object["kind"] == *kind) {
+            continue;
+        }
+        if object["metadata"]["namespace"].is_string() {
+            object["metadata"]["namespace"] = namespace.into();
+        }
+        for subject in object.get_mut("subjects").and_then(Value::as_array_mut).into_iter().flatten() {
+            subject["namespace"] = namespace.into();
+        }
+        manifests.extend(["---\n", &object.to_string(), "\n"]);
+    }
+    kubernetes.apply(namespace, &manifests).unwrap();
+    with_rights(kubernetes, runtime, namespace)
+}
 
 /// Makes the account in a namespace of its own, and waits until its rights are in force.
 pub fn account(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
@@ -35,6 +58,10 @@ pub fn account(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> C
         ),
     ];
     kubernetes.apply(namespace, &manifests.join("---\n")).unwrap();
+    with_rights(kubernetes, runtime, namespace)
+}
+
+fn with_rights(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {
     let kubeconfig = kubernetes.service_account(namespace, NAME).unwrap();
     runtime.block_on(async {
         let client = client(&kubeconfig).await.unwrap();

@@ -51,6 +51,8 @@ pub struct Rig {
     pub client: Client,
     /// The actuator's own.
     account: Client,
+    /// It looks at all namespaces.
+    everywhere: bool,
     proxy: Option<Proxy>,
     pub namespace: String,
     pub log: EmbeddedLog,
@@ -84,6 +86,17 @@ pub fn now() -> EventTime {
 
 impl Rig {
     pub fn new(prefix: &str) -> Self {
+        Self::with_account(prefix, account::account)
+    }
+
+    /// The same with the rights of the chart's default, for all namespaces. No other actuator may run beside it.
+    pub fn everywhere(prefix: &str) -> Self {
+        let mut rig = Self::with_account(prefix, account::account_of_chart);
+        rig.everywhere = true;
+        rig
+    }
+
+    fn with_account(prefix: &str, account: fn(&Kubernetes, &Runtime, &str) -> Client) -> Self {
         let kubernetes = kubernetes();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let client = runtime.block_on(kubernetes.client()).unwrap();
@@ -94,7 +107,8 @@ impl Rig {
         topics::apply(&log, &plan).unwrap();
         let namespace = kubernetes.namespace(prefix).unwrap();
         Self {
-            account: account::account(kubernetes, &runtime, &namespace),
+            account: account(kubernetes, &runtime, &namespace),
+            everywhere: false,
             proxy: None,
             namespace,
             runtime,
@@ -126,7 +140,7 @@ impl Rig {
     pub fn settings(&self, identity: &str) -> eadt_kubernetes::Settings {
         eadt_kubernetes::Settings {
             namespace: Some(self.namespace.clone()),
-            only_namespace: Some(self.namespace.clone()),
+            only_namespace: (!self.everywhere).then(|| self.namespace.clone()),
             identity: Some(identity.into()),
             ..eadt_kubernetes::Settings::default()
         }
