@@ -159,7 +159,7 @@ fn transactional_id(group: &str, instance: &str) -> Right {
 pub fn strimzi_user(part: Part, cluster: &str, rights: &[Right]) -> String {
     use std::fmt::Write;
     let mut text = format!(
-        "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaUser\nmetadata:\n  name: eadt-{}\n  labels: {{strimzi.io/cluster: {cluster}}}\n\
+        "apiVersion: kafka.strimzi.io/v1\nkind: KafkaUser\nmetadata:\n  name: eadt-{}\n  labels: {{strimzi.io/cluster: {cluster}}}\n\
          spec:\n  authentication: {{type: scram-sha-512}}\n  authorization:\n    type: simple\n    acls:\n",
         part.name()
     );

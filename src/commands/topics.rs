@@ -102,7 +102,7 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
     if let Some(cluster) = strimzi {
         for topic in &topics {
             let object = serde_json::json!({
-                "apiVersion": "kafka.strimzi.io/v1beta2",
+                "apiVersion": "kafka.strimzi.io/v1",
                 "kind": "KafkaTopic",
                 "metadata": {"name": &*topic.name, "labels": {"strimzi.io/cluster": cluster}},
                 "spec": {"partitions": topic.partitions, "replicas": topic.replication, "config": topic.settings},

@@ -102,6 +102,9 @@ fn everything_is_accepted_strictly() {
     for example in ["deploy/examples/training.yaml", "deploy/examples/policy.yaml"] {
         dry(&root().join(example));
     }
+    let users = dry(&root().join("deploy/kafka/acls"));
+    let files = std::fs::read_dir(root().join("deploy/kafka/acls")).unwrap().count();
+    assert_eq!(users.lines().filter(|line| line.starts_with("kafkauser.kafka.strimzi.io/eadt-")).count(), files, "{users}");
     let kustomized = ["apply", "--server-side", "--dry-run=server", "--validate=strict", "-k"];
     for (folder, objects) in [("deploy/manifests", None), ("deploy/monitoring", Some(10))] {
         let path = root().join(folder);
