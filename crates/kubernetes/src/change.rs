@@ -365,13 +365,11 @@ pub fn restore(seen: &Seen, lost: &[Field], now: EventTime, term: u64) -> Result
     let Some(taken) = &seen.taken else { return Ok(None) };
     let of_world = |field: &Field| !matches!(field, Field::Variable { name, .. } if name == MPS_PERCENTAGE);
     let world_is_lost = seen.kind.world == World::Environment && lost.iter().any(of_world);
-    let stays = |field: &Field| lost.contains(field) || world_is_lost && of_world(field);
-    let values: Values = taken
-        .fields
-        .iter()
-        .filter(|former| !stays(&former.field))
-        .map(|former| (former.field.clone(), former.value.clone()))
-        .collect();
+    let stays = |field: &Field| world_is_lost && of_world(field);
+    // What stays is written as it is: a field that is left out is deleted, where nobody else owns it.
+    let value = |former: &Former| if stays(&former.field) { present(seen, &former.field) } else { former.value.clone() };
+    let own = taken.fields.iter().filter(|former| !lost.contains(&former.field));
+    let values: Values = own.map(|former| (former.field.clone(), value(former))).collect();
     let turned = turned(seen, &values);
     let mut mark = seen.mark.clone().unwrap_or_default();
     leads(&mark, term)?;
@@ -616,8 +614,14 @@ mod tests {
         let names = |values: Values| values.into_keys().map(|field| field.to_string()).collect::<Vec<_>>().join(", ");
         assert!(names(back(&[]).unwrap()).contains("replicas"));
         // Somebody else owns the number of pods by now: they are nine, and so is their world.
-        let rest = names(back(&[Field::Replicas]).unwrap());
-        assert!(rest.contains(MPS_PERCENTAGE) && !rest.contains("WORLD_SIZE") && !rest.contains("replicas"), "{rest}");
+        let write = restore(&seen(&after), &[Field::Replicas], at(90.0), 1).unwrap().unwrap();
+        assert!(!names(write.values.clone()).contains("replicas"));
+        // What an apply leaves out is deleted, where nobody else owns it.
+        let applied = configuration(&seen(&after), &write);
+        let env = &applied["spec"]["template"]["spec"]["containers"][0]["env"];
+        let value =
+            |name: &str| env.as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
+        assert_eq!((value(MPS_PERCENTAGE), value(WORLD_SIZE), value(LOCAL_WORLD_SIZE)), (json!("50"), json!("9"), json!("3")));
     }
 
     #[test]

@@ -431,7 +431,9 @@ fn conditions(
     }
     let bad =
         told.filter(|told| matches!(told.outcome, eadt_schemas::v1::Outcome::RolledBack | eadt_schemas::v1::Outcome::Failed));
-    let passing = match (&known.trouble, bad) {
+    // Of an object that is gone there is none.
+    let trouble = known.trouble.as_ref().filter(|_| entry.is_some() || target.is_none());
+    let passing = match (trouble, bad) {
         (Some(trouble), _) => Some(("CannotChange", trouble)),
         (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
         (None, Some(told)) => Some(("RolledBack", &told.reason)),

@@ -83,6 +83,8 @@ fn run(run: Run) -> Result<Outcome> {
     }
     let an_hour = (changed.len() as f64) * 3600.0 / decided.as_secs_f64();
     outcome.peak(&format!("changes of the workload an hour, of {} allowed", 3600.0 / INTERVAL_SECONDS), an_hour);
+    let least = decided.as_secs_f64() / INTERVAL_SECONDS / 2.0;
+    outcome.check(changed.len() as f64 >= least, || format!("only {} changes in {decided:?}", changed.len()));
     let grown = site.generation()? - before;
     outcome.check(grown == changed.len() as i64, || format!("{grown} generations for {} changes", changed.len()));
     part.stop(crate::world::LIMIT)?;
