@@ -447,6 +447,10 @@ impl Rig {
 impl Drop for Rig {
     fn drop(&mut self) {
         if std::thread::panicking() {
+            // The runtime waits for what it runs.
+            if let Some(acting) = &self.acting {
+                acting.stop.cancel();
+            }
             return;
         }
         self.stop();
