@@ -12,7 +12,7 @@ use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_
 use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
 use eadt_bus::Bus;
-use eadt_nvml::fake::{FakeLibrary, FakeSettings};
+use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Action, DeviceHolders, DeviceIntent, DeviceState, HeldDevice, Layout, Outcome, PodName, SettingOutcome};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -266,10 +266,10 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(rig: &Rig, fake: &FakeLibrary, state: &Path, allow: impl Fn(&mut RawSettings)) -> Self {
+    fn start(rig: &Rig, node: &str, fake: &FakeLibrary, state: &Path, allow: impl Fn(&mut RawSettings)) -> Self {
         let mut raw = RawSettings::default();
         raw.topics.prefix = "t.".into();
-        raw.agent.node = Some(NODE.into());
+        raw.agent.node = Some(node.into());
         state.clone_into(&mut raw.agent.state_dir);
         raw.agent.library_path = Some(fake.library());
         raw.agent.check_seconds = 0.05;
@@ -309,7 +309,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     let untouched = FakeSettings::default();
     let as_before = |rig: &Rig| set_to(rig, &fake, untouched.power_milliwatts, untouched.lock_mhz);
     let pods = uids(&rig.pods());
-    let agent = Agent::start(&rig, &fake, state.path(), |_| {});
+    let agent = Agent::start(&rig, NODE, &fake, state.path(), |_| {});
     heard(&rig);
     let refused = rig.change("d-1", Action::Decrease, cap(150.0), Outcome::Refused);
     assert!(refused.reason.contains("from 200 to 700 W, not 150"), "{refused:?}");
@@ -323,7 +323,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     // An agent that goes away puts everything back; the next one hears what still stands.
     agent.stop(&rig);
     as_before(&rig);
-    let agent = Agent::start(&rig, &fake, state.path(), |_| {});
+    let agent = Agent::start(&rig, NODE, &fake, state.path(), |_| {});
     set_to(&rig, &fake, 400_000, 1410);
 
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true"]);
@@ -346,7 +346,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
 
     // What its node does not allow, it refuses, and the change goes back.
     agent.stop(&rig);
-    let agent = Agent::start(&rig, &fake, state.path(), |raw| raw.agent.clocks = false);
+    let agent = Agent::start(&rig, NODE, &fake, state.path(), |raw| raw.agent.clocks = false);
     set_to(&rig, &fake, 400_000, 0);
     heard(&rig);
     let back = rig.change("d-3", Action::Decrease, Layout { sm_clock_mhz: Some(1200.0), ..cap(350.0) }, Outcome::RolledBack);
@@ -356,6 +356,97 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     rig.kubectl(&["delete", "epol", "llm"]);
     as_before(&rig);
     assert_eq!(uids(&rig.pods()), pods, "no pod was touched");
+    rig.stop();
+    agent.stop(&rig);
+}
+
+/// Another node with a real agent.
+const MPS_NODE: &str = "gpu-8";
+
+/// A job of one process on the node of the test about MPS defaults, and its policy, which turns nothing.
+fn tenant(rig: &Rig, name: &str, percentage: u32) {
+    let mut job = training();
+    job["metadata"]["name"] = json!(name);
+    job["spec"]["selector"]["matchLabels"] = json!({"app": name});
+    job["spec"]["template"]["metadata"]["labels"] = json!({"app": name});
+    job["spec"]["replicas"] = json!(1);
+    let pod = &mut job["spec"]["template"]["spec"];
+    pod["nodeSelector"] = json!({"kubernetes.io/hostname": MPS_NODE});
+    // It asks for no share of its own.
+    pod["containers"][1]["env"] = json!([{"name": "WORLD_SIZE", "value": "1"}, {"name": "LOCAL_WORLD_SIZE", "value": "1"}]);
+    rig.apply(&job);
+    rig.apply(&json!({
+        "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": name},
+        "spec": {
+            "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": name},
+            "updateMode": "Enforce", "mpsDefaultThreadPercentage": percentage,
+        },
+    }));
+}
+
+#[test]
+fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
+    let mut rig = Rig::new("mps");
+    sees_all_pods(&rig);
+    let (fake, mps, state) = (FakeLibrary::new(""), FakeMps::new("100.0"), tempfile::tempdir().unwrap());
+    let agent = Agent::start(&rig, MPS_NODE, &fake, state.path(), |raw| {
+        raw.agent.mps.enabled = true;
+        raw.agent.mps.pipe_directories = vec![mps.pipe_directory()];
+        raw.agent.mps.control_program = mps.program();
+    });
+    let is = |rig: &Rig, what: &str, default: f64| {
+        rig.eventually(what, || (mps.default().parse() == Ok(default)).then_some(()));
+    };
+    let degraded = |rig: &Rig, name: &str, word: &str| {
+        let why = || {
+            let policy = rig.kubectl(&["get", "epol", name, "-o", "json"]);
+            let policy: Value = serde_json::from_str(&policy).unwrap();
+            let conditions = policy["status"]["conditions"].as_array()?.clone();
+            let degraded = conditions.into_iter().find(|condition| condition["type"] == "Degraded")?;
+            let why = format!("{}: {}", degraded["reason"].as_str()?, degraded["message"].as_str()?);
+            why.contains(word).then_some(())
+        };
+        rig.eventually(&format!("{name} says {word}"), why);
+    };
+    tenant(&rig, "first", 40);
+    rig.start(60.0);
+    heard(&rig);
+    is(&rig, "its job is alone there", 40.0);
+    degraded(&rig, "first", "AsExpected");
+
+    // One that names another, then the same.
+    tenant(&rig, "second", 60);
+    is(&rig, "they do not agree", 100.0);
+    degraded(&rig, "first", "MpsDefaultNotSet: the MPS default of node gpu-8 is not asked for: pod");
+    degraded(&rig, "second", "whose policy names");
+    rig.kubectl(&["patch", "epol", "second", "--type=merge", "-p", r#"{"spec": {"mpsDefaultThreadPercentage": 40}}"#]);
+    is(&rig, "they agree", 40.0);
+    let asked = intents(&rig).remove(MPS_NODE).unwrap();
+    let tenants: Vec<_> = asked.mps_tenants.unwrap().into_iter().map(|tenant| tenant.workload).collect();
+    assert_eq!(tenants, ["first", "second"].map(|name| format!("{}/{name}", rig.namespace)));
+    degraded(&rig, "second", "AsExpected");
+
+    // While pods are replaced it stays; a pause of one ends it for all, and so does a pod of nobody's.
+    rig.kubectl(&["rollout", "restart", "statefulset", "first"]);
+    rig.kubectl(&["rollout", "status", "statefulset", "first"]);
+    assert_eq!(mps.default().parse(), Ok(40.0));
+    rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused=true"]);
+    is(&rig, "it is paused", 100.0);
+    rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused-"]);
+    is(&rig, "it goes on", 40.0);
+    intrude(&rig, MPS_NODE);
+    is(&rig, "somebody else is there", 100.0);
+    degraded(&rig, "first", "holds GPUs there, too, and no policy");
+    rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
+    is(&rig, "it is gone", 40.0);
+
+    // An agent that may not is told of, and deleting the policies ends it.
+    agent.stop(&rig);
+    is(&rig, "the agent has stopped", 100.0);
+    let agent = Agent::start(&rig, MPS_NODE, &fake, state.path(), |_| {});
+    degraded(&rig, "first", "agent.mps.enabled");
+    rig.kubectl(&["delete", "epol", "--all"]);
+    withdrawn(&rig);
     rig.stop();
     agent.stop(&rig);
 }

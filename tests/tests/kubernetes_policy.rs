@@ -97,6 +97,17 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
         (json!({"bounds": {"precisions": ["bf16", "bf16"]}}), "spec.bounds.precisions", "duplicate"),
         (json!({"bounds": {"precisions": ["fp8"]}}), "spec.bounds.precisions[0]", "supported values"),
         (json!({"bounds": {"maxFrozenPrefixLayers": 0}}), "spec.bounds.maxFrozenPrefixLayers", "greater than or equal to 1"),
+        (json!({"mpsDefaultThreadPercentage": 101}), "spec.mpsDefaultThreadPercentage", "less than or equal to 100"),
+        (
+            json!({"mpsDefaultThreadPercentage": 40, "bounds": {"mpsThreadPercentage": {"max": 50}}}),
+            "spec.mpsDefaultThreadPercentage",
+            "must not be greater than mpsDefaultThreadPercentage",
+        ),
+        (
+            json!({"mpsDefaultThreadPercentage": 40, "bounds": {"mpsThreadPercentage": {"min": 20}}}),
+            "spec.mpsDefaultThreadPercentage",
+            "must not be greater than mpsDefaultThreadPercentage",
+        ),
         (json!({"updateMode": "Auto"}), "spec.updateMode", "supported values"),
         (json!({"bounds": {"replicas": {"min": 9, "max": 3}}}), "spec.bounds.replicas.min", "min must not be greater than max"),
         (

@@ -1,6 +1,6 @@
 //! Has the agents of the nodes hold what changes ask for, and follows what they say; the acting side of [`crate::devices`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,11 +11,12 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
 
 use crate::cluster::Shared;
+use crate::defaults::{self, Agreed, Asked};
 use crate::devices::{self, Gpus, Place, Standing, Wish};
 use crate::lease;
 use crate::nodes::{Nodes, Own};
 use crate::object::Seen;
-use crate::state::{Key, State};
+use crate::state::{Key, RuleKey, State};
 
 /// Nodes or workloads that are asked about at once.
 const AT_ONCE: usize = 8;
@@ -51,6 +52,10 @@ pub struct Agents {
     /// Whether that is to be watched.
     watched: watch::Sender<bool>,
     addressed: BTreeMap<Key, Addressed>,
+    /// MPS defaults by node.
+    mps_defaults: BTreeMap<String, Agreed>,
+    /// Policies of whose MPS default something was said.
+    told: BTreeSet<RuleKey>,
     /// When the watch of pods failed last.
     failed: Option<Instant>,
     /// Since when something is wished for, and where pods run is not known.
@@ -98,12 +103,12 @@ impl Agents {
     }
 
     /// Since when where pods run is not known, although it should be; `first`: of all workloads.
-    fn blind(&mut self, wishes: &BTreeMap<Key, Wish>, now: EventTime) -> Option<Duration> {
+    fn blind(&mut self, followed: &BTreeSet<&Key>, now: EventTime) -> Option<Duration> {
         let failing = self.failed.is_some_and(|failed| failed.elapsed() < FAILS_AGAIN);
         // What the leader before asked for stands until it is known where its pods run.
         let first = self.wanted.is_none() && self.blind.is_none_or(|since| since.elapsed() < FIRST_LOOK);
-        let unknown = || wishes.keys().any(|key| self.nodes.place(key, &self.holders, now).is_none());
-        let blind = !wishes.is_empty() && (failing || !self.nodes.is_complete() || first && unknown());
+        let unknown = || followed.iter().any(|key| self.nodes.place(key, &self.holders, now).is_none());
+        let blind = !followed.is_empty() && (failing || !self.nodes.is_complete() || first && unknown());
         if blind {
             return Some(self.blind.get_or_insert_with(Instant::now).elapsed());
         }
@@ -115,12 +120,42 @@ impl Agents {
     fn stand_by(&mut self) {
         (self.failed, self.blind) = (None, None);
         self.watch(false);
-        self.addressed.clear();
+        self.withdraw();
         self.wanted = None;
+        self.told.clear();
+    }
+
+    fn withdraw(&mut self) {
+        self.addressed.clear();
+        self.mps_defaults.clear();
+    }
+
+    /// Asks nodes for what is agreed, and gives what is to be said of it to policies; `None`: nothing any more.
+    fn agree(&mut self, asked: &BTreeMap<Key, Asked>, now: EventTime) -> BTreeMap<RuleKey, Option<String>> {
+        let mut said: BTreeMap<RuleKey, Option<String>> =
+            std::mem::take(&mut self.told).into_iter().map(|name| (name, None)).collect();
+        let Some(parties) = self.nodes.parties() else {
+            // What stands, stands until it is known better.
+            self.mps_defaults.retain(|_, agreed| agreed.is_asked(asked));
+            self.told = said.into_keys().collect();
+            return BTreeMap::new();
+        };
+        let (agreed, mut disputes) = defaults::agree(asked, &parties, &self.mps_defaults);
+        for (node, agreed) in &agreed {
+            let Some(trouble) = defaults::trouble(node, agreed, self.board.get(node), now) else { continue };
+            for (key, _) in asked.iter().filter(|(_, asked)| agreed.is_for(asked)) {
+                disputes.entry(key.clone()).or_insert_with(|| trouble.clone());
+            }
+        }
+        said.extend(disputes.into_iter().map(|(key, why)| (asked[&key].policy.clone(), Some(why))));
+        self.told = said.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| name.clone()).collect();
+        self.mps_defaults = agreed;
+        said
     }
 
     fn plan(&mut self) {
-        let intents = devices::intents(self.addressed.values().map(|addressed| (&addressed.wish, &addressed.place)));
+        let addressed = self.addressed.values().map(|addressed| (&addressed.wish, &addressed.place));
+        let intents = devices::intents(addressed, &self.mps_defaults);
         if self.wanted.as_ref().is_none_or(|wanted| **wanted != intents) {
             self.wanted = Some(Arc::new(intents));
         }
@@ -158,15 +193,16 @@ pub async fn run(shared: Arc<Shared>) {
     }
 }
 
-/// What is wished for now.
-fn wishes(state: &mut State) -> BTreeMap<Key, Wish> {
-    state.entries().filter_map(|(key, entry)| Some((key.clone(), Wish::of(entry)?))).collect()
+/// What is wished for now, for workloads and of the nodes where they run.
+fn wishes(state: &mut State) -> (BTreeMap<Key, Wish>, BTreeMap<Key, Asked>) {
+    let wishes = state.entries().filter_map(|(key, entry)| Some((key.clone(), Wish::of(entry)?))).collect();
+    (wishes, state.entries().filter_map(|(key, entry)| Some((key.clone(), Asked::of(entry)?))).collect())
 }
 
 /// Addresses what is wished for and withdraws the rest. `all`: judges anew what stands where nothing happened, too.
 async fn look(shared: &Shared, all: bool) {
     let followed: BTreeMap<Key, Own> = shared.with_state_quietly(|state| {
-        let wished = state.entries().filter(|(_, entry)| Wish::of(entry).is_some());
+        let wished = state.entries().filter(|(_, entry)| Wish::of(entry).is_some() || Asked::of(entry).is_some());
         wished.map(|(key, entry)| (key.clone(), Own::of(&entry.seen))).collect()
     });
     let complete = {
@@ -185,13 +221,13 @@ async fn look(shared: &Shared, all: bool) {
     let now = shared.now();
     let mut agents = shared.agents();
     // Read while nobody can ask for anything: what was withdrawn meanwhile must not come back, and what was asked must not go.
-    let wishes = shared.with_state_quietly(wishes);
-    if let Some(lasts) = agents.blind(&wishes, now) {
+    let (wishes, asked) = shared.with_state_quietly(wishes);
+    if let Some(lasts) = agents.blind(&wishes.keys().chain(asked.keys()).collect(), now) {
         if lasts >= BLIND && agents.wanted.take().is_some() {
-            agents.addressed.clear();
+            agents.withdraw();
             tracing::warn!(
                 seconds = lasts.as_secs(),
-                "where pods run is not known, and so not whose their GPUs are: power caps and clocks are not asked for any more"
+                "where pods run is not known, and so not whose their GPUs are: power caps, clocks and MPS defaults are not asked for any more"
             );
         }
         if agents.wanted.is_none() {
@@ -222,7 +258,13 @@ async fn look(shared: &Shared, all: bool) {
     };
     let addressed = wishes.into_iter().filter_map(judge).collect();
     agents.addressed = addressed;
+    let said = agents.agree(&asked, now);
     agents.plan();
+    drop(agents);
+    let mut statuses = shared.statuses();
+    for (policy, why) in said {
+        statuses.mps_default(policy, why);
+    }
 }
 
 /// Asks which pods are whose, where that is not known; false where it is.

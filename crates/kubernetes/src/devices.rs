@@ -11,6 +11,7 @@ use eadt_schemas::v1::{
 };
 use serde_json::Value;
 
+use crate::defaults::Agreed;
 use crate::rollout::Pod;
 use crate::state::Entry;
 
@@ -290,8 +291,11 @@ fn of_device(wish: &Wish, node: &str, device: &DeviceReport) -> Standing {
 }
 
 /// One intent a node. Where two wishes meet on a GPU none of the node's is followed: neither is asked for by both.
-pub fn intents<'a>(wishes: impl IntoIterator<Item = (&'a Wish, &'a Place)>) -> Vec<DeviceIntent> {
-    let mut by_node: BTreeMap<&str, Vec<(&Wish, &Gpus)>> = BTreeMap::new();
+pub fn intents<'a>(
+    wishes: impl IntoIterator<Item = (&'a Wish, &'a Place)>,
+    mps_defaults: &'a BTreeMap<String, Agreed>,
+) -> Vec<DeviceIntent> {
+    let mut by_node: BTreeMap<&str, Vec<(&Wish, &Gpus)>> = mps_defaults.keys().map(|node| (node.as_str(), vec![])).collect();
     for (wish, place) in wishes {
         for (node, whose) in place {
             by_node.entry(node).or_default().push((wish, whose));
@@ -309,10 +313,18 @@ pub fn intents<'a>(wishes: impl IntoIterator<Item = (&'a Wish, &'a Place)>) -> V
         let devices: BTreeSet<_> = settings.iter().map(|setting| &setting.device).collect();
         let whole = devices.contains(&None);
         let meet = devices.len() < settings.len() || whole && settings.len() > 1;
-        (!meet && !settings.is_empty()).then(|| DeviceIntent {
+        if meet {
+            settings.clear();
+        }
+        let default = mps_defaults.get(node);
+        let decision_id =
+            settings.iter().find_map(|setting| setting.decision_id.clone()).or_else(|| Some(default?.decision_id()))?;
+        Some(DeviceIntent {
             node: node.to_owned(),
-            decision_id: wishes[0].0.decision_id.clone(),
-            devices: Some(settings.clone()),
+            decision_id,
+            devices: Some(settings),
+            mps_default_thread_percentage: default.map(|default| default.thread_percentage),
+            mps_tenants: default.map(Agreed::tenants),
             ..DeviceIntent::default()
         })
     };
@@ -437,7 +449,7 @@ mod tests {
             assert!(matches!(&said["m"], Gpus::NotYet(why) if why.contains("has not said yet")), "{said:?}");
             // Nothing is asked for there meanwhile, and on other nodes what was.
             assert_eq!(said["n"], Gpus::All);
-            let asked = intents([(&wish(), &said)]);
+            let asked = intents([(&wish(), &said)], &BTreeMap::new());
             assert_eq!(asked.iter().map(|intent| intent.node.as_str()).collect::<Vec<_>>(), ["n"]);
             assert!(matches!(
                 standing(&wish(), &said, &BTreeMap::from([("n".into(), state()), ("m".into(), state())])),
@@ -518,7 +530,7 @@ mod tests {
     fn one_intent_a_node_carries_the_whole_wish() {
         let (one, two) = (wish(), Wish { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
         let all = |nodes: &[&str]| -> Place { nodes.iter().map(|node| ((*node).to_owned(), Gpus::All)).collect() };
-        let intents = intents([(&one, &all(&["a", "b"])), (&two, &all(&["b", "c"]))]);
+        let intents = intents([(&one, &all(&["a", "b"])), (&two, &all(&["b", "c"]))], &BTreeMap::new());
         let shape: Vec<_> = intents.iter().map(|i| (i.node.as_str(), i.decision_id.as_str())).collect();
         assert_eq!(shape, [("a", "d-1"), ("c", "d-2")], "nobody is asked for two wishes");
         let setting = &intents[0].devices.as_ref().unwrap()[0];
@@ -530,12 +542,36 @@ mod tests {
     fn workloads_that_share_a_node_are_asked_for_by_their_gpus() {
         let (one, two) = (wish(), Wish { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
         let these = |gpus: &[&str]| Place::from([("n".to_owned(), Gpus::These(gpus.iter().map(|g| (*g).to_owned()).collect()))]);
-        let both = intents([(&one, &these(&["GPU-1", "GPU-3"])), (&two, &these(&["GPU-2"]))]);
+        let both = intents([(&one, &these(&["GPU-1", "GPU-3"])), (&two, &these(&["GPU-2"]))], &BTreeMap::new());
         let asked: Vec<_> = both[0].devices.iter().flatten().map(|s| (s.device.as_deref(), s.decision_id.as_deref())).collect();
         let of = |gpu, decision| (Some(gpu), Some(decision));
         assert_eq!((both.len(), asked), (1, vec![of("GPU-1", "d-1"), of("GPU-3", "d-1"), of("GPU-2", "d-2")]));
-        assert_eq!(intents([(&one, &these(&["GPU-1"])), (&two, &these(&["GPU-1"]))]), [], "a GPU has one wish");
+        assert_eq!(intents([(&one, &these(&["GPU-1"])), (&two, &these(&["GPU-1"]))], &BTreeMap::new()), [], "a GPU has one wish");
         let whole = Place::from([("n".to_owned(), Gpus::All)]);
-        assert_eq!(intents([(&one, &whole), (&two, &these(&["GPU-1"]))]), [], "nor is one of all GPUs followed beside it");
+        assert_eq!(
+            intents([(&one, &whole), (&two, &these(&["GPU-1"]))], &BTreeMap::new()),
+            [],
+            "nor is one of all GPUs followed beside it"
+        );
+    }
+
+    #[test]
+    fn an_mps_default_is_asked_for_beside_caps_and_alone() {
+        let agreed = Agreed::by("eadt/llm", 40);
+        let defaults = BTreeMap::from(["a", "b"].map(|node| (node.to_owned(), agreed.clone())));
+        let all = Place::from(["b", "c"].map(|node| (node.to_owned(), Gpus::All)));
+        let said = intents([(&wish(), &all)], &defaults);
+        let shape: Vec<_> = said
+            .iter()
+            .map(|i| (i.node.as_str(), i.decision_id.as_str(), i.devices.as_ref().map(Vec::len), i.mps_default_thread_percentage))
+            .collect();
+        let alone = ("a", "eadt/llm@mps-default", Some(0), Some(40));
+        assert_eq!(shape, [alone, ("b", "d-1", Some(1), Some(40)), ("c", "d-1", Some(1), None)]);
+        assert_eq!((&said[0].mps_tenants, &said[2].mps_tenants), (&Some(agreed.tenants()), &None));
+        // Where no cap is followed, the default still is.
+        let two = Wish { decision_id: "d-2".into(), ..wish() };
+        let said = intents([(&wish(), &all), (&two, &all)], &defaults);
+        let caps: Vec<_> = said.iter().map(|i| (i.node.as_str(), i.devices.as_ref().map(Vec::len))).collect();
+        assert_eq!(caps, [("a", Some(0)), ("b", Some(0))]);
     }
 }

@@ -16,6 +16,7 @@ mod boards;
 pub mod change;
 mod client;
 mod cluster;
+mod defaults;
 pub mod devices;
 pub mod kinds;
 pub mod lease;

@@ -11,6 +11,7 @@ use eadt_schemas::v1::DeviceHolders;
 use serde_json::Value;
 
 use crate::client::selector;
+use crate::defaults::Parties;
 use crate::devices::{self, Place, Tenant};
 use crate::object::Seen;
 use crate::state::Key;
@@ -176,6 +177,20 @@ impl Nodes {
         let tenants = nodes.into_iter().map(|(node, pods)| (node.clone(), tenants(pods))).collect();
         Some(devices::place(&own.pods, &tenants, holders, now))
     }
+
+    /// Whose the pods are that hold GPUs of each node; `None`: it is not known yet.
+    pub fn parties(&self) -> Option<Parties<'_>> {
+        if !self.complete || self.own.values().any(|own| own.unknown) {
+            return None;
+        }
+        let owners: BTreeMap<&String, &Key> =
+            self.own.iter().flat_map(|(key, own)| own.pods.iter().map(move |uid| (uid, key))).collect();
+        let mut parties = Parties::new();
+        for (node, kept) in &self.kept {
+            parties.insert(node, kept.iter().map(|(uid, kept)| (&kept.tenant, owners.get(uid).copied())).collect());
+        }
+        Some(parties)
+    }
 }
 
 /// Whether a selector, as it is sent to the API server, selects what has these labels.
@@ -282,7 +297,7 @@ mod tests {
     fn a_pod_that_may_be_a_workloads_own_has_it_asked_about_once_and_a_strangers_nobody() {
         let mut nodes = nodes();
         assert!(nodes.saw(&pod("a-2", "a", "o")));
-        assert_eq!(place(&nodes, "a"), None, "whose it is is not known");
+        assert_eq!((place(&nodes, "a"), nodes.parties()), (None, None), "whose it is is not known");
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![key("a")], uids(&["o"])));
         // What comes while it is asked is asked about again; so is what got no answer.
         assert!(nodes.saw(&pod("a-3", "a", "p")));
@@ -297,6 +312,9 @@ mod tests {
         assert!(nodes.saw(&pod("x", "other", "n")));
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![], uids(&["n"])));
         assert!(place(&nodes, "a").unwrap().unwrap_err().contains("eadt/x"));
+        let parties = nodes.parties().unwrap();
+        let whose: Vec<_> = parties["n"].iter().map(|(pod, key)| (pod.name.as_str(), key.map(|key| key.name.as_str()))).collect();
+        assert_eq!(whose, [("a-0", Some("a")), ("a-1", Some("a")), ("x", None)]);
         assert!(nodes.gone("x") && !nodes.gone("x"));
         assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n", "o", "p"]))));
         // A pod of these labels elsewhere is nobody's here.

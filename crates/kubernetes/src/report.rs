@@ -20,6 +20,8 @@ const MAX_IDS: usize = 100;
 const MAX_NEWS: usize = 100;
 /// Reason of `Degraded`: others own fields that were taken over.
 const TAKEN_BACK: &str = "FieldTakenBack";
+/// Reason of `Degraded`: nodes do not have the MPS default that the policy names.
+const MPS_DEFAULT: &str = "MpsDefaultNotSet";
 /// A status is not written more often than this, whatever changed, in seconds.
 pub const LEAST_SECONDS: f64 = 2.0;
 
@@ -36,6 +38,8 @@ pub struct Known {
     pub written: Option<Instant>,
     /// What keeps its workload from being looked after.
     pub trouble: Option<String>,
+    /// Why the nodes do not have the MPS default that it names.
+    pub mps_default: Option<String>,
     recommendation: Option<Decision>,
     /// Ids under which the same was recommended.
     ids: Vec<String>,
@@ -437,7 +441,7 @@ fn conditions(
         (Some(trouble), _) => Some(("CannotChange", trouble)),
         (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
         (None, Some(told)) => Some(("RolledBack", &told.reason)),
-        (None, None) => None,
+        (None, None) => known.mps_default.as_ref().filter(|_| entry.is_some()).map(|why| (MPS_DEFAULT, why)),
     };
     match (entry.and_then(taken_back), passing) {
         // Its object has not been read yet: what was so is so.
@@ -476,8 +480,10 @@ pub fn worth_writing(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, si
 fn said(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
     let mut said = status.clone();
     for condition in &mut said.conditions {
-        // Messages hold times and counts; the reason says what is so, but not who took what back.
-        if condition.kind != ConditionType::Progressing.as_str() && condition.reason != TAKEN_BACK {
+        // Messages hold times and counts; the reason says what is so, but not who took what back, or does not agree.
+        if condition.kind != ConditionType::Progressing.as_str()
+            && ![TAKEN_BACK, MPS_DEFAULT].contains(&condition.reason.as_str())
+        {
             condition.message.clear();
         }
         condition.last_transition_time = EventTime::default();

@@ -96,6 +96,15 @@ impl Statuses {
         }
     }
 
+    /// Why the nodes of a policy's workload do not have the MPS default that it names; `None`: they have, or it names none.
+    pub fn mps_default(&mut self, name: RuleKey, why: Option<String>) {
+        let known = self.policies.entry(name.clone()).or_default();
+        if known.mps_default != why {
+            known.mps_default = why;
+            self.changed.insert(name);
+        }
+    }
+
     pub fn change(&mut self, name: RuleKey) {
         self.changed.insert(name);
     }

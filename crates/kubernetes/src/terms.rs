@@ -43,6 +43,8 @@ pub struct Terms {
     pub controller_settings: Option<serde_json::Map<String, serde_json::Value>>,
     pub bounds: Bounds,
     pub knobs: Knobs,
+    /// The MPS default that the nodes of its pods are asked for.
+    pub mps_default_thread_percentage: Option<u32>,
     /// Why no process may be restarted now; `None`: it may.
     pub no_restarts_now: Option<String>,
     pub backend: Option<String>,

@@ -1,10 +1,14 @@
 //! A `libnvidia-ml.so` of our own for tests: the real binding speaks to it as to NVIDIA's.
 //!
 //! Four GPUs behave as the file `scenario` says, which is read again at every call: lines of GPU, key, value. The keys
-//! stand at the head of `fake/nvml.c`.
+//! stand at the head of `fake/nvml.c`. Beside it stands a control program of MPS.
+
+mod mps;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+pub use mps::FakeMps;
 
 /// The library, compiled into a folder of its own, which goes with this value.
 #[derive(Debug)]

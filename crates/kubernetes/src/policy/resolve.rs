@@ -74,6 +74,7 @@ pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
         controller_settings: settings,
         bounds: bounds(spec),
         knobs: knobs(spec),
+        mps_default_thread_percentage: spec.mps_default_thread_percentage,
         no_restarts_now: None,
         backend: training.backend,
         global_batch_size: training.global_batch_size,
@@ -267,6 +268,7 @@ mod tests {
                 "precisions": ["bf16", "fp16"],
                 "maxFrozenPrefixLayers": 12,
             },
+            "mpsDefaultThreadPercentage": 100,
             "schedule": {"timeZone": "UTC", "restartWindows": [{"start": "22:00", "end": "06:00"}]},
             "restartBudget": {"perDay": 2},
             "cooldown": "1h30m",
@@ -302,7 +304,7 @@ mod tests {
             restarts_per_day_max: Some(2),
         };
         assert_eq!(terms.bounds, bounds);
-        assert_eq!(terms.knobs, EVERY_KNOB);
+        assert_eq!((terms.knobs, terms.mps_default_thread_percentage), (EVERY_KNOB, Some(100)));
         assert_eq!((terms.backend.as_deref(), terms.global_batch_size), (Some("gloo"), Some(576)));
         assert_eq!((terms.price_per_kwh, terms.carbon_grams_per_kwh), (Some(0.25), Some(300.0)));
     }

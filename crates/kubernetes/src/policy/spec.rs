@@ -64,7 +64,7 @@ use super::status::EnergyPolicyStatus;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz) || has(self.bounds.precisions) || has(self.bounds.maxFrozenPrefixLayers)))")
+    validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz) || has(self.bounds.precisions) || has(self.bounds.maxFrozenPrefixLayers))) || has(self.mpsDefaultThreadPercentage)")
         .message("mode Enforce needs bounds: name the limits of at least one knob")
         .field_path(".bounds"),
     validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'MpsThreadPercentage') || (has(self.bounds) && has(self.bounds.mpsThreadPercentage))")
@@ -85,6 +85,9 @@ use super::status::EnergyPolicyStatus;
     validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'FrozenLayers') || (has(self.bounds) && has(self.bounds.maxFrozenPrefixLayers))")
         .message("knob FrozenLayers needs bounds.maxFrozenPrefixLayers in mode Enforce")
         .field_path(".knobs"),
+    validation = Rule::new("!has(self.mpsDefaultThreadPercentage) || !has(self.bounds) || !has(self.bounds.mpsThreadPercentage) || (has(self.bounds.mpsThreadPercentage.max) && self.bounds.mpsThreadPercentage.max <= self.mpsDefaultThreadPercentage)")
+        .message("no process gets more than the MPS default: bounds.mpsThreadPercentage.max must not be greater than mpsDefaultThreadPercentage")
+        .field_path(".mpsDefaultThreadPercentage"),
 )]
 pub struct EnergyPolicySpec {
     /// The workload, in this namespace. It cannot be changed: delete the policy and create another one.
@@ -109,6 +112,12 @@ pub struct EnergyPolicySpec {
     #[schemars(length(max = 6))]
     #[x_kube(merge_strategy = ListMerge::Set)]
     pub knobs: Option<Vec<Knob>>,
+    /// Default thread percentage of MPS on the nodes where the workload runs, for processes that ask for no share of their own, in
+    /// mode `Enforce`. A node has it while the policies of all workloads that hold GPUs there name the same one, and MPS servers
+    /// that start from then on follow it. Absent: it is left alone, and stays as it is for others on these nodes, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub mps_default_thread_percentage: Option<u32>,
     /// When the workload's processes may be restarted. Absent: at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Restarts>,

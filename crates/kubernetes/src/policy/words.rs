@@ -172,6 +172,9 @@ fn rules(spec: &EnergyPolicySpec, line: &mut impl FnMut(&str, &str)) {
         let names: Vec<_> = knobs.iter().map(|knob| knob_name(*knob)).collect();
         line("may turn", &if names.is_empty() { "nothing".to_owned() } else { names.join(", ") });
     }
+    if let Some(percentage) = spec.mps_default_thread_percentage {
+        line("MPS default", &format!("{percentage} % on its nodes, where all workloads with GPUs there name it"));
+    }
     let mut restarts = format!("at most {} in 24 h, {} apart", spec.restart_budget.per_day, spec.cooldown);
     if let Some(schedule) = &spec.schedule {
         for window in &schedule.restart_windows {

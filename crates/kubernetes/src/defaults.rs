@@ -1,0 +1,255 @@
+//! The MPS default of nodes: what processes get that ask for no share of their own. Pure.
+//!
+//! A default is a node's, so it is asked for only where every pod with GPUs there is of a workload whose policy names the same one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{DeviceState, MpsTenant, SettingOutcome, UpdateMode};
+
+use crate::devices::{SILENT_SECONDS, Tenant};
+use crate::state::{Entry, Key, RuleKey};
+
+/// What a policy asks for of the nodes where its workload runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// `namespace/name`.
+    pub workload: String,
+    pub policy: RuleKey,
+    pub thread_percentage: u32,
+    /// What its processes ask for themselves.
+    pub own_thread_percentage: Option<u32>,
+    /// Its pods are being replaced.
+    pub rolls: bool,
+}
+
+impl Asked {
+    /// `None`: nothing is asked for, or not now.
+    pub fn of(entry: &Entry) -> Option<Self> {
+        let (terms, seen) = (&entry.terms, &entry.seen);
+        if entry.orphaned || entry.paused || seen.deleting || terms.mode != UpdateMode::Enforce {
+            return None;
+        }
+        Some(Self {
+            workload: seen.workload(),
+            policy: (seen.namespace.clone(), terms.policy.clone()?),
+            thread_percentage: terms.mps_default_thread_percentage?,
+            own_thread_percentage: seen.layout.mps_thread_percentage,
+            rolls: !seen.progress.complete(),
+        })
+    }
+}
+
+/// The default that all workloads of a node ask for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Agreed {
+    pub thread_percentage: u32,
+    /// Never empty.
+    workloads: BTreeSet<String>,
+    /// The policy that stands for all.
+    policy: RuleKey,
+}
+
+impl Agreed {
+    /// Names what is asked for: no decision does.
+    pub fn decision_id(&self) -> String {
+        format!("{}/{}@mps-default", self.policy.0, self.policy.1)
+    }
+
+    /// This workload is one of those that ask for it.
+    pub fn is_for(&self, asked: &Asked) -> bool {
+        self.workloads.contains(&asked.workload) && asked.thread_percentage == self.thread_percentage
+    }
+
+    /// All whose word it was still ask for it.
+    pub fn is_asked(&self, asked: &BTreeMap<Key, Asked>) -> bool {
+        asked.values().filter(|asked| self.is_for(asked)).count() == self.workloads.len()
+    }
+
+    pub fn tenants(&self) -> Vec<MpsTenant> {
+        let tenant = |workload: &String| MpsTenant { workload: workload.clone(), allows_default_change: true };
+        self.workloads.iter().map(tenant).collect()
+    }
+}
+
+/// The pods that hold GPUs of each node, and the workloads that they are of, as far as these are followed.
+pub type Parties<'a> = BTreeMap<&'a str, Vec<(&'a Tenant, Option<&'a Key>)>>;
+
+/// What nodes are asked for, and why not, by workload. `before`: what they were asked for.
+pub fn agree(
+    asked: &BTreeMap<Key, Asked>,
+    parties: &Parties<'_>,
+    before: &BTreeMap<String, Agreed>,
+) -> (BTreeMap<String, Agreed>, BTreeMap<Key, String>) {
+    let (mut agreed, mut disputes) = (BTreeMap::new(), BTreeMap::new());
+    for (node, pods) in parties {
+        let here: Vec<(&Key, &Asked)> = pods.iter().filter_map(|(_, key)| Some(((*key)?, asked.get((*key)?)?))).collect();
+        let Some((_, first)) = here.first() else { continue };
+        match dispute(first, pods, asked) {
+            None => {
+                let workloads = here.iter().map(|(_, asked)| asked.workload.clone()).collect();
+                let Asked { thread_percentage, policy, .. } = (*first).clone();
+                agreed.insert((*node).to_owned(), Agreed { thread_percentage, workloads, policy });
+            }
+            Some(why) => {
+                for (key, _) in here {
+                    disputes
+                        .entry(key.clone())
+                        .or_insert_with(|| format!("the MPS default of node {node} is not asked for: {why}"));
+                }
+            }
+        }
+    }
+    // All pods of a node may be gone for a moment while they are replaced, and the next ones are to find it.
+    for (node, stands) in before.iter().filter(|(node, _)| !parties.contains_key(node.as_str())) {
+        if asked.values().any(|asked| asked.rolls && stands.is_for(asked)) {
+            agreed.insert(node.clone(), stands.clone());
+        }
+    }
+    (agreed, disputes)
+}
+
+/// Why a node is not asked for what the first of its workloads wants.
+fn dispute(first: &Asked, pods: &[(&Tenant, Option<&Key>)], asked: &BTreeMap<Key, Asked>) -> Option<String> {
+    let wanted = first.thread_percentage;
+    pods.iter().find_map(|(pod, key)| {
+        let at = format!("pod {}/{}", pod.namespace, pod.name);
+        let Some(asked) = key.and_then(|key| asked.get(key)) else {
+            return Some(format!(
+                "{at} holds GPUs there, too, and no policy in force of its workload allows it (mpsDefaultThreadPercentage)"
+            ));
+        };
+        if asked.thread_percentage != wanted {
+            return Some(format!(
+                "{at} is of {}, whose policy names {} %, not {wanted} %",
+                asked.workload, asked.thread_percentage
+            ));
+        }
+        let own = asked.own_thread_percentage.filter(|own| *own > wanted)?;
+        Some(format!("{} asks for {own} % itself and would get {wanted} % only", asked.workload))
+    })
+}
+
+/// What keeps a node from having what was agreed; `None`: nothing, or its agent has not answered yet.
+pub fn trouble(node: &str, agreed: &Agreed, state: Option<&DeviceState>, now: EventTime) -> Option<String> {
+    let Some(state) = state.filter(|state| !state.stopped && now.seconds_since(state.time) <= SILENT_SECONDS) else {
+        return Some(format!("the agent of node {node} does not answer, which would set its MPS default (agent.enabled)"));
+    };
+    let asked = agreed.thread_percentage;
+    match state.mps_default_outcome {
+        SettingOutcome::Refused | SettingOutcome::ChangedByOthers | SettingOutcome::Failed => {
+            Some(format!("the MPS default of node {node} is not {asked} %: {}", state.mps_default_reason))
+        }
+        SettingOutcome::Held | SettingOutcome::Untouched | SettingOutcome::Restored => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Agreed {
+        /// Of one workload, by a policy of its name.
+        pub fn by(workload: &str, thread_percentage: u32) -> Self {
+            let (namespace, name) = workload.split_once('/').unwrap();
+            let policy = (namespace.to_owned(), name.to_owned());
+            Self { thread_percentage, workloads: [workload.to_owned()].into(), policy }
+        }
+    }
+
+    fn key(name: &str) -> Key {
+        Key { kind: "StatefulSet", namespace: "eadt".into(), name: name.into() }
+    }
+
+    fn asked(name: &str, thread_percentage: u32) -> (Key, Asked) {
+        let asked = Asked {
+            workload: format!("eadt/{name}"),
+            policy: ("eadt".into(), name.into()),
+            thread_percentage,
+            own_thread_percentage: None,
+            rolls: false,
+        };
+        (key(name), asked)
+    }
+
+    fn pod(name: &str) -> Tenant {
+        Tenant { namespace: "eadt".into(), name: name.into(), uid: name.into(), created: None }
+    }
+
+    /// Agrees on node n, which these workloads share; an empty name is nobody's.
+    fn on_one_node(asked: &BTreeMap<Key, Asked>, names: &[&str]) -> Result<Agreed, BTreeMap<Key, String>> {
+        let pods: Vec<_> = names.iter().map(|name| (pod(name), key(name))).collect();
+        let pods = pods.iter().map(|(pod, key)| (pod, (!key.name.is_empty()).then_some(key))).collect();
+        let (mut agreed, disputes) = agree(asked, &Parties::from([("n", pods)]), &BTreeMap::new());
+        assert!(agreed.is_empty() || disputes.is_empty());
+        agreed.remove("n").ok_or(disputes)
+    }
+
+    #[test]
+    fn a_node_is_asked_where_all_its_workloads_name_the_same() {
+        let both = BTreeMap::from([asked("a", 40), asked("b", 40)]);
+        let agreed = on_one_node(&both, &["a", "b", "a"]).unwrap();
+        assert_eq!(agreed.thread_percentage, 40);
+        let tenants: Vec<_> = agreed.tenants().into_iter().map(|t| (t.workload, t.allows_default_change)).collect();
+        assert_eq!(tenants, [("eadt/a".to_owned(), true), ("eadt/b".to_owned(), true)]);
+        assert_eq!(agreed.decision_id(), "eadt/a@mps-default");
+        assert_eq!(on_one_node(&both, &["c"]).unwrap_err(), BTreeMap::new(), "nobody there asks for anything");
+    }
+
+    #[test]
+    fn whoever_does_not_agree_is_named_to_all_others() {
+        let why = |asked: &[(Key, Asked)], names: &[&str]| {
+            let disputes = on_one_node(&asked.iter().cloned().collect(), names).unwrap_err();
+            assert!(disputes.values().all(|why| why.starts_with("the MPS default of node n is not asked for: ")), "{disputes:?}");
+            (disputes.keys().map(|key| key.name.clone()).collect::<Vec<_>>(), disputes[&key("a")].clone())
+        };
+        let (told, why_of) = why(&[asked("a", 40), asked("b", 50)], &["a", "b"]);
+        assert_eq!(told, ["a", "b"]);
+        assert!(why_of.contains("pod eadt/b is of eadt/b, whose policy names 50 %, not 40 %"), "{why_of}");
+        for stranger in ["", "c"] {
+            let (told, why_of) = why(&[asked("a", 40)], &["a", stranger]);
+            assert_eq!(told, ["a"]);
+            assert!(why_of.contains(&format!("pod eadt/{stranger} holds GPUs there, too")), "{why_of}");
+        }
+        let (name, mut greedy) = asked("b", 40);
+        greedy.own_thread_percentage = Some(60);
+        let (_, why_of) = why(&[asked("a", 40), (name, greedy)], &["a", "b"]);
+        assert!(why_of.contains("eadt/b asks for 60 % itself"), "{why_of}");
+    }
+
+    #[test]
+    fn a_node_without_pods_keeps_it_while_they_are_replaced() {
+        let mut all = BTreeMap::from([asked("a", 40)]);
+        let agreed = on_one_node(&all, &["a"]).unwrap();
+        let before = BTreeMap::from([("n".to_owned(), agreed)]);
+        let after = |asked: &BTreeMap<Key, Asked>, pods: Parties<'_>| agree(asked, &pods, &before).0;
+        assert!(after(&all, Parties::new()).is_empty(), "it is at rest: its pods are elsewhere");
+        all.get_mut(&key("a")).unwrap().rolls = true;
+        assert_eq!(after(&all, Parties::new()), before);
+        let other = pod("other");
+        assert!(after(&all, Parties::from([("n", vec![(&other, None)])])).is_empty(), "somebody else is there");
+        all.get_mut(&key("a")).unwrap().thread_percentage = 50;
+        assert!(after(&all, Parties::new()).is_empty(), "something else is asked for");
+    }
+
+    #[test]
+    fn what_an_agent_does_not_do_is_told() {
+        let now = EventTime::from_seconds(1_767_225_600.0);
+        let agreed = on_one_node(&BTreeMap::from([asked("a", 40)]), &["a"]).unwrap();
+        let told = |outcome, after: f64| {
+            let reason = "not allowed on this node".to_owned();
+            let state =
+                DeviceState { time: now, mps_default_outcome: outcome, mps_default_reason: reason, ..DeviceState::default() };
+            trouble("n", &agreed, Some(&state), now.plus_seconds(after))
+        };
+        for good in [SettingOutcome::Held, SettingOutcome::Untouched, SettingOutcome::Restored] {
+            assert_eq!(told(good, 60.0), None);
+        }
+        for bad in [SettingOutcome::Refused, SettingOutcome::Failed, SettingOutcome::ChangedByOthers] {
+            assert_eq!(told(bad, 60.0).unwrap(), "the MPS default of node n is not 40 %: not allowed on this node");
+        }
+        for silent in [told(SettingOutcome::Held, SILENT_SECONDS + 1.0), trouble("n", &agreed, None, now)] {
+            assert!(silent.unwrap().contains("does not answer"));
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! A control program as NVIDIA's, whose daemons keep their default in a file of their pipe folder.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+/// The program and one daemon, in a folder of their own, which goes with this value.
+///
+/// A file `hang` in the pipe folder: the program never answers. `slow`: it takes a second to set a default.
+#[derive(Debug)]
+pub struct FakeMps {
+    folder: tempfile::TempDir,
+}
+
+impl FakeMps {
+    /// A daemon with this default.
+    pub fn new(default: &str) -> Self {
+        let fake = Self { folder: tempfile::tempdir().expect("a temporary folder") };
+        std::fs::create_dir(fake.pipe_directory()).expect("the folder is writable");
+        std::fs::write(fake.pipe_directory().join("control"), "").expect("the folder is writable");
+        fake.change(default);
+        let script = "#!/bin/sh\n\
+            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/hang\" ] && sleep 60\n\
+            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/default\" ] || { echo 'Cannot find MPS control daemon process'; exit 1; }\n\
+            read -r command value\n\
+            case $command in\n\
+            get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            *) echo \"unknown command $command\"; exit 1;;\n\
+            esac\n";
+        std::fs::write(fake.program(), script).expect("the folder is writable");
+        std::fs::set_permissions(fake.program(), std::fs::Permissions::from_mode(0o755)).expect("the folder is writable");
+        fake
+    }
+
+    pub fn pipe_directory(&self) -> PathBuf {
+        self.folder.path().join("pipe")
+    }
+
+    pub fn program(&self) -> PathBuf {
+        self.folder.path().join("nvidia-cuda-mps-control")
+    }
+
+    /// The default in force, whoever made it.
+    pub fn default(&self) -> String {
+        let text = std::fs::read_to_string(self.pipe_directory().join("default")).expect("a daemon has a default");
+        text.trim().to_owned()
+    }
+
+    /// Changes it as somebody else would.
+    pub fn change(&self, default: &str) {
+        std::fs::write(self.pipe_directory().join("default"), format!("{default}\n")).expect("the folder is writable");
+    }
+}
