@@ -1,7 +1,8 @@
 //! The actuator beside thousands of workloads on a real API server, on the same cores.
 //!
 //! `cargo xtask bench kubernetes [-- WORKLOADS [DECISIONS]]`. Stateful sets without pods, a policy each. A fresh process connects, takes
-//! their fields over, rests, is changed, and is then started once more beside what it took over. Memory and CPU are that process's.
+//! their fields over, rests, reads a decision a minute for each of them that leaves everything as it is, is changed, and is then started
+//! once more beside what it took over. Memory and CPU are that process's, with what it costs to write these decisions.
 
 use std::fmt;
 use std::path::Path;
@@ -31,6 +32,7 @@ mod common;
 
 const PATIENCE: Duration = Duration::from_mins(8);
 const REST: Duration = Duration::from_secs(20);
+const LIVE: Duration = Duration::from_mins(2);
 /// Between two decisions.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -216,6 +218,12 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     std::thread::sleep(REST);
     let part = (cpu_seconds() - cpu) / at.elapsed().as_secs_f64() * 100.0;
     println!("  at rest {part:.2} % of a core over {:.0} s", at.elapsed().as_secs_f64());
+    // The first figures of all come into their statuses.
+    live(&log, &inner, "first", 0.0)?;
+    for (what, spread) in [("the same figures", 0.0), ("figures within 4 %", 0.04)] {
+        let part = live(&log, &inner, what, spread)? * 100.0;
+        println!("  a window a minute of each, {what}: {part:.2} % of a core over {:.0} s", LIVE.as_secs_f64());
+    }
     if decisions > 0 {
         decide(&log, &inner, &cluster, decisions)?;
     }
@@ -224,6 +232,60 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     acting.join().map_err(|_| "the actuator panicked")??;
     runtime.block_on(task)?;
     Ok(())
+}
+
+/// A window a minute of every workload, decided to be left as it is; the part of a core that this takes. `spread`: of the figures.
+fn live(log: &EmbeddedLog, inner: &KubernetesCluster, name: &str, spread: f64) -> Result<f64, Error> {
+    let present = inner.workloads()?;
+    let mut producer = log.producer("bench")?;
+    let each = Duration::from_mins(1).div_f64(present.len().max(1) as f64);
+    let (cpu, began) = (cpu_seconds(), Instant::now());
+    let mut sent = 0_u32;
+    while began.elapsed() < LIVE {
+        while each * sent < began.elapsed() {
+            let state = &present[sent as usize % present.len()].state;
+            let time = now();
+            // A sequence without a period that anything could follow.
+            let figure = 1.0 + spread * ((f64::from(sent) * 0.618_034).fract() - 0.5);
+            let evidence = [("joules_per_sample", 5.0), ("samples_per_second", 100.0), ("power_watts", 500.0)];
+            let decision = Decision {
+                id: format!("{name}-{sent}"),
+                workload: state.workload.clone(),
+                time,
+                controller: "hybrid".into(),
+                action: Action::Maintain,
+                reason: "within what was expected".into(),
+                from: state.layout.clone(),
+                to: state.layout.clone(),
+                generation: Some(state.generation),
+                evidence: evidence.into_iter().map(|(name, value)| (name.to_owned(), value * figure)).collect(),
+                expires: time.plus_seconds(300.0),
+                ..Decision::default()
+            };
+            producer.send(outgoing(&decision)?)?;
+            sent += 1;
+        }
+        producer.flush(PATIENCE)?;
+        std::thread::sleep(EVERY);
+    }
+    Ok((cpu_seconds() - cpu) / began.elapsed().as_secs_f64())
+}
+
+fn outgoing(decision: &Decision) -> Result<Outgoing, Error> {
+    let envelope = Envelope {
+        id: decision.id.clone(),
+        source: "/bench".into(),
+        kind: EventType::Decision,
+        time: decision.time,
+        subject: decision.workload.clone(),
+    };
+    Ok(Outgoing {
+        topic: format!("eadt.{}", Topic::Decisions).into(),
+        partition: None,
+        key: Some(decision.workload.clone().into_bytes().into()),
+        value: Some(serde_json::to_vec(decision)?.into()),
+        headers: envelope.headers().map(|(name, value)| (Arc::from(name), bytes::Bytes::from(value))).to_vec(),
+    })
 }
 
 fn decide(log: &EmbeddedLog, inner: &KubernetesCluster, cluster: &Timed, decisions: usize) -> Result<(), Error> {
@@ -246,21 +308,8 @@ fn decide(log: &EmbeddedLog, inner: &KubernetesCluster, cluster: &Timed, decisio
             expires: time.plus_seconds(600.0),
             ..Decision::default()
         };
-        let envelope = Envelope {
-            id: decision.id.clone(),
-            source: "/bench".into(),
-            kind: EventType::Decision,
-            time,
-            subject: decision.workload.clone(),
-        };
         sent.push(Instant::now());
-        producer.send(Outgoing {
-            topic: format!("eadt.{}", Topic::Decisions).into(),
-            partition: None,
-            key: Some(decision.workload.clone().into_bytes().into()),
-            value: Some(serde_json::to_vec(&decision)?.into()),
-            headers: envelope.headers().map(|(name, value)| (Arc::from(name), bytes::Bytes::from(value))).to_vec(),
-        })?;
+        producer.send(outgoing(&decision)?)?;
         producer.flush(PATIENCE)?;
         std::thread::sleep(EVERY);
     }

@@ -404,6 +404,19 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
         assert!(refused.reason.contains(word), "{word}: {}", refused.reason);
     }
     rig.kubectl(&["delete", "resourcequota", "team"]);
+    // One that counts other pods stands in nobody's way, and one that counts these does.
+    for (name, scope, used) in [("short", "Terminating", "\"0\""), ("best-effort", "BestEffort", "\"6\"")] {
+        rig.apply(&json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": {"pods": "6"}, "scopes": [scope]},
+        }));
+        rig.eventually("the quota is counted", || {
+            let now = rig.kubectl(&["get", "resourcequota", name, "-o", "jsonpath={.status.used}"]);
+            now.contains(used).then_some(())
+        });
+    }
+    let refused = rig.change("d-1-scoped", Action::ScaleReplicas, layout(9, 35, 3), Outcome::Refused);
+    assert!(refused.reason.contains("quota best-effort allows 6 of pods, 6 are in use"), "{}", refused.reason);
+    rig.kubectl(&["delete", "resourcequota", "best-effort"]);
     rig.apply(&json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "calm"},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "llm"}}},

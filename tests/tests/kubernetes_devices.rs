@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_pods};
+use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
 use eadt_bus::Bus;
@@ -358,6 +359,75 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     assert_eq!(uids(&rig.pods()), pods, "no pod was touched");
     rig.stop();
     agent.stop(&rig);
+}
+
+#[test]
+fn gpus_of_jobs_that_cannot_be_changed_are_capped_and_only_their_annotations_written() {
+    define("trainer.kubeflow.org", "v1alpha1", "TrainJob");
+    define("jobset.x-k8s.io", "v1alpha2", "JobSet");
+    let of_set = |set: &str| {
+        let template = json!({
+            "metadata": {"labels": {"jobset.sigs.k8s.io/jobset-name": set}},
+            "spec": {
+                "restartPolicy": "Never", "nodeSelector": {"kubernetes.io/hostname": "gpu-9"},
+                "containers": [{
+                    "name": "train", "image": "example.invalid/train:1", "env": [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "50"}],
+                    "resources": {"limits": {"nvidia.com/gpu": 1}},
+                }],
+            },
+        });
+        json!({"parallelism": 2, "completions": 2, "template": template})
+    };
+    let sets_job = json!({"name": "train", "replicas": 1, "template": {"spec": of_set("llm-training")}});
+    let train = json!({"runtimeRef": {"name": "torch-distributed"}, "trainer": {
+        "numNodes": 2, "env": [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "50"}], "resourcesPerNode": {"limits": {"nvidia.com/gpu": "1"}},
+    }});
+    let ready = json!({"replicatedJobsStatus": [{"name": "train", "ready": 1, "active": 2, "succeeded": 0, "failed": 0, "suspended": 0}]});
+    for (api_version, kind, spec, status) in [
+        ("batch/v1", "Job", of_set("none"), None),
+        ("jobset.x-k8s.io/v1alpha2", "JobSet", json!({"suspend": false, "replicatedJobs": [sets_job]}), Some(ready)),
+        ("trainer.kubeflow.org/v1alpha1", "TrainJob", train, None),
+    ] {
+        let mut rig = Rig::new(&format!("capped-{}", kind.to_lowercase()));
+        sees_all_pods(&rig);
+        rig.apply(&json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "llm-training"}, "spec": spec}));
+        if let Some(status) = status {
+            report(&rig, kind, &status);
+        }
+        if kind != "Job" {
+            // Its operator's.
+            rig.apply(&json!({
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "llm-training-train-0"}, "spec": of_set("llm-training"),
+            }));
+        }
+        let mut policy = energy_policy("Enforce");
+        policy["spec"]["targetRef"] = json!({"apiVersion": api_version, "kind": kind, "name": "llm-training"});
+        policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
+        rig.apply(&policy);
+        rig.start(120.0);
+        rig.ready_with(&Layout { replicas: Some(2), mps_thread_percentage: Some(50), ..Layout::default() });
+        let object = || -> Value { serde_json::from_str(&rig.kubectl(&["get", kind, "llm-training", "-o", "json"])).unwrap() };
+        let untouched = object();
+        rig.eventually("its pods run", || {
+            let pods = rig.pods();
+            (pods.len() == 2 && pods.iter().all(|pod| pod["status"]["phase"] == "Running")).then_some(())
+        });
+        answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
+        rig.change("d-1", Action::SetPowerLimit, cap(300.0), Outcome::Applied);
+        rig.eventually("its agents are asked", || (!intents(&rig).is_empty()).then_some(()));
+        answer(&rig, &nodes(&rig), SettingOutcome::Held, "");
+        rig.outcome("d-1", Outcome::Ready);
+        assert_eq!(object()["spec"], untouched["spec"]);
+        rig.kubectl(&["delete", "energypolicy", "llm"]);
+        withdrawn(&rig);
+        rig.eventually("its annotations are gone", || {
+            (object()["metadata"]["annotations"] == untouched["metadata"]["annotations"]).then_some(())
+        });
+        every_right_was_used(&rig, kind);
+        rig.stop();
+        // The next one has the node for itself.
+        rig.kubectl(&["delete", "jobs", "--all", "--cascade=foreground"]);
+    }
 }
 
 /// Another node with a real agent.

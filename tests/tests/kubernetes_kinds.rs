@@ -2,29 +2,12 @@
 
 mod actuator;
 
-use actuator::{Rig, energy_policy, kubernetes, layout, training};
+use actuator::kinds::{define, every_right_was_used, report};
+use actuator::{Rig, energy_policy, layout, training};
 use eadt_schemas::v1::{Action, Actuation, Layout, Outcome, UpdateMode};
 use serde_json::{Value, json};
 
 const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
-
-/// A custom resource, as far as the API server must know it.
-fn define(group: &str, version: &str, kind: &str) {
-    let singular = kind.to_lowercase();
-    let definition = json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{singular}s.{group}")},
-        "spec": {
-            "group": group, "scope": "Namespaced",
-            "names": {"kind": kind, "plural": format!("{singular}s"), "singular": singular},
-            "versions": [{
-                "name": version, "served": true, "storage": true, "subresources": {"status": {}},
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
-            }],
-        },
-    });
-    kubernetes().define(&definition.to_string()).unwrap();
-}
 
 fn policy(api_version: &str, kind: &str) -> Value {
     let mut policy = energy_policy("Enforce");
@@ -59,11 +42,6 @@ fn get(rig: &Rig, kind: &str) -> Value {
 /// What nobody but its owner may have changed.
 fn own(object: &Value) -> [String; 2] {
     [object["metadata"]["annotations"].to_string(), object["spec"].to_string()]
-}
-
-fn report(rig: &Rig, kind: &str, status: &Value) {
-    let status = json!({"status": status}).to_string();
-    rig.kubectl(&["patch", kind, "llm-training", "--subresource=status", "--type=merge", "-p", &status]);
 }
 
 /// Decides for more processes, which this kind does not let be changed.
@@ -137,6 +115,7 @@ fn a_deployment_that_recreates_its_pods_is_changed_scaled_and_given_back() {
         assert_eq!(rig.outcomes(id), [Outcome::Applied, Outcome::Ready]);
     }
     given_back(&rig, "deployment", &before, || ());
+    every_right_was_used(&rig, "Deployment");
 }
 
 #[test]
@@ -325,6 +304,7 @@ fn a_pytorch_job_is_suspended_changed_and_resumed() {
     });
     assert_eq!(parts, expected, "the rest stays");
     job.given_back();
+    every_right_was_used(&job.rig, job.kind);
 }
 
 #[test]
@@ -371,6 +351,7 @@ fn the_workers_of_an_mpi_job_are_changed_while_it_is_suspended_and_their_number_
     recommended(&job.rig, "d-4", Action::ScaleReplicas, workers(4, 40), "replicas 3 → 4");
     assert_eq!(own(&job.job()), untouched);
     job.given_back();
+    every_right_was_used(&job.rig, job.kind);
 }
 
 #[test]
@@ -479,4 +460,5 @@ fn the_groups_of_a_leader_worker_set_are_rolled_and_given_back_and_their_number_
     recommended(&rig, "d-3", Action::ScaleReplicas, workers(9, 40), "replicas 6 → 9");
     assert_eq!(own(&get(&rig, "leaderworkerset")), untouched);
     given_back(&rig, "leaderworkerset", &before, || rolled(&rig, 2));
+    every_right_was_used(&rig, "LeaderWorkerSet");
 }

@@ -5,7 +5,6 @@
 mod fake;
 #[path = "../../src/services/pods.rs"]
 mod pods;
-mod rights;
 #[path = "../../services/collector/tests/support/mod.rs"]
 mod support;
 
@@ -19,11 +18,11 @@ use eadt_schemas::latest::GpuTelemetry;
 use eadt_schemas::v1::ShareMethod;
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::client;
+use eadt_tests::kubernetes::rights::{Right, granted};
 use fake::FakeKubelet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use pods::ByApiServer;
-use rights::{Right, granted};
 use serde_json::{Value, json};
 use support::start_with;
 

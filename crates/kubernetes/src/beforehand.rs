@@ -1,7 +1,7 @@
 //! What would hold a change up that can be known before it is made: quotas and disruption budgets. Pure.
 //!
 //! Budgets bind evictions, not the controllers that replace pods; they are kept here because they say how many pods may be away at
-//! once. Quotas with scopes are not judged: which pods they count depends on more than the template.
+//! once.
 
 use std::collections::BTreeMap;
 
@@ -58,14 +58,62 @@ fn asked_for(template: &Value) -> BTreeMap<String, f64> {
     sum
 }
 
+/// Whether a quota counts pods of this template: all its scopes hold for them. A scope that is not known counts none.
+fn counts(quota: &Value, template: &Value, asked: &BTreeMap<String, f64>) -> bool {
+    let spec = &template["spec"];
+    let holds = |scope: &Value, operator: &str, values: &Value| {
+        let among = |value: &Value| values.as_array().is_some_and(|values| values.contains(value));
+        match scope.as_str()? {
+            "Terminating" => Some(!spec["activeDeadlineSeconds"].is_null()),
+            "NotTerminating" => Some(spec["activeDeadlineSeconds"].is_null()),
+            "BestEffort" => Some(is_best_effort(asked)),
+            "NotBestEffort" => Some(!is_best_effort(asked)),
+            "PriorityClass" => {
+                let class = &spec["priorityClassName"];
+                let named = class.as_str().is_some_and(|name| !name.is_empty());
+                match operator {
+                    "In" => Some(named && among(class)),
+                    "NotIn" => Some(!among(class)),
+                    "DoesNotExist" => Some(!named),
+                    _ => Some(named),
+                }
+            }
+            "CrossNamespacePodAffinity" => Some(reaches_other_namespaces(&spec["affinity"])),
+            _ => None,
+        }
+    };
+    let named = quota["spec"]["scopes"].as_array().into_iter().flatten().map(|scope| holds(scope, "Exists", &Value::Null));
+    let selected = quota["spec"]["scopeSelector"]["matchExpressions"].as_array().into_iter().flatten();
+    let selected = selected.map(|of| holds(&of["scopeName"], of["operator"].as_str().unwrap_or("Exists"), &of["values"]));
+    named.chain(selected).all(|holds| holds == Some(true))
+}
+
+/// Quality of service: pods that ask for no CPU and no memory. Other resources do not count.
+fn is_best_effort(asked: &BTreeMap<String, f64>) -> bool {
+    let asks = |name: &&str| asked.get(*name).is_some_and(|value| *value > 0.0);
+    !["requests.cpu", "requests.memory", "limits.cpu", "limits.memory"].iter().any(asks)
+}
+
+/// Terms of pod affinity that name namespaces, or select them.
+fn reaches_other_namespaces(affinity: &Value) -> bool {
+    let of = |rules: &Value| {
+        let list = |name: &str| rules[name].as_array().cloned().unwrap_or_default();
+        let required = list("requiredDuringSchedulingIgnoredDuringExecution");
+        let preferred = list("preferredDuringSchedulingIgnoredDuringExecution");
+        required.into_iter().chain(preferred.into_iter().map(|weighted| weighted["podAffinityTerm"].clone())).any(|term| {
+            term["namespaces"].as_array().is_some_and(|names| !names.is_empty()) || !term["namespaceSelector"].is_null()
+        })
+    };
+    of(&affinity["podAffinity"]) || of(&affinity["podAntiAffinity"])
+}
+
 /// Which quota does not allow so many more pods of a template, in words.
 fn over_quota(quotas: &[Value], template: &Value, more: u32) -> Option<String> {
     if more == 0 {
         return None;
     }
     let asked = asked_for(template);
-    let scoped = |quota: &Value| !quota["spec"]["scopes"].is_null() || !quota["spec"]["scopeSelector"].is_null();
-    quotas.iter().filter(|quota| !scoped(quota)).find_map(|quota| {
+    quotas.iter().filter(|quota| counts(quota, template, &asked)).find_map(|quota| {
         let (hard, used) = (quota["status"]["hard"].as_object()?, &quota["status"]["used"]);
         hard.iter().find_map(|(resource, hard)| {
             let needed = asked.get(resource)? * f64::from(more);
@@ -245,11 +293,42 @@ mod tests {
         assert_eq!(over(quota("requests.nvidia.com/gpu", "16", "12"), 0), None);
         assert_eq!(over(quota("configmaps", "1", "1"), 3), None, "it asks for none");
         assert!(over(quota("limits.cpu", "5900m", "2"), 1).is_some());
-        let mut scoped = quota("pods", "1", "1");
-        scoped["spec"]["scopes"] = json!(["BestEffort"]);
-        assert_eq!(over(scoped, 1), None);
         let uncounted = json!({"metadata": {"name": "new"}, "spec": {"hard": {"pods": "1"}}, "status": {}});
         assert_eq!(over(uncounted, 1), None, "nothing was counted yet");
+    }
+
+    #[test]
+    fn a_quota_with_scopes_counts_the_pods_for_which_all_hold() {
+        let plain = template();
+        let mut bounded = template();
+        bounded["spec"]["activeDeadlineSeconds"] = json!(3600);
+        bounded["spec"]["priorityClassName"] = json!("batch");
+        bounded["spec"]["affinity"] = json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "namespaceSelector": {}}},
+        ]}});
+        let effortless = json!({"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1, "cpu": "0"}}}]}});
+        let counted = |spec: Value| {
+            let quota = json!({"spec": spec});
+            [&plain, &bounded, &effortless].map(|template| counts(&quota, template, &asked_for(template)))
+        };
+        let scopes = |names: &[&str]| counted(json!({"scopes": names}));
+        assert_eq!(counted(json!({})), [true, true, true]);
+        assert_eq!((scopes(&["Terminating"]), scopes(&["NotTerminating"])), ([false, true, false], [true, false, true]));
+        assert_eq!((scopes(&["BestEffort"]), scopes(&["NotBestEffort"])), ([false, false, true], [true, true, false]));
+        assert_eq!(
+            (scopes(&["PriorityClass"]), scopes(&["CrossNamespacePodAffinity"])),
+            ([false, true, false], [false, true, false])
+        );
+        assert_eq!(scopes(&["NotTerminating", "NotBestEffort"]), [true, false, false]);
+        assert_eq!(scopes(&["VolumeAttributesClass"]), [false; 3], "it counts no pods");
+        let class = |operator: &str, values: &[&str]| {
+            counted(json!({"scopeSelector": {"matchExpressions": [
+                {"scopeName": "PriorityClass", "operator": operator, "values": values},
+            ]}}))
+        };
+        assert_eq!((class("In", &["batch"]), class("In", &["high"])), ([false, true, false], [false; 3]));
+        assert_eq!((class("NotIn", &["batch"]), class("NotIn", &["high"])), ([true, false, true], [true; 3]));
+        assert_eq!((class("Exists", &[]), class("DoesNotExist", &[])), ([false, true, false], [true, false, true]));
     }
 
     #[test]

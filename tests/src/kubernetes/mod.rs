@@ -7,6 +7,7 @@ mod flags;
 mod part;
 mod program;
 pub mod proxy;
+pub mod rights;
 pub mod training;
 mod worlds;
 

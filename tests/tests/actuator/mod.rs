@@ -4,6 +4,7 @@
 
 pub mod account;
 pub mod agents;
+pub mod kinds;
 
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -37,7 +38,7 @@ const PREFIX: &str = "t.";
 pub fn kubernetes() -> &'static Kubernetes {
     static SHARED: OnceLock<Kubernetes> = OnceLock::new();
     // Room for the jobs of all tests at once.
-    let settings = Settings { nodes: 9, gpus_per_node: 16, ..Settings::default() };
+    let settings = Settings { nodes: 10, gpus_per_node: 16, ..Settings::default() };
     SHARED.get_or_init(|| {
         let kubernetes = Kubernetes::start_with(&settings).unwrap();
         kubernetes.define(&policy::yaml()).unwrap();
