@@ -29,7 +29,8 @@ fn all_are_used(mut rig: Rig) {
     let mut policy = energy_policy("Enforce");
     policy["spec"]["bounds"]["powerLimitWatts"] = json!({"min": 100, "max": 600});
     rig.apply(&policy);
-    rig.start(5.0);
+    // Nine pods on a busy machine take a while.
+    rig.start(20.0);
     rig.ready_with(&layout(6, 50, 2));
     // A change, one that is taken back with its broken pod, one of the world, one that no agent makes, and the way out.
     rig.change("d-1", Action::Decrease, layout(6, 45, 2), Outcome::Ready);

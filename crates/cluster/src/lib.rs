@@ -209,6 +209,11 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn decided(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
+    /// Told of a decision of before, which found that an earlier one helped: whoever acted then may have gone before people were shown
+    /// it. It may have been told already.
+    fn verified(&self, decision: &Decision) {
+        let _: &Decision = decision;
+    }
     /// Told of everything that is published of a decision, so that people can be shown it; must not block.
     fn told(&self, actuation: &Actuation) {
         let _: &Actuation = actuation;

@@ -560,6 +560,10 @@ impl Cluster for KubernetesCluster {
         status::decided(&self.shared, decision);
     }
 
+    fn verified(&self, decision: &Decision) {
+        status::verified(&self.shared, decision);
+    }
+
     fn told(&self, actuation: &Actuation) {
         status::told(&self.shared, actuation);
     }

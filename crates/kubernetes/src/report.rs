@@ -55,6 +55,8 @@ enum News {
     /// This became of a change.
     Became(Past),
     Kept(Kept),
+    /// The same of before: it may be of an earlier policy, or known.
+    Verified(Kept),
 }
 
 /// A change was verified, and stays.
@@ -142,18 +144,17 @@ impl Known {
             self.ids.clear();
         }
         if decision.validation == Validation::Kept {
-            let number = |name: &str| decision.evidence.get(name).copied();
-            self.note(News::Kept(Kept {
-                concerns: decision.concerns.clone(),
-                reason: decision.reason.clone(),
-                time: decision.time,
-                origin: decision.origin,
-                gain_ratio: number("gain_ratio"),
-                before_joules_per_sample: number("before_joules_per_sample"),
-            }));
+            self.note(News::Kept(Kept::of(decision)));
         }
         self.last = Some(decision.clone());
         self.last_outcome = None;
+    }
+
+    /// A decision of before this process led.
+    pub fn verified(&mut self, decision: &Decision) {
+        if decision.validation == Validation::Kept {
+            self.note(News::Verified(Kept::of(decision)));
+        }
     }
 
     pub fn told(&mut self, actuation: &Actuation) {
@@ -179,6 +180,12 @@ impl News {
                 let summary = known.map_or_else(|| past.summary.clone(), |known| known.summary.clone());
                 status.remember(Past { summary, ..past.clone() });
             }
+            Self::Verified(kept) => {
+                let stands = |past: &Past| Some(&past.decision_id) == kept.concerns.as_ref() && past.outcome == Outcome::Applied;
+                if status.history.iter().any(stands) {
+                    Self::Kept(kept.clone()).tell(status);
+                }
+            }
             Self::Kept(kept) => {
                 if let Some(gain) = kept.gain_ratio {
                     status.effect = Some(kept.add(gain, status.effect.take().unwrap_or_default()));
@@ -193,6 +200,18 @@ impl News {
 }
 
 impl Kept {
+    fn of(decision: &Decision) -> Self {
+        let number = |name: &str| decision.evidence.get(name).copied();
+        Self {
+            concerns: decision.concerns.clone(),
+            reason: decision.reason.clone(),
+            time: decision.time,
+            origin: decision.origin,
+            gain_ratio: number("gain_ratio"),
+            before_joules_per_sample: number("before_joules_per_sample"),
+        }
+    }
+
     /// A kept change adds to what those before it saved.
     fn add(&self, gain: f64, known: Effect) -> Effect {
         // Decisions are read again where their positions were not committed.
@@ -311,11 +330,16 @@ pub fn status(
             power_watts: number("power_watts"),
         }
     });
-    for news in &known.news {
+    let (before, news): (Vec<_>, Vec<_>) = known.news.iter().partition(|news| matches!(news, News::Verified(_)));
+    for news in news {
         news.tell(&mut status);
     }
     if let Some(past) = entry.and_then(|entry| last_change(rule, entry)) {
         make_up(&mut status, past);
+    }
+    // They say something of changes that are known by now, and only of these.
+    for news in before {
+        news.tell(&mut status);
     }
     status.fit();
     status
@@ -701,6 +725,30 @@ mod tests {
         }
         known.trouble = None;
         assert!(worth_writing(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
+    }
+
+    #[test]
+    fn who_leads_next_makes_up_what_was_found_of_a_change() {
+        let applied = |id: &str, seconds: f64| Actuation {
+            decision_id: id.into(),
+            time: at(seconds),
+            outcome: eadt_schemas::v1::Outcome::Ready,
+            layout: decision(id, 40).to,
+            ..Actuation::default()
+        };
+        let mut before = Known::default();
+        before.told(&applied("d-1", 50.0));
+        before.decided(&kept("d-1", 60.0, 0.10, 4.0));
+        before.told(&applied("d-2", 110.0));
+        let mut known = Known { status: said_of(&before), ..Known::default() };
+        // Of an earlier policy, known, and not known.
+        for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
+            known.verified(&verdict);
+        }
+        known.verified(&Decision { validation: Validation::Failed, ..kept("d-1", 130.0, -0.1, 4.0) });
+        let status = said_of(&known);
+        assert_eq!(status.effect.unwrap().saving_percent, Some(28.0));
+        assert!(status.history.iter().all(|past| past.outcome == Outcome::Kept), "{:?}", status.history);
     }
 
     #[test]

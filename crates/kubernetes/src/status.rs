@@ -139,6 +139,14 @@ pub fn decided(shared: &Shared, decision: &Decision) {
     statuses.changed.insert(name);
 }
 
+/// A decision of before was read again that found that a change helped.
+pub fn verified(shared: &Shared, decision: &Decision) {
+    let Some(name) = rule_of(shared, &decision.workload) else { return };
+    let mut statuses = shared.statuses();
+    statuses.policies.entry(name.clone()).or_default().verified(decision);
+    statuses.changed.insert(name);
+}
+
 /// Something became of a decision.
 pub fn told(shared: &Shared, actuation: &Actuation) {
     let name = rule_of(shared, &actuation.workload);

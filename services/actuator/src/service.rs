@@ -1,5 +1,6 @@
 //! The loop: decisions in, cluster calls at the edge, reports and positions out in one atomic step.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use eadt_bus::{
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{
-    Action, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin, Outcome, UpdateMode, Workload,
+    Action, DeadLetterReason, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin, Outcome, UpdateMode, Validation,
+    Workload,
 };
 use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, Topic, decode};
 use eadt_service::http::Ready;
@@ -30,6 +32,8 @@ use crate::{Settings, apply, watch};
 
 /// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
 const MAX_QUEUED: usize = 1000;
+/// So many decisions of a partition are read again for what they found of changes: many more than come while a status is written.
+const VERDICTS: i64 = 1000;
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed.
 const POLL: Duration = Duration::from_millis(5);
 /// Whether intents must be said again is looked at so often, in wall time.
@@ -156,6 +160,8 @@ struct Session<'a> {
     /// When approved recommendations are looked at again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
     outputs: Vec<Outgoing>,
+    /// What was found of changes before this session, to be told once the workloads are known.
+    verdicts: Vec<Decision>,
     /// Workloads of which something is said, or finished with, that is not committed. The object remembers its last change only: a
     /// further one would hide what a successor needs to know in order to say it.
     unsettled: BTreeSet<String>,
@@ -255,6 +261,7 @@ impl<'a> Session<'a> {
             not_following_before: None,
             approvals_not_before: None,
             outputs: Vec::new(),
+            verdicts: Vec::new(),
             unsettled: BTreeSet::new(),
             agents: None,
         })
@@ -337,10 +344,32 @@ impl<'a> Session<'a> {
                 None => self.service.bus.watermarks(at)?.low,
             };
             self.member.start(at, start)?;
+            self.read_verdicts(at, start)?;
             self.assigned.insert(at.partition, Assigned { position: start, committed: start, ..Assigned::default() });
         }
         self.read_intents()?;
         self.revision = None;
+        Ok(())
+    }
+
+    /// Reads what was found of changes shortly before `start`.
+    fn read_verdicts(&mut self, at: &TopicPartition, start: i64) -> Result<(), BusError> {
+        let from = self.service.bus.watermarks(at)?.low.max(start - VERDICTS);
+        if from >= start {
+            return Ok(());
+        }
+        let (verdicts, passed) = (&mut self.verdicts, Cell::new(false));
+        read_to_end(
+            &*self.service.bus,
+            &[(at.clone(), Start::At(from))],
+            || passed.get() || self.service.shutdown.is_cancelled(),
+            |record| {
+                passed.set(record.offset >= start - 1);
+                let decision = record.value.as_deref().filter(|_| record.offset < start).map(decode::<Decision>);
+                verdicts.extend(decision.and_then(Result::ok).filter(|decision| decision.validation == Validation::Kept));
+                Ok::<_, BusError>(())
+            },
+        )?;
         Ok(())
     }
 
@@ -489,6 +518,9 @@ impl<'a> Session<'a> {
         if self.approvals_not_before.is_some_and(|not_before| not_before <= Instant::now()) {
             self.approvals_not_before = None;
             self.approved();
+        }
+        for decision in std::mem::take(&mut self.verdicts) {
+            cluster.verified(&decision);
         }
         self.take_back_overdue();
         true

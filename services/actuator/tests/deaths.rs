@@ -8,7 +8,7 @@ use eadt_actuator::{Service, Settings};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
 use eadt_cluster::{Applied, Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
-use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Workload};
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
 
@@ -21,6 +21,8 @@ struct Object {
     managed: Mutex<(u64, Managed)>,
     /// Whoever makes the next change dies before it can say so.
     deadly: AtomicBool,
+    /// Decisions of which it was told that they found a change to help.
+    verified: Mutex<Vec<String>>,
 }
 
 fn now() -> EventTime {
@@ -39,7 +41,7 @@ impl Object {
             ..Workload::default()
         };
         let managed = Managed { state, applied: None, mps_default_thread_percentage: None, restarts: vec![] };
-        Self { managed: Mutex::new((1, managed)), deadly: AtomicBool::new(false) }
+        Self { managed: Mutex::new((1, managed)), deadly: AtomicBool::new(false), verified: Mutex::default() }
     }
 }
 
@@ -86,6 +88,9 @@ impl Cluster for Object {
     fn recommend(&self, _: &Decision) -> Result<(), ClusterError> {
         unreachable!("it may be changed")
     }
+    fn verified(&self, decision: &Decision) {
+        self.verified.lock().unwrap().push(decision.id.clone());
+    }
 }
 
 struct Rig {
@@ -104,12 +109,17 @@ impl Rig {
     }
 
     fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
+        self.decide_after(Validation::None, id, generation, from, to);
+    }
+
+    fn decide_after(&self, validation: Validation, id: &str, generation: u64, from: f64, to: f64) {
         let cap = |watts| Layout { power_limit_watts: Some(watts), ..Layout::default() };
         let decision = Decision {
             id: id.into(),
             workload: NAME.into(),
             time: now(),
-            action: Action::SetPowerLimit,
+            action: if from == to { Action::Maintain } else { Action::SetPowerLimit },
+            validation,
             reason: "the test wants it".into(),
             from: cap(from),
             to: cap(to),
@@ -186,4 +196,20 @@ fn a_change_that_nobody_could_say_is_said_before_the_next_one_hides_it() {
     for id in ["d-1", "d-2"] {
         assert_eq!(rig.became(id), [Outcome::Applied, Outcome::Ready], "{id}: {:#?}", rig.actuations());
     }
+}
+
+#[test]
+fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
+    let rig = Rig::new();
+    rig.decide("d-1", 1, 400.0, 350.0);
+    rig.live(Some("d-1"));
+    rig.decide_after(Validation::Kept, "v-1", 2, 350.0, 350.0);
+    rig.decide_after(Validation::Failed, "v-2", 2, 350.0, 350.0);
+    rig.decide("d-2", 2, 350.0, 300.0);
+    rig.live(Some("d-2"));
+    // The first one may have gone before it said so to people.
+    assert_eq!(*rig.object.verified.lock().unwrap(), [""; 0]);
+    rig.decide("d-3", 3, 300.0, 250.0);
+    rig.live(Some("d-3"));
+    assert_eq!(*rig.object.verified.lock().unwrap(), ["v-1"]);
 }
