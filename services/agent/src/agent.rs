@@ -2,10 +2,11 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use eadt_bus::chaos;
 use eadt_nvml::set::SettableDriver;
 use eadt_nvml::{Lost, NvmlDriver};
 use eadt_schemas::EventTime;
@@ -29,6 +30,8 @@ const SAY_AGAIN: Duration = Duration::from_mins(1);
 /// How long the last words wait for the log.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(50);
+/// Held over a step where the chaos harness has all devices share one thread's time; never otherwise.
+static IN_TURN: Mutex<()> = Mutex::new(());
 
 /// What the agent works with.
 #[derive(Debug, Clone)]
@@ -330,7 +333,9 @@ fn hold_gpu(
             loop {
                 let now = orders.now();
                 slot.begin();
+                let turn = chaos::is_off("device-threads").then(|| IN_TURN.lock().unwrap_or_else(PoisonError::into_inner));
                 let stepped = holder.step(gpu, now.wish.of_device(&identity.uuid));
+                drop(turn);
                 if slot.end() {
                     tracing::warn!(device = identity.uuid, "the GPU answers again");
                 }

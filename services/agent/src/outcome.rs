@@ -1,5 +1,6 @@
 //! Turning one setting: look, decide, record, act, look again.
 
+use eadt_bus::chaos;
 use eadt_nvml::Lost;
 use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
@@ -63,7 +64,10 @@ pub(crate) fn turn<O: Original + Clone>(
         Err(_) => return Ok(Standing::default()),
     };
     let value = |seen| if let Seen::Value(value) = seen { Some(value) } else { None };
-    let Verdict { step, outcome } = decide(asked, entry.as_ref(), seen, remembered.memory, tolerance);
+    let Verdict { mut step, outcome } = decide(asked, entry.as_ref(), seen, remembered.memory, tolerance);
+    if step == Step::GiveUp && chaos::is_off("own-values") {
+        step = asked.map_or(Step::PutBack, Step::Set);
+    }
     let mut standing = Standing { outcome, reason: String::new(), done: None, value: value(seen) };
     match step {
         Step::Nothing => {
@@ -108,6 +112,7 @@ pub(crate) fn turn<O: Original + Clone>(
                 Err(SetError::Lost(lost)) => return Err(lost),
                 Err(error) => return failed(format!("the original cannot be put back: {error}; it is tried again")),
             }
+            chaos::reach("setting.put_back");
             standing.value = match look_again(knob)? {
                 Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
                     let (now, original) = (knob.words(now), knob.words(original.value().unwrap_or_default()));
@@ -130,12 +135,14 @@ pub(crate) fn turn<O: Original + Clone>(
             next.ours.retain(|ours| *ours != wanted);
             next.ours.push(wanted);
             let recorded = Some(next);
-            if let Err(reason) = save(&recorded) {
+            let changes_first = chaos::is_off("original-first");
+            if !changes_first && let Err(reason) = save(&recorded) {
                 return failed(format!("{reason}; nothing is changed without a record of the original"));
             }
             *entry = recorded;
+            chaos::reach("setting.recorded");
             match knob.set(wanted) {
-                Ok(()) => {}
+                Ok(()) => chaos::reach("setting.made"),
                 Err(SetError::Lost(lost)) => return Err(lost),
                 Err(error) => {
                     let unsupported = matches!(error, SetError::Unsupported { .. });
@@ -149,6 +156,9 @@ pub(crate) fn turn<O: Original + Clone>(
                     let outcome = if unsupported { SettingOutcome::Refused } else { SettingOutcome::Failed };
                     return Ok(Standing { outcome, reason: error.to_string(), done: None, value: value(seen) });
                 }
+            }
+            if changes_first && let Err(reason) = save(entry) {
+                return failed(reason);
             }
             let recorded = entry.as_mut().expect("just put there");
             let now = look_again(knob)?;

@@ -5,10 +5,10 @@ mod support;
 use std::time::{Duration, Instant};
 
 use eadt_bus::Bus;
-use eadt_nvml::fake::{FakeLibrary, FakeSettings};
+use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, DeviceState, MpsTenant, SettingOutcome};
-use support::{FakeMps, NODE, earlier, intent, log, publish, publish_raw, read, settings, start, states};
+use support::{NODE, allow, earlier, intent, log, publish, publish_raw, read, settings, start, states};
 
 fn wish(device: Option<&str>, watts: Option<f64>, mhz: Option<f64>) -> DeviceSetting {
     DeviceSetting { device: device.map(str::to_owned), power_limit_watts: watts, sm_clock_mhz: mhz, ..DeviceSetting::default() }
@@ -311,7 +311,7 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     assert!(last(&*bus).mps_default_reason.contains("agent.mps.enabled"));
     running.stop().await.unwrap();
 
-    mps.allow(&mut raw);
+    allow(&mps, &mut raw);
     let running = start(&raw, Some(bus.clone()));
     publish(&*bus, &tenants([true, false]));
     let refused = "not every tenant's policy allows it: n/1";

@@ -58,7 +58,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "a GPU hangs or is lost (a library built by the tests)",
+        fault: "a GPU hangs or is lost under the collector (a library built by the tests)",
         promise: "the others go on, nothing is invented",
         tests: &[
             ("services/collector/tests/nvml.rs", "one_hanging_gpu_stops_nobody_else_and_invents_nothing"),
@@ -90,10 +90,20 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "SIGKILL of the node agent at any point; no live intent",
-        promise: "settings as before, what somebody else changed is left alone",
+        fault: "SIGKILL of the node agent's own program, over a control program of MPS, too, that goes on without it",
+        promise: "settings as before",
         tests: &[
-            ("services/agent/tests/crash.rs", "killed_at_any_point_a_hundred_times_everything_is_as_it_was"),
+            (
+                "services/agent/tests/crash.rs",
+                "killed_before_and_after_each_call_of_a_setting_the_next_start_puts_everything_back",
+            ),
+            ("services/agent/tests/crash.rs", "what_a_control_program_sets_after_its_agent_was_killed_is_put_back_too"),
+        ],
+    },
+    Elsewhere {
+        fault: "intents that are expired, of the future or unreadable; somebody else lifts a lock of clocks, which cannot be read",
+        promise: "not followed, and what was asked before is put back; left alone and reported",
+        tests: &[
             ("services/agent/tests/holds.rs", "without_a_live_intent_everything_is_put_back"),
             ("services/agent/tests/holds.rs", "what_somebody_else_changed_is_left_alone_and_reported"),
         ],
@@ -159,7 +169,8 @@ pub fn page(state: &State) -> String {
         "# Reliability: what was promised, and what was found\n\n\
          <!-- Written by `cargo xtask chaos`; the figures are in reliability.json. -->\n\n\
          Every row is a fault on the real parts: Apache Kafka, a Kubernetes control plane where the row is about one, and EADT's services as\n\
-         processes that are killed, stopped, cut off and starved. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
+         processes that are killed, stopped, cut off and starved. The node agent's GPUs are four of an NVML library that the tests build, which the agent speaks to\n\
+         through the same binding as to NVIDIA's. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
          nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
          shows nothing. The services are debug builds; a release build refuses the switches. Times are those of a loaded\n\
          machine with few cores, for orientation only.\n\n\

@@ -25,6 +25,15 @@ pub enum Service {
     Archiver(Box<eadt_archiver::Settings>),
     Collector(Box<eadt_collector::RawSettings>),
     Actuator(Box<Actuator>),
+    Agent(Box<Agent>),
+}
+
+/// A node agent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Agent {
+    pub settings: eadt_agent::RawSettings,
+    /// It only puts back what a dead one left behind.
+    pub restores: bool,
 }
 
 /// An actuator on Kubernetes.
@@ -41,6 +50,7 @@ pub struct Actuator {
 /// What a process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
+    /// Empty for an agent that follows a file.
     pub brokers: String,
     pub properties: BTreeMap<String, String>,
     pub prefix: String,
@@ -186,17 +196,27 @@ impl Part {
 
     /// SIGTERM; what it printed, once it has ended well.
     pub fn stop(mut self, limit: Duration) -> Result<String> {
-        kill_process(self.pid(), Signal::TERM)?;
-        let begun = Instant::now();
-        let status = loop {
-            if let Some(status) = self.ended()? {
-                break status;
-            }
-            ensure!(begun.elapsed() < limit, "a process does not end within {limit:?}:\n{}", self.tail());
-            std::thread::sleep(Duration::from_millis(10));
-        };
+        self.ask_to_end()?;
+        let status = self.await_end(limit)?;
         ensure!(status.success(), "a process ended with {status}:\n{}", self.tail());
         Ok(fs::read_to_string(&self.out)?)
+    }
+
+    /// SIGTERM.
+    pub fn ask_to_end(&self) -> Result<()> {
+        Ok(kill_process(self.pid(), Signal::TERM)?)
+    }
+
+    /// Waits until it has ended, and how it did.
+    pub fn await_end(&mut self, limit: Duration) -> Result<ExitStatus> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            ensure!(begun.elapsed() < limit, "a process does not end within {limit:?}:\n{}", self.tail());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Its memory, and the most that it ever was, in bytes.

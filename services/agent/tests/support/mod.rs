@@ -1,15 +1,14 @@
-//! What the tests of this crate share: an agent on the fake library, and a fake MPS control program.
+//! What the tests of this crate share: an agent on the fake library.
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partition_for_key, topics};
-use eadt_nvml::fake::FakeLibrary;
+use eadt_nvml::fake::{FakeLibrary, FakeMps};
 use eadt_schemas::v1::{DeviceIntent, DeviceState};
 use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::{Clock, Health, Metrics, Shutdown};
@@ -130,54 +129,12 @@ impl Running {
     }
 }
 
-/// A control program as NVIDIA's, whose daemons keep their default in a file of their pipe folder.
-pub struct FakeMps {
-    pub folder: tempfile::TempDir,
-}
-
-impl FakeMps {
-    pub fn new(default: &str) -> Self {
-        let fake = Self { folder: tempfile::tempdir().unwrap() };
-        std::fs::create_dir(fake.pipe_directory()).unwrap();
-        std::fs::write(fake.pipe_directory().join("control"), "").unwrap();
-        fake.change(default);
-        let script = "#!/bin/sh\n\
-            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/hang\" ] && sleep 60\n\
-            [ -e \"$CUDA_MPS_PIPE_DIRECTORY/default\" ] || { echo 'Cannot find MPS control daemon process'; exit 1; }\n\
-            read -r command value\n\
-            case $command in\n\
-            get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
-            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
-            *) echo \"unknown command $command\"; exit 1;;\n\
-            esac\n";
-        std::fs::write(fake.program(), script).unwrap();
-        std::fs::set_permissions(fake.program(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        fake
-    }
-
-    pub fn pipe_directory(&self) -> PathBuf {
-        self.folder.path().join("pipe")
-    }
-
-    pub fn program(&self) -> PathBuf {
-        self.folder.path().join("nvidia-cuda-mps-control")
-    }
-
-    pub fn default(&self) -> String {
-        std::fs::read_to_string(self.pipe_directory().join("default")).unwrap().trim().to_owned()
-    }
-
-    /// As somebody else would.
-    pub fn change(&self, default: &str) {
-        std::fs::write(self.pipe_directory().join("default"), format!("{default}\n")).unwrap();
-    }
-
-    pub fn allow(&self, raw: &mut RawSettings) {
-        raw.agent.mps.enabled = true;
-        raw.agent.mps.pipe_directories = vec![self.pipe_directory()];
-        raw.agent.mps.control_program = self.program();
-        raw.agent.mps.timeout_seconds = 5.0;
-    }
+/// Lets the agent change the default of this daemon.
+pub fn allow(mps: &FakeMps, raw: &mut RawSettings) {
+    raw.agent.mps.enabled = true;
+    raw.agent.mps.pipe_directories = vec![mps.pipe_directory()];
+    raw.agent.mps.control_program = mps.program();
+    raw.agent.mps.timeout_seconds = 5.0;
 }
 
 /// Earlier by so many seconds.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
+use eadt_agent::{Environment, Log};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_chaos::part::{Service, Task};
+use eadt_chaos::part::{Agent, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
@@ -16,7 +17,8 @@ use eadt_service::{Health, Metrics, Shutdown, logs};
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -24,7 +26,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
+/// False where an agent left something that it could not put back.
+fn run() -> Result<bool> {
     // Nobody is left behind when the harness is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     let path = std::env::args().nth(1).context("name the file that says what to do")?;
@@ -32,6 +35,9 @@ fn run() -> Result<()> {
     let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
     logs::start(logs::LogFormat::Text, &filter, None)?;
     let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
+    if let Service::Agent(own) = task.service {
+        return hold(&own, (!task.brokers.is_empty()).then_some(options));
+    }
     // A broker that is away is a fault like any other.
     let bus: Arc<dyn Bus> = loop {
         match KafkaBus::connect(options.clone()) {
@@ -98,6 +104,22 @@ fn run() -> Result<()> {
                 serde_json::json!({"sampled": summary.sampled, "sent": summary.sent, "dropped": summary.dropped.total()})
             );
         }
+        Service::Agent(_) => unreachable!("an agent needs no log to begin"),
     }
-    Ok(())
+    Ok(true)
+}
+
+/// An agent, as its own program runs it; whether everything is put back at its end.
+fn hold(own: &Agent, log: Option<KafkaOptions>) -> Result<bool> {
+    let settings = own.settings.validate("chaos")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let log = log.map(|options| Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>)));
+    let shutdown = Shutdown::new();
+    let environment = Environment::new(log, Metrics::default(), Health::default(), shutdown.clone());
+    let summary = runtime.block_on(async {
+        tokio::spawn(on_signals(shutdown, || ()));
+        if own.restores { eadt_agent::restore(settings, environment).await } else { eadt_agent::run(settings, environment).await }
+    })?;
+    summary.left.iter().for_each(|unit| eprintln!("not put back: {unit}"));
+    Ok(summary.left.is_empty())
 }

@@ -1,5 +1,6 @@
 //! The rows, each with its fault on the real parts.
 
+mod agent;
 mod archive;
 mod catch_up;
 pub mod clocks;
@@ -39,6 +40,10 @@ pub const ROWS: &[Row] = &[
     archive::ROW,
     disk::ROW,
     upgrade::ROW,
+    agent::killed::ROW,
+    agent::unasked::ROW,
+    agent::gpu::ROW,
+    agent::others::ROW,
     kubernetes::api_server::ROW,
     kubernetes::killed::ROW,
     kubernetes::paused::ROW,
