@@ -188,6 +188,10 @@ impl Knob<u32> for PowerKnob<'_> {
         self.gpu.set_power_limit_milliwatts(*original)
     }
 
+    fn rounds(&self) -> bool {
+        true
+    }
+
     fn words(&self, milliwatts: u32) -> String {
         format!("{} W", watts(milliwatts))
     }
@@ -235,6 +239,10 @@ impl Knob<ClockOriginal> for ClockKnob<'_> {
 
     fn put_back(&mut self, original: &ClockOriginal) -> Result<(), SetError> {
         self.gpu.restore_clock(original.clocks())
+    }
+
+    fn rounds(&self) -> bool {
+        true
     }
 
     fn words(&self, mhz: u32) -> String {

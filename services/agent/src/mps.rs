@@ -235,6 +235,10 @@ impl Knob<u32> for MpsKnob<'_> {
         self.set(*original)
     }
 
+    fn rounds(&self) -> bool {
+        false
+    }
+
     fn words(&self, millipercent: u32) -> String {
         format!("{} %", f64::from(millipercent) / 1000.0)
     }

@@ -15,6 +15,9 @@ pub(crate) trait Knob<O> {
     fn original(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), SetError>;
     fn put_back(&mut self, original: &O) -> Result<(), SetError>;
+    /// Whether the device may make another value of the one that it is given. Of one that keeps what it is given, another value is
+    /// somebody else's who was quick.
+    fn rounds(&self) -> bool;
     /// A value in words.
     fn words(&self, value: u32) -> String;
 }
@@ -165,7 +168,7 @@ pub(crate) fn turn<O: Original + Clone>(
             let kept = now.filter(|now| now.abs_diff(wanted) > tolerance);
             if let Some(kept) = kept {
                 // Some devices round. What they make of our value is ours, too.
-                if Some(kept) != recorded.original.value() && !recorded.ours.contains(&kept) {
+                if knob.rounds() && Some(kept) != recorded.original.value() && !recorded.ours.contains(&kept) {
                     recorded.ours.insert(0, kept);
                     if let Err(reason) = save(entry) {
                         return failed(reason);
@@ -194,5 +197,57 @@ fn look_again<O>(knob: &mut dyn Knob<O>) -> Result<Option<u32>, Lost> {
         Ok(Seen::Value(value)) => Ok(Some(value)),
         Err(SetError::Lost(lost)) => Err(lost),
         Ok(Seen::Hidden { .. }) | Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device of which somebody else, or the device itself, makes another value of the first one that it is given.
+    struct Quick {
+        value: u32,
+        becomes: Option<u32>,
+        rounds: bool,
+    }
+
+    impl Knob<u32> for Quick {
+        fn see(&mut self) -> Result<Seen, SetError> {
+            Ok(Seen::Value(self.value))
+        }
+
+        fn original(&self) -> u32 {
+            self.value
+        }
+
+        fn set(&mut self, value: u32) -> Result<(), SetError> {
+            self.value = self.becomes.take().unwrap_or(value);
+            Ok(())
+        }
+
+        fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
+            self.value = *original;
+            Ok(())
+        }
+
+        fn rounds(&self) -> bool {
+            self.rounds
+        }
+
+        fn words(&self, value: u32) -> String {
+            value.to_string()
+        }
+    }
+
+    #[test]
+    fn what_a_device_makes_of_a_value_is_ours_and_what_somebody_makes_of_it_is_not() {
+        for (rounds, then, left) in [(true, SettingOutcome::Held, 100), (false, SettingOutcome::ChangedByOthers, 82)] {
+            let (mut entry, mut remembered) = (None, Remembered::default());
+            let mut knob = Quick { value: 100, becomes: Some(82), rounds };
+            let mut next = |asked| turn(asked, &mut entry, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
+            assert_eq!((next(Some(50)), next(Some(50))), (SettingOutcome::Failed, then), "rounds: {rounds}");
+            next(None);
+            assert_eq!((entry, knob.value), (None, left), "rounds: {rounds}");
+        }
     }
 }
