@@ -28,6 +28,16 @@ pub enum Service {
     Agent(Box<Agent>),
 }
 
+/// How the API server is reached.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Server {
+    /// Through what stands before it, without credentials.
+    Url(String),
+    /// Itself.
+    Kubeconfig(PathBuf),
+}
+
 /// A node agent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Agent {
@@ -39,8 +49,7 @@ pub struct Agent {
 /// An actuator on Kubernetes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Actuator {
-    /// The API server, or what stands before it, without credentials.
-    pub server: String,
+    pub server: Server,
     /// Of the Lease, and the only one that is looked at.
     pub namespace: String,
     pub identity: String,

@@ -13,13 +13,14 @@ use eadt_bus::{Bus, Isolation, Outgoing, Polled, Producer, Start, TopicPartition
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome as Became, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::Settings;
 use eadt_tests::kubernetes::proxy::Proxy;
 use eadt_tests::kubernetes::training::{energy_policy, environment, without_pods};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::feeder::send;
-use crate::part::{Actuator, Part, Service};
+use crate::part::{Actuator, Part, Server, Service};
 use crate::row::Outcome;
 use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain, runs};
 
@@ -31,15 +32,16 @@ pub const FIRST: &str = "a";
 
 pub struct Site {
     pub world: World,
-    kubernetes: &'static Kubernetes,
     namespace: String,
-    /// Everything between the actuators and the API server.
+    /// Everything between the actuators and the shared API server.
     pub proxy: Proxy,
     heard: Heard,
     decider: Box<dyn Producer>,
     decided: u64,
     // The proxy ends before it.
     _runtime: Runtime,
+    /// A control plane of this site alone, which its actuators speak to directly.
+    own: Option<Kubernetes>,
 }
 
 impl fmt::Debug for Site {
@@ -51,18 +53,28 @@ impl fmt::Debug for Site {
 impl Site {
     /// A workload whose fields were taken over, and no actuator. `off`: the promise that is switched off in every one that is started.
     pub fn start(off: Option<&'static str>) -> Result<Self> {
-        let kubernetes = Kubernetes::shared();
+        Self::start_on(None, off)
+    }
+
+    /// The same on a control plane that nobody else has, so that it can be taken away.
+    pub fn alone(off: Option<&'static str>) -> Result<Self> {
+        let settings = Settings { nodes: 1, ..Settings::default() };
+        Self::start_on(Some(Kubernetes::start_with(&settings)?), off)
+    }
+
+    fn start_on(own: Option<Kubernetes>, off: Option<&'static str>) -> Result<Self> {
+        let kubernetes = own.as_ref().unwrap_or_else(|| Kubernetes::shared());
         kubernetes.define(include_str!("../../../deploy/crds/energypolicies.yaml"))?;
         let namespace = kubernetes.namespace("chaos")?;
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let proxy = runtime.block_on(async { Proxy::start(kubernetes.client().await?).await })?;
         let world = World::start(Cluster::One, off)?;
         let (heard, decider) = (Heard::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
-        let site = Self { world, kubernetes, namespace, proxy, heard, decider, decided: 0, _runtime: runtime };
-        kubernetes.apply(&site.namespace, &without_pods().to_string())?;
+        kubernetes.apply(&namespace, &without_pods().to_string())?;
         let mut policy = energy_policy("Enforce");
         policy["spec"]["restartBudget"]["perDay"] = json!(1000);
-        kubernetes.apply(&site.namespace, &policy.to_string())?;
+        kubernetes.apply(&namespace, &policy.to_string())?;
+        let site = Self { world, namespace, proxy, heard, decider, decided: 0, _runtime: runtime, own };
         let mut part = site.actuator(FIRST, None)?;
         site.wait(&mut part, "the fields are taken over", |_| {
             let taken = site.object()?["metadata"]["annotations"]["eadt.dev/taken-over"].is_string();
@@ -84,13 +96,32 @@ impl Site {
             retry_max_seconds: 1.0,
             ..eadt_actuator::Settings::default()
         };
-        let (server, namespace) = (self.proxy.url().to_owned(), self.namespace.clone());
+        let server = match &self.own {
+            Some(kubernetes) => Server::Kubeconfig(kubernetes.admin_kubeconfig()),
+            None => Server::Url(self.proxy.url().to_owned()),
+        };
+        let namespace = self.namespace.clone();
         let own = Actuator { server, namespace, identity: identity.to_owned(), settings };
         self.world.part(Service::Actuator(Box::new(own)), wait)
     }
 
+    /// The control plane.
+    pub fn kubernetes(&self) -> &Kubernetes {
+        self.own.as_ref().unwrap_or_else(|| Kubernetes::shared())
+    }
+
     /// Waits until something is so; an error where the process ends before.
-    pub fn wait(&self, part: &mut Part, what: &str, mut is_so: impl FnMut(&Part) -> Result<bool>) -> Result<Duration> {
+    pub fn wait(&self, part: &mut Part, what: &str, is_so: impl FnMut(&Part) -> Result<bool>) -> Result<Duration> {
+        self.wait_within(LIMIT, part, what, is_so)
+    }
+
+    pub fn wait_within(
+        &self,
+        limit: Duration,
+        part: &mut Part,
+        what: &str,
+        mut is_so: impl FnMut(&Part) -> Result<bool>,
+    ) -> Result<Duration> {
         let begun = Instant::now();
         loop {
             // The API server may be on its way back.
@@ -99,9 +130,9 @@ impl Site {
                 return Ok(begun.elapsed());
             }
             runs(part)?;
-            if begun.elapsed() > LIMIT {
+            if begun.elapsed() > limit {
                 let said = so.err().map_or_else(String::new, |error| format!(" ({error:#})"));
-                return explain(Err(anyhow::anyhow!("not within {LIMIT:?}: {what}{said}")), part);
+                return explain(Err(anyhow::anyhow!("not within {limit:?}: {what}{said}")), part);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -110,11 +141,11 @@ impl Site {
     /// Who leads, by the Lease.
     pub fn leader(&self) -> Result<String> {
         let holder = ["-n", &*self.namespace, "get", "lease", "eadt-actuator", "-o", "jsonpath={.spec.holderIdentity}"];
-        Ok(self.kubernetes.kubectl(&holder)?.trim().to_owned())
+        Ok(self.kubernetes().kubectl(&holder)?.trim().to_owned())
     }
 
     pub fn object(&self) -> Result<Value> {
-        let text = self.kubernetes.kubectl(&["-n", &*self.namespace, "get", "statefulset", NAME, "-o", "json"])?;
+        let text = self.kubernetes().kubectl(&["-n", &*self.namespace, "get", "statefulset", NAME, "-o", "json"])?;
         serde_json::from_str(&text).context("kubectl prints JSON")
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use eadt_agent::{Environment, Log};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_chaos::part::{Agent, Service, Task};
+use eadt_chaos::part::{Agent, Server, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
@@ -76,7 +76,10 @@ fn run() -> Result<bool> {
             ready: health.part("archiver"),
         })?,
         Service::Actuator(own) => runtime.block_on(async {
-            let client = eadt_tests::kubernetes::proxy::client(&own.server)?;
+            let client = match &own.server {
+                Server::Url(url) => eadt_tests::kubernetes::proxy::client(url)?,
+                Server::Kubeconfig(path) => eadt_tests::kubernetes::client(path).await?,
+            };
             let kubernetes = eadt_kubernetes::Settings {
                 namespace: Some(own.namespace.clone()),
                 only_namespace: Some(own.namespace),

@@ -45,6 +45,7 @@ pub const ROWS: &[Row] = &[
     agent::gpu::ROW,
     agent::others::ROW,
     kubernetes::api_server::ROW,
+    kubernetes::away::ROW,
     kubernetes::killed::ROW,
     kubernetes::paused::ROW,
     kubernetes::contradictory::ROW,

@@ -1,6 +1,7 @@
 //! Faults between decisions and the objects that they change.
 
 pub mod api_server;
+pub mod away;
 pub mod contradictory;
 pub mod killed;
 pub mod paused;
