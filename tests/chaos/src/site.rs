@@ -53,16 +53,21 @@ impl fmt::Debug for Site {
 impl Site {
     /// A workload whose fields were taken over, and no actuator. `off`: the promise that is switched off in every one that is started.
     pub fn start(off: Option<&'static str>) -> Result<Self> {
-        Self::start_on(None, off)
+        Self::start_on(None, &without_pods(), off)
     }
 
-    /// The same on a control plane that nobody else has, so that it can be taken away.
+    /// The same on a control plane that nobody else has, so that it, or a part of it, can be taken away.
     pub fn alone(off: Option<&'static str>) -> Result<Self> {
-        let settings = Settings { nodes: 1, ..Settings::default() };
-        Self::start_on(Some(Kubernetes::start_with(&settings)?), off)
+        Self::alone_with(&without_pods(), off)
     }
 
-    fn start_on(own: Option<Kubernetes>, off: Option<&'static str>) -> Result<Self> {
+    /// The same with this workload.
+    pub fn alone_with(workload: &Value, off: Option<&'static str>) -> Result<Self> {
+        let settings = Settings { nodes: 1, ..Settings::default() };
+        Self::start_on(Some(Kubernetes::start_with(&settings)?), workload, off)
+    }
+
+    fn start_on(own: Option<Kubernetes>, workload: &Value, off: Option<&'static str>) -> Result<Self> {
         let kubernetes = own.as_ref().unwrap_or_else(|| Kubernetes::shared());
         kubernetes.define(include_str!("../../../deploy/crds/energypolicies.yaml"))?;
         let namespace = kubernetes.namespace("chaos")?;
@@ -70,7 +75,7 @@ impl Site {
         let proxy = runtime.block_on(async { Proxy::start(kubernetes.client().await?).await })?;
         let world = World::start(Cluster::One, off)?;
         let (heard, decider) = (Heard::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
-        kubernetes.apply(&namespace, &without_pods().to_string())?;
+        kubernetes.apply(&namespace, &workload.to_string())?;
         let mut policy = energy_policy("Enforce");
         policy["spec"]["restartBudget"]["perDay"] = json!(1000);
         kubernetes.apply(&namespace, &policy.to_string())?;
@@ -91,11 +96,18 @@ impl Site {
 
     /// The same that changes no workload more often than this.
     pub fn actuator_with(&self, identity: &str, wait: Option<(&'static str, u64)>, interval_seconds: f64) -> Result<Part> {
-        let settings = eadt_actuator::Settings {
-            change_interval_seconds: interval_seconds,
-            retry_max_seconds: 1.0,
-            ..eadt_actuator::Settings::default()
-        };
+        let changes = eadt_actuator::Settings { change_interval_seconds: interval_seconds, ..eadt_actuator::Settings::default() };
+        self.actuator_set(identity, wait, changes)
+    }
+
+    /// The same with these settings.
+    pub fn actuator_set(
+        &self,
+        identity: &str,
+        wait: Option<(&'static str, u64)>,
+        settings: eadt_actuator::Settings,
+    ) -> Result<Part> {
+        let settings = eadt_actuator::Settings { retry_max_seconds: 1.0, ..settings };
         let server = match &self.own {
             Some(kubernetes) => Server::Kubeconfig(kubernetes.admin_kubeconfig()),
             None => Server::Url(self.proxy.url().to_owned()),

@@ -48,5 +48,6 @@ pub const ROWS: &[Row] = &[
     kubernetes::away::ROW,
     kubernetes::killed::ROW,
     kubernetes::paused::ROW,
+    kubernetes::deletion::ROW,
     kubernetes::contradictory::ROW,
 ];

@@ -22,11 +22,13 @@ pub const ROW: Row = Row {
     run,
 };
 
+/// Long enough for the others on a busy machine; the whole of it is waited where calls never return.
+const STOP_SECONDS: f64 = 5.0;
 /// By then the agent has looked again.
 const A_LOOK: Duration = Duration::from_millis(200);
 
 fn run(run: Run) -> Result<Outcome> {
-    let node = Node::new(run.bites.then_some("device-threads"))?;
+    let node = Node { stop_seconds: STOP_SECONDS, ..Node::new(run.bites.then_some("device-threads"))? };
     let (mut outcome, mut chance) = (Outcome::default(), Chance::new(run.seed));
     for round in 0..run.rounds {
         let sick = chance.below(u64::from(GPUS)) as u32;

@@ -74,13 +74,16 @@ struct Node {
     mps: FakeMps,
     dir: tempfile::TempDir,
     off: Option<&'static str>,
+    /// How long a stop and a restore wait for what does not answer.
+    stop_seconds: f64,
     started: std::cell::Cell<u32>,
 }
 
 impl Node {
     fn new(off: Option<&'static str>) -> Result<Self> {
         let (fake, mps) = (FakeLibrary::new(""), FakeMps::new(MPS_BEFORE));
-        let node = Self { fake, mps, dir: tempfile::tempdir()?, off, started: std::cell::Cell::new(0) };
+        let stop_seconds = RawSettings::default().agent.stop_seconds;
+        let node = Self { fake, mps, dir: tempfile::tempdir()?, off, stop_seconds, started: std::cell::Cell::new(0) };
         node.begin_anew()?;
         Ok(node)
     }
@@ -110,7 +113,7 @@ impl Node {
         raw.agent.check_seconds = 0.05;
         raw.agent.call_timeout_seconds = 0.5;
         raw.agent.retry_seconds = 0.1;
-        raw.agent.stop_seconds = 2.0;
+        raw.agent.stop_seconds = self.stop_seconds;
         raw.agent.mps.enabled = true;
         raw.agent.mps.pipe_directories = vec![self.mps.pipe_directory()];
         raw.agent.mps.control_program = self.mps.program();

@@ -3,6 +3,7 @@
 pub mod api_server;
 pub mod away;
 pub mod contradictory;
+pub mod deletion;
 pub mod killed;
 pub mod paused;
 
