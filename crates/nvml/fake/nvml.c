@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so for tests: four GPUs that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
+/* A libnvidia-ml.so for tests: four GPUs, or as many as the macro GPUS says, that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
  * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
  * counter_factor, processes, mps_clients, old (a Pascal board), mig (its instances' slices as digits: 421), sm_76 to sm_79 (what a process uses of the SMs, in percent), garbage (a row of it among these), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
  * bursts (its clock passes every lock). "9 hang 1": nvmlInit hangs. "9 kill_at N": the process is killed at its Nth call of a setting,
@@ -17,7 +17,11 @@ typedef int nvmlReturn_t;
 enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999 };
 /* part: 0 is the GPU itself, N its Nth MIG instance. */
 typedef struct { unsigned index, part; } Device;
-static Device devices[4] = {{0, 0}, {1, 0}, {2, 0}, {3, 0}};
+#ifndef GPUS
+#define GPUS 4
+#endif
+static Device devices[GPUS];
+__attribute__((constructor)) static void number(void) { for (unsigned i = 0; i < GPUS; i++) devices[i].index = i; }
 static struct timespec loaded;
 
 static double setting(unsigned gpu, const char *key, double otherwise) {
@@ -60,9 +64,9 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned n) { snprintf(out, n, 
 nvmlReturn_t nvmlSystemGetProcessName(unsigned pid, char *out, unsigned n) {
   snprintf(out, n, pid == 77 ? "/usr/bin/nvidia-cuda-mps-server" : "python"); return OK;
 }
-nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { *count = 4; return OK; }
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return OK; }
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **out) {
-  if (index >= 4) return INVALID;
+  if (index >= GPUS) return INVALID;
   *out = &devices[index];
   return answer(*out);
 }
@@ -209,7 +213,7 @@ static int slices(Device *d, unsigned part) {
 }
 nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(Device *d, unsigned *out) { *out = 7; return answer(d); }
 nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(Device *d, unsigned index, Device **out) {
-  static Device parts[4][7];
+  static Device parts[GPUS][7];
   if (index >= 7 || d->part) return INVALID;
   if (slices(d, index + 1) == 0) return NOT_FOUND;
   *out = &parts[d->index][index];

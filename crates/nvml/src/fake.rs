@@ -1,7 +1,7 @@
 //! A `libnvidia-ml.so` of our own for tests: the real binding speaks to it as to NVIDIA's.
 //!
-//! Four GPUs behave as the file `scenario` says, which is read again at every call: lines of GPU, key, value. The keys
-//! stand at the head of `fake/nvml.c`. Beside it stands a control program of MPS.
+//! Its GPUs, four where nothing else is asked, behave as the file `scenario` says, which is read again at every call:
+//! lines of GPU, key, value. The keys stand at the head of `fake/nvml.c`. Beside it stands a control program of MPS.
 
 mod mps;
 
@@ -19,6 +19,11 @@ pub struct FakeLibrary {
 impl FakeLibrary {
     /// Compiles it; the GPUs begin as `scenario` says.
     pub fn new(scenario: &str) -> Self {
+        Self::with_gpus(4, scenario)
+    }
+
+    /// The same with so many GPUs.
+    pub fn with_gpus(gpus: u32, scenario: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let fake = Self { folder };
         fake.set(scenario);
@@ -26,6 +31,7 @@ impl FakeLibrary {
         std::fs::write(&source, include_str!("../fake/nvml.c")).expect("the folder is writable");
         let output = Command::new("cc")
             .args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror"])
+            .arg(format!("-DGPUS={gpus}"))
             .arg(format!("-DFOLDER=\"{}\"", fake.folder().display()))
             .arg("-o")
             .arg(fake.library())
