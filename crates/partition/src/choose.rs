@@ -95,7 +95,7 @@ pub struct Choice {
     pub gain_ratio: f64,
     /// The same for what [`ChoiceSettings::risk_quantile`] counts.
     pub sure_gain_ratio: f64,
-    /// Candidates that keep the limits, the equal partition included where it does.
+    /// Candidates that may be taken and keep the limits, the equal partition included where it does.
     pub feasible: usize,
 }
 
@@ -125,6 +125,17 @@ impl Scale {
 
 /// Takes one of the candidates; the first of them is the equal partition, with which the others are compared.
 pub fn choose(together: &Together<'_>, candidates: &[Candidate], outlook: &Outlook, settings: &ChoiceSettings) -> Choice {
+    choose_among(together, candidates, outlook, settings, &|_| true)
+}
+
+/// The same of the candidates at allowed places only; the first one is what they are compared with, allowed or not.
+pub(crate) fn choose_among(
+    together: &Together<'_>,
+    candidates: &[Candidate],
+    outlook: &Outlook,
+    settings: &ChoiceSettings,
+    allowed: &dyn Fn(usize) -> bool,
+) -> Choice {
     assert_eq!(candidates.len(), outlook.candidates.len(), "invariant outlook_of_the_candidates");
     let scale = Scale::new(settings.objective, together);
     let equal = &outlook.candidates[0];
@@ -143,7 +154,7 @@ pub fn choose(together: &Together<'_>, candidates: &[Candidate], outlook: &Outlo
         }
     };
     let (mut best, mut feasible) = (None::<(usize, f64)>, 0);
-    for candidate in 0..candidates.len() {
+    for candidate in (0..candidates.len()).filter(|place| allowed(*place)) {
         let mut keeps = true;
         for (i, whole) in whole.iter().enumerate() {
             if let Some(limit) = settings.slowdown_max_ratio {

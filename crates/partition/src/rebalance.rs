@@ -6,22 +6,25 @@
 //! several GPUs has one share for all of them, on which the others on each would have to agree.
 //!
 //! What a partition gave is measured beside what the one before it gave, in normalised work per watt of the same workloads. One that
-//! gave less, or slows somebody down by more than is allowed, is taken back and not tried again; the rest after it doubles.
+//! gave less, or slows somebody down by more than is allowed, is taken back and not tried again; the rest after it doubles. A way back
+//! that is refused, or a partition of which only a part came into force, is not left like that: after the rest it is taken back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Decision, Layout, Origin, Validation, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::choose::Scale;
-use crate::{Candidate, CannotTell, Choice, ChoiceSettings, Predictor, SoloProfile, Together, Verdict, choose};
+use crate::choose::{Scale, choose_among};
+use crate::{Candidate, CannotTell, Choice, ChoiceSettings, Predictor, SoloProfile, Together, Verdict};
 
 pub use eadt_core::sharing::CONTROLLER;
 /// Grows with every change of what it decides.
-pub(crate) const VERSION: &str = "2";
+pub(crate) const VERSION: &str = "3";
 /// Partitions that did not help and are remembered of one GPU.
 const MAX_FAILED: usize = 16;
+/// Sets of workloads whose rests are remembered of one GPU.
+const MAX_RESTS: usize = 16;
 /// Longest rest after partitions that did not help.
 const DAY_SECONDS: f64 = 86_400.0;
 
@@ -91,6 +94,8 @@ pub struct Brain<'a> {
 
 /// Of each workload its share.
 type Shares = BTreeMap<String, u32>;
+/// Of each workload its throughput in samples per second.
+type Rates = BTreeMap<String, f64>;
 
 /// A partition on its way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,11 +106,47 @@ struct Wanted {
     sure_gain_ratio: f64,
     power_watts: f64,
     model_version: Option<String>,
-    /// What was in force, and the work per watt that it gave, where that was measured.
+    /// What was in force, the work per watt that it gave and the throughput of each, where that was measured.
     before: Shares,
     before_worth: Option<f64>,
+    #[serde(default)]
+    before_rates: Rates,
     /// It is the way back.
     back: bool,
+    /// The way back from a partition that was given up when a part of it was in force.
+    #[serde(default)]
+    half_way: bool,
+}
+
+impl Wanted {
+    /// What is left to be asked for where it is given up: the way back, if a part of it is in force.
+    fn way_back(self) -> Self {
+        if self.back {
+            return self;
+        }
+        let (shares, before) = (self.before, self.shares);
+        Self {
+            shares,
+            before,
+            before_worth: None,
+            before_rates: Rates::new(),
+            model_version: None,
+            back: true,
+            half_way: true,
+            ..self
+        }
+    }
+
+    /// What its decisions say of the partition before it.
+    fn validation(&self) -> Validation {
+        if self.back && !self.half_way { Validation::Failed } else { Validation::None }
+    }
+
+    /// Whether the shares in force are those before it and those of it, mixed: nobody else chose them.
+    fn is_on_its_way(&self, in_force: &Shares) -> bool {
+        let complete = *in_force == self.shares || (self.half_way && *in_force == self.before);
+        !complete && in_force.iter().all(|(name, share)| [self.shares.get(name), self.before.get(name)].contains(&Some(share)))
+    }
 }
 
 /// A partition that is in force and has to show that it helps.
@@ -115,7 +156,19 @@ struct Trial {
     since: EventTime,
     before: Shares,
     before_worth: f64,
+    #[serde(default)]
+    before_rates: Rates,
     expected_gain_ratio: f64,
+}
+
+/// The rest of one set of workloads: another one on the same GPU has its own.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Rest {
+    workloads: BTreeSet<String>,
+    until: Option<EventTime>,
+    /// Partitions in a row that did not help.
+    failures: u32,
 }
 
 /// What is remembered of one GPU.
@@ -124,28 +177,50 @@ struct Trial {
 pub struct GpuState {
     wanted: Option<Wanted>,
     trial: Option<Trial>,
-    hold_until: Option<EventTime>,
-    /// Partitions that did not help, and how many in a row.
+    /// A way back that has still to be taken after the rest.
+    retreat: Option<Wanted>,
+    /// Partitions that did not help.
     failed: Vec<Shares>,
-    failures: u32,
+    /// The newest last.
+    rests: Vec<Rest>,
 }
 
 impl GpuState {
     /// Somebody refused the partition that is wanted, or took it back.
     pub fn give_up(&mut self, time: EventTime, settings: &RebalanceSettings) {
-        if self.wanted.take().is_some() {
-            self.rest(time, settings);
+        if let Some(wanted) = self.wanted.take() {
+            self.rest(&wanted.shares, time, settings);
+            self.retreat = Some(wanted.way_back());
         }
     }
 
-    /// Whether a change is on its way or being judged.
-    pub fn is_busy(&self) -> bool {
-        self.wanted.is_some() || self.trial.is_some()
+    /// Whether a change of these workloads, by their names in order, is on its way or being judged, or has to be taken back.
+    pub fn is_busy<'a>(&self, workloads: impl Iterator<Item = &'a String> + Clone) -> bool {
+        let wanted = [&self.wanted, &self.retreat].into_iter().flatten().map(|wanted| &wanted.shares);
+        wanted.chain(self.trial.as_ref().map(|trial| &trial.shares)).any(|shares| shares.keys().eq(workloads.clone()))
     }
 
-    fn rest(&mut self, time: EventTime, settings: &RebalanceSettings) {
-        let doubled = settings.hold_seconds * f64::from(1_u32 << self.failures.min(16));
-        self.hold_until = Some(time.plus_seconds(doubled.min(DAY_SECONDS.max(settings.hold_seconds))));
+    /// Until when nothing is tried with the workloads of these shares.
+    fn rests_until(&self, of: &Shares) -> Option<EventTime> {
+        self.rests.iter().find(|rest| rest.workloads.iter().eq(of.keys()))?.until
+    }
+
+    fn rest_of(&mut self, of: &Shares) -> &mut Rest {
+        let rest = match self.rests.iter().position(|rest| rest.workloads.iter().eq(of.keys())) {
+            Some(place) => self.rests.remove(place),
+            None => Rest { workloads: of.keys().cloned().collect(), ..Rest::default() },
+        };
+        if self.rests.len() >= MAX_RESTS {
+            self.rests.remove(0);
+        }
+        self.rests.push(rest);
+        self.rests.last_mut().expect("invariant a_rest_is_there: pushed above")
+    }
+
+    fn rest(&mut self, of: &Shares, time: EventTime, settings: &RebalanceSettings) {
+        let rest = self.rest_of(of);
+        let doubled = settings.hold_seconds * f64::from(1_u32 << rest.failures.min(16));
+        rest.until = Some(time.plus_seconds(doubled.min(DAY_SECONDS.max(settings.hold_seconds))));
     }
 }
 
@@ -186,18 +261,16 @@ pub fn rebalance(
         |shares: &[u32]| -> Shares { sharers.iter().map(|s| s.workload.workload.clone()).zip(shares.iter().copied()).collect() };
     let in_force = named(&present);
     let others = |shares: &Shares| !shares.keys().eq(in_force.keys());
-    if state.wanted.as_ref().is_some_and(|wanted| others(&wanted.shares))
-        || state.trial.as_ref().is_some_and(|t| others(&t.shares))
-    {
-        // Other workloads: what was learned of these ones does not hold for them.
-        *state = GpuState::default();
+    // Other workloads: what is wanted or judged of these ones has no meaning for them. What has to be taken back waits.
+    if let Some(wanted) = state.wanted.take_if(|wanted| others(&wanted.shares)) {
+        state.retreat = Some(wanted.way_back());
     }
+    state.trial.take_if(|trial| others(&trial.shares));
     if let Some(wanted) = state.wanted.take_if(|wanted| wanted.shares == in_force) {
         return arrived(state, wanted, time, settings);
     }
     if state.wanted.as_ref().is_some_and(|wanted| time.seconds_since(wanted.since) > settings.give_up_seconds) {
-        state.wanted = None;
-        state.rest(time, settings);
+        state.give_up(time, settings);
         return Outcome::none("the partition was not in force in time and is given up");
     }
     if let Some(restarting) = sharers.iter().find(|sharer| sharer.workload.ready_time.is_none()) {
@@ -205,7 +278,7 @@ pub fn rebalance(
     }
     if let Some(trial) = state.trial.take() {
         if trial.shares != in_force {
-            state.rest(time, settings);
+            state.rest(&in_force, time, settings);
             return Outcome::none("somebody else changed the partition that was being judged");
         }
         if let Some(outcome) = judge(state, trial, time, sharers, settings) {
@@ -213,25 +286,36 @@ pub fn rebalance(
         }
     }
     if state.wanted.is_none() {
-        if let Some(until) = state.hold_until.filter(|until| time < *until) {
+        let is_stale = |back: &mut Wanted| !back.is_on_its_way(&in_force) || !inside_bounds(sharers, back.shares.values());
+        state.retreat.take_if(|back| !others(&back.shares) && is_stale(back));
+        if let Some(until) = state.rests_until(&in_force).filter(|until| time < *until) {
             return Outcome::none(format!("nothing is tried before {until}"));
         }
-        match look(sharers, &present, brain, settings, &state.failed) {
-            Ok(choice) => {
-                state.wanted = Some(Wanted {
-                    shares: named(&choice.candidate.mps_thread_percentages),
-                    since: time,
-                    gain_ratio: choice.gain_ratio,
-                    sure_gain_ratio: choice.sure_gain_ratio,
-                    power_watts: choice.expected.power_watts,
-                    model_version: brain.model_version.map(str::to_owned),
-                    before_worth: together(sharers, None, settings).and_then(|medians| worth(sharers, &medians)),
-                    before: in_force,
-                    back: false,
-                });
-            }
-            Err(reason) => return Outcome::none(reason),
-        }
+        state.wanted = Some(match state.retreat.take_if(|back| !others(&back.shares)) {
+            Some(back) => Wanted { since: time, ..back },
+            None => match look(sharers, &present, brain, settings, &state.failed) {
+                Ok(choice) => {
+                    let medians = together(sharers, None, settings);
+                    let rates = |medians: &Vec<(f64, f64)>| -> Rates {
+                        in_force.keys().cloned().zip(medians.iter().map(|(rate, _)| *rate)).collect()
+                    };
+                    Wanted {
+                        shares: named(&choice.candidate.mps_thread_percentages),
+                        since: time,
+                        gain_ratio: choice.gain_ratio,
+                        sure_gain_ratio: choice.sure_gain_ratio,
+                        power_watts: choice.expected.power_watts,
+                        model_version: brain.model_version.map(str::to_owned),
+                        before_worth: medians.as_ref().and_then(|medians| worth(sharers, medians)),
+                        before_rates: medians.as_ref().map(rates).unwrap_or_default(),
+                        before: in_force,
+                        back: false,
+                        half_way: false,
+                    }
+                }
+                Err(reason) => return Outcome::none(reason),
+            },
+        });
     }
     let wanted = state.wanted.as_ref().expect("invariant a_partition_is_wanted: set above or before");
     step(wanted, time, sharers, &present, settings)
@@ -239,13 +323,13 @@ pub fn rebalance(
 
 /// The partition that was wanted is in force.
 fn arrived(state: &mut GpuState, wanted: Wanted, time: EventTime, settings: &RebalanceSettings) -> Outcome {
-    state.rest(time, settings);
+    state.rest(&wanted.shares, time, settings);
     let Some(before_worth) = wanted.before_worth.filter(|_| !wanted.back) else {
         return Outcome::none(if wanted.back { "the former partition is in force again" } else { "the partition is in force" });
     };
     let expected_gain_ratio = wanted.gain_ratio;
-    let Wanted { shares, before, .. } = wanted;
-    state.trial = Some(Trial { shares, since: time, before, before_worth, expected_gain_ratio });
+    let Wanted { shares, before, before_rates, .. } = wanted;
+    state.trial = Some(Trial { shares, since: time, before, before_worth, before_rates, expected_gain_ratio });
     Outcome { validation: Validation::Pending, ..Outcome::none("the partition is in force, and has to show that it helps") }
 }
 
@@ -271,12 +355,15 @@ fn judge(
     let gain = after / trial.before_worth - 1.0;
     let slowed = settings.choice.slowdown_max_ratio.and_then(|limit| {
         let too_slow = |(sharer, rate): &(&Sharer<'_>, f64)| {
-            sharer.profile.is_some_and(|profile| *rate < (1.0 - limit) * profile.whole().samples_per_second)
+            let before = trial.before_rates.get(&sharer.workload.workload);
+            // Where it was as slow before, taking the partition back does not help it.
+            before.is_none_or(|before| *rate < (1.0 - settings.choice.gain_min_ratio) * before)
+                && sharer.profile.is_some_and(|profile| *rate < (1.0 - limit) * profile.whole().samples_per_second)
         };
         sharers.iter().zip(medians.iter().map(|(rate, _)| *rate)).find(too_slow)
     });
     if gain >= 0.0 && slowed.is_none() {
-        state.failures = 0;
+        state.rest_of(&trial.shares).failures = 0;
         let expected = trial.expected_gain_ratio * 100.0;
         let reason = format!(
             "the partition gives {:+.1} % work per watt against the one before it ({expected:+.1} % was expected): kept",
@@ -284,21 +371,23 @@ fn judge(
         );
         return Some(Outcome { validation: Validation::Kept, ..Outcome::none(reason) });
     }
-    state.failures += 1;
+    state.rest_of(&trial.shares).failures += 1;
     if state.failed.len() >= MAX_FAILED {
         state.failed.remove(0);
     }
-    state.failed.push(trial.shares);
+    state.failed.push(trial.shares.clone());
     state.wanted = Some(Wanted {
-        shares: trial.before.clone(),
+        shares: trial.before,
         since: time,
         gain_ratio: gain,
         sure_gain_ratio: gain,
         power_watts: medians.iter().map(|(_, watts)| watts).sum(),
         model_version: None,
-        before: trial.before,
+        before: trial.shares,
         before_worth: None,
+        before_rates: Rates::new(),
         back: true,
+        half_way: false,
     });
     None
 }
@@ -374,6 +463,15 @@ fn present(sharers: &[Sharer<'_>]) -> Result<Vec<u32>, String> {
     sharers.iter().map(share).collect()
 }
 
+/// Whether each workload's bounds allow its share.
+fn inside_bounds<'a>(sharers: &[Sharer<'_>], shares: impl Iterator<Item = &'a u32>) -> bool {
+    sharers.iter().zip(shares).all(|(sharer, share)| {
+        let bounds = &sharer.workload.bounds;
+        bounds.mps_thread_percentage_min.is_none_or(|least| *share >= least)
+            && bounds.mps_thread_percentage_max.is_none_or(|most| *share <= most)
+    })
+}
+
 /// A better partition than the one in force, or why there is none.
 fn look(
     sharers: &[Sharer<'_>],
@@ -394,44 +492,46 @@ fn look(
         None => implied_idle_watts(&tenants, present, sharers, settings)?,
     };
     let together = Together::new(tenants, idle_watts).map_err(told)?;
-    let inside = |candidate: &Candidate| {
-        sharers.iter().zip(&candidate.mps_thread_percentages).all(|(sharer, share)| {
-            let bounds = &sharer.workload.bounds;
-            bounds.mps_thread_percentage_min.is_none_or(|least| *share >= least)
-                && bounds.mps_thread_percentage_max.is_none_or(|most| *share <= most)
-        })
+    let inside = |candidate: &Candidate| inside_bounds(sharers, candidate.mps_thread_percentages.iter());
+    // By name: other workloads may have had the same shares.
+    let has_failed = |candidate: &Candidate| {
+        let named = || sharers.iter().map(|sharer| &sharer.workload.workload).zip(&candidate.mps_thread_percentages);
+        failed.iter().any(|shares| shares.iter().eq(named()))
     };
     let mut candidates = together.candidates(settings.step_percentage, &[None]).map_err(told)?;
-    let has_failed =
-        |candidate: &Candidate| failed.iter().any(|shares| shares.values().eq(candidate.mps_thread_percentages.iter()));
-    // The equal partition is what the others are compared with, even where bounds exclude it.
-    let equal_is_inside = inside(&candidates[0]);
+    // The equal partition is what the others are compared with, even where it must not be taken.
+    let equal_is_allowed = inside(&candidates[0]) && !has_failed(&candidates[0]);
     let mut place = 0;
     candidates.retain(|candidate| {
         place += 1;
         place == 1 || (inside(candidate) && !has_failed(candidate))
     });
+    let in_force = Candidate { mps_thread_percentages: present.to_vec(), sm_clock_mhz: None };
+    // One that failed is compared with, but must not stay.
+    let may_stay = fits && !has_failed(&in_force);
     if fits {
-        candidates.push(Candidate { mps_thread_percentages: present.to_vec(), sm_clock_mhz: None });
+        candidates.push(in_force);
     }
     let outlook = brain.predictor.outlook(&together, &candidates).map_err(told)?;
     let last = candidates.len() - 1;
     let compared = if fits { outlook.means().last() } else { outlook.means().next() };
     let now = compared.cloned().expect("the equal partition comes first");
-    let choice = choose(&together, &candidates, &outlook, &settings.choice);
+    let is_allowed = |place: usize| match place {
+        0 => equal_is_allowed,
+        _ if fits && place == last => may_stay,
+        _ => true,
+    };
+    let choice = choose_among(&together, &candidates, &outlook, &settings.choice, &is_allowed);
     if choice.verdict == Verdict::Infeasible {
         return Err("no partition keeps the limits".to_owned());
     }
     if (fits && choice.place == last) || choice.candidate.mps_thread_percentages == present {
         return Err("the partition in force is the best".to_owned());
     }
-    if choice.place == 0 && (!equal_is_inside || has_failed(&choice.candidate)) {
-        return Err("no partition inside the bounds is better than equal shares".to_owned());
-    }
     let scale = Scale::new(settings.choice.objective, &together);
     let worth = |expected: &crate::Expected| scale.worth(&expected.samples_per_second, expected.power_watts);
     let gain = worth(&choice.expected) / worth(&now) - 1.0;
-    if fits && gain < settings.choice.gain_min_ratio {
+    if may_stay && gain < settings.choice.gain_min_ratio {
         return Err(format!("another partition would gain {:.1} % only", gain * 100.0));
     }
     Ok(Choice { gain_ratio: gain, ..choice })
@@ -445,8 +545,7 @@ fn step(wanted: &Wanted, time: EventTime, sharers: &[Sharer<'_>], present: &[u32
     let now = pairs().filter(|(sharer, share)| !reductions || of(sharer) < **share);
     let decisions: Vec<Decision> = now.map(|(sharer, share)| decision(wanted, time, sharer.workload, *share, settings)).collect();
     let reason = if reductions { "reductions first" } else { "every reduction is in force: raises" };
-    let validation = if wanted.back { Validation::Failed } else { Validation::None };
-    Outcome { decisions, reason: reason.to_owned(), validation }
+    Outcome { decisions, reason: reason.to_owned(), validation: wanted.validation() }
 }
 
 fn decision(wanted: &Wanted, time: EventTime, workload: &Workload, share: u32, settings: &RebalanceSettings) -> Decision {
@@ -454,12 +553,14 @@ fn decision(wanted: &Wanted, time: EventTime, workload: &Workload, share: u32, s
     let gain = wanted.gain_ratio * 100.0;
     let others = wanted.shares.iter().filter(|(name, _)| **name != workload.workload);
     let others: Vec<String> = others.map(|(name, share)| format!("{name} {share} %")).collect();
-    let evidence = [
-        ("expected_gain_ratio", wanted.gain_ratio),
-        ("sure_gain_over_equal_ratio", wanted.sure_gain_ratio),
-        ("expected_power_watts", wanted.power_watts),
-        ("workloads", wanted.shares.len() as f64),
-    ];
+    let mut evidence = vec![("workloads", wanted.shares.len() as f64)];
+    if !wanted.half_way {
+        evidence.extend([
+            ("expected_gain_ratio", wanted.gain_ratio),
+            ("sure_gain_over_equal_ratio", wanted.sure_gain_ratio),
+            ("expected_power_watts", wanted.power_watts),
+        ]);
+    }
     Decision {
         id: format!("{}@{time}/{CONTROLLER}", workload.workload),
         workload: workload.workload.clone(),
@@ -472,7 +573,12 @@ fn decision(wanted: &Wanted, time: EventTime, workload: &Workload, share: u32, s
             (false, true) => Action::Decrease,
             (false, false) => Action::Increase,
         },
-        reason: if wanted.back {
+        reason: if wanted.half_way {
+            format!(
+                "sharing the GPU with {}: the partition was given up half-way and is taken back, {share} % → {to} %",
+                others.join(", ")
+            )
+        } else if wanted.back {
             format!(
                 "sharing the GPU with {}: the partition changed work per watt by {gain:+.1} % and is taken back, {share} % → {to} %",
                 others.join(", ")
@@ -490,7 +596,7 @@ fn decision(wanted: &Wanted, time: EventTime, workload: &Workload, share: u32, s
         restarts: true,
         evidence: evidence.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
         expires: time.plus_seconds(settings.expiry_seconds),
-        validation: if wanted.back { Validation::Failed } else { Validation::None },
+        validation: wanted.validation(),
         model_version: wanted.model_version.clone(),
         ..Decision::default()
     }

@@ -5,7 +5,7 @@ mod support;
 use eadt_cases::cases;
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
 use eadt_partition::rebalance::{Brain, Figure, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
-use eadt_partition::{Additive, Counters, Metric, SoloPoint, SoloProfile};
+use eadt_partition::{Additive, ChoiceSettings, Counters, Metric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Validation, Workload};
 use proptest::prelude::*;
@@ -107,6 +107,7 @@ struct Gpu {
     profiles: Vec<SoloProfile>,
     figures: Vec<Vec<Figure>>,
     state: GpuState,
+    settings: RebalanceSettings,
 }
 
 impl Gpu {
@@ -117,6 +118,7 @@ impl Gpu {
             profiles: exponents.iter().enumerate().map(|(i, exponent)| profile(&name(i), *exponent)).collect(),
             figures: vec![Vec::new(); shares.len()],
             state: GpuState::default(),
+            settings: RebalanceSettings::default(),
         }
     }
 
@@ -128,7 +130,7 @@ impl Gpu {
             .map(|(workload, (profile, figures))| Sharer { workload, profile: Some(profile), figures })
             .collect();
         let time = EventTime::from_seconds(f64::from(minute) * 60.0);
-        rebalance(&mut self.state, time, &sharers, &BRAIN, &RebalanceSettings::default())
+        rebalance(&mut self.state, time, &sharers, &BRAIN, &self.settings)
     }
 
     fn shares(&self) -> Vec<u32> {
@@ -158,6 +160,24 @@ impl Gpu {
             self.apply(&decision);
         }
         outcome
+    }
+
+    /// Its first partition does not help; the minute in which it begins to be taken back.
+    fn until_it_is_taken_back(&mut self) -> u32 {
+        (0..3).for_each(|minute| self.measure(minute, 0.9, 60.0));
+        for minute in 3..30 {
+            if self.look(minute).decisions.iter().any(|decision| decision.action == Action::Revert) {
+                return minute;
+            }
+            let helps = self.shares() == [50, 50];
+            self.minute(minute, if helps { 0.9 } else { 0.3 }, 60.0);
+        }
+        panic!("it was not taken back: {:?}", self.shares());
+    }
+
+    /// Somebody refuses what is wanted.
+    fn give_up(&mut self, minute: u32) {
+        self.state.give_up(EventTime::from_seconds(f64::from(minute) * 60.0), &self.settings);
     }
 
     fn apply(&mut self, decision: &eadt_schemas::v1::Decision) {
@@ -285,6 +305,154 @@ fn a_partition_that_nobody_applies_is_given_up() {
     assert!(gpu.look(31).reason.contains("given up"));
     assert!(gpu.look(32).reason.starts_with("nothing is tried before"));
     assert_eq!(gpu.look(92).decisions.len(), 1, "after the hold it is tried again");
+}
+
+/// Nobody carries out the way back: it is asked for again after the rest, as what failed must not stay.
+#[test]
+fn a_way_back_that_was_refused_is_asked_for_again() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let minute = gpu.until_it_is_taken_back();
+    gpu.give_up(minute);
+    assert!(gpu.look(minute + 1).reason.starts_with("nothing is tried before"));
+    let outcome = gpu.look(minute + 200);
+    assert!(outcome.decisions.iter().any(|decision| decision.action == Action::Revert), "{outcome:?}");
+}
+
+/// As states were written before rests were of a set of workloads: what was wanted goes on.
+#[test]
+fn an_older_state_goes_on() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    gpu.until_it_is_taken_back();
+    let mut older = serde_json::to_value(&gpu.state).unwrap();
+    let state = older.as_object_mut().unwrap();
+    let _: Option<serde_json::Value> = state.remove("rests").and(state.remove("retreat"));
+    state.extend([("hold_until".to_owned(), serde_json::json!(null)), ("failures".to_owned(), serde_json::json!(1))]);
+    let wanted = state["wanted"].as_object_mut().unwrap();
+    let _: Option<serde_json::Value> = wanted.remove("before_rates").and(wanted.remove("half_way"));
+    gpu.state = serde_json::from_value(older).unwrap();
+    let outcome = gpu.look(30);
+    assert_eq!(outcome.decisions[0].action, Action::Revert, "{outcome:?}");
+}
+
+/// Equal shares are worth most here, but bounds forbid them: the best of the rest is taken.
+#[test]
+fn equal_shares_that_bounds_forbid_do_not_hide_what_is_next() {
+    let mut gpu = Gpu::new(&[90, 10], &[0.5, 0.5]);
+    gpu.workloads[0].bounds = Bounds { mps_thread_percentage_min: Some(60), ..Bounds::default() };
+    let outcome = gpu.look(1);
+    assert_eq!(outcome.decisions.len(), 1, "{outcome:?}");
+    assert_eq!(outcome.decisions[0].to.mps_thread_percentage, Some(60));
+}
+
+/// The way back got stuck between its two steps: the second one is asked for again, too.
+#[test]
+fn a_way_back_that_was_refused_half_way_is_gone_to_its_end() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let mut minute = gpu.until_it_is_taken_back();
+    let down = gpu.look(minute).decisions.remove(0);
+    gpu.apply(&down);
+    assert_eq!(gpu.look(minute + 1).decisions.len(), 1, "the raise");
+    gpu.give_up(minute + 2);
+    minute += 200;
+    for minute in minute..minute + 3 {
+        let decisions = gpu.look(minute).decisions;
+        assert!(decisions.iter().all(|decision| decision.action == Action::Revert), "{decisions:?}");
+        decisions.iter().for_each(|decision| gpu.apply(decision));
+    }
+    assert_eq!(gpu.shares(), [50, 50]);
+}
+
+/// The reduction was made and the raise refused: who was reduced gets its share back.
+#[test]
+fn a_partition_that_was_given_up_half_way_is_taken_back() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let down = gpu.look(0).decisions.remove(0);
+    gpu.apply(&down);
+    assert_eq!((gpu.look(1).decisions.len(), gpu.shares()), (1, vec![50, 10]));
+    gpu.give_up(2);
+    assert!(gpu.look(3).reason.starts_with("nothing is tried before"));
+    let back = gpu.look(100).decisions.remove(0);
+    assert_eq!((back.action, back.to.mps_thread_percentage), (Action::Revert, Some(50)));
+    assert!(back.reason.contains("was given up half-way"), "{}", back.reason);
+    gpu.apply(&back);
+    assert_eq!(gpu.look(101).reason, "the former partition is in force again");
+}
+
+/// Somebody else chose other shares meanwhile: theirs are not taken back.
+#[test]
+fn a_way_back_is_forgotten_where_somebody_else_changed_the_shares() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let minute = gpu.until_it_is_taken_back();
+    gpu.give_up(minute);
+    for (workload, share) in gpu.workloads.iter_mut().zip([60, 20]) {
+        workload.layout.mps_thread_percentage = Some(share);
+        workload.generation += 1;
+    }
+    let outcome = gpu.look(minute + 200);
+    assert!(outcome.decisions.iter().all(|decision| decision.action != Action::Revert), "{outcome:?}");
+}
+
+/// What failed and how long is rested is of the workloads that shared the GPU: others are looked at anew, and find nothing of it.
+#[test]
+fn what_failed_with_some_workloads_says_nothing_of_others() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let minute = gpu.until_it_is_taken_back();
+    for minute in minute..minute + 3 {
+        gpu.minute(minute, 0.9, 60.0);
+    }
+    assert_eq!(gpu.shares(), [50, 50]);
+    assert!(gpu.look(minute + 10).reason.starts_with("nothing is tried before"));
+    // Another job of the same kind comes in place of the second one.
+    let mut other = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    other.workloads[1].workload = "n/x".into();
+    other.profiles[1] = SoloProfile::new("n/x".into(), "board".into(), other.profiles[1].points().copied().collect()).unwrap();
+    other.state = gpu.state.clone();
+    let outcome = other.look(minute + 11);
+    assert_eq!(outcome.decisions.len(), 1, "{outcome:?}");
+    assert_eq!(outcome.decisions[0].to.mps_thread_percentage, Some(10), "the best, though it failed with others");
+    // The first two are there again: for them it is as it was.
+    gpu.state = other.state;
+    assert!(gpu.look(minute + 12).reason.starts_with("nothing is tried before"), "{:?}", gpu.look(minute + 12));
+    let next = gpu.look(minute + 300);
+    assert_eq!(next.decisions[0].to.mps_thread_percentage, Some(20), "not what failed: {next:?}");
+}
+
+/// Nobody is as fast as is asked, before or after: taking the partition back would help nobody.
+#[test]
+fn who_was_just_as_slow_before_does_not_take_a_partition_back() {
+    let settings = || {
+        let choice = ChoiceSettings { slowdown_max_ratio: Some(0.9), ..ChoiceSettings::default() };
+        RebalanceSettings { choice, ..RebalanceSettings::default() }
+    };
+    let run = |before: f64, after: f64| {
+        let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.0]);
+        gpu.settings = settings();
+        (0..3).for_each(|minute| gpu.measure(minute, before, 60.0));
+        let mut validations = Vec::new();
+        for minute in 3..12 {
+            let at_first = gpu.shares() == [50, 50];
+            let watts = if at_first { 60.0 } else { 1.0 };
+            validations.push(gpu.minute(minute, if at_first { before } else { after }, watts).validation);
+        }
+        validations
+    };
+    assert!(run(0.095, 0.095).contains(&Validation::Kept));
+    assert!(run(0.5, 0.05).contains(&Validation::Failed));
+}
+
+/// Equal shares failed, and are still the best by what is predicted: the next best is taken.
+#[test]
+fn equal_shares_that_failed_do_not_hide_what_is_next() {
+    let mut gpu = Gpu::new(&[90, 10], &[0.5, 0.5]);
+    (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    let mut tried = Vec::new();
+    for minute in 3..400 {
+        let helps = gpu.shares() != [50, 50];
+        gpu.minute(minute, if helps { 0.9 } else { 0.3 }, 60.0);
+        tried.push(gpu.shares());
+    }
+    assert!(tried.contains(&vec![50, 50]), "{tried:?}");
+    assert_ne!(gpu.shares(), [90, 10], "{:?}", gpu.look(1000));
 }
 
 proptest! {
