@@ -357,7 +357,9 @@ fn a_way_back_that_was_refused_half_way_is_gone_to_its_end() {
     for minute in minute..minute + 3 {
         let decisions = gpu.look(minute).decisions;
         assert!(decisions.iter().all(|decision| decision.action == Action::Revert), "{decisions:?}");
-        decisions.iter().for_each(|decision| gpu.apply(decision));
+        for decision in &decisions {
+            gpu.apply(decision);
+        }
     }
     assert_eq!(gpu.shares(), [50, 50]);
 }

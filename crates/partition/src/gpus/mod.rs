@@ -129,7 +129,7 @@ fn hindrance(gpu: &Gpu, time: EventTime, tenants: usize, members: &[Sharing<'_>]
             return Some(format!("{name} was not measured enough while it was alone: {error}"));
         }
         let names = members.iter().map(|sharing| &sharing.workload.workload);
-        let spent = !gpu.state.is_busy(names) && member.restarts_left(workload, own) < 2;
+        let spent = !gpu.state.is_busy(&names) && member.restarts_left(workload, own) < 2;
         spent.then(|| format!("{name} was restarted as often as it may be in 24 h, but for the way back"))
     })
 }
