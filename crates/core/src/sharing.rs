@@ -10,8 +10,8 @@ pub const CONTROLLER: &str = "sm-partition";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SmPartitionSettings {
-    /// Whether the processor decides about workloads whose controller is `sm-partition`; without it they stay as they are. Default
-    /// false.
+    /// Whether the processor decides about workloads whose controller is `sm-partition`; without it they stay as they are, also at a
+    /// share at which they were being measured: empty `probe_percentages` for a while before it is switched off. Default false.
     pub enabled: bool,
     /// Shares that a workload is measured at while it has its GPU to itself, in this order, in percent of the SMs; each takes a
     /// restart. 100 and a smaller one are needed, and no share below the least one is ever chosen. Empty: only what it happens to run
@@ -29,7 +29,8 @@ pub struct SmPartitionSettings {
     /// absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_slowdown_ratio: Option<f64>,
-    /// A partition stays unless another one promises at least this much more work per watt. 0 to 1. Default 0.02.
+    /// A partition stays unless another one promises at least this much more work per watt. Of shares that sum to more than 100 % nothing
+    /// can be promised: they are left for equal shares, or for what promises this much more than those. 0 to 1. Default 0.02.
     pub gain_min_ratio: f64,
     /// Restarts in 24 h for each workload, those to measure it alone included, where its bounds do not say; one is kept for the way
     /// back. 0 to 1,000. Default 8.

@@ -39,6 +39,8 @@ struct Job {
     here: Vec<std::ops::Range<i64>>,
     /// Its processes run from this minute on.
     up: i64,
+    /// It reports no progress.
+    mute: bool,
 }
 
 fn job(name: &str, exponent: f64, here: &[std::ops::Range<i64>]) -> Job {
@@ -54,7 +56,7 @@ fn job(name: &str, exponent: f64, here: &[std::ops::Range<i64>]) -> Job {
         ready_time: Some(at(0)),
         ..Workload::default()
     };
-    Job { workload, exponent, watts: 100.0, here: here.to_vec(), up: 0 }
+    Job { workload, exponent, watts: 100.0, here: here.to_vec(), up: 0, mute: false }
 }
 
 struct Site {
@@ -67,6 +69,9 @@ struct Site {
     contention: fn(&[u32]) -> f64,
     /// Decisions are refused.
     refuses: bool,
+    /// Decisions are carried out so many minutes late, and refused where the layout is another one by then.
+    delay: Option<i64>,
+    coming: Vec<(i64, Decision)>,
     /// State as the log has it.
     log: BTreeMap<String, Option<Vec<u8>>>,
 }
@@ -85,6 +90,8 @@ impl Site {
             said: Vec::new(),
             contention: |_| 0.95,
             refuses: false,
+            delay: None,
+            coming: Vec::new(),
             log: BTreeMap::new(),
         };
         for job in &jobs {
@@ -117,7 +124,7 @@ impl Site {
                 window_start: at(begin),
                 window_end: end,
                 energy_coverage_ratio: 1.0,
-                progress_coverage_ratio: 1.0,
+                progress_coverage_ratio: if job.mute { 0.0 } else { 1.0 },
                 samples_per_second: Some(10.0 * speed),
                 mean_power_watts: Some(idle + job.watts * share.powf(job.exponent)),
                 mean_power_per_gpu_watts: Some(idle + job.watts * share.powf(job.exponent)),
@@ -139,20 +146,50 @@ impl Site {
                 self.tell(&self.jobs[i].workload.clone());
             }
         }
-        let decisions = self.said[first..].to_vec();
-        for decision in &decisions {
-            self.carry_out(decision);
+        let due = self.minute + self.delay.unwrap_or(0);
+        self.coming.extend(self.said[first..].iter().map(|decision| (due, decision.clone())));
+        let (now, later) = std::mem::take(&mut self.coming).into_iter().partition(|(due, _)| *due <= self.minute);
+        self.coming = later;
+        for (_, decision) in now {
+            self.carry_out(&decision);
         }
+    }
+
+    /// Somebody else changes a workload: as its generation says, its layout, too.
+    fn change(&mut self, job: usize, change: impl FnOnce(&mut Workload)) {
+        let workload = &mut self.jobs[job].workload;
+        let before = workload.layout.clone();
+        change(workload);
+        workload.time = at(self.minute).plus_micros(3);
+        if workload.layout != before {
+            workload.generation += 1;
+            workload.decision_id = None;
+        }
+        let workload = workload.clone();
+        self.tell(&workload);
+    }
+
+    /// Goes on until a job runs in a share.
+    fn until(&mut self, job: usize, share: u32) -> &mut Self {
+        for _ in 0..100 {
+            let workload = &self.jobs[job].workload;
+            if workload.layout.mps_thread_percentage == Some(share) && workload.ready_time.is_some() {
+                return self;
+            }
+            self.minute();
+        }
+        panic!("never {share} %: {:?}", self.changes());
     }
 
     fn carry_out(&mut self, decision: &Decision) {
         let up = self.minute + RESTART;
         let Some(job) = self.jobs.iter_mut().find(|job| job.workload.workload == decision.workload) else { return };
-        if decision.action == Action::Maintain || decision.generation != Some(job.workload.generation) {
+        if decision.action == Action::Maintain {
             return;
         }
         let time = at(self.minute).plus_micros(2);
-        if self.refuses {
+        let fits = decision.generation == Some(job.workload.generation) && job.workload.ready_time.is_some();
+        if self.refuses || !fits {
             let refused = Actuation {
                 id: "a".into(),
                 decision_id: decision.id.clone(),
@@ -295,7 +332,11 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     site.refuses = true;
     site.run(40);
     assert_eq!(site.changes().len(), 1);
-    assert!(site.last("a/steep").reason.contains("was refused, nothing is tried before"), "{}", site.last("a/steep").reason);
+    assert!(
+        site.last("a/steep").reason.contains("was refused or told nothing, nothing is tried before"),
+        "{}",
+        site.last("a/steep").reason
+    );
     let mut site = Site::new(in_turn());
     site.run(80);
     site.refuses = true;
@@ -316,6 +357,26 @@ fn a_partition_that_does_not_help_is_taken_back() {
     assert!(reverts[0].reason.contains("is taken back"), "{}", reverts[0].reason);
 }
 
+/// GPUs that only others share come and go; without a member nobody ever looks at them.
+#[test]
+fn gpus_of_others_are_forgotten_though_there_are_no_members() {
+    let mut site = Site::new(vec![]);
+    let mut log = BTreeMap::new();
+    for minute in 0..300 {
+        let window = EfficiencyWindow {
+            workload: format!("a/{minute}"),
+            window_end: at(minute),
+            tenants: Some(2),
+            shared_devices: vec![format!("GPU-{minute}")],
+            ..EfficiencyWindow::default()
+        };
+        site.stage.fold(Event::Window(&window), Some(&window.workload), at(minute), &mut site.said).unwrap();
+        log.extend(site.stage.take_changes().into_iter().map(|record| (record.key, record.value.is_some())));
+    }
+    let kept = log.values().filter(|kept| **kept).count();
+    assert!(kept < 30, "{kept} records after five hours");
+}
+
 #[test]
 fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
     let settings = FoldSettings { max_workloads: 1, ..settings() };
@@ -330,6 +391,178 @@ fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
     site.stage.fold(Event::Input(partition::Event::WorkloadGone), Some("a/steep"), at(1), &mut out).unwrap();
     told(&mut site, &mut out).unwrap();
     assert_eq!(site.stage.size(), 1);
+}
+
+/// Every change is asked for twice before it is carried out, and the second decision of each is refused: it is for a layout of the past.
+#[test]
+fn a_refusal_of_what_was_asked_for_twice_ends_nothing() {
+    let mut site = Site::new(in_turn());
+    site.delay = Some(1);
+    site.run(40);
+    assert!(site.last("a/steep").reason.contains("what it does there is known"), "{}", site.last("a/steep").reason);
+    site.run(80);
+    assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
+    assert!(site.said.iter().any(|decision| decision.validation == Validation::Kept));
+}
+
+/// An answer to something that was asked for long ago.
+#[test]
+fn a_refusal_of_a_former_decision_ends_nothing() {
+    let mut site = Site::new(in_turn());
+    site.run(80);
+    let former = site.changes()[0].id.clone();
+    let mut changed = site.changes().len();
+    for _ in 0..40 {
+        site.minute();
+        if site.changes().len() > changed {
+            changed = site.changes().len();
+            let time = at(site.minute).plus_micros(4);
+            let refused = Actuation {
+                decision_id: former.clone(),
+                workload: "a/steep".into(),
+                time,
+                outcome: Outcome::Refused,
+                ..Actuation::default()
+            };
+            let event = Event::Input(partition::Event::Actuation(&refused));
+            site.stage.fold(event, Some("a/steep"), time, &mut site.said).unwrap();
+        }
+    }
+    assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
+}
+
+/// Measured alone at 20 % of the SMs, where it stays only for as long as its windows tell something.
+fn measured_at_20() -> Site {
+    let mut site = Site::new(vec![job("a/steep", 0.95, &[0..1000]), job("b/flat", 0.05, &[])]);
+    site.until(0, 20);
+    site
+}
+
+#[test]
+fn who_falls_silent_while_it_is_measured_gets_its_share_back() {
+    let mut site = measured_at_20();
+    site.jobs[0].mute = true;
+    site.run(20);
+    assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+}
+
+#[test]
+fn who_is_capped_while_it_is_measured_gets_its_share_back() {
+    let mut site = measured_at_20();
+    site.change(0, |workload| workload.layout.power_limit_watts = Some(100.0));
+    site.run(20);
+    assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+    assert!(site.changes().last().unwrap().reason.contains("told nothing"), "{:?}", site.changes().last());
+    let changes = site.changes().len();
+    site.run(120);
+    assert_eq!(site.changes().len(), changes, "capped, it is not measured again");
+}
+
+#[test]
+fn whose_controller_is_another_one_gets_its_share_back() {
+    for alone in [true, false] {
+        let mut site = measured_at_20();
+        if !alone {
+            site.jobs[1].here = vec![0..1000];
+        }
+        site.change(0, |workload| workload.controller = Some("hybrid".into()));
+        site.run(10);
+        assert_eq!(site.shares()[0], 50, "{alone}");
+        let (said, back) = (site.said.len(), site.changes().last().copied().cloned().unwrap());
+        assert_eq!((&*back.workload, back.action, &*back.controller), ("a/steep", Action::Revert, "sm-partition"));
+        site.run(10);
+        let more = site.said[said..].iter().filter(|decision| decision.workload == "a/steep").count();
+        assert_eq!(more, 0, "nothing else is said about it");
+    }
+}
+
+#[test]
+fn who_must_not_be_changed_for_a_while_gets_its_share_back_after_it() {
+    let pause: fn(&mut Workload) = |workload| workload.paused = true;
+    let observe: fn(&mut Workload) = |workload| workload.mode = UpdateMode::Observe;
+    for change in [pause, observe] {
+        let mut site = measured_at_20();
+        site.change(0, change);
+        site.run(30);
+        assert_eq!(site.shares()[0], 20);
+        let reason = &site.last("a/steep").reason;
+        assert!(reason.contains("gets its 50 % back once it may be changed"), "{reason}");
+        site.change(0, |workload| (workload.paused, workload.mode) = (false, UpdateMode::Enforce));
+        site.run(10);
+        assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+    }
+}
+
+/// Who only takes recommendations gets one.
+#[test]
+fn who_takes_recommendations_is_told_to_go_back() {
+    let mut site = measured_at_20();
+    site.change(0, |workload| workload.mode = UpdateMode::Recommend);
+    site.run(10);
+    let back = site.changes().last().copied().unwrap();
+    assert_eq!((back.action, back.to.mps_thread_percentage), (Action::Revert, Some(50)));
+}
+
+#[test]
+fn bounds_that_no_longer_allow_the_former_share_give_the_nearest() {
+    let mut site = measured_at_20();
+    site.change(0, |workload| workload.bounds.mps_thread_percentage_max = Some(40));
+    site.run(20);
+    assert_eq!(site.shares()[0], 40, "{:?}", site.last("a/steep").reason);
+}
+
+/// The budget of restarts is cut while it is measured at 100 %: there is none left to measure it further, and the way back is free.
+#[test]
+fn who_may_not_be_restarted_any_more_gets_its_share_back() {
+    let mut site = Site::new(vec![job("a/steep", 0.95, &[0..1000])]);
+    site.until(0, 100);
+    site.change(0, |workload| workload.bounds.restarts_per_day_max = Some(0));
+    site.run(20);
+    assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+}
+
+/// Probes that are not asked for any more are not waited for.
+#[test]
+fn settings_without_probes_give_the_share_back() {
+    let mut site = measured_at_20();
+    let sm_partition = SmPartitionSettings { enabled: true, probe_percentages: vec![], ..SmPartitionSettings::default() };
+    site.settings = FoldSettings { sm_partition: Some(sm_partition), ..FoldSettings::default() };
+    site.crash();
+    site.run(3);
+    assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+}
+
+#[test]
+fn what_somebody_else_chose_while_it_was_measured_is_left_to_them() {
+    let mut site = measured_at_20();
+    site.change(0, |workload| workload.layout.mps_thread_percentage = Some(70));
+    site.run(60);
+    assert_eq!(site.shares()[0], 70, "{:?}", site.last("a/steep").reason);
+}
+
+/// A share to measure it at comes into force when others are there already: it is given back.
+#[test]
+fn a_change_that_comes_late_does_not_leave_a_share_behind() {
+    let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[4..400])]);
+    site.delay = Some(3);
+    site.run(5);
+    assert!(site.shares()[0] == 50 && !site.changes().is_empty(), "asked for, and not yet in force");
+    site.run(3);
+    assert_eq!(site.shares()[0], 100, "in force with two on the GPU");
+    site.run(15);
+    assert_eq!(site.shares(), [50, 50], "{}", site.last("a/steep").reason);
+}
+
+/// It is gone for a moment, as where its label is lost, and comes back as it was.
+#[test]
+fn who_comes_back_as_it_was_measured_gets_its_share_back() {
+    let mut site = measured_at_20();
+    let workload = site.jobs[0].workload.clone();
+    site.stage.fold(Event::Input(partition::Event::WorkloadGone), Some("a/steep"), at(site.minute), &mut site.said).unwrap();
+    site.run(2);
+    site.tell(&Workload { time: at(site.minute).plus_micros(5), ..workload });
+    site.run(20);
+    assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
 }
 
 proptest! {

@@ -334,6 +334,17 @@ fn an_older_state_goes_on() {
     assert_eq!(outcome.decisions[0].action, Action::Revert, "{outcome:?}");
 }
 
+/// Nobody can tell what shares give that sum to more than the GPU: they are left for equal ones, or for what is better than those.
+#[test]
+fn shares_of_more_than_the_gpu_are_left_whatever_that_gains() {
+    let mut gpu = Gpu::new(&[100, 100], &[0.5, 0.5]);
+    (0..10).for_each(|minute| drop(gpu.minute(minute, 0.5, 60.0)));
+    assert_eq!(gpu.shares(), [50, 50]);
+    let mut gpu = Gpu::new(&[100, 100], &[0.95, 0.05]);
+    (0..10).for_each(|minute| drop(gpu.minute(minute, 0.5, 60.0)));
+    assert_eq!(gpu.shares(), [90, 10]);
+}
+
 /// Equal shares are worth most here, but bounds forbid them: the best of the rest is taken.
 #[test]
 fn equal_shares_that_bounds_forbid_do_not_hide_what_is_next() {

@@ -1,11 +1,13 @@
 //! One workload whose controller is `sm-partition`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use eadt_core::FoldSettings;
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Origin, UpdateMode, Validation, WindowKind, Workload};
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, WindowKind, Workload,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::gather::{GatherSettings, Gatherer, Passed};
@@ -16,6 +18,8 @@ use crate::{ProfileError, SoloProfile};
 const MAX_COMING: usize = 64;
 /// Newest windows beside others that are remembered: those before and after a change.
 const MAX_FIGURES: usize = 32;
+/// How much later than it expired a decision may still show up in `workloads.v1`: clocks differ.
+const SETTLE_SECONDS: f64 = 60.0;
 const DAY_SECONDS: f64 = 86_400.0;
 
 /// Where the newest window says that the workload was.
@@ -35,6 +39,38 @@ struct Probe {
     before: u32,
     asked: u32,
     since: EventTime,
+    /// All shares that were asked for.
+    #[serde(default)]
+    tried: BTreeSet<u32>,
+}
+
+impl Probe {
+    /// Whether it is because of this that the workload has a share.
+    fn explains(&self, share: Option<u32>) -> bool {
+        share.is_some_and(|share| share == self.before || share == self.asked || self.tried.contains(&share))
+    }
+}
+
+/// The change of its share that was decided last: by one decision, or, until it is in force, by one of every look.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Asked {
+    to: u32,
+    /// Of the layout that is to be changed. The change cannot be made any more once another one is in force.
+    generation: u64,
+    /// Times of the first decision and of the newest one.
+    first: EventTime,
+    newest: EventTime,
+    /// One of them was applied: that the others are refused says nothing.
+    applied: bool,
+}
+
+/// What became of a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Answer {
+    time: EventTime,
+    /// Time of the decision.
+    decided: EventTime,
+    outcome: Outcome,
 }
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -44,13 +80,16 @@ pub struct Member {
     now: Option<Workload>,
     /// What came into force after it, in the order of its times.
     coming: VecDeque<Workload>,
-    /// Decisions that were refused or taken back after the last look, and when.
-    refused: VecDeque<(EventTime, String)>,
+    /// What became of decisions after the last look, in the order of its times.
+    answers: VecDeque<Answer>,
+    asked: Option<Asked>,
     /// Time of the first layout.
     joined: Option<EventTime>,
     /// Ends of the newest window, and of the newest one that says something.
     through: Option<EventTime>,
     heard: Option<EventTime>,
+    /// End of the newest window that counts as one of the workload alone.
+    gathered_through: Option<EventTime>,
     /// The newest window's.
     origin: Origin,
     seat: Option<Seat>,
@@ -92,21 +131,21 @@ impl Member {
         }
     }
 
-    /// The workload is gone; what was measured of it is kept for when it comes back.
+    /// The workload is gone; what was measured of it is kept for when it comes back, and the share that it had before that.
     pub fn leave(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         let restarts = std::mem::take(&mut self.restarts);
-        *self = Self { gathered, restarts, through: self.through, decided: self.decided, ..Self::default() };
+        let probe = self.probe.take();
+        *self = Self { gathered, restarts, probe, through: self.through, decided: self.decided, ..Self::default() };
     }
 
-    pub fn refused(&mut self, time: EventTime, decision: &str) {
-        if !decision.ends_with(CONTROLLER) {
-            return;
-        }
-        let place = self.refused.partition_point(|(other, _)| *other < time);
-        self.refused.insert(place, (time, decision.to_owned()));
-        if self.refused.len() > MAX_COMING {
-            self.refused.pop_front();
+    /// What became of a decision; that of another controller is passed over.
+    pub fn answered(&mut self, answer: &Actuation) {
+        let Some(decided) = decided_at(&answer.workload, &answer.decision_id) else { return };
+        let place = self.answers.partition_point(|other| other.time <= answer.time);
+        self.answers.insert(place, Answer { time: answer.time, decided, outcome: answer.outcome });
+        if self.answers.len() > MAX_COMING {
+            self.answers.pop_front();
         }
     }
 
@@ -125,16 +164,21 @@ impl Member {
         self.now.as_ref().filter(|now| settings.shares_gpus(now))
     }
 
-    /// Nobody names this controller for it any more.
+    /// Its share is one to measure it at, or may be in a moment: it has to be given back, whoever decides about it by now.
+    pub fn owes(&self) -> bool {
+        self.probe.is_some() && self.now.is_some()
+    }
+
+    /// Nobody names this controller for it any more, and it has its own share.
     pub fn is_idle(&self, settings: &FoldSettings) -> bool {
-        self.coming.is_empty() && self.present(settings).is_none()
+        self.coming.is_empty() && self.present(settings).is_none() && !self.owes()
     }
 
     pub fn through(&self) -> Option<EventTime> {
         self.through
     }
 
-    /// Time goes on to a look; whether a change was refused or taken back meanwhile.
+    /// Time goes on to a look; whether a part of its GPU's partition was refused or taken back meanwhile.
     pub fn advance(&mut self, time: EventTime, own: &SmPartitionSettings) -> bool {
         let due = self.coming.partition_point(|layout| layout.time <= time);
         for layout in self.coming.drain(..due).collect::<Vec<_>>() {
@@ -143,12 +187,50 @@ impl Member {
         while self.restarts.front().is_some_and(|restart| time.seconds_since(*restart) >= DAY_SECONDS) {
             self.restarts.pop_front();
         }
-        let due = self.refused.partition_point(|(refused, _)| *refused <= time);
-        let refused = self.refused.drain(..due).count() > 0;
+        let due = self.answers.partition_point(|answer| answer.time <= time);
+        let refused =
+            self.answers.drain(..due).collect::<Vec<_>>().into_iter().filter(|answer| self.ends_change(answer)).count() > 0;
+        if self.asked.as_ref().is_some_and(|asked| self.is_open(asked) && time >= void_after(asked, own)) {
+            self.asked = None;
+        }
         if refused && self.probe.is_some() {
             self.rest(time, own);
+            return false;
         }
         refused
+    }
+
+    /// Whether nothing was applied of a change so far.
+    fn is_open(&self, asked: &Asked) -> bool {
+        !asked.applied && self.now.as_ref().is_some_and(|now| now.generation == asked.generation)
+    }
+
+    /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older one
+    /// may be refused for having been overtaken.
+    fn ends_change(&mut self, answer: &Answer) -> bool {
+        let Some(mut asked) = self.asked.take_if(|asked| (asked.first..=asked.newest).contains(&answer.decided)) else {
+            return false;
+        };
+        let ends = match answer.outcome {
+            Outcome::Refused => answer.decided == asked.newest && self.is_open(&asked),
+            Outcome::RolledBack | Outcome::Failed => true,
+            Outcome::Applied | Outcome::Ready | Outcome::Recommended => false,
+        };
+        asked.applied |= answer.outcome == Outcome::Applied;
+        self.asked = Some(asked).filter(|_| !ends);
+        ends
+    }
+
+    /// A change of its share was decided.
+    pub fn asks(&mut self, decision: &Decision) {
+        let (Some(to), Some(generation)) = (decision.to.mps_thread_percentage, decision.generation) else { return };
+        match &mut self.asked {
+            Some(asked) if (asked.to, asked.generation) == (to, generation) => asked.newest = decision.time,
+            _ => {
+                let (first, newest) = (decision.time, decision.time);
+                self.asked = Some(Asked { to, generation, first, newest, applied: false });
+            }
+        }
     }
 
     fn adopt(&mut self, layout: Workload) {
@@ -158,6 +240,11 @@ impl Member {
         let ours = layout.decision_id.as_deref().is_some_and(|id| id.ends_with(CONTROLLER));
         if ours && self.now.as_ref().is_some_and(|now| now.generation != layout.generation) {
             self.restarts.push_back(layout.time);
+        }
+        // Somebody else chose its share: that is its own from now on.
+        let share = layout.layout.mps_thread_percentage;
+        if !ours && self.probe.as_ref().is_some_and(|probe| self.now.is_none() || !probe.explains(share)) {
+            self.probe = None;
         }
         self.now = Some(layout);
     }
@@ -235,7 +322,9 @@ impl Member {
                 _ if limited => Err(Passed::Capped),
                 Some(workload) => {
                     let workload = workload.clone();
-                    self.gathered.observe(window, &workload, tenants, &gather_settings(own))
+                    self.gathered.observe(window, &workload, tenants, &gather_settings(own)).map(|()| {
+                        self.gathered_through = Some(end);
+                    })
                 }
                 None => Err(Passed::Incomplete),
             };
@@ -266,16 +355,56 @@ impl Member {
         Some(decision)
     }
 
-    /// Others are on its GPU: a share at which it was to be measured alone is given back. `None`: it has its own.
-    pub fn give_back(&mut self, time: EventTime, workload: &Workload, own: &SmPartitionSettings) -> Option<Decision> {
-        let probe = self.probe.as_ref()?;
-        if workload.layout.mps_thread_percentage == Some(probe.before) {
-            self.probe = None;
-            return None;
+    /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why that
+    /// has to wait.
+    pub fn way_back(
+        &mut self,
+        time: EventTime,
+        workload: &Workload,
+        own: &SmPartitionSettings,
+        why: &str,
+    ) -> Result<Option<Decision>, String> {
+        let Some(probe) = &mut self.probe else { return Ok(None) };
+        let share = workload.layout.mps_thread_percentage;
+        let home = inside_bounds(probe.before, workload);
+        if share == Some(home) {
+            let coming = self.asked.as_ref().filter(|asked| asked.to != home && asked.generation == workload.generation);
+            return match coming.map(|asked| (asked.to, void_after(asked, own))) {
+                Some((to, until)) if time < until => {
+                    Err(format!("{to} %, at which it was to be measured, may still come into force until {until}"))
+                }
+                _ => {
+                    self.probe = None;
+                    Ok(None)
+                }
+            };
         }
-        let before = probe.before;
-        let reason = format!("it is not alone on its GPU any more: back to {before} %, where it was before it was measured");
-        Some(self.ask(time, workload, own, before, Action::Revert, reason))
+        if workload.ready_time.is_none() {
+            return Err("its last change is not ready yet".to_owned());
+        }
+        if workload.mode == UpdateMode::Observe || workload.paused {
+            return Err(format!("it was being measured, and gets its {home} % back once it may be changed"));
+        }
+        (probe.asked, probe.since) = (probe.before, time);
+        let to = Layout { mps_thread_percentage: Some(home), ..workload.layout.clone() };
+        let reason = format!("{why}: back to {home} %, where it was before it was measured");
+        let action = Action::Revert;
+        Ok(Some(Decision { action, to, restarts: true, ..draft(workload, time, own, reason) }))
+    }
+
+    /// Somebody else decides about it by now: what is left to be done is to give its share back.
+    pub fn leaves(&mut self, time: EventTime, own: &SmPartitionSettings) -> Option<Decision> {
+        let now = self.now.clone().filter(|_| self.probe.is_some())?;
+        self.way_back(time, &now, own, &format!("{CONTROLLER} does not decide about it any more")).ok().flatten()
+    }
+
+    /// No new window says where it is.
+    pub fn unseen(&mut self, time: EventTime, workload: &Workload, own: &SmPartitionSettings) -> Decision {
+        let unknown = || draft(workload, time, own, "no new window of it says which GPU it is on".to_owned());
+        if !self.is_mute(time, workload, own) {
+            return unknown();
+        }
+        self.way_back(time, workload, own, "no window of it said anything for a while").ok().flatten().unwrap_or_else(unknown)
     }
 
     /// What is to be done while it has its GPU to itself: measure it at the next share that is not known.
@@ -284,99 +413,142 @@ impl Member {
         if workload.ready_time.is_none() {
             return stay("its last change is not ready yet".into());
         }
-        if workload.gpus != Some(1) || workload.layout.replicas != Some(1) {
-            return stay("it has not exactly one GPU and one process, so that its share says nothing".into());
-        }
-        let Some(share) = workload.layout.mps_thread_percentage else {
-            return stay("it has no MPS thread percentage, so that it cannot be measured at others".into());
-        };
-        if let Some(probe) = self.probe.as_ref().filter(|probe| probe.asked != share && probe.asked != probe.before)
-            && time.seconds_since(probe.since) > own.give_up_seconds
-        {
+        if self.is_measured_in_vain(time, name, workload, own) {
             self.rest(time, own);
         }
-        if self.is_silent(time, own) {
-            return stay("no window said anything for a while".into());
+        match self.measures_next(time, name, workload, own) {
+            Next::Change(to) => self.ask(time, workload, own, to),
+            Next::Wait(reason) => stay(reason),
+            Next::Nothing(reason) => match self.way_back(time, workload, own, &format!("alone on its GPU: {reason}")) {
+                Ok(Some(decision)) => decision,
+                Ok(None) => stay(reason),
+                Err(wait) => stay(wait),
+            },
         }
-        let gather = gather_settings(own);
-        let known = |share: u32| self.gathered.windows_at(name, share) >= gather.windows_min;
-        let bounds = &workload.bounds;
-        let allowed = |share: u32| {
-            bounds.mps_thread_percentage_min.is_none_or(|least| share >= least)
-                && bounds.mps_thread_percentage_max.is_none_or(|most| share <= most)
-        };
-        let resting = self.no_probe_before.filter(|until| time < *until);
-        let missing: Vec<u32> = own.probe_percentages.iter().copied().filter(|share| !known(*share) && allowed(*share)).collect();
-        let complete = self.gathered.profile(name, &gather).is_some_and(|profile| profile.is_ok());
-        let measurable = own.probe_percentages.is_empty() || allowed(100) || known(100);
-        if let (Some(passed), false) = (self.passed, known(share)) {
-            return stay(format!("its windows say nothing about it alone: {}", in_words(passed)));
-        }
-        if !known(share) && resting.is_none() {
-            let windows = self.gathered.windows_at(name, share);
-            return stay(format!("measured at {share} %, {windows} of {} windows", gather.windows_min));
-        }
-        let back = self.probe.as_ref().map(|probe| probe.before).filter(|before| *before != share);
-        let next = missing.first().copied().filter(|next| *next != share && measurable && resting.is_none());
-        let (to, action, reason) = match (next, back) {
-            (Some(next), _) => {
-                let action = if next < share { Action::Decrease } else { Action::Increase };
-                (
-                    next,
-                    action,
-                    format!("alone on its GPU: to be measured at {next} %, for the choice of a partition when it shares"),
-                )
-            }
-            (None, Some(before)) => {
-                let what = if complete { "it is measured" } else { "it cannot be measured further" };
-                (before, Action::Revert, format!("alone on its GPU: {what}, back to {before} %"))
-            }
-            (None, None) => {
-                self.probe = None;
-                return stay(match (complete, resting) {
-                    (true, _) => "what it does there is known".into(),
-                    (false, Some(until)) => format!("a share to measure it at was refused, nothing is tried before {until}"),
-                    (false, None) if !measurable => {
-                        "its bounds leave out 100 %, without which nobody can tell what sharing costs".into()
-                    }
-                    (false, None) => match self.gathered.profile(name, &gather) {
-                        Some(Err(error)) => error.to_string(),
-                        _ => "nothing is known of it yet".into(),
-                    },
-                });
-            }
-        };
-        if workload.mode != UpdateMode::Enforce || workload.paused {
-            return stay("only in mode enforce, and while it is not paused, it is measured at other shares".into());
-        }
-        // One is kept for the way back, which may use it.
-        let needed = if action == Action::Revert { 1 } else { 2 };
-        if self.restarts_left(workload, own) < needed {
-            return stay(format!("{} restarts in 24 h are enough, so that it is not measured further", self.restarts.len()));
-        }
-        self.ask(time, workload, own, to, action, reason)
     }
 
-    fn ask(
-        &mut self,
-        time: EventTime,
-        workload: &Workload,
-        own: &SmPartitionSettings,
-        to: u32,
-        action: Action,
-        reason: String,
-    ) -> Decision {
+    /// Whether no window said anything for a while, though processes run.
+    fn is_mute(&self, time: EventTime, workload: &Workload, own: &SmPartitionSettings) -> bool {
+        self.heard.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
+    }
+
+    /// Whether the share that it is to be measured at does not come into force, or is in force and tells nothing.
+    fn is_measured_in_vain(&self, time: EventTime, name: &str, workload: &Workload, own: &SmPartitionSettings) -> bool {
+        let Some(probe) = self.probe.as_ref().filter(|probe| probe.asked != probe.before) else { return false };
+        if workload.layout.mps_thread_percentage != Some(probe.asked) {
+            return time.seconds_since(probe.since) > own.give_up_seconds;
+        }
+        let last = Some(probe.since).max(workload.ready_time).max(self.gathered_through);
+        !self.knows(name, probe.asked, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
+    }
+
+    fn knows(&self, name: &str, share: u32, own: &SmPartitionSettings) -> bool {
+        self.gathered.windows_at(name, share) >= gather_settings(own).windows_min
+    }
+
+    /// The share to measure it at next.
+    fn measures_next(&self, time: EventTime, name: &str, workload: &Workload, own: &SmPartitionSettings) -> Next {
+        let nothing = |reason: &str| Next::Nothing(reason.to_owned());
+        if workload.gpus != Some(1) || workload.layout.replicas != Some(1) {
+            return nothing("it has not exactly one GPU and one process, so that its share says nothing");
+        }
+        let Some(share) = workload.layout.mps_thread_percentage else {
+            return nothing("it has no MPS thread percentage, so that it cannot be measured at others");
+        };
+        if self.is_mute(time, workload, own) {
+            return nothing("no window said anything for a while");
+        }
+        let gather = gather_settings(own);
+        let known = |share: u32| self.knows(name, share, own);
+        let allowed = |share: u32| inside_bounds(share, workload) == share;
+        let resting = self.no_probe_before.filter(|until| time < *until);
+        let is_own = self.probe.as_ref().is_none_or(|probe| inside_bounds(probe.before, workload) == share);
+        if !known(share) && resting.is_none() && (is_own || own.probe_percentages.contains(&share)) {
+            return Next::Wait(match self.passed {
+                Some(passed) => format!("its windows say nothing about it alone: {}", in_words(passed)),
+                None => {
+                    let windows = self.gathered.windows_at(name, share);
+                    format!("measured at {share} %, {windows} of {} windows", gather.windows_min)
+                }
+            });
+        }
+        let next = own.probe_percentages.iter().copied().find(|share| !known(*share) && allowed(*share));
+        let Some(next) = next else {
+            return Next::Nothing(match self.gathered.profile(name, &gather) {
+                Some(Ok(_)) => "what it does there is known".into(),
+                Some(Err(error)) => error.to_string(),
+                None => "nothing is known of it yet".into(),
+            });
+        };
+        if let Some(until) = resting {
+            return Next::Nothing(format!(
+                "to measure it at another share was refused or told nothing, nothing is tried before {until}"
+            ));
+        }
+        if !allowed(100) && !known(100) {
+            return nothing("its bounds leave out 100 %, without which nobody can tell what sharing costs");
+        }
+        if let Some(passed) = self.passed {
+            return Next::Nothing(format!("its windows say nothing about it alone: {}", in_words(passed)));
+        }
+        if workload.mode != UpdateMode::Enforce || workload.paused {
+            return nothing("only in mode enforce, and while it is not paused, it is measured at other shares");
+        }
+        // One is kept for the way back, which may use it.
+        if self.restarts_left(workload, own) < 2 {
+            let restarts = self.restarts.len();
+            return Next::Nothing(format!("{restarts} restarts in 24 h are enough, so that it is not measured further"));
+        }
+        Next::Change(next)
+    }
+
+    /// Asks for a share to measure it at.
+    fn ask(&mut self, time: EventTime, workload: &Workload, own: &SmPartitionSettings, to: u32) -> Decision {
         let share = workload.layout.mps_thread_percentage.unwrap_or(100);
-        let before = self.probe.as_ref().map_or(share, |probe| probe.before);
-        let since = self.probe.as_ref().filter(|probe| probe.asked == to).map_or(time, |probe| probe.since);
-        self.probe = Some(Probe { before, asked: to, since });
+        let mut probe = self.probe.take().unwrap_or(Probe { before: share, asked: share, since: time, tried: BTreeSet::new() });
+        if probe.asked != to {
+            (probe.asked, probe.since) = (to, time);
+            probe.tried.insert(to);
+        }
+        self.probe = Some(probe);
         Decision {
-            action,
+            action: if to < share { Action::Decrease } else { Action::Increase },
             to: Layout { mps_thread_percentage: Some(to), ..workload.layout.clone() },
             restarts: true,
-            ..draft(workload, time, own, reason)
+            ..draft(
+                workload,
+                time,
+                own,
+                format!("alone on its GPU: to be measured at {to} %, for the choice of a partition when it shares"),
+            )
         }
     }
+}
+
+/// What follows for a workload that has its GPU to itself.
+enum Next {
+    /// It is to be measured at this share.
+    Change(u32),
+    /// It is being measured at the share that it has.
+    Wait(String),
+    /// It is not measured any further; why.
+    Nothing(String),
+}
+
+/// The share nearest to one that a workload's bounds allow.
+fn inside_bounds(share: u32, workload: &Workload) -> u32 {
+    let most = workload.bounds.mps_thread_percentage_max.unwrap_or(u32::MAX);
+    share.min(most).max(workload.bounds.mps_thread_percentage_min.unwrap_or(0))
+}
+
+/// When decisions that nobody applied by then never will be.
+fn void_after(asked: &Asked, own: &SmPartitionSettings) -> EventTime {
+    asked.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
+}
+
+/// The time of a workload's decision of this id, where it is of this controller.
+fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
+    id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
 }
 
 fn in_words(passed: Passed) -> &'static str {

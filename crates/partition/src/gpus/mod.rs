@@ -39,6 +39,9 @@ const MAX_STRANGERS: usize = 64;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
+/// Why a share at which a workload was measured is given back when others come.
+const NOT_ALONE: &str = "it is not alone on its GPU any more";
+
 /// Counts over the life of this value, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -59,6 +62,8 @@ struct Head {
     looked: Option<EventTime>,
     /// The least time of what came since the last look and belonged to one before.
     late: Option<EventTime>,
+    /// When GPUs were last forgotten that nobody shares any more.
+    swept: Option<EventTime>,
 }
 
 /// A shared GPU.
@@ -105,22 +110,22 @@ impl Sharing<'_> {
     }
 }
 
-/// Why a GPU's partition is not to be thought about, of `tenants` workloads on it.
+/// Why no partition of a GPU is sought; `tenants`: workloads on it, members or not.
 fn hindrance(gpu: &Gpu, time: EventTime, tenants: usize, members: &[Sharing<'_>], own: &SmPartitionSettings) -> Option<String> {
     if members.len() < tenants {
         let there = gpu.strangers.iter().filter(|(_, stranger)| stranger.is_there(time, own.silence_seconds));
         let strangers: Vec<&str> = there.map(|(name, _)| name.as_str()).collect();
         let who = match strangers[..] {
-            [] => "nothing new is known of the others".to_owned(),
+            [] => "no new windows say who the others are".to_owned(),
             [one] => format!("{one} is not decided about by sm-partition"),
             _ => format!("{} are not decided about by sm-partition", strangers.join(", ")),
         };
-        return Some(format!("{tenants} workloads share the GPU, and {who}"));
+        return Some(format!("{tenants} workloads share the GPU: {who}"));
     }
     members.iter().find_map(|Sharing { workload, member, profile }| {
         let name = &workload.workload;
         if workload.mode != UpdateMode::Enforce {
-            return Some(format!("{name} is not in mode enforce, and a partition is turned as a whole or not at all"));
+            return Some(format!("{name} is not in mode enforce, and a partition is changed as a whole or not at all"));
         }
         if member.is_silent(time, own) {
             return Some(format!("no window of {name} said anything for a while"));
@@ -130,7 +135,9 @@ fn hindrance(gpu: &Gpu, time: EventTime, tenants: usize, members: &[Sharing<'_>]
         }
         let names = members.iter().map(|sharing| &sharing.workload.workload);
         let spent = !gpu.state.is_busy(&names) && member.restarts_left(workload, own) < 2;
-        spent.then(|| format!("{name} was restarted as often as it may be in 24 h, but for the way back"))
+        spent.then(|| {
+            format!("{name} was restarted as often as it may be in 24 h, but for one restart that is kept for the way back")
+        })
     })
 }
 
@@ -218,14 +225,12 @@ impl Gpus {
     }
 
     fn actuation(&mut self, event: &Actuation) {
-        if !matches!(event.outcome, Outcome::Refused | Outcome::RolledBack | Outcome::Failed)
-            || !self.members.contains_key(&event.workload)
-        {
+        if matches!(event.outcome, Outcome::Ready | Outcome::Recommended) || !self.members.contains_key(&event.workload) {
             return;
         }
         self.note_late(event.time);
         if let Some(member) = self.members.get_mut(&event.workload) {
-            member.refused(event.time, &event.decision_id);
+            member.answered(event);
             self.changed.insert(event.workload.clone());
         }
     }
@@ -235,11 +240,16 @@ impl Gpus {
         if window.kind != WindowKind::Tumbling {
             return;
         }
-        if !self.members.get(name).is_some_and(|member| member.is_shared(&self.settings)) {
+        let is_member = self.members.get(name).is_some_and(|member| member.is_shared(&self.settings));
+        let is_due = self.head.looked.is_none_or(|looked| looked < end);
+        if !is_member {
+            if is_due && self.members.get(name).is_some_and(Member::owes) {
+                self.look(end, out);
+            }
             self.stranger(window);
             return;
         }
-        if self.head.looked.is_none_or(|looked| looked < end) {
+        if is_due {
             self.look(end, out);
         } else if self.head.looked > Some(end) {
             self.note_late(end);
@@ -252,6 +262,11 @@ impl Gpus {
 
     /// A workload that somebody else decides about.
     fn stranger(&mut self, window: &EfficiencyWindow) {
+        // Without members nobody looks, and GPUs come and go nevertheless.
+        let swept = *self.head.swept.get_or_insert(window.window_end);
+        if window.window_end.seconds_since(swept) > self.own.silence_seconds {
+            self.drop_unshared(window.window_end);
+        }
         for device in &window.shared_devices {
             let strangers = &mut self.shared.entry(device.clone()).or_default().strangers;
             let known = strangers.get(&window.workload).map(|stranger| stranger.newest);
@@ -286,12 +301,15 @@ impl Gpus {
         let mut decisions: BTreeMap<String, Decision> = BTreeMap::new();
         let mut measured = 0;
         for (name, member) in &mut self.members {
-            let Some(workload) = member.present(&self.settings).cloned() else { continue };
+            let Some(workload) = member.present(&self.settings).cloned() else {
+                decisions.extend(member.leaves(time, &self.own).map(|decision| (name.clone(), decision)));
+                continue;
+            };
             measured += u64::from(member.profile(name, &self.own).is_some_and(|profile| profile.is_ok()));
             let seat = member.seat(time, &self.settings).cloned();
             let stay = |reason: String| draft(&workload, time, &self.own, reason);
             let decision = match seat.as_ref().map(|seat| (seat.tenants, &seat.devices[..])) {
-                None => stay("no new window of it says which GPU it is on".into()),
+                None => member.unseen(time, &workload, &self.own),
                 Some((..=1, _)) => member.alone(time, name, &workload, &self.own),
                 Some((_, [device])) => {
                     sharing.entry(device.clone()).or_default().insert(name.clone());
@@ -299,7 +317,12 @@ impl Gpus {
                 }
                 Some((_, devices)) => {
                     let count = if devices.is_empty() { "more than 64".to_owned() } else { devices.len().to_string() };
-                    stay(format!("it shares {count} GPUs, and has one share for all of them: it cannot be turned on one alone"))
+                    let back = member.way_back(time, &workload, &self.own, NOT_ALONE).ok().flatten();
+                    back.unwrap_or_else(|| {
+                        stay(format!(
+                            "it shares {count} GPUs, and has one share for all of them: it cannot be turned on one alone"
+                        ))
+                    })
                 }
             };
             decisions.insert(name.clone(), decision);
@@ -324,14 +347,18 @@ impl Gpus {
             decision.origin = decision.origin.max(member.origin());
             // A replay, which merges by time, may have looked otherwise from then on.
             decision.evidence.extend(late.clone());
-            if member.is_awaited(time, &self.own) {
+            if decision.action != Action::Maintain {
+                member.asks(&decision);
+            }
+            // Windows of who has another controller by now are not this stage's.
+            if member.present(&self.settings).is_some() && member.is_awaited(time, &self.own) {
                 member.waiting = Some(decision);
             } else if decision.action != Action::Maintain {
                 member.decided = Some(decision.time);
                 out.push(decision);
             }
         }
-        self.head = Head { looked: Some(time), late: None };
+        self.head = Head { looked: Some(time), late: None, swept: self.head.swept };
         self.changed.extend(self.members.keys().cloned());
         self.tally.looks += 1;
     }
@@ -348,11 +375,13 @@ impl Gpus {
         let tenants = names.iter().filter_map(|name| self.members.get(name)?.seat(time, &self.settings)).map(|seat| seat.tenants);
         let tenants = tenants.max().unwrap_or(0) as usize;
         let mut decisions = BTreeMap::new();
+        let mut waits = None;
         for workload in &workloads {
-            let member = self.members.get_mut(&workload.workload);
-            let enforced = workload.mode == UpdateMode::Enforce && !workload.paused && workload.ready_time.is_some();
-            let back = member.filter(|_| enforced).and_then(|member| member.give_back(time, workload, own));
-            decisions.extend(back.map(|decision| (workload.workload.clone(), decision)));
+            let Some(member) = self.members.get_mut(&workload.workload) else { continue };
+            match member.way_back(time, workload, own, NOT_ALONE) {
+                Ok(back) => decisions.extend(back.map(|decision| (workload.workload.clone(), decision))),
+                Err(reason) => waits = waits.or_else(|| Some(format!("{}: {reason}", workload.workload))),
+            }
         }
         let members: Vec<Sharing<'_>> = workloads
             .iter()
@@ -362,9 +391,9 @@ impl Gpus {
             })
             .collect();
         let hindered = if decisions.is_empty() {
-            hindrance(gpu, time, tenants, &members, own)
+            waits.or_else(|| hindrance(gpu, time, tenants, &members, own))
         } else {
-            Some("who was measured alone gives back its share first".to_owned())
+            Some("who was measured alone first gets its share back".to_owned())
         };
         let (reason, validation) = if let Some(reason) = hindered {
             (reason, Validation::None)
@@ -387,6 +416,7 @@ impl Gpus {
 
     /// Of GPUs that no members have shared for a day nothing is kept: until then they may come back.
     fn drop_unshared(&mut self, time: EventTime) {
+        self.head.swept = Some(time);
         let silence = self.own.silence_seconds;
         let changed = &mut self.changed_shared;
         self.shared.retain(|device, gpu| {
