@@ -417,8 +417,7 @@ impl Partition {
     }
 }
 
-/// Refuses what no workload should see.
-/// Whether an event may be folded: not ahead of the log's stamp, and under the key of what it speaks of.
+/// Refuses an event that may not be folded: one too far ahead of the log's stamp, or under another key than that of what it speaks of.
 pub fn accept(event: Event<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), Refusal> {
     if let (Some(time), Some(most)) = (event.time(), max_future)
         && time.micros() - stamp.micros() > most
