@@ -5,7 +5,7 @@ mod actuator;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use actuator::{Rig, energy_policy, environment, layout, now, owners, training};
+use actuator::{NODES, Rig, energy_policy, environment, layout, now, owners, training};
 use eadt_cluster::{Change, Cluster};
 use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, Validation};
 use eadt_schemas::{EventTime, EventType, Topic};
@@ -202,7 +202,7 @@ fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
     rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
 }
 
-/// One process a node is allowed here, and there are eight nodes.
+/// One process a node is allowed here.
 #[test]
 fn a_rollout_whose_pods_find_no_node_goes_back_and_says_what_the_scheduler_said() {
     let mut rig = Rig::new("pending");
@@ -214,9 +214,10 @@ fn a_rollout_whose_pods_find_no_node_goes_back_and_says_what_the_scheduler_said(
     rig.apply(&energy_policy("Enforce"));
     rig.start(10.0);
     rig.ready_with(&layout(6, 50, 2));
-    let back = rig.change("d-1", Action::ScaleReplicas, layout(9, 35, 3), Outcome::RolledBack);
-    for word in ["cannot be scheduled", "0/8 nodes are available"] {
-        assert!(back.reason.contains(word), "{word}: {}", back.reason);
+    // More than there are nodes.
+    let back = rig.change("d-1", Action::ScaleReplicas, layout(12, 25, 4), Outcome::RolledBack);
+    for word in ["cannot be scheduled".to_owned(), format!("0/{NODES} nodes are available")] {
+        assert!(back.reason.contains(&word), "{word}: {}", back.reason);
     }
     rig.ready_with(&layout(6, 50, 2));
     let set = rig.set("llm-training");

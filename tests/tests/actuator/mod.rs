@@ -31,6 +31,7 @@ use kube::core::ApiResource;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+pub const NODES: u32 = 10;
 pub const WITHIN: Duration = Duration::from_mins(4);
 const PREFIX: &str = "t.";
 
@@ -38,7 +39,7 @@ const PREFIX: &str = "t.";
 pub fn kubernetes() -> &'static Kubernetes {
     static SHARED: OnceLock<Kubernetes> = OnceLock::new();
     // Room for the jobs of all tests at once.
-    let settings = Settings { nodes: 10, gpus_per_node: 16, ..Settings::default() };
+    let settings = Settings { nodes: NODES, gpus_per_node: 16, ..Settings::default() };
     SHARED.get_or_init(|| {
         let kubernetes = Kubernetes::start_with(&settings).unwrap();
         kubernetes.define(&policy::yaml()).unwrap();
