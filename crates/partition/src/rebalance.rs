@@ -195,9 +195,9 @@ impl GpuState {
     }
 
     /// Whether a change of these workloads, by their names in order, is on its way or being judged, or has to be taken back.
-    pub fn is_busy<'a>(&self, workloads: &(impl Iterator<Item = &'a String> + Clone)) -> bool {
+    pub fn is_busy(&self, workloads: &[&str]) -> bool {
         let wanted = [&self.wanted, &self.retreat].into_iter().flatten().map(|wanted| &wanted.shares);
-        wanted.chain(self.trial.as_ref().map(|trial| &trial.shares)).any(|shares| shares.keys().eq(workloads.clone()))
+        wanted.chain(self.trial.as_ref().map(|trial| &trial.shares)).any(|shares| shares.keys().eq(workloads))
     }
 
     /// Until when nothing is tried with the workloads of these shares.

@@ -338,10 +338,14 @@ fn an_older_state_goes_on() {
 #[test]
 fn shares_of_more_than_the_gpu_are_left_whatever_that_gains() {
     let mut gpu = Gpu::new(&[100, 100], &[0.5, 0.5]);
-    (0..10).for_each(|minute| drop(gpu.minute(minute, 0.5, 60.0)));
+    for minute in 0..10 {
+        gpu.minute(minute, 0.5, 60.0);
+    }
     assert_eq!(gpu.shares(), [50, 50]);
     let mut gpu = Gpu::new(&[100, 100], &[0.95, 0.05]);
-    (0..10).for_each(|minute| drop(gpu.minute(minute, 0.5, 60.0)));
+    for minute in 0..10 {
+        gpu.minute(minute, 0.5, 60.0);
+    }
     assert_eq!(gpu.shares(), [90, 10]);
 }
 

@@ -464,13 +464,10 @@ impl Member {
         let resting = self.no_probe_before.filter(|until| time < *until);
         let is_own = self.probe.as_ref().is_none_or(|probe| inside_bounds(probe.before, workload) == share);
         if !known(share) && resting.is_none() && (is_own || own.probe_percentages.contains(&share)) {
-            return Next::Wait(match self.passed {
-                Some(passed) => format!("its windows say nothing about it alone: {}", in_words(passed)),
-                None => {
-                    let windows = self.gathered.windows_at(name, share);
-                    format!("measured at {share} %, {windows} of {} windows", gather.windows_min)
-                }
-            });
+            let windows = self.gathered.windows_at(name, share);
+            let measured = || format!("measured at {share} %, {windows} of {} windows", gather.windows_min);
+            let nothing = |passed| format!("its windows say nothing about it alone: {}", in_words(passed));
+            return Next::Wait(self.passed.map_or_else(measured, nothing));
         }
         let next = own.probe_percentages.iter().copied().find(|share| !known(*share) && allowed(*share));
         let Some(next) = next else {

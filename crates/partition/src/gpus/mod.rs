@@ -122,6 +122,8 @@ fn hindrance(gpu: &Gpu, time: EventTime, tenants: usize, members: &[Sharing<'_>]
         };
         return Some(format!("{tenants} workloads share the GPU: {who}"));
     }
+    let names: Vec<&str> = members.iter().map(|sharing| sharing.workload.workload.as_str()).collect();
+    let busy = gpu.state.is_busy(&names);
     members.iter().find_map(|Sharing { workload, member, profile }| {
         let name = &workload.workload;
         if workload.mode != UpdateMode::Enforce {
@@ -133,8 +135,7 @@ fn hindrance(gpu: &Gpu, time: EventTime, tenants: usize, members: &[Sharing<'_>]
         if let Some(Err(error)) = profile {
             return Some(format!("{name} was not measured enough while it was alone: {error}"));
         }
-        let names = members.iter().map(|sharing| &sharing.workload.workload);
-        let spent = !gpu.state.is_busy(&names) && member.restarts_left(workload, own) < 2;
+        let spent = !busy && member.restarts_left(workload, own) < 2;
         spent.then(|| {
             format!("{name} was restarted as often as it may be in 24 h, but for one restart that is kept for the way back")
         })

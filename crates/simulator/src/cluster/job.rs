@@ -219,7 +219,7 @@ impl Simulated {
                 Some(steady) => Load::Running { steady, processes: company.runners.len() as u32, memory_gib: company.memory_gib },
                 None => Load::Waiting,
             };
-            if scenario.faults.iter().any(|fault| fault.resets(name, gpu, elapsed, seconds)) {
+            if scenario.resets(self.index, gpu, elapsed, seconds) {
                 device.reset_counter();
             }
             device.advance(board, noise, &load, scenario.ambient_celsius, seconds);

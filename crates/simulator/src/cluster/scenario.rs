@@ -94,7 +94,9 @@ pub struct WorkloadScenario {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Absence {
+    /// From this time on it is away. At least 0, and not before the end of the absence before it.
     pub from_seconds: f64,
+    /// From this time on it is back. After `from_seconds`.
     pub until_seconds: f64,
 }
 
@@ -102,9 +104,9 @@ pub struct Absence {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
-    /// Changes applied in this interval never become ready.
+    /// Changes applied from `from_seconds` to `until_seconds` after the start never become ready.
     NeverReady { workload: String, from_seconds: f64, until_seconds: f64 },
-    /// A GPU cannot be read; the job on it goes on.
+    /// A GPU of the job cannot be read from `from_seconds` to `until_seconds` (absent: ever after) after the start; the job on it goes on.
     DeviceLost {
         workload: String,
         gpu: u32,
@@ -112,9 +114,9 @@ pub enum Fault {
         #[serde(default)]
         until_seconds: Option<f64>,
     },
-    /// A GPU's energy counter begins at 0 again.
+    /// The energy counter of a GPU of the job begins at 0 again `at_seconds` after the start, for all jobs that share the GPU.
     CounterReset { workload: String, gpu: u32, at_seconds: f64 },
-    /// Neither GPUs nor job report anything.
+    /// Neither GPUs nor job report anything from `from_seconds` to `until_seconds` after the start.
     Gap { workload: String, from_seconds: f64, until_seconds: f64 },
 }
 
@@ -150,10 +152,16 @@ impl Fault {
         }
     }
 
-    /// The counter of this device is reset in the interval of `seconds` that ends at `elapsed`.
-    pub(super) fn resets(&self, of: &str, device: u32, elapsed: f64, seconds: f64) -> bool {
-        matches!(self, Self::CounterReset { workload, gpu, at_seconds }
-            if workload == of && *gpu == device && (elapsed - seconds..elapsed).contains(at_seconds))
+    /// The counter of this device of a job is reset in the interval of `seconds` that ends at `elapsed`.
+    fn resets(&self, device: u32, elapsed: f64, seconds: f64) -> Option<&str> {
+        match self {
+            Self::CounterReset { workload, gpu, at_seconds }
+                if *gpu == device && (elapsed - seconds..elapsed).contains(at_seconds) =>
+            {
+                Some(workload)
+            }
+            _ => None,
+        }
     }
 }
 
@@ -251,6 +259,14 @@ impl Scenario {
     pub(super) fn host(&self, index: usize) -> usize {
         let host = self.workloads.get(index).and_then(|workload| workload.shares_gpus_of.as_ref());
         host.and_then(|host| self.workloads.iter().position(|other| other.name == *host)).unwrap_or(index)
+    }
+
+    /// Whether the counter of a workload's device is reset in the interval of `seconds` that ends at `elapsed`: a fault names one of the
+    /// workloads that share the device.
+    pub(super) fn resets(&self, index: usize, device: u32, elapsed: f64, seconds: f64) -> bool {
+        let place = |of: &str| self.workloads.iter().position(|workload| workload.name == of);
+        let mut named = self.faults.iter().filter_map(|fault| place(fault.resets(device, elapsed, seconds)?));
+        named.any(|other| self.host(other) == self.host(index))
     }
 
     /// The first thing that is wrong with it, with the field.

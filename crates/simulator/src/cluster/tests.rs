@@ -282,6 +282,24 @@ fn jobs_that_share_a_gpu_slow_each_other_down_and_its_power_is_divided() {
     assert_eq!(at(&other, 200.0).unwrap().tenants, None);
 }
 
+/// A fault is one of the GPU, whichever of its jobs it names.
+#[test]
+fn a_shared_gpu_resets_one_counter_for_all_its_jobs() {
+    for named in ["a/one", "a/other"] {
+        let fault = Fault::CounterReset { workload: named.into(), gpu: 0, at_seconds: 100.0 };
+        let mut cluster = Cluster::new(Scenario { faults: vec![fault], ..shared_gpu() }, start()).unwrap();
+        let events = run(&mut cluster, 150.0);
+        let counters = |of: &str| -> Vec<f64> {
+            let samples = telemetry(&events, of, 0);
+            let late = samples.iter().filter(|sample| sample.time.seconds_since(start()) >= 90.0);
+            late.map(|sample| sample.energy_joules_total.unwrap()).collect()
+        };
+        let one = counters("a/one");
+        assert_eq!(one, counters("a/other"), "{named}");
+        assert_eq!(one.windows(2).filter(|pair| pair[1] < pair[0]).count(), 1, "{named}");
+    }
+}
+
 #[test]
 fn who_shares_with_whom_is_checked() {
     let with = |change: fn(&mut Scenario)| {
