@@ -218,13 +218,13 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     std::thread::sleep(REST);
     let part = (cpu_seconds() - cpu) / at.elapsed().as_secs_f64() * 100.0;
     println!("  at rest {part:.2} % of a core over {:.0} s", at.elapsed().as_secs_f64());
-    // The first figures of all come into their statuses.
-    live(&log, &inner, "first", 0.0)?;
-    for (what, spread) in [("the same figures", 0.0), ("figures within 4 %", 0.04)] {
-        let part = live(&log, &inner, what, spread)? * 100.0;
-        println!("  a window a minute of each, {what}: {part:.2} % of a core over {:.0} s", LIVE.as_secs_f64());
-    }
     if decisions > 0 {
+        // The first figures of all come into their statuses.
+        live(&log, &inner, "first", 0.0)?;
+        for (what, spread) in [("the same figures", 0.0), ("figures within 4 %", 0.04)] {
+            let part = live(&log, &inner, what, spread)? * 100.0;
+            println!("  a window a minute of each, {what}: {part:.2} % of a core over {:.0} s", LIVE.as_secs_f64());
+        }
         decide(&log, &inner, &cluster, decisions)?;
     }
     println!("  peak memory {:.0} MiB", peak_mib());
