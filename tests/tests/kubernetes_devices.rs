@@ -483,12 +483,16 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     heard(&rig);
     is(&rig, "its job is alone there", 40.0);
     degraded(&rig, "first", "AsExpected");
+    // While the only pod there is replaced it stays.
+    rig.kubectl(&["rollout", "restart", "statefulset", "first"]);
+    rig.kubectl(&["rollout", "status", "statefulset", "first"]);
+    assert_eq!(mps.told(), ["40"]);
 
     // One that names another, then the same.
     tenant(&rig, "second", 60);
     is(&rig, "they do not agree", 100.0);
-    degraded(&rig, "first", "MpsDefaultNotSet: the MPS default of node gpu-8 is not asked for: pod");
-    degraded(&rig, "second", "whose policy names");
+    degraded(&rig, "first", "MpsDefaultNotSet: the MPS default of node gpu-8 is not asked for: the policy of");
+    degraded(&rig, "second", "names 60 %, not 40 %");
     rig.kubectl(&["patch", "epol", "second", "--type=merge", "-p", r#"{"spec": {"mpsDefaultThreadPercentage": 40}}"#]);
     is(&rig, "they agree", 40.0);
     let asked = intents(&rig).remove(MPS_NODE).unwrap();
@@ -496,17 +500,14 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     assert_eq!(tenants, ["first", "second"].map(|name| format!("{}/{name}", rig.namespace)));
     degraded(&rig, "second", "AsExpected");
 
-    // While pods are replaced it stays; a pause of one ends it for all, and so does a pod of nobody's.
-    rig.kubectl(&["rollout", "restart", "statefulset", "first"]);
-    rig.kubectl(&["rollout", "status", "statefulset", "first"]);
-    assert_eq!(mps.default().parse(), Ok(40.0));
+    // A pause of one ends it for all, and so does a pod of nobody's.
     rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused=true"]);
     is(&rig, "it is paused", 100.0);
     rig.kubectl(&["annotate", "statefulset", "second", "eadt.dev/paused-"]);
     is(&rig, "it goes on", 40.0);
     intrude(&rig, MPS_NODE);
     is(&rig, "somebody else is there", 100.0);
-    degraded(&rig, "first", "holds GPUs there, too, and no policy");
+    degraded(&rig, "first", "somebody else holds GPUs there, too (pod");
     rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
     is(&rig, "it is gone", 40.0);
 

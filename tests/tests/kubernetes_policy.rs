@@ -70,6 +70,8 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
     for (spec, field, why) in [
         (json!({"updateMode": "Enforce"}), "spec.bounds", "Enforce needs bounds"),
         (json!({"updateMode": "Enforce", "bounds": {}}), "spec.bounds", "Enforce needs bounds"),
+        (json!({"updateMode": "Enforce", "bounds": {"replicas": null}}), "spec.bounds", "Enforce needs bounds"),
+        (json!({"updateMode": "Enforce", "mpsDefaultThreadPercentage": null}), "spec.bounds", "Enforce needs bounds"),
         (
             json!({"updateMode": "Enforce", "bounds": {"maxOversubscriptionPercentage": 150}}),
             "spec.bounds",
@@ -101,12 +103,12 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
         (
             json!({"mpsDefaultThreadPercentage": 40, "bounds": {"mpsThreadPercentage": {"max": 50}}}),
             "spec.mpsDefaultThreadPercentage",
-            "must not be greater than mpsDefaultThreadPercentage",
+            "needs a max that is not greater than mpsDefaultThreadPercentage",
         ),
         (
             json!({"mpsDefaultThreadPercentage": 40, "bounds": {"mpsThreadPercentage": {"min": 20}}}),
             "spec.mpsDefaultThreadPercentage",
-            "must not be greater than mpsDefaultThreadPercentage",
+            "needs a max that is not greater than mpsDefaultThreadPercentage",
         ),
         (json!({"updateMode": "Auto"}), "spec.updateMode", "supported values"),
         (json!({"bounds": {"replicas": {"min": 9, "max": 3}}}), "spec.bounds.replicas.min", "min must not be greater than max"),

@@ -234,8 +234,9 @@ pub trait Devices: Send + Sync {
     fn said(&self, state: DeviceState);
     /// Told of every collector's report on who holds its node's GPUs, the newest of a node last; its time is the log's stamp.
     fn held(&self, holders: DeviceHolders);
-    /// Everything was told that agents and collectors had said when the present leadership began.
-    fn met(&self);
+    /// Everything was told that agents and collectors had said when the present leadership began. `standing`: what agents are asked
+    /// for by the log, one intent a node.
+    fn met(&self, standing: &[DeviceIntent]);
     /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
     /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.
     fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>>;

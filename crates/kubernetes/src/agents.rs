@@ -11,7 +11,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::sync::watch;
 
 use crate::cluster::Shared;
-use crate::defaults::{self, Agreed, Asked};
+use crate::defaults::{self, Agreed, Asked, Outcome};
 use crate::devices::{self, Gpus, Place, Standing, Wish};
 use crate::lease;
 use crate::nodes::{Nodes, Own};
@@ -54,8 +54,8 @@ pub struct Agents {
     addressed: BTreeMap<Key, Addressed>,
     /// MPS defaults by node.
     mps_defaults: BTreeMap<String, Agreed>,
-    /// Policies of whose MPS default something was said.
-    told: BTreeSet<RuleKey>,
+    /// What was said of policies' MPS defaults.
+    told: BTreeMap<RuleKey, String>,
     /// When the watch of pods failed last.
     failed: Option<Instant>,
     /// Since when something is wished for, and where pods run is not known.
@@ -80,8 +80,13 @@ impl Agents {
         self.board.get(node)?.mps_default_thread_percentage
     }
 
-    pub fn met(&mut self) {
+    /// `standing`: what nodes are asked for, by the log.
+    pub fn met(&mut self, standing: &[DeviceIntent]) {
         self.met = true;
+        if self.wanted.is_none() {
+            let defaults = standing.iter().filter_map(|intent| Some((intent.node.clone(), Agreed::read(intent)?)));
+            self.mps_defaults = defaults.collect();
+        }
     }
 
     pub fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>> {
@@ -102,7 +107,7 @@ impl Agents {
         self.failed = Some(Instant::now());
     }
 
-    /// Since when where pods run is not known, although it should be; `first`: of all workloads.
+    /// Since when where pods run is not known, although it should be.
     fn blind(&mut self, followed: &BTreeSet<&Key>, now: EventTime) -> Option<Duration> {
         let failing = self.failed.is_some_and(|failed| failed.elapsed() < FAILS_AGAIN);
         // What the leader before asked for stands until it is known where its pods run.
@@ -120,9 +125,8 @@ impl Agents {
     fn stand_by(&mut self) {
         (self.failed, self.blind) = (None, None);
         self.watch(false);
-        self.withdraw();
+        self.addressed.clear();
         self.wanted = None;
-        self.told.clear();
     }
 
     fn withdraw(&mut self) {
@@ -130,27 +134,47 @@ impl Agents {
         self.mps_defaults.clear();
     }
 
+    /// What is to be said to policies of their MPS defaults, `None` being nothing, where this is why some have not what they ask for.
+    fn say(&mut self, asked: &BTreeMap<Key, Asked>, why: BTreeMap<RuleKey, String>) -> BTreeMap<RuleKey, Option<String>> {
+        let mut said: BTreeMap<RuleKey, Option<String>> =
+            std::mem::take(&mut self.told).into_keys().map(|name| (name, None)).collect();
+        said.extend(asked.values().map(|asked| (asked.policy.clone(), None)));
+        said.extend(why.iter().map(|(name, why)| (name.clone(), Some(why.clone()))));
+        self.told = why;
+        said
+    }
+
+    /// What is to be said where pods run is not known for so long that nothing is asked for.
+    fn say_blind(&mut self, asked: &BTreeMap<Key, Asked>) -> BTreeMap<RuleKey, Option<String>> {
+        let reason = if self.failed.is_some_and(|failed| failed.elapsed() < FAILS_AGAIN) {
+            "the pods of all namespaces cannot be watched (see the actuator's log and its rights; actuator.onlyNamespace leaves them out)"
+        } else {
+            "it is not known where pods run"
+        };
+        let why = format!("the MPS default is not asked for: {reason}");
+        self.say(asked, asked.values().map(|asked| (asked.policy.clone(), why.clone())).collect())
+    }
+
     /// Asks nodes for what is agreed, and gives what is to be said of it to policies; `None`: nothing any more.
     fn agree(&mut self, asked: &BTreeMap<Key, Asked>, now: EventTime) -> BTreeMap<RuleKey, Option<String>> {
-        let mut said: BTreeMap<RuleKey, Option<String>> =
-            std::mem::take(&mut self.told).into_iter().map(|name| (name, None)).collect();
         let Some(parties) = self.nodes.parties() else {
             // What stands, stands until it is known better.
             self.mps_defaults.retain(|_, agreed| agreed.is_asked(asked));
-            self.told = said.into_keys().collect();
             return BTreeMap::new();
         };
-        let (agreed, mut disputes) = defaults::agree(asked, &parties, &self.mps_defaults);
+        let Outcome { agreed, mut disputes, open } = defaults::agree(asked, &parties, &self.mps_defaults);
         for (node, agreed) in &agreed {
             let Some(trouble) = defaults::trouble(node, agreed, self.board.get(node), now) else { continue };
             for (key, _) in asked.iter().filter(|(_, asked)| agreed.is_for(asked)) {
                 disputes.entry(key.clone()).or_insert_with(|| trouble.clone());
             }
         }
-        said.extend(disputes.into_iter().map(|(key, why)| (asked[&key].policy.clone(), Some(why))));
-        self.told = said.iter().filter(|(_, why)| why.is_some()).map(|(name, _)| name.clone()).collect();
         self.mps_defaults = agreed;
-        said
+        let open = open.into_iter().map(|key| &asked[&key].policy);
+        let mut why: BTreeMap<RuleKey, String> =
+            open.filter_map(|policy| Some((policy.clone(), self.told.get(policy)?.clone()))).collect();
+        why.extend(disputes.into_iter().map(|(key, why)| (asked[&key].policy.clone(), why)));
+        self.say(asked, why)
     }
 
     fn plan(&mut self) {
@@ -231,6 +255,11 @@ async fn look(shared: &Shared, all: bool) {
             );
         }
         if agents.wanted.is_none() {
+            if lasts >= FIRST_LOOK {
+                let said = agents.say_blind(&asked);
+                drop(agents);
+                tell(shared, said);
+            }
             return;
         }
     }
@@ -261,6 +290,10 @@ async fn look(shared: &Shared, all: bool) {
     let said = agents.agree(&asked, now);
     agents.plan();
     drop(agents);
+    tell(shared, said);
+}
+
+fn tell(shared: &Shared, said: BTreeMap<RuleKey, Option<String>>) {
     let mut statuses = shared.statuses();
     for (policy, why) in said {
         statuses.mps_default(policy, why);

@@ -25,28 +25,58 @@ fn quantity(value: &Value) -> Option<f64> {
     scaled.or_else(|| text.parse().ok()).filter(|number| number.is_finite())
 }
 
-/// What a pod of this template asks for, by the names that quotas have for it. A resource without a request is asked for by its limit.
-fn asked_for(template: &Value) -> BTreeMap<String, f64> {
-    let of = |container: &Value| {
-        let mut asked: BTreeMap<String, f64> = BTreeMap::new();
-        for (group, name) in [("limits", "requests"), ("limits", "limits"), ("requests", "requests")] {
-            for (resource, value) in container["resources"][group].as_object().into_iter().flatten() {
-                if let Some(value) = quantity(value) {
-                    asked.insert(format!("{name}.{resource}"), value);
-                }
+/// What these resources come to, by the names that quotas have for them. One without a request is asked for by its limit.
+fn requests_and_limits(resources: &Value) -> BTreeMap<String, f64> {
+    let mut asked = BTreeMap::new();
+    for (group, name) in [("limits", "requests"), ("limits", "limits"), ("requests", "requests")] {
+        for (resource, value) in resources[group].as_object().into_iter().flatten() {
+            if let Some(value) = quantity(value) {
+                asked.insert(format!("{name}.{resource}"), value);
             }
         }
-        asked
-    };
-    let list = |name: &str| template["spec"][name].as_array().into_iter().flatten().map(of).collect::<Vec<_>>();
-    let mut sum: BTreeMap<String, f64> = BTreeMap::new();
-    for (name, value) in list("containers").into_iter().flatten() {
-        *sum.entry(name).or_default() += value;
     }
-    // They run one after another, before the others.
-    for (name, value) in list("initContainers").into_iter().flatten() {
-        let at_most = sum.entry(name).or_default();
-        *at_most = at_most.max(value);
+    asked
+}
+
+/// What a pod of this template asks for, by the names that quotas have for it, as Kubernetes adds it up: with what runs beside, before
+/// and after, or as the pod says of itself as a whole.
+fn asked_for(template: &Value) -> BTreeMap<String, f64> {
+    let spec = &template["spec"];
+    let list = |name: &str| spec[name].as_array().into_iter().flatten();
+    let add = |sum: &mut BTreeMap<String, f64>, asked: BTreeMap<String, f64>| {
+        asked.into_iter().for_each(|(name, value)| *sum.entry(name).or_default() += value);
+    };
+    let (mut sidecars, mut before) = (BTreeMap::new(), BTreeMap::<String, f64>::new());
+    for container in list("initContainers") {
+        let own = requests_and_limits(&container["resources"]);
+        if container["restartPolicy"] == "Always" {
+            add(&mut sidecars, own);
+            continue;
+        }
+        // They run one after another, beside those that were started before them and go on.
+        let mut now = sidecars.clone();
+        add(&mut now, own);
+        for (name, value) in now {
+            let most = before.entry(name).or_default();
+            *most = most.max(value);
+        }
+    }
+    let mut sum = sidecars;
+    for container in list("containers") {
+        add(&mut sum, requests_and_limits(&container["resources"]));
+    }
+    for (name, value) in before {
+        let most = sum.entry(name).or_default();
+        *most = most.max(value);
+    }
+    let whole = &spec["resources"];
+    for (name, value) in requests_and_limits(whole) {
+        let only_limited = name.strip_prefix("requests.").is_some_and(|resource| whole["requests"][resource].is_null());
+        if only_limited {
+            sum.entry(name).or_insert(value);
+        } else {
+            sum.insert(name, value);
+        }
     }
     for resource in ["cpu", "memory"] {
         if let Some(value) = sum.get(&format!("requests.{resource}")).copied() {
@@ -279,6 +309,24 @@ mod tests {
             ("requests.nvidia.com/gpu", 2.0),
         ];
         assert_eq!(asked, expected.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+    }
+
+    #[test]
+    fn what_runs_beside_counts_with_the_others_and_what_the_pod_says_goes_before() {
+        let mut template = template();
+        template["spec"]["initContainers"] = json!([
+            {"name": "proxy", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
+            {"name": "fetch", "resources": {"requests": {"cpu": "4"}}},
+        ]);
+        let cpu = |template: &Value| asked_for(template)["requests.cpu"];
+        assert_eq!(cpu(&template), 5.25, "1 beside 4.25; 1 beside 4 before that");
+        template["spec"]["resources"] = json!({"requests": {"cpu": "8"}, "limits": {"cpu": "10", "memory": "1Gi"}});
+        let asked = asked_for(&template);
+        let memory = (asked["requests.memory"], asked["limits.memory"]);
+        assert_eq!((cpu(&template), asked["limits.cpu"], asked["requests.nvidia.com/gpu"]), (8.0, 10.0, 2.0));
+        assert_eq!(memory, (64.0 * 1024.0 * 1024.0, 1024.0 * 1024.0 * 1024.0), "a request that its containers make stands");
+        let whole = json!({"spec": {"containers": [{}], "resources": {"limits": {"memory": "1Gi"}}}});
+        assert!(!is_best_effort(&asked_for(&whole)) && is_best_effort(&asked_for(&json!({"spec": {"containers": [{}]}}))));
     }
 
     #[test]

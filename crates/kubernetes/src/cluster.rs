@@ -591,8 +591,8 @@ impl Devices for KubernetesCluster {
         self.shared.on_other_boards(&concerned);
     }
 
-    fn met(&self) {
-        self.shared.agents().met();
+    fn met(&self, standing: &[DeviceIntent]) {
+        self.shared.agents().met(standing);
         self.shared.wishes.notify_one();
     }
 

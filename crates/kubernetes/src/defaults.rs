@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{DeviceState, MpsTenant, SettingOutcome, UpdateMode};
+use eadt_schemas::v1::{DeviceIntent, DeviceState, MpsTenant, SettingOutcome, UpdateMode};
 
 use crate::devices::{SILENT_SECONDS, Tenant};
 use crate::state::{Entry, Key, RuleKey};
@@ -27,13 +27,14 @@ impl Asked {
     /// `None`: nothing is asked for, or not now.
     pub fn of(entry: &Entry) -> Option<Self> {
         let (terms, seen) = (&entry.terms, &entry.seen);
+        let thread_percentage = terms.mps_default_thread_percentage?;
         if entry.orphaned || entry.paused || seen.deleting || terms.mode != UpdateMode::Enforce {
             return None;
         }
         Some(Self {
             workload: seen.workload(),
             policy: (seen.namespace.clone(), terms.policy.clone()?),
-            thread_percentage: terms.mps_default_thread_percentage?,
+            thread_percentage,
             own_thread_percentage: seen.layout.mps_thread_percentage,
             rolls: !seen.progress.complete(),
         })
@@ -51,6 +52,19 @@ pub struct Agreed {
 }
 
 impl Agreed {
+    /// What a leader before asked a node for.
+    pub fn read(intent: &DeviceIntent) -> Option<Self> {
+        let thread_percentage = intent.mps_default_thread_percentage?;
+        let workloads = intent.mps_tenants.iter().flatten().map(|tenant| tenant.workload.clone()).collect();
+        Some(Self { thread_percentage, workloads, policy: RuleKey::default() })
+    }
+
+    /// The same, by the word of those who ask for it now; `None`: none of `asked` does.
+    fn again<'a>(&self, asked: impl Iterator<Item = &'a Asked>) -> Option<Self> {
+        let policy = asked.filter(|asked| self.is_for(asked)).map(|asked| asked.policy.clone()).min()?;
+        Some(Self { policy, ..self.clone() })
+    }
+
     /// Names what is asked for: no decision does.
     pub fn decision_id(&self) -> String {
         format!("{}/{}@mps-default", self.policy.0, self.policy.1)
@@ -72,61 +86,93 @@ impl Agreed {
     }
 }
 
-/// The pods that hold GPUs of each node, and the workloads that they are of, as far as these are followed.
-pub type Parties<'a> = BTreeMap<&'a str, Vec<(&'a Tenant, Option<&'a Key>)>>;
+/// Whose a pod is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose<'a> {
+    /// A workload's that is followed.
+    Of(&'a Key),
+    /// None's of these.
+    Others,
+    /// It may be one of these workloads': that is being asked.
+    Unknown,
+}
 
-/// What nodes are asked for, and why not, by workload. `before`: what they were asked for.
-pub fn agree(
-    asked: &BTreeMap<Key, Asked>,
-    parties: &Parties<'_>,
-    before: &BTreeMap<String, Agreed>,
-) -> (BTreeMap<String, Agreed>, BTreeMap<Key, String>) {
-    let (mut agreed, mut disputes) = (BTreeMap::new(), BTreeMap::new());
+/// The pods that hold GPUs of each node, and whose they are.
+pub type Parties<'a> = BTreeMap<&'a str, Vec<(&'a Tenant, Whose<'a>)>>;
+
+/// What came out of what workloads ask for.
+#[derive(Debug, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// What nodes are asked for.
+    pub agreed: BTreeMap<String, Agreed>,
+    /// Why not, by workload.
+    pub disputes: BTreeMap<Key, String>,
+    /// Workloads of nodes of which it is not known yet who is there: what was said of them stands.
+    pub open: BTreeSet<Key>,
+}
+
+/// What nodes are asked for, and why not. `before`: what they were asked for.
+pub fn agree(asked: &BTreeMap<Key, Asked>, parties: &Parties<'_>, before: &BTreeMap<String, Agreed>) -> Outcome {
+    let mut outcome = Outcome::default();
     for (node, pods) in parties {
-        let here: Vec<(&Key, &Asked)> = pods.iter().filter_map(|(_, key)| Some(((*key)?, asked.get((*key)?)?))).collect();
-        let Some((_, first)) = here.first() else { continue };
-        match dispute(first, pods, asked) {
+        let asks = |whose: &Whose<'_>| if let Whose::Of(key) = *whose { asked.get_key_value(key) } else { None };
+        let here: BTreeMap<&Key, &Asked> = pods.iter().filter_map(|(_, whose)| asks(whose)).collect();
+        let Some(first) = here.values().min_by_key(|asked| &asked.workload) else { continue };
+        if pods.iter().any(|(_, whose)| *whose == Whose::Unknown) {
+            // What stands, stands until it is known better, while all whose word it was still ask for it.
+            let stands = before.get(*node).filter(|stands| stands.is_asked(asked));
+            outcome
+                .agreed
+                .extend(stands.and_then(|stands| stands.again(asked.values())).map(|stands| ((*node).to_owned(), stands)));
+            outcome.open.extend(here.into_keys().cloned());
+            continue;
+        }
+        match dispute(first, &here, pods) {
             None => {
-                let workloads = here.iter().map(|(_, asked)| asked.workload.clone()).collect();
+                let workloads = here.values().map(|asked| asked.workload.clone()).collect();
                 let Asked { thread_percentage, policy, .. } = (*first).clone();
-                agreed.insert((*node).to_owned(), Agreed { thread_percentage, workloads, policy });
+                outcome.agreed.insert((*node).to_owned(), Agreed { thread_percentage, workloads, policy });
             }
             Some(why) => {
-                for (key, _) in here {
-                    disputes
-                        .entry(key.clone())
-                        .or_insert_with(|| format!("the MPS default of node {node} is not asked for: {why}"));
+                for key in here.into_keys().cloned() {
+                    let say = || format!("the MPS default of node {node} is not asked for: {why}");
+                    outcome.disputes.entry(key).or_insert_with(say);
                 }
             }
         }
     }
     // All pods of a node may be gone for a moment while they are replaced, and the next ones are to find it.
     for (node, stands) in before.iter().filter(|(node, _)| !parties.contains_key(node.as_str())) {
-        if asked.values().any(|asked| asked.rolls && stands.is_for(asked)) {
-            agreed.insert(node.clone(), stands.clone());
-        }
+        let again = stands.again(asked.values().filter(|asked| asked.rolls));
+        outcome.agreed.extend(again.map(|again| (node.clone(), again)));
     }
-    (agreed, disputes)
+    outcome
 }
 
-/// Why a node is not asked for what the first of its workloads wants.
-fn dispute(first: &Asked, pods: &[(&Tenant, Option<&Key>)], asked: &BTreeMap<Key, Asked>) -> Option<String> {
+/// Why a node is not asked for what the first of its workloads wants: the same words while the same do not agree, whichever pods they have.
+fn dispute(first: &Asked, here: &BTreeMap<&Key, &Asked>, pods: &[(&Tenant, Whose<'_>)]) -> Option<String> {
     let wanted = first.thread_percentage;
-    pods.iter().find_map(|(pod, key)| {
-        let at = format!("pod {}/{}", pod.namespace, pod.name);
-        let Some(asked) = key.and_then(|key| asked.get(key)) else {
-            return Some(format!(
-                "{at} holds GPUs there, too, and no policy in force of its workload allows it (mpsDefaultThreadPercentage)"
-            ));
-        };
-        if asked.thread_percentage != wanted {
-            return Some(format!(
-                "{at} is of {}, whose policy names {} %, not {wanted} %",
-                asked.workload, asked.thread_percentage
-            ));
-        }
-        let own = asked.own_thread_percentage.filter(|own| *own > wanted)?;
-        Some(format!("{} asks for {own} % itself and would get {wanted} % only", asked.workload))
+    let silent = |pod: &Tenant, who: String| {
+        format!(
+            "{who} holds GPUs there, too (pod {}/{}), and no policy in force of it names an mpsDefaultThreadPercentage",
+            pod.namespace, pod.name
+        )
+    };
+    let others = pods.iter().filter_map(|(pod, whose)| match whose {
+        Whose::Of(key) if here.contains_key(key) => None,
+        Whose::Of(key) => Some((pod, format!("{} {}/{}", key.kind, key.namespace, key.name))),
+        _ => Some((pod, "somebody else".to_owned())),
+    });
+    let stranger = others.min_by_key(|(pod, _)| (&pod.namespace, &pod.name)).map(|(pod, who)| silent(pod, who));
+    stranger.or_else(|| {
+        here.values().find_map(|asked| {
+            if asked.thread_percentage != wanted {
+                let other = asked.thread_percentage;
+                return Some(format!("the policy of {} names {other} %, not {wanted} %", asked.workload));
+            }
+            let own = asked.own_thread_percentage.filter(|own| *own > wanted)?;
+            Some(format!("{} asks for {own} % itself and would get {wanted} % only", asked.workload))
+        })
     })
 }
 
@@ -179,9 +225,10 @@ mod tests {
     /// Agrees on node n, which these workloads share; an empty name is nobody's.
     fn on_one_node(asked: &BTreeMap<Key, Asked>, names: &[&str]) -> Result<Agreed, BTreeMap<Key, String>> {
         let pods: Vec<_> = names.iter().map(|name| (pod(name), key(name))).collect();
-        let pods = pods.iter().map(|(pod, key)| (pod, (!key.name.is_empty()).then_some(key))).collect();
-        let (mut agreed, disputes) = agree(asked, &Parties::from([("n", pods)]), &BTreeMap::new());
-        assert!(agreed.is_empty() || disputes.is_empty());
+        let whose = |key| if asked.contains_key(key) || key.name == "c" { Whose::Of(key) } else { Whose::Others };
+        let pods = pods.iter().map(|(pod, key)| (pod, whose(key))).collect();
+        let Outcome { mut agreed, disputes, open } = agree(asked, &Parties::from([("n", pods)]), &BTreeMap::new());
+        assert!((agreed.is_empty() || disputes.is_empty()) && open.is_empty());
         agreed.remove("n").ok_or(disputes)
     }
 
@@ -205,12 +252,17 @@ mod tests {
         };
         let (told, why_of) = why(&[asked("a", 40), asked("b", 50)], &["a", "b"]);
         assert_eq!(told, ["a", "b"]);
-        assert!(why_of.contains("pod eadt/b is of eadt/b, whose policy names 50 %, not 40 %"), "{why_of}");
-        for stranger in ["", "c"] {
+        assert!(why_of.contains("the policy of eadt/b names 50 %, not 40 %"), "{why_of}");
+        for (stranger, words) in [("", "somebody else holds GPUs there, too (pod eadt/)"), ("c", "StatefulSet eadt/c holds GPUs")]
+        {
             let (told, why_of) = why(&[asked("a", 40)], &["a", stranger]);
             assert_eq!(told, ["a"]);
-            assert!(why_of.contains(&format!("pod eadt/{stranger} holds GPUs there, too")), "{why_of}");
+            assert!(why_of.contains(words), "{why_of}");
         }
+        assert_eq!(
+            why(&[asked("a", 40), asked("b", 50)], &["b", "a", "a"]).1,
+            why(&[asked("a", 40), asked("b", 50)], &["a", "b"]).1
+        );
         let (name, mut greedy) = asked("b", 40);
         greedy.own_thread_percentage = Some(60);
         let (_, why_of) = why(&[asked("a", 40), (name, greedy)], &["a", "b"]);
@@ -222,14 +274,41 @@ mod tests {
         let mut all = BTreeMap::from([asked("a", 40)]);
         let agreed = on_one_node(&all, &["a"]).unwrap();
         let before = BTreeMap::from([("n".to_owned(), agreed)]);
-        let after = |asked: &BTreeMap<Key, Asked>, pods: Parties<'_>| agree(asked, &pods, &before).0;
+        let after = |asked: &BTreeMap<Key, Asked>, pods: Parties<'_>| agree(asked, &pods, &before).agreed;
         assert!(after(&all, Parties::new()).is_empty(), "it is at rest: its pods are elsewhere");
         all.get_mut(&key("a")).unwrap().rolls = true;
         assert_eq!(after(&all, Parties::new()), before);
         let other = pod("other");
-        assert!(after(&all, Parties::from([("n", vec![(&other, None)])])).is_empty(), "somebody else is there");
+        // A new leader has it from the log.
+        let intent = DeviceIntent {
+            mps_default_thread_percentage: Some(40),
+            mps_tenants: Some(before["n"].tenants()),
+            ..DeviceIntent::default()
+        };
+        let read = BTreeMap::from([("n".to_owned(), Agreed::read(&intent).unwrap())]);
+        assert_eq!(agree(&all, &Parties::new(), &read).agreed, before);
+        assert!(after(&all, Parties::from([("n", vec![(&other, Whose::Others)])])).is_empty(), "somebody else is there");
         all.get_mut(&key("a")).unwrap().thread_percentage = 50;
         assert!(after(&all, Parties::new()).is_empty(), "something else is asked for");
+    }
+
+    #[test]
+    fn where_it_is_not_known_whose_a_pod_is_what_stands_stands() {
+        let mut all = BTreeMap::from([asked("a", 40), asked("b", 40)]);
+        let stands = on_one_node(&all, &["a", "b"]).unwrap();
+        let (name, new, other) = (key("a"), pod("new"), pod("other"));
+        let (own, whole) = (pod("a"), key("b"));
+        let parties = Parties::from([
+            ("n", vec![(&own, Whose::Of(&name)), (&new, Whose::Unknown)]),
+            ("m", vec![(&own, Whose::Of(&whole)), (&other, Whose::Others)]),
+        ]);
+        let before = |node: &str| BTreeMap::from([(node.to_owned(), stands.clone())]);
+        let outcome = agree(&all, &parties, &before("n"));
+        assert_eq!((&outcome.agreed, outcome.open), (&before("n"), [key("a")].into()));
+        assert_eq!(outcome.disputes.keys().collect::<Vec<_>>(), [&whole], "elsewhere it is known");
+        assert!(agree(&all, &parties, &BTreeMap::new()).agreed.is_empty(), "nothing stands");
+        all.remove(&whole);
+        assert!(agree(&all, &parties, &before("n")).agreed.is_empty(), "one of them asks for it no more");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Power caps and clocks for the agents of the nodes: who is asked, whether the devices take it, and what became of it. Pure.
+//! Power caps, clocks and MPS defaults for the agents of the nodes: who is asked, whether the devices take it, and what became of it. Pure.
 //!
 //! A node whose GPUs are all one workload's is addressed as a whole. Of a node that workloads share its collector says which pod holds
 //! which GPU; those that a workload has for itself are addressed by name, and without that word none.

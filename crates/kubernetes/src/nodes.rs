@@ -11,7 +11,7 @@ use eadt_schemas::v1::DeviceHolders;
 use serde_json::Value;
 
 use crate::client::selector;
-use crate::defaults::Parties;
+use crate::defaults::{Parties, Whose};
 use crate::devices::{self, Place, Tenant};
 use crate::object::Seen;
 use crate::state::Key;
@@ -178,16 +178,23 @@ impl Nodes {
         Some(devices::place(&own.pods, &tenants, holders, now))
     }
 
-    /// Whose the pods are that hold GPUs of each node; `None`: it is not known yet.
+    /// Whose the pods are that hold GPUs of each node; `None`: they are not known yet. A pod may be of any workload of its namespace of
+    /// which is being asked which pods it has.
     pub fn parties(&self) -> Option<Parties<'_>> {
-        if !self.complete || self.own.values().any(|own| own.unknown) {
+        if !self.complete {
             return None;
         }
+        let unknown: BTreeSet<&String> = self.own.iter().filter(|(_, own)| own.unknown).map(|(key, _)| &key.namespace).collect();
         let owners: BTreeMap<&String, &Key> =
             self.own.iter().flat_map(|(key, own)| own.pods.iter().map(move |uid| (uid, key))).collect();
         let mut parties = Parties::new();
         for (node, kept) in &self.kept {
-            parties.insert(node, kept.iter().map(|(uid, kept)| (&kept.tenant, owners.get(uid).copied())).collect());
+            let whose = |uid, tenant: &Tenant| match owners.get(uid) {
+                Some(key) => Whose::Of(key),
+                None if unknown.contains(&tenant.namespace) => Whose::Unknown,
+                None => Whose::Others,
+            };
+            parties.insert(node, kept.iter().map(|(uid, kept)| (&kept.tenant, whose(uid, &kept.tenant))).collect());
         }
         Some(parties)
     }
@@ -297,7 +304,8 @@ mod tests {
     fn a_pod_that_may_be_a_workloads_own_has_it_asked_about_once_and_a_strangers_nobody() {
         let mut nodes = nodes();
         assert!(nodes.saw(&pod("a-2", "a", "o")));
-        assert_eq!((place(&nodes, "a"), nodes.parties()), (None, None), "whose it is is not known");
+        assert_eq!(place(&nodes, "a"), None, "whose it is is not known");
+        assert_eq!(nodes.parties().unwrap()["o"].iter().map(|(_, whose)| *whose).collect::<Vec<_>>(), [Whose::Unknown]);
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![key("a")], uids(&["o"])));
         // What comes while it is asked is asked about again; so is what got no answer.
         assert!(nodes.saw(&pod("a-3", "a", "p")));
@@ -313,8 +321,9 @@ mod tests {
         assert_eq!((nodes.ask(), nodes.take_changed()), (vec![], uids(&["n"])));
         assert!(place(&nodes, "a").unwrap().unwrap_err().contains("eadt/x"));
         let parties = nodes.parties().unwrap();
-        let whose: Vec<_> = parties["n"].iter().map(|(pod, key)| (pod.name.as_str(), key.map(|key| key.name.as_str()))).collect();
-        assert_eq!(whose, [("a-0", Some("a")), ("a-1", Some("a")), ("x", None)]);
+        let whose: Vec<_> = parties["n"].iter().map(|(pod, whose)| (pod.name.as_str(), *whose)).collect();
+        let a = key("a");
+        assert_eq!(whose, [("a-0", Whose::Of(&a)), ("a-1", Whose::Of(&a)), ("x", Whose::Others)]);
         assert!(nodes.gone("x") && !nodes.gone("x"));
         assert_eq!(place(&nodes, "a"), Some(Ok(whole(&["n", "o", "p"]))));
         // A pod of these labels elsewhere is nobody's here.

@@ -25,6 +25,18 @@ const MPS_DEFAULT: &str = "MpsDefaultNotSet";
 /// A status is not written more often than this, whatever changed, in seconds.
 pub const LEAST_SECONDS: f64 = 2.0;
 
+/// Whether the nodes of a policy's workload have the MPS default that it names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum MpsDefault {
+    /// This process has not looked yet: what was so is so.
+    #[default]
+    Unknown,
+    /// They have, or it names none.
+    AsNamed,
+    /// Why not.
+    NotSet(String),
+}
+
 /// What is known of a policy beside its rule.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
@@ -38,8 +50,8 @@ pub struct Known {
     pub written: Option<Instant>,
     /// What keeps its workload from being looked after.
     pub trouble: Option<String>,
-    /// Why the nodes do not have the MPS default that it names.
-    pub mps_default: Option<String>,
+    /// Whether the nodes have the MPS default that it names.
+    pub mps_default: MpsDefault,
     recommendation: Option<Decision>,
     /// Ids under which the same was recommended.
     ids: Vec<String>,
@@ -89,10 +101,10 @@ impl Known {
     }
 
     /// What this process knew beside the status is of another term: whoever led since has said it, or something newer. Trouble
-    /// stands until the workload was looked after again.
+    /// stands until the workload, and its nodes, were looked after again.
     pub fn begin(&mut self) {
-        let Self { uid, version, status, trouble, .. } = std::mem::take(self);
-        *self = Self { uid, version, status, trouble, ..Self::default() };
+        let Self { uid, version, status, trouble, mps_default, .. } = std::mem::take(self);
+        *self = Self { uid, version, status, trouble, mps_default, ..Self::default() };
     }
 
     /// How much news there is.
@@ -403,11 +415,14 @@ fn conditions(
     now: EventTime,
 ) {
     use ConditionStatus::{False, True, Unknown};
-    let was_taken_back = status.condition(ConditionType::Degraded).is_some_and(|condition| condition.reason == TAKEN_BACK);
+    let target = problems.iter().find(|problem| matches!(problem.reason, Reason::TargetNotFound | Reason::UnsupportedKind));
+    let was = |reason| status.condition(ConditionType::Degraded).is_some_and(|condition| condition.reason == reason);
+    let was_taken_back = was(TAKEN_BACK);
+    let names_default = entry.is_none_or(|entry| entry.terms.mps_default_thread_percentage.is_some());
+    let was_not_set = was(MPS_DEFAULT) && names_default && target.is_none() && known.mps_default == MpsDefault::Unknown;
     let mut set = |kind, holds, reason: &str, message: &str| {
         set_condition(&mut status.conditions, kind, holds, reason, message, Some(rule.generation), now);
     };
-    let target = problems.iter().find(|problem| matches!(problem.reason, Reason::TargetNotFound | Reason::UnsupportedKind));
     match (target, entry) {
         (Some(problem), _) => set(ConditionType::TargetFound, False, problem.reason.as_str(), &problem.message),
         (None, Some(entry)) => set(ConditionType::TargetFound, True, "Found", &format!("{} is there", entry.seen.workload())),
@@ -465,7 +480,10 @@ fn conditions(
         (Some(trouble), _) => Some(("CannotChange", trouble)),
         (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
         (None, Some(told)) => Some(("RolledBack", &told.reason)),
-        (None, None) => known.mps_default.as_ref().filter(|_| entry.is_some()).map(|why| (MPS_DEFAULT, why)),
+        (None, None) => match &known.mps_default {
+            MpsDefault::NotSet(why) if entry.is_some() => Some((MPS_DEFAULT, why)),
+            _ => None,
+        },
     };
     match (entry.and_then(taken_back), passing) {
         // Its object has not been read yet: what was so is so.
@@ -473,6 +491,8 @@ fn conditions(
         (Some(owners), None) => set(ConditionType::Degraded, True, TAKEN_BACK, &owners),
         (Some(owners), Some((_, why))) => set(ConditionType::Degraded, True, TAKEN_BACK, &format!("{owners}; {why}")),
         (None, Some((reason, why))) => set(ConditionType::Degraded, True, reason, why),
+        // Where its pods run has not been looked at yet.
+        (None, None) if was_not_set => {}
         (None, None) => set(ConditionType::Degraded, False, "AsExpected", "everything works as it should"),
     }
 }
@@ -725,6 +745,24 @@ mod tests {
         }
         known.trouble = None;
         assert!(worth_writing(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
+    }
+
+    #[test]
+    fn an_mps_default_that_was_not_set_is_so_until_a_new_leader_has_looked() {
+        let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
+        entry.terms.mps_default_thread_percentage = Some(40);
+        rule.generation = 1;
+        let say = |known: &Known| status(&rule, Some(&entry), known, &[], &Settings::default(), at(60.0));
+        let why = "somebody else is there".to_owned();
+        let ours = Known { mps_default: MpsDefault::NotSet(why), ..Known::default() };
+        let reason = |status: &EnergyPolicyStatus| status.condition(ConditionType::Degraded).unwrap().reason.clone();
+        let next = Known { status: say(&ours), ..Known::default() };
+        assert_eq!(say(&next).condition(ConditionType::Degraded), say(&ours).condition(ConditionType::Degraded));
+        assert_eq!(reason(&say(&next)), "MpsDefaultNotSet");
+        assert_eq!(reason(&say(&Known { mps_default: MpsDefault::AsNamed, ..next.clone() })), "AsExpected");
+        entry.terms.mps_default_thread_percentage = None;
+        let status = status(&rule, Some(&entry), &next, &[], &Settings::default(), at(60.0));
+        assert_eq!(reason(&status), "AsExpected", "it names none any more");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::client::words;
 use crate::cluster::Shared;
 use crate::owners::MANAGER;
 use crate::policy::{EnergyPolicy, EnergyPolicyStatus};
-use crate::report::{self, Known};
+use crate::report::{self, Known, MpsDefault};
 use crate::rules::Rule;
 use crate::state::{Key, RuleKey};
 
@@ -98,9 +98,11 @@ impl Statuses {
 
     /// Why the nodes of a policy's workload do not have the MPS default that it names; `None`: they have, or it names none.
     pub fn mps_default(&mut self, name: RuleKey, why: Option<String>) {
-        let known = self.policies.entry(name.clone()).or_default();
-        if known.mps_default != why {
-            known.mps_default = why;
+        // Of a policy that is gone there is nothing to say.
+        let Some(known) = self.policies.get_mut(&name) else { return };
+        let found = why.map_or(MpsDefault::AsNamed, MpsDefault::NotSet);
+        if known.mps_default != found {
+            known.mps_default = found;
             self.changed.insert(name);
         }
     }
@@ -359,8 +361,8 @@ async fn write_one(shared: &Shared, name: &RuleKey) -> Result<(), String> {
     let status = shared.with_state_quietly(|state| {
         let rule = state.rule_named(name)?;
         let problems = state.problems(rule);
-        let entry = rule.key().and_then(|key| state.entry(&key).cloned());
-        Some(report::status(rule, entry.as_ref(), &known, &problems, settings, shared.now()))
+        let entry = rule.key().and_then(|key| state.entry(&key));
+        Some(report::status(rule, entry, &known, &problems, settings, shared.now()))
     });
     let Some(status) = status else { return Ok(()) };
     let since = known.written.map_or(f64::INFINITY, |written| written.elapsed().as_secs_f64());
@@ -449,6 +451,9 @@ mod tests {
         known.wrote("6", saving(10.0), 0);
         known.told(&actuation("d-1", Outcome::Applied, ""));
         statuses.trouble(name.clone(), Some("the object is too large".into()));
+        statuses.mps_default(name.clone(), Some("somebody else is there".into()));
+        statuses.mps_default(("eadt".into(), "deleted".into()), None);
+        assert_eq!(statuses.policies.len(), 1);
         statuses.saw(&rule(), "5", saving(1.0));
         assert_eq!(statuses.policies[&name].status, saving(10.0), "what it wrote itself is newer than that");
         // For a moment it is not sure whether it leads: it goes on where it was.
@@ -463,6 +468,7 @@ mod tests {
         assert_eq!((&known.status, &*known.version, known.news(), known.written), (&saving(28.0), "9", 0, None));
         // It is looked after anew in every term, and until then it is as it was.
         assert_eq!(known.trouble.as_deref(), Some("the object is too large"));
+        assert_eq!(known.mps_default, MpsDefault::NotSet("somebody else is there".into()));
     }
 
     #[test]

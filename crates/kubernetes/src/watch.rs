@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject};
 use kube::core::ApiResource;
 use kube::core::PartialObjectMeta;
-use kube::runtime::watcher::Event;
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{DefaultBackoff, Event};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Error, ResourceExt};
 use serde_json::Value;
@@ -27,6 +28,25 @@ use crate::state::{Key, RuleKey};
 const PAGE: u32 = 100;
 /// How often is asked whether a kind that was not served is served now.
 const ABSENT: Duration = Duration::from_mins(2);
+
+/// The pauses between attempts to watch: a quarter of client-go's (0.8 s, doubled up to 30 s, and up to as much again by chance). One
+/// actuator has few watches, and whoever waits for what it does waits for them after an outage.
+#[derive(Default)]
+struct Pauses(DefaultBackoff);
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause / 4)
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
 
 /// What is watched, as a part of being ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,7 +92,7 @@ impl Once {
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
             tracing::debug!(what, "the watch has run out; listing anew");
         } else if self.0 != text {
-            tracing::warn!(what, error = text, "watching is interrupted; it goes on with pauses up to 30 s");
+            tracing::warn!(what, error = text, "watching is interrupted; it goes on with pauses up to 15 s");
             self.0 = text;
         }
     }
@@ -98,7 +118,7 @@ pub async fn policies(shared: Arc<Shared>) {
         tokio::time::sleep(ABSENT).await;
     }
     let api = everywhere(&shared, &resource);
-    let mut events = watcher(api, watcher::Config::default().page_size(PAGE)).default_backoff().boxed();
+    let mut events = watcher(api, watcher::Config::default().page_size(PAGE)).backoff(Pauses::default()).boxed();
     let (mut listing, mut once): (Option<BTreeSet<RuleKey>>, _) = (None, Once::default());
     while let Some(event) = events.next().await {
         match event {
@@ -140,7 +160,7 @@ pub async fn namespaces(shared: Arc<Shared>) {
     let api = Api::<PartialObjectMeta<Namespace>>::all(shared.server.client.clone());
     let only = shared.settings.only_namespace.as_ref().map(|name| format!("metadata.name={name}"));
     let config = only.iter().fold(watcher::Config::default(), |config, only| config.fields(only));
-    let mut events = watcher(api, config).default_backoff().boxed();
+    let mut events = watcher(api, config).backoff(Pauses::default()).boxed();
     let mut once = Once::default();
     while let Some(event) = events.next().await {
         match event {
@@ -173,7 +193,7 @@ pub async fn objects(shared: Arc<Shared>, kind: &'static Kind) {
         tokio::time::sleep(ABSENT).await;
     }
     let api = everywhere(&shared, &resource);
-    let mut events = watcher(api, watcher::Config::default().page_size(PAGE)).default_backoff().boxed();
+    let mut events = watcher(api, watcher::Config::default().page_size(PAGE)).backoff(Pauses::default()).boxed();
     let (mut listing, mut once): (Option<BTreeSet<Key>>, _) = (None, Once::default());
     while let Some(event) = events.next().await {
         match event {
@@ -215,7 +235,7 @@ pub async fn objects(shared: Arc<Shared>, kind: &'static Kind) {
     }
 }
 
-/// Watches the pods on nodes, whatever namespace they are in, while power caps or clocks are wanted, and not otherwise.
+/// Watches the pods on nodes, whatever namespace they are in, while power caps, clocks or MPS defaults are wanted, and not otherwise.
 pub async fn pods(shared: Arc<Shared>) {
     let mut wanted = shared.agents().watched();
     loop {
@@ -238,7 +258,7 @@ async fn other(wanted: &mut tokio::sync::watch::Receiver<bool>, to: bool) {
 async fn tenants(shared: &Shared) {
     let api = Api::<DynamicObject>::all_with(shared.server.client.clone(), &pod_resource());
     let placed = format!("spec.nodeName!=,{RUNNING}");
-    let mut events = watcher(api, watcher::Config::default().page_size(PAGE).fields(&placed)).default_backoff().boxed();
+    let mut events = watcher(api, watcher::Config::default().page_size(PAGE).fields(&placed)).backoff(Pauses::default()).boxed();
     let mut once = Once::default();
     while let Some(event) = events.next().await {
         let event = match event {

@@ -38,6 +38,11 @@ impl Published {
         }
     }
 
+    /// What stands, by node.
+    pub fn intents(&self) -> impl Iterator<Item = &DeviceIntent> {
+        self.intents.values()
+    }
+
     /// What is to be published at `now` so that agents hold exactly `wanted`; it counts as published.
     pub fn due(&mut self, wanted: &[DeviceIntent], now: EventTime) -> Vec<Due> {
         let nodes: BTreeSet<&str> = wanted.iter().map(|intent| intent.node.as_str()).collect();

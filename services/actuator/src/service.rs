@@ -32,10 +32,11 @@ use crate::{Settings, apply, watch};
 
 /// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
 const MAX_QUEUED: usize = 1000;
-/// So many decisions of a partition are read again for what they found of changes: many more than come while a status is written.
-const VERDICTS: i64 = 1000;
-/// Longest wait for the next record; it bounds how late a finished rollout is noticed.
-const POLL: Duration = Duration::from_millis(5);
+/// So many decisions of a partition are read again for what they found of changes: many more than come while a status is written, also
+/// where the API server is away for some minutes.
+const VERDICTS: i64 = 10_000;
+/// Longest wait for the next record; it bounds how late a finished rollout is noticed. Each look costs some 60 µs.
+const POLL: Duration = Duration::from_millis(20);
 /// Whether intents must be said again is looked at so often, in wall time.
 const LOOK_AT_INTENTS: Duration = Duration::from_secs(1);
 /// How often is looked whether a job has done what it was asked for.
@@ -418,11 +419,24 @@ impl<'a> Session<'a> {
                 Ok::<_, BusError>(())
             },
         )?;
+        // Whoever led before may say more until this one has joined; then it is read again.
+        let published = self.published_intents()?;
         if states.is_some() {
-            devices.met();
+            devices.met(&published.intents().cloned().collect::<Vec<_>>());
         }
-        self.agents = states.map(|states| Agents { published: Published::default(), states, wanted: None });
+        self.agents = states.map(|states| Agents { published, states, wanted: None });
         Ok(())
+    }
+
+    fn published_intents(&self) -> Result<Published, BusError> {
+        let mut published = Published::default();
+        for partition in 0..self.partitions_of(&self.topics.device_intents)? {
+            read_keys(self.service, &self.topics.device_intents, partition, |node, value| {
+                // An unreadable one holds nothing: agents do not follow it.
+                published.read(node, value.and_then(|value| decode(value).ok()));
+            })?;
+        }
+        Ok(published)
     }
 
     fn partitions_of(&self, topic: &Arc<str>) -> Result<i32, BusError> {
@@ -450,13 +464,7 @@ impl<'a> Session<'a> {
         if self.agents.is_none() {
             return Ok(());
         }
-        let mut published = Published::default();
-        for partition in 0..self.partitions_of(&self.topics.device_intents)? {
-            read_keys(self.service, &self.topics.device_intents, partition, |node, value| {
-                // An unreadable one holds nothing: agents do not follow it.
-                published.read(node, value.and_then(|value| decode(value).ok()));
-            })?;
-        }
+        let published = self.published_intents()?;
         if let Some(agents) = &mut self.agents {
             (agents.published, agents.wanted) = (published, None);
         }

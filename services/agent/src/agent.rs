@@ -170,7 +170,7 @@ pub async fn restore(settings: Settings, mut environment: Environment) -> Result
 
 /// Devices whose originals are on disk.
 fn left(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
-    let records = ledger.all()?.into_iter();
+    let records = ledger.changed()?.into_iter();
     Ok(records.map(|record| record.map_or_else(|error| error.to_string(), |record| record.unit)).collect())
 }
 
@@ -428,7 +428,7 @@ impl<'a> Watch<'a> {
         self.was_live = live;
         if self.counted.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {
             self.counted = Some(Instant::now());
-            self.metrics.records.set(self.ledger.all().map_or(-1, |records| records.len() as i64));
+            self.metrics.records.set(self.ledger.changed().map_or(-1, |records| records.len() as i64));
         }
         if !self.all_seen {
             return None;

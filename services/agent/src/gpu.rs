@@ -5,7 +5,7 @@ use eadt_nvml::{Identity, Lost};
 use eadt_schemas::v1::{DeviceReport, SettingOutcome};
 
 use crate::decide::Seen;
-use crate::ledger::{ClockOriginal, Ledger, Record};
+use crate::ledger::{ClockOriginal, Ledger, Record, Recorded};
 use crate::metrics::AgentMetrics;
 use crate::outcome::{Knob, Remembered, Standing, turn};
 use crate::wish::{Asked, DeviceWish};
@@ -70,17 +70,19 @@ impl<'a> GpuHolder<'a> {
         };
 
         let (asked, refused) = split(self.power_milliwatts(&wish.power_limit_watts, gpu));
-        let mut entry = record.power_limit_milliwatts.take();
+        let mut recorded =
+            Recorded { entry: record.power_limit_milliwatts.take(), left_alone: record.power_limit_left_alone.take() };
         let result = {
-            let mut save = |entry: &Option<_>| {
-                record.power_limit_milliwatts.clone_from(entry);
+            let mut save = |recorded: &Recorded<_>| {
+                record.power_limit_milliwatts.clone_from(&recorded.entry);
+                record.power_limit_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let knob = &mut PowerKnob { gpu: &mut *gpu, seen: 0 };
-            turn(asked, &mut entry, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
+            turn(asked, &mut recorded, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
         };
-        report.original_power_limit_watts = entry.as_ref().map(|entry| watts(entry.original));
-        record.power_limit_milliwatts = entry;
+        report.original_power_limit_watts = recorded.entry.as_ref().map(|entry| watts(entry.original));
+        (record.power_limit_milliwatts, record.power_limit_left_alone) = (recorded.entry, recorded.left_alone);
         // What is on disk is known even where the GPU was lost on the way.
         self.record = Ok(record.clone());
         let standing = result?;
@@ -89,18 +91,19 @@ impl<'a> GpuHolder<'a> {
         (report.power_limit_outcome, report.power_limit_reason) = told(standing, refused);
 
         let (asked, refused) = split(self.clock_mhz(&wish.sm_clock_mhz, gpu));
-        let mut entry = record.sm_clock_mhz.take();
+        let mut recorded = Recorded { entry: record.sm_clock_mhz.take(), left_alone: record.sm_clock_left_alone.take() };
         let result = {
-            let mut save = |entry: &Option<_>| {
-                record.sm_clock_mhz.clone_from(entry);
+            let mut save = |recorded: &Recorded<_>| {
+                record.sm_clock_mhz.clone_from(&recorded.entry);
+                record.sm_clock_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
-            let bound = entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
+            let bound = recorded.entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
             let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, seen: None };
-            turn(asked, &mut entry, &mut self.clock, 0, knob, &mut save)
+            turn(asked, &mut recorded, &mut self.clock, 0, knob, &mut save)
         };
-        report.sm_clock_mhz = entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
-        record.sm_clock_mhz = entry;
+        report.sm_clock_mhz = recorded.entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
+        (record.sm_clock_mhz, record.sm_clock_left_alone) = (recorded.entry, recorded.left_alone);
         self.record = Ok(record);
         let standing = result?;
         self.metrics.count(&report.device, "sm_clock", &standing);
@@ -188,6 +191,10 @@ impl Knob<u32> for PowerKnob<'_> {
         self.gpu.set_power_limit_milliwatts(*original)
     }
 
+    fn all_or_nothing(&self) -> bool {
+        true
+    }
+
     fn rounds(&self) -> bool {
         true
     }
@@ -239,6 +246,10 @@ impl Knob<ClockOriginal> for ClockKnob<'_> {
 
     fn put_back(&mut self, original: &ClockOriginal) -> Result<(), SetError> {
         self.gpu.restore_clock(original.clocks())
+    }
+
+    fn all_or_nothing(&self) -> bool {
+        true
     }
 
     fn rounds(&self) -> bool {

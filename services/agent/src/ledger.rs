@@ -24,6 +24,21 @@ pub struct Entry<O = u32> {
     pub ours: Vec<u32>,
 }
 
+/// A setting that somebody else changed after the agent had: what was asked for then is not set again, by a later process either.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftAlone {
+    pub asked: u32,
+    /// What they set; `None`: it cannot be read.
+    pub theirs: Option<u32>,
+}
+
+/// What is known of one setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Recorded<O> {
+    pub entry: Option<Entry<O>>,
+    pub left_alone: Option<LeftAlone>,
+}
+
 /// What the bound of the SM clock was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -67,12 +82,23 @@ pub struct Record {
     /// In thousandths of a percent, so that what the daemon said is put back exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_default_millipercent: Option<Entry>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub power_limit_left_alone: Option<LeftAlone>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sm_clock_left_alone: Option<LeftAlone>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mps_default_left_alone: Option<LeftAlone>,
 }
 
 impl Record {
-    /// Whether nothing is changed.
-    pub fn is_empty(&self) -> bool {
-        self.power_limit_milliwatts.is_none() && self.sm_clock_mhz.is_none() && self.mps_default_millipercent.is_none()
+    /// Whether something is changed, and its original to be put back.
+    pub fn is_changed(&self) -> bool {
+        self.power_limit_milliwatts.is_some() || self.sm_clock_mhz.is_some() || self.mps_default_millipercent.is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        let left_alone = [self.power_limit_left_alone, self.sm_clock_left_alone, self.mps_default_left_alone];
+        !self.is_changed() && left_alone.iter().all(Option::is_none)
     }
 }
 
@@ -208,8 +234,8 @@ impl Ledger {
         File::open(&*self.folder).and_then(|folder| folder.sync_all()).map_err(disk("sync the state folder", &self.folder))
     }
 
-    /// Everything that is recorded, readable or not.
-    pub fn all(&self) -> Result<Vec<Result<Record, LedgerError>>, LedgerError> {
+    /// Every record of something that is changed, and every one that cannot be read.
+    pub fn changed(&self) -> Result<Vec<Result<Record, LedgerError>>, LedgerError> {
         let list = match std::fs::read_dir(&*self.folder) {
             Ok(list) => list,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -220,7 +246,10 @@ impl Ledger {
             let path = entry.map_err(disk("list the state folder", &self.folder))?.path();
             if path.extension().is_some_and(|extension| extension == EXTENSION) {
                 let text = std::fs::read(&path).map_err(disk("read a record of original settings", &path));
-                records.push(text.and_then(|text| read(&path, &text)));
+                records.extend(match text.and_then(|text| read(&path, &text)) {
+                    Ok(record) if !record.is_changed() => None,
+                    record => Some(record),
+                });
             }
         }
         Ok(records)
@@ -246,7 +275,7 @@ mod tests {
             unit: unit.into(),
             power_limit_milliwatts: Some(Entry { original: 700_000, ours: vec![300_000] }),
             sm_clock_mhz: Some(Entry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
-            mps_default_millipercent: None,
+            ..Record::default()
         }
     }
 
@@ -258,10 +287,14 @@ mod tests {
         ledger.store(&gpu).unwrap();
         ledger.store(&mps).unwrap();
         assert_eq!((ledger.load("GPU-a").unwrap(), ledger.load("mps:/run/mps pipe").unwrap()), (gpu.clone(), mps));
-        assert_eq!(Ledger::look(&folder.path().join("state")).all().unwrap().len(), 2);
-        ledger.store(&Record { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu }).unwrap();
-        assert!(ledger.load("GPU-a").unwrap().is_empty());
-        assert_eq!(ledger.all().unwrap().len(), 1);
+        assert_eq!(Ledger::look(&folder.path().join("state")).changed().unwrap().len(), 2);
+        let nothing = Record { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu };
+        let left = Record { sm_clock_left_alone: Some(LeftAlone { asked: 1410, theirs: None }), ..nothing.clone() };
+        ledger.store(&left).unwrap();
+        assert_eq!((ledger.load("GPU-a").unwrap(), ledger.changed().unwrap().len()), (left, 1), "kept, but nothing to put back");
+        ledger.store(&nothing).unwrap();
+        assert!(ledger.load("GPU-a").unwrap().is_empty() && !ledger.path("GPU-a").exists());
+        assert_eq!(ledger.changed().unwrap().len(), 1);
     }
 
     #[test]

@@ -155,7 +155,7 @@ fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {
         }
     }
     written?;
-    for record in Ledger::look(&raw.agent.state_dir).all()? {
+    for record in Ledger::look(&raw.agent.state_dir).changed()? {
         match record {
             Ok(record) => writeln!(out, "{}", json!({"to_be_put_back": record}))?,
             Err(error) => writeln!(out, "{}", json!({"error": error.to_string()}))?,

@@ -14,7 +14,7 @@ use eadt_schemas::v1::SettingOutcome;
 
 use crate::decide::Seen;
 use crate::gpu::{split, told};
-use crate::ledger::{Ledger, Record};
+use crate::ledger::{Ledger, Record, Recorded};
 use crate::metrics::AgentMetrics;
 use crate::outcome::{Knob, Remembered, turn};
 
@@ -164,17 +164,19 @@ impl<'a> MpsHolder<'a> {
         if !self.daemon.present() {
             return self.absent(asked.is_some(), refused);
         }
-        let mut entry = record.mps_default_millipercent.take();
+        let mut recorded =
+            Recorded { entry: record.mps_default_millipercent.take(), left_alone: record.mps_default_left_alone.take() };
         let result = {
-            let mut save = |entry: &Option<_>| {
-                record.mps_default_millipercent.clone_from(entry);
+            let mut save = |recorded: &Recorded<_>| {
+                record.mps_default_millipercent.clone_from(&recorded.entry);
+                record.mps_default_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let knob = &mut MpsKnob { daemon: self.daemon, seen: 0 };
-            turn(asked, &mut entry, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
+            turn(asked, &mut recorded, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
         };
-        let original_millipercent = entry.as_ref().map(|entry| entry.original);
-        record.mps_default_millipercent = entry;
+        let original_millipercent = recorded.entry.as_ref().map(|entry| entry.original);
+        (record.mps_default_millipercent, record.mps_default_left_alone) = (recorded.entry, recorded.left_alone);
         self.record = Ok(record);
         let standing = match result {
             Ok(standing) => standing,
@@ -198,7 +200,7 @@ impl<'a> MpsHolder<'a> {
         let folder = self.daemon.pipe_directory.display();
         let reason = refused.or_else(|| asked.then(|| format!("no MPS control daemon runs, pipe_directory={folder}")));
         if let Ok(record) = &mut self.record
-            && record.mps_default_millipercent.take().is_some()
+            && (record.mps_default_millipercent.take().is_some() | record.mps_default_left_alone.take().is_some())
             && let Err(error) = self.ledger.store(record)
         {
             tracing::warn!(%error, "a record stays behind");
@@ -233,6 +235,11 @@ impl Knob<u32> for MpsKnob<'_> {
 
     fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
         self.set(*original)
+    }
+
+    fn all_or_nothing(&self) -> bool {
+        // A program that was given up may have told its daemon.
+        false
     }
 
     fn rounds(&self) -> bool {

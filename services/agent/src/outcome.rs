@@ -6,7 +6,7 @@ use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
 
 use crate::decide::{Memory, Original, Seen, Step, Verdict, decide};
-use crate::ledger::Entry;
+use crate::ledger::{Entry, LeftAlone, Recorded};
 
 /// One setting of one device.
 pub(crate) trait Knob<O> {
@@ -15,6 +15,8 @@ pub(crate) trait Knob<O> {
     fn original(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), SetError>;
     fn put_back(&mut self, original: &O) -> Result<(), SetError>;
+    /// Whether a call that failed has changed nothing, and will not.
+    fn all_or_nothing(&self) -> bool;
     /// Whether the device may make another value of the one that it is given. Of one that keeps what it is given, another value is
     /// somebody else's who was quick.
     fn rounds(&self) -> bool;
@@ -44,16 +46,35 @@ pub(crate) struct Standing {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Remembered {
     pub memory: Memory,
+    /// What an earlier process left alone was looked at.
+    begun: bool,
     reason: String,
 }
 
-/// Returns once the entry is safe on disk.
-pub(crate) type Save<'a, O> = dyn FnMut(&Option<Entry<O>>) -> Result<(), String> + 'a;
+impl Remembered {
+    /// What somebody else set, and earlier processes left alone, this one does, too, while it is there: a device that was reset has its own.
+    fn begin(&mut self, left_alone: Option<LeftAlone>, seen: Seen, tolerance: u32) {
+        let still = |left: &LeftAlone| match (seen, left.theirs) {
+            (Seen::Value(value), Some(theirs)) => value.abs_diff(theirs) <= tolerance,
+            (Seen::Hidden { .. }, None) => true,
+            _ => false,
+        };
+        if let Some(left) = left_alone.filter(still).filter(|_| !self.begun) {
+            self.memory.taken_away = Some(left.asked);
+            "somebody else changed it after an earlier agent had; left as it is until another value is asked for"
+                .clone_into(&mut self.reason);
+        }
+        self.begun = true;
+    }
+}
+
+/// Returns once what is recorded is safe on disk.
+pub(crate) type Save<'a, O> = dyn FnMut(&Recorded<O>) -> Result<(), String> + 'a;
 
 /// Values count as equal within `tolerance`.
 pub(crate) fn turn<O: Original + Clone>(
     asked: Option<u32>,
-    entry: &mut Option<Entry<O>>,
+    recorded: &mut Recorded<O>,
     remembered: &mut Remembered,
     tolerance: u32,
     knob: &mut dyn Knob<O>,
@@ -63,11 +84,12 @@ pub(crate) fn turn<O: Original + Clone>(
     let seen = match knob.see() {
         Ok(seen) => seen,
         Err(SetError::Lost(lost)) => return Err(lost),
-        Err(error) if asked.is_some() || entry.is_some() => return failed(error.to_string()),
+        Err(error) if asked.is_some() || recorded.entry.is_some() => return failed(error.to_string()),
         Err(_) => return Ok(Standing::default()),
     };
     let value = |seen| if let Seen::Value(value) = seen { Some(value) } else { None };
-    let Verdict { mut step, outcome } = decide(asked, entry.as_ref(), seen, remembered.memory, tolerance);
+    remembered.begin(recorded.left_alone, seen, tolerance);
+    let Verdict { mut step, outcome } = decide(asked, recorded.entry.as_ref(), seen, remembered.memory, tolerance);
     if step == Step::GiveUp && chaos::is_off("own-values") {
         step = asked.map_or(Step::PutBack, Step::Set);
     }
@@ -82,19 +104,18 @@ pub(crate) fn turn<O: Original + Clone>(
             }
         }
         Step::Forget => {
-            if let Err(reason) = save(&None) {
+            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            *entry = None;
             remembered.memory = Memory { restored: true, ..Memory::default() };
         }
         Step::GiveUp => {
-            let ours = entry.as_ref().and_then(|entry| entry.ours.last().copied());
-            if let Err(reason) = save(&None) {
+            let ours = recorded.entry.as_ref().and_then(|entry| entry.ours.last().copied());
+            let left = LeftAlone { asked: asked.or(ours).unwrap_or_default(), theirs: value(seen) };
+            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: Some(left) }, save) {
                 return failed(reason);
             }
-            *entry = None;
-            remembered.memory = Memory { taken_away: Some(asked.or(ours).unwrap_or_default()), ..Memory::default() };
+            remembered.memory = Memory { taken_away: Some(left.asked), ..Memory::default() };
             let ours = ours.map_or_else(|| "it".to_owned(), |ours| knob.words(ours));
             remembered.reason = match value(seen) {
                 Some(value) => {
@@ -109,7 +130,7 @@ pub(crate) fn turn<O: Original + Clone>(
             standing.done = Some(Done::GaveUp);
         }
         Step::PutBack => {
-            let original = entry.as_ref().expect("there is something to put back").original.clone();
+            let original = recorded.entry.as_ref().expect("there is something to put back").original.clone();
             match knob.put_back(&original) {
                 Ok(()) => {}
                 Err(SetError::Lost(lost)) => return Err(lost),
@@ -125,34 +146,34 @@ pub(crate) fn turn<O: Original + Clone>(
                 }
                 now => now,
             };
-            if let Err(reason) = save(&None) {
+            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            *entry = None;
             remembered.memory = Memory { restored: true, ..Memory::default() };
             standing.done = Some(Done::PutBack);
         }
         Step::Set(wanted) => {
-            let fresh = entry.is_none();
-            let mut next = entry.clone().unwrap_or_else(|| Entry { original: knob.original(), ours: Vec::new() });
+            let before = recorded.clone();
+            let mut next = recorded.entry.clone().unwrap_or_else(|| Entry { original: knob.original(), ours: Vec::new() });
             next.ours.retain(|ours| *ours != wanted);
             next.ours.push(wanted);
-            let recorded = Some(next);
+            let next = Recorded { entry: Some(next), left_alone: None };
             let changes_first = chaos::is_off("original-first");
-            if !changes_first && let Err(reason) = save(&recorded) {
+            if changes_first {
+                *recorded = next;
+            } else if let Err(reason) = record(recorded, next, save) {
                 return failed(format!("{reason}; nothing is changed without a record of the original"));
             }
-            *entry = recorded;
             chaos::reach("setting.recorded");
             match knob.set(wanted) {
                 Ok(()) => chaos::reach("setting.made"),
                 Err(SetError::Lost(lost)) => return Err(lost),
                 Err(error) => {
                     let unsupported = matches!(error, SetError::Unsupported { .. });
-                    if fresh {
-                        // Nothing was changed. A record that stays behind would be found to be the original and forgotten.
-                        *entry = None;
-                        if let Err(reason) = save(&None) {
+                    // Where nothing was changed there is nothing to put back. Where it may have been the record tells our value from others'.
+                    if before.entry.is_none() && (unsupported || knob.all_or_nothing()) {
+                        *recorded = before;
+                        if let Err(reason) = save(recorded) {
                             tracing::warn!(reason, "a record stays behind");
                         }
                     }
@@ -160,26 +181,26 @@ pub(crate) fn turn<O: Original + Clone>(
                     return Ok(Standing { outcome, reason: error.to_string(), done: None, value: value(seen) });
                 }
             }
-            if changes_first && let Err(reason) = save(entry) {
+            if changes_first && let Err(reason) = save(recorded) {
                 return failed(reason);
             }
-            let recorded = entry.as_mut().expect("just put there");
+            let entry = recorded.entry.as_mut().expect("just put there");
             let now = look_again(knob)?;
             let kept = now.filter(|now| now.abs_diff(wanted) > tolerance);
             if let Some(kept) = kept {
                 // Some devices round. What they make of our value is ours, too.
-                if knob.rounds() && Some(kept) != recorded.original.value() && !recorded.ours.contains(&kept) {
-                    recorded.ours.insert(0, kept);
-                    if let Err(reason) = save(entry) {
+                if knob.rounds() && Some(kept) != entry.original.value() && !entry.ours.contains(&kept) {
+                    entry.ours.insert(0, kept);
+                    if let Err(reason) = save(recorded) {
                         return failed(reason);
                     }
                 }
                 let (wanted, kept) = (knob.words(wanted), knob.words(kept));
                 return failed(format!("the device took {wanted} and says {kept}"));
             }
-            if recorded.ours.len() > 1 {
-                recorded.ours = vec![wanted];
-                if let Err(reason) = save(entry) {
+            if entry.ours.len() > 1 {
+                entry.ours = vec![wanted];
+                if let Err(reason) = save(recorded) {
                     return failed(reason);
                 }
             }
@@ -189,6 +210,13 @@ pub(crate) fn turn<O: Original + Clone>(
         }
     }
     Ok(standing)
+}
+
+/// Records what is to be known from now on.
+fn record<O>(known: &mut Recorded<O>, next: Recorded<O>, save: &mut Save<'_, O>) -> Result<(), String> {
+    save(&next)?;
+    *known = next;
+    Ok(())
 }
 
 /// The value in force, where it can be seen.
@@ -209,7 +237,11 @@ mod tests {
         value: u32,
         becomes: Option<u32>,
         rounds: bool,
+        /// It does what it is told, and says that it failed.
+        fails: bool,
     }
+
+    const NOTHING: Recorded<u32> = Recorded { entry: None, left_alone: None };
 
     impl Knob<u32> for Quick {
         fn see(&mut self) -> Result<Seen, SetError> {
@@ -222,12 +254,17 @@ mod tests {
 
         fn set(&mut self, value: u32) -> Result<(), SetError> {
             self.value = self.becomes.take().unwrap_or(value);
-            Ok(())
+            let detail = "no answer".to_owned();
+            if self.fails { Err(SetError::Failed { call: "setting", detail }) } else { Ok(()) }
         }
 
         fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
             self.value = *original;
             Ok(())
+        }
+
+        fn all_or_nothing(&self) -> bool {
+            !self.fails
         }
 
         fn rounds(&self) -> bool {
@@ -242,12 +279,46 @@ mod tests {
     #[test]
     fn what_a_device_makes_of_a_value_is_ours_and_what_somebody_makes_of_it_is_not() {
         for (rounds, then, left) in [(true, SettingOutcome::Held, 100), (false, SettingOutcome::ChangedByOthers, 82)] {
-            let (mut entry, mut remembered) = (None, Remembered::default());
-            let mut knob = Quick { value: 100, becomes: Some(82), rounds };
-            let mut next = |asked| turn(asked, &mut entry, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
+            let (mut recorded, mut remembered) = (NOTHING, Remembered::default());
+            let mut knob = Quick { value: 100, becomes: Some(82), rounds, fails: false };
+            let mut next = |asked| turn(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
             assert_eq!((next(Some(50)), next(Some(50))), (SettingOutcome::Failed, then), "rounds: {rounds}");
             next(None);
-            assert_eq!((entry, knob.value), (None, left), "rounds: {rounds}");
+            assert_eq!((recorded.entry, knob.value), (None, left), "rounds: {rounds}");
         }
+    }
+
+    #[test]
+    fn what_was_set_although_it_failed_is_put_back() {
+        let (mut recorded, mut remembered) = (NOTHING, Remembered::default());
+        let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: true };
+        let mut next = |asked| turn(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
+        let outcomes = [Some(50), Some(50), None].map(&mut next);
+        assert_eq!(outcomes, [SettingOutcome::Failed, SettingOutcome::Held, SettingOutcome::Restored]);
+        assert_eq!((recorded, knob.value), (NOTHING, 100));
+    }
+
+    #[test]
+    fn what_somebody_else_set_is_left_alone_by_the_next_process_too_while_it_is_there() {
+        let mut recorded = NOTHING;
+        let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: false };
+        let mut next = |remembered: &mut Remembered, asked, theirs: Option<u32>| {
+            knob.value = theirs.unwrap_or(knob.value);
+            turn(asked, &mut recorded, remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome
+        };
+        let mut first = Remembered::default();
+        assert_eq!(next(&mut first, Some(50), None), SettingOutcome::Held);
+        assert_eq!(next(&mut first, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
+        // It leaves, as in an upgrade, with nothing to put back.
+        assert_eq!(next(&mut first, None, None), SettingOutcome::ChangedByOthers);
+        let mut second = Remembered::default();
+        assert_eq!([None, Some(50)].map(|asked| next(&mut second, asked, None)), [SettingOutcome::ChangedByOthers; 2]);
+        assert_eq!(next(&mut second, Some(60), None), SettingOutcome::Held);
+        assert_eq!(next(&mut second, None, None), SettingOutcome::Restored);
+        // A device that was reset has nobody's value.
+        let mut third = Remembered::default();
+        assert_eq!([Some(50), Some(50)].map(|asked| next(&mut third, asked, None)), [SettingOutcome::Held; 2]);
+        assert_eq!(next(&mut third, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
+        assert_eq!(next(&mut Remembered::default(), Some(50), Some(100)), SettingOutcome::Held);
     }
 }

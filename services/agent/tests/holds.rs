@@ -194,6 +194,19 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
     let followed = || running.metric("eadt_agent_intents_total{result=\"followed\"}");
     running.until("followed again", || followed() == Some(2.0)).await;
     assert_eq!(of(&fake, 0), (450_000, 1410));
+    // The next agent leaves it alone, too.
+    running.stop().await.unwrap();
+    assert_eq!(of(&fake, 0), (450_000, 0));
+    let running = start(&settings(&fake, &folder.path().join("state")), Some(bus.clone()));
+    running.until("held by the next", || of(&fake, 0).1 == 1410 && of(&fake, 2) == (300_000, 1410)).await;
+    running
+        .until("reported by the next", || {
+            let devices = last(&*bus).devices;
+            devices.len() == 4 && devices[0].power_limit_outcome == SettingOutcome::ChangedByOthers
+        })
+        .await;
+    assert!(last(&*bus).devices[0].power_limit_reason.contains("an earlier agent"));
+    assert_eq!(of(&fake, 0), (450_000, 1410));
     publish(&*bus, &asking(vec![wish(None, Some(320.0), Some(1410.0))]));
     running.until("another value", || of(&fake, 0) == (320_000, 1410)).await;
     running.stop().await.unwrap();
@@ -312,6 +325,7 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     running.stop().await.unwrap();
 
     allow(&mps, &mut raw);
+    raw.agent.mps.timeout_seconds = 1.0;
     let running = start(&raw, Some(bus.clone()));
     publish(&*bus, &tenants([true, false]));
     let refused = "not every tenant's policy allows it: n/1";
@@ -327,6 +341,17 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     assert_eq!(last(&*bus).original_mps_default_thread_percentage, None);
     publish(&*bus, &tenants([true, true]));
     let held = || mps.default() == "50" && last(&*bus).mps_default_outcome == SettingOutcome::Held;
+    running.until("held again", held).await;
+    // A control program that did as it was told, and never says so.
+    publish(&*bus, &tenants([true, false]));
+    running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
+    std::fs::write(mps.pipe_directory().join("mute"), "").unwrap();
+    publish(&*bus, &tenants([true, true]));
+    running.until("no answer", || last(&*bus).mps_default_reason.contains("did not answer")).await;
+    publish(&*bus, &tenants([true, false]));
+    std::fs::remove_file(mps.pipe_directory().join("mute")).unwrap();
+    running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
+    publish(&*bus, &tenants([true, true]));
     running.until("held again", held).await;
     mps.change("80");
     running.until("seen", || last(&*bus).mps_default_outcome == SettingOutcome::ChangedByOthers).await;

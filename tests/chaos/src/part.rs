@@ -109,6 +109,8 @@ pub struct Part {
     mark: PathBuf,
     log: PathBuf,
     out: PathBuf,
+    /// Writes what it says into its log.
+    writes: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Part {
@@ -140,11 +142,12 @@ impl Part {
         }
         let mut child = command.spawn().context("starting chaos-part")?;
         // Not written by the process itself, whose disk may be full.
+        let mut writes = None;
         if let Some(mut said) = child.stderr.take() {
             let mut log = appending(&log)?;
-            std::thread::spawn(move || drop(std::io::copy(&mut said, &mut log)));
+            writes = Some(std::thread::spawn(move || drop(std::io::copy(&mut said, &mut log))));
         }
-        Ok(Self { child, mark, log, out })
+        Ok(Self { child, mark, log, out, writes })
     }
 
     fn pid(&self) -> Pid {
@@ -180,8 +183,13 @@ impl Part {
         Ok(())
     }
 
+    /// How it ended; its last words are in the log by then.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
+        let ended = self.child.try_wait()?;
+        if let Some(writes) = self.writes.take_if(|_| ended.is_some()) {
+            drop(writes.join());
+        }
+        Ok(ended)
     }
 
     /// SIGKILL; waits until it is gone.

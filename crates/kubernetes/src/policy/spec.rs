@@ -65,7 +65,7 @@ use super::status::EnergyPolicyStatus;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = Rule::new("self.updateMode != 'Enforce' || (has(self.bounds) && (has(self.bounds.mpsThreadPercentage) || has(self.bounds.replicas) || has(self.bounds.powerLimitWatts) || has(self.bounds.smClockMegahertz) || has(self.bounds.precisions) || has(self.bounds.maxFrozenPrefixLayers))) || has(self.mpsDefaultThreadPercentage)")
-        .message("mode Enforce needs bounds: name the limits of at least one knob")
+        .message("mode Enforce needs bounds: name the limits of at least one knob, or an mpsDefaultThreadPercentage")
         .field_path(".bounds"),
     validation = Rule::new("self.updateMode != 'Enforce' || !has(self.knobs) || !self.knobs.exists(k, k == 'MpsThreadPercentage') || (has(self.bounds) && has(self.bounds.mpsThreadPercentage))")
         .message("knob MpsThreadPercentage needs bounds.mpsThreadPercentage in mode Enforce")
@@ -86,7 +86,7 @@ use super::status::EnergyPolicyStatus;
         .message("knob FrozenLayers needs bounds.maxFrozenPrefixLayers in mode Enforce")
         .field_path(".knobs"),
     validation = Rule::new("!has(self.mpsDefaultThreadPercentage) || !has(self.bounds) || !has(self.bounds.mpsThreadPercentage) || (has(self.bounds.mpsThreadPercentage.max) && self.bounds.mpsThreadPercentage.max <= self.mpsDefaultThreadPercentage)")
-        .message("no process gets more than the MPS default: bounds.mpsThreadPercentage.max must not be greater than mpsDefaultThreadPercentage")
+        .message("no process gets more than the MPS default: bounds.mpsThreadPercentage needs a max that is not greater than mpsDefaultThreadPercentage")
         .field_path(".mpsDefaultThreadPercentage"),
 )]
 pub struct EnergyPolicySpec {

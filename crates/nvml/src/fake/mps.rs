@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 /// The program and one daemon, in a folder of their own, which goes with this value.
 ///
-/// A file `hang` in the pipe folder: the program never answers. `slow`: it takes a second to set a default.
+/// A file `hang` in the pipe folder: the program never answers. `slow`: it takes a second to set a default. `mute`: it sets a default, and
+/// does not say so.
 #[derive(Debug)]
 pub struct FakeMps {
     folder: tempfile::TempDir,
@@ -24,7 +25,8 @@ impl FakeMps {
             read -r command value\n\
             case $command in\n\
             get_default_active_thread_percentage) cat \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
-            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\";;\n\
+            set_default_active_thread_percentage) [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ] && sleep 1; echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\"; \
+            echo \"$value\" >> \"$CUDA_MPS_PIPE_DIRECTORY/told\"; [ -e \"$CUDA_MPS_PIPE_DIRECTORY/mute\" ] && sleep 60; true;;\n\
             *) echo \"unknown command $command\"; exit 1;;\n\
             esac\n";
         std::fs::write(fake.program(), script).expect("the folder is writable");
@@ -44,6 +46,12 @@ impl FakeMps {
     pub fn default(&self) -> String {
         let text = std::fs::read_to_string(self.pipe_directory().join("default")).expect("a daemon has a default");
         text.trim().to_owned()
+    }
+
+    /// Everything that the daemon was told to have as its default, oldest first.
+    pub fn told(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.pipe_directory().join("told")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
     }
 
     /// Changes it as somebody else would.

@@ -56,6 +56,12 @@ fn run(run: Run) -> Result<Outcome> {
         }
         std::thread::sleep(LOOKS);
         node.judge_theirs(&mut outcome, theirs, "while it is asked for");
+        if chance.below(3) == 0 {
+            part.stop(LIMIT)?;
+            part = node.agent()?;
+            std::thread::sleep(LOOKS);
+            node.judge_theirs(&mut outcome, theirs, "while it is asked for of the next agent");
+        }
         let way = round / 2 % 3;
         end(&node, part, way)?;
         let when = ["after the intent", "after SIGTERM", "after SIGKILL and a start"][way as usize];
