@@ -44,7 +44,9 @@ fn asked_for(template: &Value) -> BTreeMap<String, f64> {
     let spec = &template["spec"];
     let list = |name: &str| spec[name].as_array().into_iter().flatten();
     let add = |sum: &mut BTreeMap<String, f64>, asked: BTreeMap<String, f64>| {
-        asked.into_iter().for_each(|(name, value)| *sum.entry(name).or_default() += value);
+        for (name, value) in asked {
+            *sum.entry(name).or_default() += value;
+        }
     };
     let (mut sidecars, mut before) = (BTreeMap::new(), BTreeMap::<String, f64>::new());
     for container in list("initContainers") {
