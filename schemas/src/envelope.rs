@@ -128,7 +128,7 @@ pub mod header {
     pub const TIME: &str = "ce_time";
     pub const SUBJECT: &str = "ce_subject";
     pub const CONTENT_TYPE: &str = "content-type";
-    /// Where the processor's inputs stood when it made an output, a JSON object: of each input topic the offset of the first record not
+    /// Where the processor's inputs stood when it made an output, or the last state of a step, a JSON object: of each input topic the offset of the first record not
     /// yet folded, and `partition`. Outside the comparison of a replay with its record.
     pub const INPUT_POSITIONS: &str = "eadt_input_positions";
     /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, the controllers'

@@ -1,8 +1,10 @@
 //! One owned partition: its restored state, its merge, its fold.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Start, Step, TopicPartition, chaos, read_to_end,
+    Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Start, Step, TopicPartition, Watermarks, chaos, read_to_end,
 };
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
@@ -63,7 +65,8 @@ impl Owned {
         let committed = member.committed(&inputs)?;
         chaos::reach("restore.positions");
         let state = TopicPartition::new(names.state.clone(), number);
-        let records = read_state(bus, &state, shutdown)?;
+        let State { records, stood } = read_state(bus, &state, shutdown)?;
+        let stood = stood.filter(|stood| stood.partition == number);
         chaos::reach("restore.state");
         let first_start = committed.iter().all(Option::is_none);
         if !first_start && records.is_empty() {
@@ -75,8 +78,20 @@ impl Owned {
         })?;
         let mut positions = Vec::with_capacity(inputs.len());
         let mut gap = false;
-        for (at, committed) in inputs.iter().zip(committed) {
-            let low = bus.watermarks(at)?.low;
+        for (input, (at, committed)) in inputs.iter().zip(committed).enumerate() {
+            let Watermarks { low, high } = bus.watermarks(at)?;
+            let committed = committed.map(|committed| {
+                let stood = stood.map(|stood| stood.offsets[input]).filter(|stood| *stood > committed && *stood <= high);
+                if let Some(stood) = stood {
+                    tracing::warn!(
+                        %at,
+                        committed,
+                        stood,
+                        "the group's position is behind the state: a part of a step was lost, as where a broker forgot it; going on where the state stands"
+                    );
+                }
+                stood.unwrap_or(committed)
+            });
             if let Some(committed) = committed.filter(|committed| *committed < low) {
                 tracing::error!(%at, committed, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
                 metrics.gaps.inc();
@@ -228,10 +243,13 @@ impl Owned {
             return 0;
         }
         self.folded_since_commit = false;
-        let mut bytes = 0;
+        let (mut bytes, before) = (0, step.outputs.len());
         for record in self.partition.take_changes() {
             bytes += record.key.len() + record.value.as_ref().map_or(0, Vec::len);
             step.outputs.push(names.state(self.number, record));
+        }
+        if let Some(last) = step.outputs[before..].last_mut() {
+            last.headers.push((Arc::from(header::INPUT_POSITIONS), self.positions_json()));
         }
         step.positions.extend(self.inputs.iter().cloned().zip(self.merge.positions()));
         self.state_bytes = bytes;
@@ -281,15 +299,26 @@ pub fn balance<'a>(
     Ok(())
 }
 
-/// The newest record of every key that was committed to a state partition.
-pub fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Vec<(String, Option<Bytes>)>> {
+/// What was committed to a state partition.
+#[derive(Debug)]
+pub struct State {
+    /// The newest record of every key.
+    pub records: Vec<(String, Option<Bytes>)>,
+    /// Where the inputs stood at the newest step of which it is known.
+    stood: Option<Positions>,
+}
+
+/// Reads a state partition to its end.
+pub fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<State> {
     let mut newest: std::collections::BTreeMap<String, Option<Bytes>> = std::collections::BTreeMap::new();
+    let mut stood = None;
     let read = read_to_end(
         bus,
         &[(at.clone(), Start::Earliest)],
         || shutdown.is_cancelled(),
         |record| {
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+            stood = record.header(header::INPUT_POSITIONS).and_then(Positions::from_json).or(stood);
             newest.insert(key, record.value);
             Ok::<_, BusError>(())
         },
@@ -297,5 +326,5 @@ pub fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Re
     if read.is_none() {
         return Err(BusError::new(Remedy::Retry, format!("restoring {at}"), "stopped before the state was read"));
     }
-    Ok(newest.into_iter().collect())
+    Ok(State { records: newest.into_iter().collect(), stood })
 }

@@ -270,6 +270,35 @@ fn a_restart_goes_on_in_the_middle_of_a_window() {
     assert_eq!(sorted(rig.windows()), expected);
 }
 
+#[test]
+fn positions_that_fall_behind_the_state_double_nothing() {
+    let whole = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(whole.path());
+    feed(&mut rig, 0, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let expected = sorted(rig.windows());
+
+    let torn = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(torn.path());
+    feed(&mut rig, 0, 70);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 3 && rig.all_folded());
+    let inputs: Vec<_> = Topic::PROCESSOR_INPUTS
+        .iter()
+        .flat_map(|topic| (0..2).map(move |p| TopicPartition::new(format!("eadt.{topic}"), p)))
+        .collect();
+    let before = rig.bus.committed("processor", &inputs).unwrap();
+    feed(&mut rig, 70, 100);
+    rig.process(rig.bus(), settings(), Rig::all_folded);
+    assert_ne!(rig.bus.committed("processor", &inputs).unwrap(), before);
+    // As where the outputs and the state of steps are there, and their positions are not.
+    let options = MemberOptions { group: "processor".into(), instance: None, topics: vec!["eadt.gpu.telemetry.v1".into()] };
+    let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
+    rig.bus.member(options).unwrap().commit(Step { outputs: vec![], positions }).unwrap();
+    feed(&mut rig, 100, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    assert_eq!(sorted(rig.windows()), expected, "nothing is called stale or a duplicate that was sent once");
+}
+
 impl Rig {
     /// Whether the committed positions have reached the end of the telemetry.
     fn all_folded(&self) -> bool {

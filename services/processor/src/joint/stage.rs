@@ -98,7 +98,7 @@ impl<K: Kind> Stage<K> {
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
         let place = TopicPartition::new(names.state.clone(), PARTITION);
-        let records = read_state(bus, &place, &service.shutdown)?;
+        let records = read_state(bus, &place, &service.shutdown)?.records;
         chaos::reach("restore.state");
         let state = K::Fold::restore(settings.clone(), records).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the positions of the group", place.topic);
