@@ -184,8 +184,23 @@ impl Node {
         if !path.exists() {
             return Ok(0);
         }
-        let names = fs::read_dir(path)?.collect::<Result<Vec<_>, _>>()?;
-        Ok(names.iter().filter(|entry| entry.path().extension().is_some_and(|extension| extension == "json")).count())
+        let mut records = 0;
+        for name in fs::read_dir(path)? {
+            let path = name?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let text = match fs::read(&path) {
+                Ok(text) => text,
+                Err(gone) if gone.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let record: serde_json::Value = serde_json::from_slice(&text)?;
+            // What others set and is left alone has no original to be put back.
+            let originals = ["power_limit_milliwatts", "sm_clock_mhz", "mps_default_millipercent"];
+            records += usize::from(originals.iter().any(|setting| !record[setting].is_null()));
+        }
+        Ok(records)
     }
 
     /// Compares everything with what it was: settings of the GPUs but `but`, the daemon's, and that nothing is recorded any more.

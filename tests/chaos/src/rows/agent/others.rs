@@ -13,7 +13,7 @@ use crate::world::LIMIT;
 
 pub const ROW: Row = Row {
     name: "agent-others",
-    fault: "somebody else sets a GPU's power cap, or the MPS default, that the node agent holds: while it runs, or after SIGKILL; then the intent ends, or SIGTERM, or another SIGKILL",
+    fault: "somebody else sets a GPU's power cap, or the MPS default, that the node agent holds: while it runs, or after SIGKILL; of three times once the agent is started anew under the same intent; then the intent ends, or SIGTERM, or another SIGKILL",
     promise: "theirs stays as they set it, and everything else is as before",
     without: "telling its own values from others'",
     full: 200,
