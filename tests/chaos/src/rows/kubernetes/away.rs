@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// How long everything may take after its return: whoever watches waits longer and longer between attempts, up to a minute.
+/// How long everything may take after its return: controllers of Kubernetes, too, wait longer and longer between attempts.
 const AFTER: Duration = Duration::from_mins(5);
 
 fn run(run: Run) -> Result<Outcome> {
