@@ -5,6 +5,7 @@ use std::sync::Arc;
 use eadt_bus::embedded::Stamps;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::{Bus, BusError};
+use eadt_service::Clock;
 
 use crate::settings::Settings;
 
@@ -24,17 +25,27 @@ pub fn kafka(settings: &Settings) -> Result<KafkaBus, BusError> {
 
 /// Kafka where brokers are set, else the embedded log of the data folder.
 pub fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Bus>> {
-    if settings.bus.brokers.is_empty() {
-        let dir = &settings.bus.data_dir;
-        if !dir.join("log").exists() {
-            anyhow::bail!(
-                "no Kafka is set and {} holds no embedded log: give --kafka BROKERS, or --data-dir of an `eadt up`",
-                dir.display()
-            );
-        }
-        return Ok(Arc::new(crate::up::open_embedded(settings, Stamps::Wall)?));
+    Ok(open_with_clock(settings)?.0)
+}
+
+/// The same, and what time it is there: an embedded log of simulated time stands still at its newest record, so that a simulation that
+/// goes on meets what is appended now, and not when it gets to the wall clock's time.
+pub fn open_with_clock(settings: &Settings) -> anyhow::Result<(Arc<dyn Bus>, Clock)> {
+    if !settings.bus.brokers.is_empty() {
+        return Ok((connect(settings)?, Clock::wall()));
     }
-    connect(settings)
+    let dir = &settings.bus.data_dir;
+    if !dir.join("log").exists() {
+        anyhow::bail!(
+            "no Kafka is set and {} holds no embedded log: give --kafka BROKERS, or --data-dir of an `eadt up`",
+            dir.display()
+        );
+    }
+    let simulated = crate::up::is_simulated(dir)?;
+    let log = crate::up::open_embedded(settings, if simulated { Stamps::Held } else { Stamps::Wall })?;
+    let of = log.clone();
+    let clock = if simulated { Clock::new(move || of.time()) } else { Clock::wall() };
+    Ok((Arc::new(log), clock))
 }
 
 /// The Kafka of the settings, for services that are processes of their own.

@@ -5,7 +5,13 @@ mod support;
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+use eadt_bus::{Bus, Outgoing};
+use eadt_schemas::v1::Model;
+use eadt_schemas::{Envelope, EventType};
 use serde_json::Value;
 use support::{Running, Told, eadt, files, json, signal, text};
 
@@ -121,6 +127,128 @@ fn a_shared_gpu_gives_more_work_per_joule_than_in_equal_shares_and_replays_to_th
         written.push(files(&out));
     }
     assert!(written[0] == written[1], "an archive and a log replay to other bytes");
+}
+
+const MODEL: &str = "partition/Tesla V100-PCIE-32GB";
+
+/// A job of the paper's suite on a V100 of its own, or of another one's; `away`: seconds.
+fn job(name: &str, number: usize, of: Option<&str>, away: &[(u32, u32)]) -> String {
+    let profile = toml::to_string(&eadt_simulator::sharing::paper_suite()[number].profile).unwrap();
+    let away: Vec<String> =
+        away.iter().map(|(from, until)| format!("{{ from_seconds = {from}, until_seconds = {until} }}")).collect();
+    let of = of.map_or(String::new(), |of| format!("shares_gpus_of = \"lab/{of}\"\n"));
+    format!(
+        "[[workloads]]\nname = \"lab/{name}\"\ncontroller = \"sm-partition\"\nboard = \"V100\"\ngpus = 1\nreplicas = 1\n{of}away = [{}]\n\
+         [workloads.schedule]\nrepeat = false\n[[workloads.schedule.phases]]\nname = \"only\"\nseconds = 86400\n\
+         [workloads.schedule.phases.profile]\n{profile}\n",
+        away.join(", ")
+    )
+}
+
+/// Eight pairs are alone, then together; what they did to each other is learned; and a ninth pair, which nobody has seen together,
+/// is divided by it.
+#[test]
+fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
+    let dir = tempfile::tempdir().unwrap();
+    // Numbers in the suite: those of each pair differ in how they react to their share and to others.
+    let pairs = [(4, 7), (0, 11), (2, 9), (5, 13), (6, 3), (1, 8), (10, 14), (12, 15), (4, 9)];
+    let scenario: String = pairs
+        .iter()
+        .enumerate()
+        .map(|(n, (a, b))| {
+            let (a_name, b_name, last) = (format!("a{n}"), format!("b{n}"), n == pairs.len() - 1);
+            // The last one is together after the others' figures are learned from.
+            let together = if last { 10_800 } else { 4_800 };
+            let away = if last { vec![(0, 2_400), (4_800, together)] } else { vec![(0, 2_400)] };
+            job(&a_name, *a, None, &[(2_400, together)]) + &job(&b_name, *b, Some(&a_name), &away)
+        })
+        .collect();
+    let file = dir.path().join("scenario.toml");
+    std::fs::write(&file, scenario).unwrap();
+    let simulate = |minutes: u32| {
+        json(up(dir.path(), &file, &["--speed", "max", "--duration", &format!("{minutes}m"), "--json"]));
+    };
+    simulate(150);
+    let before = decisions(dir.path());
+    assert!(before.iter().all(|decision| decision["model_version"].is_null()));
+    let learn = || json(eadt(dir.path(), &["optimizer", "--once", "--json"]));
+    let round = learn();
+    let proposal = round["proposals"].as_array().unwrap().iter().find(|proposal| proposal["name"] == MODEL).unwrap();
+    println!("{} [simulated]", proposal["reason"]);
+    assert_eq!(
+        (&proposal["verdict"], proposal["metrics"]["sets"].as_f64()),
+        (&"publish".into(), Some(8.0)),
+        "{}",
+        proposal["reason"]
+    );
+    assert_eq!(learn()["records_sent"], 0, "nothing new was archived");
+
+    simulate(90);
+    let said = decisions(dir.path());
+    let version = format!("{MODEL}@1");
+    let by_model: Vec<&Value> = said.iter().filter(|decision| decision["model_version"] == *version).collect();
+    let changed: Vec<&&Value> = by_model.iter().filter(|decision| decision["action"] != "maintain").collect();
+    let of = |decision: &Value, pair: usize| {
+        let name = decision["workload"].as_str().unwrap();
+        name == format!("lab/a{pair}") || name == format!("lab/b{pair}")
+    };
+    assert!(by_model.iter().any(|decision| of(decision, 8)), "the ninth pair was not asked about: {:#?}", said.last());
+    for change in &changed {
+        assert!(change["reason"].as_str().unwrap().ends_with(&format!("says {version}")), "{change:#?}");
+    }
+    let ninth = said.iter().rfind(|decision| of(decision, 8)).unwrap();
+    println!("{} decisions by the model, {} changes; at last: {}", by_model.len(), changed.len(), ninth["reason"]);
+
+    assert!(!changed.is_empty());
+    let check = replayed(dir.path());
+    assert_eq!(check["differences"], serde_json::json!([]), "{check}");
+
+    // The same model in another log, from its second minute on: every decision, and what a replay of the log makes of it.
+    let two = tempfile::tempdir().unwrap();
+    let scenario = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios/shared_gpu.toml");
+    let simulate = |minutes: usize| {
+        json(up(two.path(), &scenario, &["--speed", "max", "--duration", &format!("{minutes}m"), "--json"]));
+    };
+    simulate(1);
+    publish(two.path(), serde_json::from_value(proposal["model"].clone()).unwrap());
+    simulate(MINUTES - 1);
+    let said = decisions(two.path());
+    let changed = said.iter().filter(|decision| decision["model_version"] == *version && decision["action"] != "maintain");
+    println!("{:#?}", changed.clone().map(|change| &change["reason"]).collect::<Vec<_>>());
+    assert_eq!(changed.count(), 2, "{:#?}", said.last());
+    let check = replayed(two.path());
+    assert_eq!((&check["differences"], &check["excused"]), (&serde_json::json!([]), &serde_json::json!([])), "{check}");
+    assert_eq!(check["decisions_same"].as_u64(), Some(said.len() as u64), "{check}");
+}
+
+/// What a replay says of all decisions.
+fn replayed(dir: &Path) -> Value {
+    let log = dir.join("record.jsonl");
+    json(eadt(dir, &["record", "--out", log.to_str().unwrap(), "--json"]));
+    let (out, err, _) = text(eadt(dir, &["replay", log.to_str().unwrap(), "--check", "--json"]));
+    serde_json::from_str::<Value>(&out).unwrap_or_else(|error| panic!("{error}: {out} {err}"))["check"].take()
+}
+
+/// Writes a model to every partition, as of the log's present.
+fn publish(dir: &Path, model: Model) {
+    let options = EmbeddedOptions { stamps: Stamps::Held, ..EmbeddedOptions::default() };
+    let log = EmbeddedLog::open(&dir.join("log"), options).unwrap();
+    let model = Model { time: log.time(), ..model };
+    let envelope = Envelope {
+        id: format!("{}@{}", model.name, model.version),
+        source: "/tests".to_owned(),
+        kind: EventType::Model,
+        time: model.time,
+        subject: model.name.clone(),
+    };
+    let topic: Arc<str> = "eadt.models.v1".into();
+    let mut producer = log.producer("tests").unwrap();
+    let partitions = log.topics("eadt.").unwrap().into_iter().find(|spec| spec.name == topic).unwrap().partitions;
+    for partition in 0..partitions {
+        let record = Outgoing { partition: Some(partition), ..Outgoing::event(&topic, &model.name, &envelope, &model) };
+        producer.send(record).unwrap();
+    }
+    assert!(producer.flush(Duration::from_secs(10)).unwrap());
 }
 
 /// However often the program is killed, what it decides is what it would have decided.

@@ -21,11 +21,12 @@ pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow
         let now = Clock::wall().now();
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
     } else {
+        let (bus, clock) = crate::bus::open_with_clock(settings)?;
         let round = eadt_optimizer::run(&Service {
             settings: settings.optimizer.clone(),
             prefix: settings.topics.prefix.clone(),
-            bus: crate::bus::open(settings)?,
-            clock: Clock::wall(),
+            bus,
+            clock,
             shutdown: shutdown.clone(),
             metrics: Metrics::default(),
             ready: Health::default().part("optimizer"),

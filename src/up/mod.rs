@@ -218,12 +218,26 @@ pub fn spawn_simulator(
     Ok(cluster)
 }
 
+const SIMULATED: &str = "simulated\n";
+
+/// Whether a data folder holds simulated time.
+pub fn is_simulated(dir: &Path) -> anyhow::Result<bool> {
+    match std::fs::read_to_string(dir.join(ORIGIN)) {
+        Ok(text) => Ok(text == SIMULATED),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", dir.join(ORIGIN).display())),
+    }
+}
+
+/// Says which it holds.
+const ORIGIN: &str = "origin";
+
 /// A data folder holds either simulated or measured time: the two would make each other late.
 fn claim(dir: &Path, simulated: bool) -> anyhow::Result<()> {
     let cannot =
         || format!("cannot use data folder {}: check that it can be written, or name another with --data-dir", dir.display());
     std::fs::create_dir_all(dir).with_context(cannot)?;
-    let (marker, mine) = (dir.join("origin"), if simulated { "simulated\n" } else { "measured\n" });
+    let (marker, mine) = (dir.join(ORIGIN), if simulated { SIMULATED } else { "measured\n" });
     match std::fs::read_to_string(&marker) {
         Ok(text) if text == mine => Ok(()),
         Ok(text) => bail!(

@@ -209,7 +209,7 @@ fn shared_crates_do_not_know_what_is_above_them() {
         ("eadt-recordings", &["eadt-schemas"]),
         ("eadt-report", &["eadt-schemas"]),
         ("eadt-simulator", &["eadt-schemas", "eadt-cluster", "eadt-partition"]),
-        ("eadt-partition", &["eadt-core", "eadt-schemas"]),
+        ("eadt-partition", &["eadt-core", "eadt-models", "eadt-schemas"]),
         ("eadt-backtest", &["eadt-schemas", "eadt-cluster", "eadt-core", "eadt-simulator"]),
         ("eadt-models", &[]),
         ("eadt-tune", &["eadt-models", "eadt-recordings", "eadt-schemas"]),

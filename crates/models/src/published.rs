@@ -20,8 +20,15 @@ pub fn power_name(gpu_model: &str) -> String {
     format!("{POWER_PREFIX}{gpu_model}")
 }
 
+/// Name of the model of what workloads that share a board do to each other.
+pub fn partition_name(gpu_model: &str) -> String {
+    format!("{PARTITION_PREFIX}{gpu_model}")
+}
+
 pub const CAP_CURVE_PREFIX: &str = "cap-curve/";
 pub const POWER_PREFIX: &str = "power/";
+/// Its form is `eadt_partition`'s.
+pub const PARTITION_PREFIX: &str = "partition/";
 
 /// Why a published model is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

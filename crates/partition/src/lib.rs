@@ -9,6 +9,7 @@
 pub mod forest;
 
 mod choose;
+pub mod co_runs;
 pub mod evaluate;
 pub mod gather;
 pub mod gpus;
@@ -16,6 +17,7 @@ mod measurements;
 mod outlook;
 mod paper;
 mod profile;
+pub mod published;
 pub mod rebalance;
 mod slowdown;
 pub mod tables;

@@ -16,11 +16,12 @@ use eadt_schemas::v1::{Action, Decision, Layout, Origin, Validation, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::choose::{Scale, choose_among};
+use crate::co_runs::idle_of;
 use crate::{Candidate, CannotTell, Choice, ChoiceSettings, Predictor, SoloProfile, Together, Verdict};
 
 pub use eadt_core::sharing::CONTROLLER;
 /// Grows with every change of what it decides.
-pub(crate) const VERSION: &str = "3";
+pub(crate) const VERSION: &str = "4";
 /// Partitions that did not help and are remembered of one GPU.
 const MAX_FAILED: usize = 16;
 /// Sets of workloads whose rests are remembered of one GPU.
@@ -233,11 +234,13 @@ pub struct Outcome {
     pub reason: String,
     /// Where the judgement of the last partition stands.
     pub validation: Validation,
+    /// Of the learned model that was asked at this look.
+    pub model_version: Option<String>,
 }
 
 impl Outcome {
     fn none(reason: impl Into<String>) -> Self {
-        Self { decisions: Vec::new(), reason: reason.into(), validation: Validation::None }
+        Self { decisions: Vec::new(), reason: reason.into(), validation: Validation::None, model_version: None }
     }
 }
 
@@ -291,30 +294,34 @@ pub fn rebalance(
         if let Some(until) = state.rests_until(&in_force).filter(|until| time < *until) {
             return Outcome::none(format!("nothing is tried before {until}"));
         }
-        state.wanted = Some(match state.retreat.take_if(|back| !others(&back.shares)) {
-            Some(back) => Wanted { since: time, ..back },
-            None => match look(sharers, &present, brain, settings, &state.failed) {
-                Ok(choice) => {
-                    let medians = together(sharers, None, settings);
-                    let rates = |medians: &Vec<(f64, f64)>| -> Rates {
-                        in_force.keys().cloned().zip(medians.iter().map(|(rate, _)| *rate)).collect()
-                    };
-                    Wanted {
-                        shares: named(&choice.candidate.mps_thread_percentages),
-                        since: time,
-                        gain_ratio: choice.gain_ratio,
-                        sure_gain_ratio: choice.sure_gain_ratio,
-                        power_watts: choice.expected.power_watts,
-                        model_version: brain.model_version.map(str::to_owned),
-                        before_worth: medians.as_ref().and_then(|medians| worth(sharers, medians)),
-                        before_rates: medians.as_ref().map(rates).unwrap_or_default(),
-                        before: in_force,
-                        back: false,
-                        half_way: false,
-                    }
+        state.wanted = Some(if let Some(back) = state.retreat.take_if(|back| !others(&back.shares)) {
+            Wanted { since: time, ..back }
+        } else {
+            // Whoever predicts, what it gives is judged beside this.
+            let Some(medians) = together(sharers, None, settings) else {
+                let count = settings.validation_windows;
+                return Outcome::none(format!("{count} windows of each are needed at the shares in force"));
+            };
+            let choice = match look(sharers, &present, &medians, brain, settings, &state.failed) {
+                Ok(choice) => choice,
+                Err(reason) => {
+                    let model_version = brain.model_version.map(str::to_owned);
+                    return Outcome { model_version, ..Outcome::none(reason) };
                 }
-                Err(reason) => return Outcome::none(reason),
-            },
+            };
+            Wanted {
+                shares: named(&choice.candidate.mps_thread_percentages),
+                since: time,
+                gain_ratio: choice.gain_ratio,
+                sure_gain_ratio: choice.sure_gain_ratio,
+                power_watts: choice.expected.power_watts,
+                model_version: brain.model_version.map(str::to_owned),
+                before_worth: worth(sharers, &medians),
+                before_rates: in_force.keys().cloned().zip(medians.iter().map(|(rate, _)| *rate)).collect(),
+                before: in_force,
+                back: false,
+                half_way: false,
+            }
         });
     }
     let wanted = state.wanted.as_ref().expect("invariant a_partition_is_wanted: set above or before");
@@ -423,29 +430,6 @@ fn worth(sharers: &[Sharer<'_>], medians: &[(f64, f64)]) -> Option<f64> {
     (watts > 0.0).then(|| work / watts)
 }
 
-/// The idle power with which the additive model says of the present partition what was measured.
-fn implied_idle_watts(
-    tenants: &[&SoloProfile],
-    present: &[u32],
-    sharers: &[Sharer<'_>],
-    settings: &RebalanceSettings,
-) -> Result<f64, String> {
-    let medians = together(sharers, None, settings)
-        .ok_or_else(|| format!("{} windows of each are needed at the shares in force", settings.validation_windows))?;
-    let mut alone = 0.0;
-    let mut least = f64::INFINITY;
-    for (tenant, share) in tenants.iter().zip(present) {
-        let point = tenant
-            .expected_at(*share, None)
-            .ok_or_else(|| format!("{} was not measured alone at {share} % or less", tenant.workload()))?;
-        alone += point.power_watts;
-        least = tenant.points().map(|point| point.power_watts).fold(least, f64::min);
-    }
-    let measured: f64 = medians.iter().map(|(_, watts)| watts).sum();
-    // What contention saves, or noise adds, must not make a board that draws nothing, or more than its processes.
-    Ok(((alone - measured) / (tenants.len() as f64 - 1.0)).clamp(1.0_f64.min(0.5 * least), 0.95 * least))
-}
-
 /// The shares in force, or why they cannot be turned.
 fn present(sharers: &[Sharer<'_>]) -> Result<Vec<u32>, String> {
     let share = |sharer: &Sharer<'_>| {
@@ -472,10 +456,11 @@ fn inside_bounds<'a>(sharers: &[Sharer<'_>], shares: impl Iterator<Item = &'a u3
     })
 }
 
-/// A better partition than the one in force, or why there is none.
+/// A better partition than the one in force, of which `medians` say what each does there, or why there is none.
 fn look(
     sharers: &[Sharer<'_>],
     present: &[u32],
+    medians: &[(f64, f64)],
     brain: &Brain<'_>,
     settings: &RebalanceSettings,
     failed: &[Shares],
@@ -489,7 +474,8 @@ fn look(
     let fits = present.iter().sum::<u32>() <= 100;
     let idle_watts = match brain.idle_watts {
         Some(watts) => watts,
-        None => implied_idle_watts(&tenants, present, sharers, settings)?,
+        None => idle_of(&tenants, present, medians.iter().map(|(_, watts)| watts).sum())
+            .map_err(|place| format!("{} was not measured alone at {} % or less", tenants[place].workload(), present[place]))?,
     };
     let together = Together::new(tenants, idle_watts).map_err(told)?;
     let inside = |candidate: &Candidate| inside_bounds(sharers, candidate.mps_thread_percentages.iter());
@@ -545,7 +531,8 @@ fn step(wanted: &Wanted, time: EventTime, sharers: &[Sharer<'_>], present: &[u32
     let now = pairs().filter(|(sharer, share)| !reductions || of(sharer) < **share);
     let decisions: Vec<Decision> = now.map(|(sharer, share)| decision(wanted, time, sharer.workload, *share, settings)).collect();
     let reason = if reductions { "reductions first" } else { "every reduction is in force: raises" };
-    Outcome { decisions, reason: reason.to_owned(), validation: wanted.validation() }
+    let model_version = wanted.model_version.clone();
+    Outcome { decisions, reason: reason.to_owned(), validation: wanted.validation(), model_version }
 }
 
 fn decision(wanted: &Wanted, time: EventTime, workload: &Workload, share: u32, settings: &RebalanceSettings) -> Decision {

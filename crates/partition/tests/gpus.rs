@@ -8,10 +8,11 @@ use eadt_cases::cases;
 use eadt_core::joint::{Event, Joint};
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_core::{FoldSettings, partition};
-use eadt_partition::Gpus;
+use eadt_partition::published::PartitionDocument;
+use eadt_partition::{CoRun, Counters, Gpus, Measurements, Metric, SlowdownModel, SoloPoint, SoloProfile, Tenant};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Outcome, UpdateMode, Validation, Workload,
+    Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation, Workload,
 };
 use proptest::prelude::*;
 
@@ -72,6 +73,8 @@ struct Site {
     /// Decisions are carried out so many minutes late, and refused where the layout is another one by then.
     delay: Option<i64>,
     coming: Vec<(i64, Decision)>,
+    /// Windows say how busy the SMs were.
+    profiled: bool,
     /// State as the log has it.
     log: BTreeMap<String, Option<Vec<u8>>>,
 }
@@ -92,6 +95,7 @@ impl Site {
             refuses: false,
             delay: None,
             coming: Vec::new(),
+            profiled: false,
             log: BTreeMap::new(),
         };
         for job in &jobs {
@@ -104,6 +108,10 @@ impl Site {
     fn tell(&mut self, workload: &Workload) {
         let event = Event::Input(partition::Event::Workload(workload));
         self.stage.fold(event, Some(&workload.workload), workload.time, &mut self.said).unwrap();
+    }
+
+    fn learn(&mut self, event: &Model) {
+        self.stage.fold(Event::Input(partition::Event::Model(event)), Some(&event.name), event.time, &mut self.said).unwrap();
     }
 
     /// The windows of one minute, and what becomes of the decisions that come with them.
@@ -128,6 +136,7 @@ impl Site {
                 samples_per_second: Some(10.0 * speed),
                 mean_power_watts: Some(idle + job.watts * share.powf(job.exponent)),
                 mean_power_per_gpu_watts: Some(idle + job.watts * share.powf(job.exponent)),
+                mean_sm_active_ratio: self.profiled.then_some(share),
                 layout: Some(job.workload.layout.clone()),
                 restarted: begin < job.up,
                 gpus: 1,
@@ -358,6 +367,144 @@ fn a_partition_that_does_not_help_is_taken_back() {
 }
 
 /// GPUs that only others share come and go; without a member nobody ever looks at them.
+/// Jobs with large shares hold each other up: adding up does not know that.
+fn crowding(shares: &[u32]) -> f64 {
+    if shares.iter().any(|share| *share >= 80) { 0.6 } else { 0.97 }
+}
+
+/// What other pairs taught about it.
+fn learned() -> Model {
+    let exponents: [f64; 6] = [0.02, 0.1, 0.3, 0.6, 0.9, 1.0];
+    let part = |share: u32, i: usize| (f64::from(share) / 100.0).powf(exponents[i]);
+    let point = |share: u32, i: usize| SoloPoint {
+        mps_thread_percentage: share,
+        sm_clock_mhz: None,
+        samples_per_second: 10.0 * part(share, i),
+        power_watts: IDLE_WATTS + 100.0 * part(share, i),
+        counters: Counters::of(|metric| (metric == Metric::SmActiveRatio).then_some(f64::from(share) / 100.0)),
+    };
+    let profile = |i: usize| {
+        let points = [20, 50, 100].map(|share| point(share, i)).to_vec();
+        SoloProfile::new(format!("t/{i}"), "board".into(), points).unwrap()
+    };
+    let run = |a: usize, b: usize, share: u32| {
+        let shares = [share, 100 - share];
+        let tenant = |i: usize, share: u32| Tenant {
+            workload: format!("t/{i}"),
+            mps_thread_percentage: share,
+            samples_per_second: 10.0 * part(share, i) * crowding(&shares),
+        };
+        let power_watts = IDLE_WATTS + 100.0 * (part(shares[0], a) + part(shares[1], b));
+        CoRun { tenants: vec![tenant(a, shares[0]), tenant(b, shares[1])], sm_clock_mhz: None, power_watts }
+    };
+    let pairs = (0..6).flat_map(|a| (0..6).filter(move |b| *b != a).map(move |b| (a, b)));
+    let runs = pairs.flat_map(|(a, b)| [20, 30, 40, 50, 60, 70, 80].map(|share| run(a, b, share))).collect();
+    let measured = Measurements::new(IDLE_WATTS, (0..6).map(profile).collect(), runs).unwrap();
+    let model = SlowdownModel::train(&measured, &SlowdownModel::FOREST).unwrap();
+    let mut parameters = serde_json::to_value(PartitionDocument::new(model)).unwrap();
+    parameters["origin"] = "simulated".into();
+    Model { time: at(0), name: "partition/board".into(), version: "7".into(), parameters, ..Model::default() }
+}
+
+#[test]
+fn a_learned_model_knows_what_adding_up_has_to_find_out() {
+    let site = |model: Option<&Model>| {
+        let mut site = Site::new(in_turn());
+        (site.contention, site.profiled) = (crowding, true);
+        if let Some(model) = model {
+            site.learn(model);
+        }
+        site.run(120);
+        site
+    };
+    let added = site(None);
+    assert_eq!((added.shares(), added.changes().len()), (vec![50, 50], 6 + 4), "80 % was tried and taken back");
+    assert_eq!(added.changes().last().unwrap().action, Action::Revert);
+
+    let knows = site(Some(&learned()));
+    assert_eq!((knows.shares(), knows.changes().len()), (vec![70, 30], 6 + 2), "{:#?}", knows.changes().last());
+    let change = knows.changes()[7];
+    assert_eq!(change.model_version.as_deref(), Some("partition/board@7"));
+    assert!(change.reason.ends_with("work per watt, says partition/board@7"), "{}", change.reason);
+    assert!(knows.said.iter().any(|decision| decision.validation == Validation::Kept));
+    assert_eq!(knows.stage.tally().models, 1);
+    // Who is alone is told by nobody's model.
+    assert!(knows.changes()[..6].iter().all(|change| change.model_version.is_none()));
+}
+
+#[test]
+fn a_model_in_force_is_part_of_the_state() {
+    let run = |crashes: bool| {
+        let mut site = Site::new(in_turn());
+        (site.contention, site.profiled) = (crowding, true);
+        site.learn(&learned());
+        for _ in 0..130 {
+            if crashes {
+                site.crash();
+            }
+            site.minute();
+        }
+        site.said
+    };
+    let (straight, broken) = (run(false), run(true));
+    assert!(straight.iter().any(|decision| decision.model_version.is_some()));
+    assert_eq!(straight, broken);
+}
+
+#[test]
+fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
+    let with = |models: &[Model], profiled: bool| {
+        let mut site = Site::new(in_turn());
+        site.profiled = profiled;
+        for model in models {
+            site.learn(model);
+        }
+        site.run(120);
+        site
+    };
+    let good = learned();
+    let changed = |change: &dyn Fn(&mut Model)| {
+        let mut model = good.clone();
+        change(&mut model);
+        model
+    };
+    let form = changed(&|model| model.parameters["format"] = "eadt.partition-model.v2".into());
+    let damaged = changed(&|model| model.parameters["model"]["rates"]["trees"][0] = "AAAA".into());
+    let elsewhere = changed(&|model| model.name = "partition/other".into());
+    let older = changed(&|model| (model.time, model.version) = (at(-1), "6".into()));
+    let foreign = changed(&|model| model.name = "power/board".into());
+    let added = with(&[form.clone(), damaged.clone(), elsewhere, foreign], true);
+    let tally = added.stage.tally();
+    assert_eq!((tally.models, tally.models_ignored.version, tally.models_ignored.damaged), (0, 1, 2));
+    assert_eq!(added.shares(), [80, 20]);
+    assert!(added.said.iter().all(|decision| decision.model_version.is_none()));
+
+    let kept = with(&[good.clone(), older, form, damaged], true);
+    let ignored = kept.stage.tally().models_ignored;
+    assert_eq!((ignored.older, ignored.version, ignored.damaged), (1, 1, 1));
+    assert!(kept.said.iter().any(|decision| decision.model_version.as_deref() == Some("partition/board@7")));
+
+    // Windows without profiling metrics: the model needs them.
+    let blind = with(std::slice::from_ref(&good), false);
+    assert_eq!(blind.shares(), [80, 20]);
+    let told = "partition/board@7 is not asked: workload a/steep was measured without sm_active_ratio";
+    let shared = |decision: &&Decision| decision.reason.starts_with("sharing GPU-0 with");
+    assert!(blind.said.iter().filter(shared).all(|decision| decision.model_version.is_none()));
+    assert!(blind.last("a/steep").reason.contains(told), "{}", blind.last("a/steep").reason);
+
+    // One that is withdrawn decides nothing any more.
+    let mut withdrawn = Site::new(in_turn());
+    withdrawn.profiled = true;
+    withdrawn.learn(&good);
+    withdrawn.run(50);
+    let gone = Event::Input(partition::Event::ModelGone);
+    withdrawn.stage.fold(gone, Some("partition/board"), at(50), &mut withdrawn.said).unwrap();
+    withdrawn.crash();
+    withdrawn.run(70);
+    assert_eq!(withdrawn.shares(), [80, 20]);
+    assert!(withdrawn.said.iter().all(|decision| decision.model_version.is_none()));
+}
+
 #[test]
 fn gpus_of_others_are_forgotten_though_there_are_no_members() {
     let mut site = Site::new(vec![]);

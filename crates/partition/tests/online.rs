@@ -122,6 +122,13 @@ impl Gpu {
         }
     }
 
+    /// As [`Self::new`], with three windows of each at its share.
+    fn measured(shares: &[u32], exponents: &[f64]) -> Self {
+        let mut gpu = Self::new(shares, exponents);
+        (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+        gpu
+    }
+
     fn look(&mut self, minute: u32) -> Outcome {
         let sharers: Vec<Sharer<'_>> = self
             .workloads
@@ -190,7 +197,7 @@ impl Gpu {
 
 #[test]
 fn reductions_come_before_raises() {
-    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     let first = gpu.look(1);
     assert_eq!(first.decisions.len(), 1, "{first:?}");
     let down = &first.decisions[0];
@@ -207,15 +214,17 @@ fn reductions_come_before_raises() {
     assert_eq!((second.decisions.len(), second.decisions[0].action), (1, Action::Increase));
     gpu.apply(&second.decisions[0]);
     assert_eq!(gpu.shares(), [90, 10]);
-    assert_eq!(gpu.look(5).reason, "the partition is in force");
-    assert!(gpu.look(6).reason.starts_with("nothing is tried before"));
+    assert_eq!(gpu.look(5).reason, "the partition is in force, and has to show that it helps");
+    (6..9).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    assert_eq!(gpu.look(9).validation, Validation::Kept);
+    assert!(gpu.look(10).reason.starts_with("nothing is tried before"));
     assert_eq!(gpu.look(70).reason, "the partition in force is the best");
 }
 
 #[test]
 fn what_must_not_be_turned_stays() {
     let reason = |change: &dyn Fn(&mut Gpu)| {
-        let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+        let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
         change(&mut gpu);
         let outcome = gpu.look(1);
         assert!(outcome.decisions.is_empty(), "{outcome:?}");
@@ -237,8 +246,7 @@ fn what_must_not_be_turned_stays() {
 
 #[test]
 fn a_partition_has_to_show_that_it_helps() {
-    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
-    (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     let mut said = Vec::new();
     for minute in 3..12 {
         said.push(gpu.minute(minute, 0.9, 60.0));
@@ -251,11 +259,18 @@ fn a_partition_has_to_show_that_it_helps() {
     assert!(said.last().unwrap().reason.starts_with("nothing is tried before"));
 }
 
+/// Whoever predicts: what a partition gives is judged beside what there was before, which must be known.
+#[test]
+fn nothing_is_changed_before_it_is_known_what_there_is() {
+    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    assert!(BRAIN.idle_watts.is_some());
+    assert_eq!(gpu.look(1).reason, "3 windows of each are needed at the shares in force");
+}
+
 /// What the additive model promises and the GPU does not keep is taken back, reductions first, and not tried again.
 #[test]
 fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
-    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
-    (0..3).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
+    let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     let mut reverts = Vec::new();
     let mut tried = Vec::new();
     for minute in 3..400 {
@@ -299,7 +314,7 @@ fn idle_power_is_what_windows_together_imply() {
 
 #[test]
 fn a_partition_that_nobody_applies_is_given_up() {
-    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     assert_eq!(gpu.look(0).decisions.len(), 1);
     assert_eq!(gpu.look(30).decisions.len(), 1);
     assert!(gpu.look(31).reason.contains("given up"));
@@ -337,22 +352,20 @@ fn an_older_state_goes_on() {
 /// Nobody can tell what shares give that sum to more than the GPU: they are left for equal ones, or for what is better than those.
 #[test]
 fn shares_of_more_than_the_gpu_are_left_whatever_that_gains() {
-    let mut gpu = Gpu::new(&[100, 100], &[0.5, 0.5]);
-    for minute in 0..10 {
-        gpu.minute(minute, 0.5, 60.0);
+    for (exponents, expected) in [([0.5, 0.5], [50, 50]), ([0.95, 0.05], [90, 10])] {
+        let mut gpu = Gpu::new(&[100, 100], &exponents);
+        (0..3).for_each(|minute| gpu.measure(minute, 0.3, 60.0));
+        for minute in 3..13 {
+            gpu.minute(minute, 0.5, 60.0);
+        }
+        assert_eq!(gpu.shares(), expected);
     }
-    assert_eq!(gpu.shares(), [50, 50]);
-    let mut gpu = Gpu::new(&[100, 100], &[0.95, 0.05]);
-    for minute in 0..10 {
-        gpu.minute(minute, 0.5, 60.0);
-    }
-    assert_eq!(gpu.shares(), [90, 10]);
 }
 
 /// Equal shares are worth most here, but bounds forbid them: the best of the rest is taken.
 #[test]
 fn equal_shares_that_bounds_forbid_do_not_hide_what_is_next() {
-    let mut gpu = Gpu::new(&[90, 10], &[0.5, 0.5]);
+    let mut gpu = Gpu::measured(&[90, 10], &[0.5, 0.5]);
     gpu.workloads[0].bounds = Bounds { mps_thread_percentage_min: Some(60), ..Bounds::default() };
     let outcome = gpu.look(1);
     assert_eq!(outcome.decisions.len(), 1, "{outcome:?}");
@@ -382,7 +395,7 @@ fn a_way_back_that_was_refused_half_way_is_gone_to_its_end() {
 /// The reduction was made and the raise refused: who was reduced gets its share back.
 #[test]
 fn a_partition_that_was_given_up_half_way_is_taken_back() {
-    let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     let down = gpu.look(0).decisions.remove(0);
     gpu.apply(&down);
     assert_eq!((gpu.look(1).decisions.len(), gpu.shares()), (1, vec![50, 10]));
@@ -420,7 +433,7 @@ fn what_failed_with_some_workloads_says_nothing_of_others() {
     assert_eq!(gpu.shares(), [50, 50]);
     assert!(gpu.look(minute + 10).reason.starts_with("nothing is tried before"));
     // Another job of the same kind comes in place of the second one.
-    let mut other = Gpu::new(&[50, 50], &[0.95, 0.05]);
+    let mut other = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     other.workloads[1].workload = "n/x".into();
     other.profiles[1] = SoloProfile::new("n/x".into(), "board".into(), other.profiles[1].points().copied().collect()).unwrap();
     other.state = gpu.state.clone();
@@ -430,6 +443,7 @@ fn what_failed_with_some_workloads_says_nothing_of_others() {
     // The first two are there again: for them it is as it was.
     gpu.state = other.state;
     assert!(gpu.look(minute + 12).reason.starts_with("nothing is tried before"), "{:?}", gpu.look(minute + 12));
+    (minute + 290..minute + 293).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
     let next = gpu.look(minute + 300);
     assert_eq!(next.decisions[0].to.mps_thread_percentage, Some(20), "not what failed: {next:?}");
 }

@@ -14,7 +14,7 @@ pub struct Settings {
     /// Least usable windows of a model's subject, 8 to 1,000,000. Default: 60.
     pub windows_min: usize,
     /// Windows of a model's subject that are learned from, the latest ones, up to 10,000,000: jobs change, and a curve over two of
-    /// them fits neither. At least `windows_min`. Default: 1440.
+    /// them fits neither. Models of shared GPUs have limits of their own. At least `windows_min`. Default: 1440.
     pub windows_max: usize,
     /// By how much of its error on held-back data a model must beat the one in force, 0 to 0.5. Default: 0.02.
     pub margin_ratio: f64,

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use eadt_core::partition::ModelsIgnored;
 use eadt_core::{Tally, cluster};
 use eadt_partition::gpus;
 use eadt_schemas::v1::DeadLetterReason;
@@ -153,6 +154,8 @@ pub struct GpuMetrics {
     pub joint: JointMetrics,
     shared_gpus: Gauge,
     measured: Gauge,
+    models: Counter,
+    models_ignored: Family<ReasonLabels, Counter>,
 }
 
 impl GpuMetrics {
@@ -167,7 +170,15 @@ impl GpuMetrics {
                 ),
                 shared_gpus: Gauge::default(),
                 measured: Gauge::default(),
+                models: Counter::default(),
+                models_ignored: Family::default(),
             };
+            registry.register("models", "Learned slowdown models that came into force", this.models.clone());
+            registry.register(
+                "models_ignored",
+                "Learned slowdown models that said nothing, by reason: version, damaged, older",
+                this.models_ignored.clone(),
+            );
             registry.register("shared_gpus", "GPUs that members share with others, at the last look", this.shared_gpus.clone());
             registry.register(
                 "measured",
@@ -176,6 +187,11 @@ impl GpuMetrics {
             );
             this
         })
+    }
+
+    /// As [`ProcessorMetrics::touch`].
+    pub fn touch(&self) {
+        let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
     }
 
     /// Whether the stage runs here.
@@ -195,6 +211,8 @@ impl GpuMetrics {
             self.shared_gpus.set(now.shared_gpus as i64);
             self.measured.set(now.measured as i64);
         }
+        self.models.inc_by(now.models - before.models);
+        count_ignored(&self.models_ignored, before.models_ignored, now.models_ignored);
     }
 }
 
@@ -273,15 +291,18 @@ impl ProcessorMetrics {
         self.stale.inc_by(now.stale - before.stale);
         self.late_tables.inc_by(now.late_tables - before.late_tables);
         self.models.inc_by(now.models - before.models);
-        let (was, is) = (before.models_ignored, now.models_ignored);
-        let ignored = [
-            ("version", was.version, is.version),
-            ("damaged", was.damaged, is.damaged),
-            ("older", was.older, is.older),
-            ("gpu", was.gpu, is.gpu),
-        ];
-        for (reason, before, now) in ignored.into_iter().filter(|(_, before, now)| now > before) {
-            self.models_ignored.get_or_create(&ReasonLabels { reason }).inc_by(now - before);
-        }
+        count_ignored(&self.models_ignored, before.models_ignored, now.models_ignored);
+    }
+}
+
+fn count_ignored(counters: &Family<ReasonLabels, Counter>, was: ModelsIgnored, is: ModelsIgnored) {
+    let reasons = [
+        ("version", was.version, is.version),
+        ("damaged", was.damaged, is.damaged),
+        ("older", was.older, is.older),
+        ("gpu", was.gpu, is.gpu),
+    ];
+    for (reason, before, now) in reasons.into_iter().filter(|(_, before, now)| now > before) {
+        counters.get_or_create(&ReasonLabels { reason }).inc_by(now - before);
     }
 }

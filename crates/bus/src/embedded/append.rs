@@ -21,7 +21,7 @@ const RECORD_OVERHEAD: usize = 70;
 /// Held by whoever appends: one at a time, so that offsets and stamps rise.
 #[derive(Debug)]
 pub struct Appender {
-    clock: StampClock,
+    pub clock: StampClock,
     next_topic_id: u32,
     /// Where keyless records go next.
     spread: u32,

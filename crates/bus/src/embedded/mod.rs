@@ -151,6 +151,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl EmbeddedLog {
+    /// What time it is for this log: the stamp of what would be appended now.
+    pub fn time(&self) -> EventTime {
+        lock(&self.shared.appender).clock.stamp()
+    }
+
     /// Opens or makes the log in this folder, which lies in a data folder beside what belongs to this log alone: its archive.
     pub fn open(dir: &Path, options: EmbeddedOptions) -> Result<Self> {
         let store = Store::open(dir, &options)?;

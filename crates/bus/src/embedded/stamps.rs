@@ -14,6 +14,8 @@ pub enum Stamps {
     Wall,
     /// Simulated time. Topics of another simulation in the same log do not hold it.
     Injected(Arc<dyn Fn() -> EventTime + Send + Sync>),
+    /// The newest stamp that the log holds: for who appends to a log of simulated time while the simulation does not run.
+    Held,
 }
 
 impl fmt::Debug for Stamps {
@@ -21,6 +23,7 @@ impl fmt::Debug for Stamps {
         f.write_str(match self {
             Self::Wall => "Wall",
             Self::Injected(_) => "Injected",
+            Self::Held => "Held",
         })
     }
 }
@@ -28,7 +31,7 @@ impl fmt::Debug for Stamps {
 #[derive(Debug)]
 pub struct StampClock {
     source: Stamps,
-    /// Of the wall clock.
+    /// Newest stamp of all, but for injected ones.
     last: EventTime,
     last_at: Instant,
 }
@@ -53,6 +56,7 @@ impl StampClock {
                 self.last
             }
             Stamps::Injected(clock) => clock(),
+            Stamps::Held => self.last,
         };
         EventTime::from_millis(stamp.millis())
     }

@@ -13,6 +13,9 @@
 //! **What each does alone** is gathered of windows without other tenants. A job seldom runs alone at several shares by itself, so a
 //! member that has its GPU to itself is measured at some ([`SmPartitionSettings::probe_percentages`]), by changes of its layout like
 //! any other, and put back. Who is never alone is never measured, and its GPU's partition stays as it is.
+//!
+//! **What they do to each other** says the slowdown model of the board that the log brought last ([`crate::published`]). Where there is
+//! none, or it needs what a profile lacks, the additive model decides.
 
 mod member;
 mod state;
@@ -20,16 +23,19 @@ mod state;
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_core::joint::{Event, Joint, LATE_SECONDS};
-use eadt_core::partition::{self, accept};
+use eadt_core::models::Taken;
+use eadt_core::partition::{self, ModelsIgnored, accept};
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_core::{FoldSettings, StateError, StateRecord};
+use eadt_models::published::Unusable;
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{
-    Action, Actuation, DeadLetterReason, Decision, EfficiencyWindow, Outcome, UpdateMode, Validation, WindowKind, Workload,
+    Action, Actuation, DeadLetterReason, Decision, EfficiencyWindow, Model, Outcome, UpdateMode, Validation, WindowKind, Workload,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::published::LearnedModels;
 use crate::rebalance::{Brain, GpuState, RebalanceSettings, Sharer, rebalance};
 use crate::{Additive, ChoiceSettings, ProfileError, SoloProfile};
 use member::{Member, draft};
@@ -52,6 +58,9 @@ pub struct Tally {
     pub shared_gpus: u64,
     /// Of members, those whose profile is complete, at the last look.
     pub measured: u64,
+    /// Learned models that came into force.
+    pub models: u64,
+    pub models_ignored: ModelsIgnored,
 }
 
 /// What belongs to no member and no GPU.
@@ -151,9 +160,11 @@ pub struct Gpus {
     members: BTreeMap<String, Member>,
     /// GPUs by UUID.
     shared: BTreeMap<String, Gpu>,
-    /// Names of members and GPUs that came, changed or went since the last commit.
+    models: LearnedModels,
+    /// Names of members, GPUs and models that came, changed or went since the last commit.
     changed: BTreeSet<String>,
     changed_shared: BTreeSet<String>,
+    changed_models: BTreeSet<String>,
     tally: Tally,
 }
 
@@ -166,8 +177,10 @@ impl Gpus {
             head: Head::default(),
             members: BTreeMap::new(),
             shared: BTreeMap::new(),
+            models: LearnedModels::default(),
             changed: BTreeSet::new(),
             changed_shared: BTreeSet::new(),
+            changed_models: BTreeSet::new(),
             tally: Tally::default(),
         }
     }
@@ -176,6 +189,8 @@ impl Gpus {
         let own = &self.own;
         RebalanceSettings {
             choice: ChoiceSettings {
+                // What is unsure is found out: a partition that does not help is taken back.
+                risk_quantile: None,
                 floor_ratio: Some(own.floor_ratio),
                 slowdown_max_ratio: own.max_slowdown_ratio,
                 gain_min_ratio: own.gain_min_ratio,
@@ -233,6 +248,22 @@ impl Gpus {
         if let Some(member) = self.members.get_mut(&event.workload) {
             member.answered(event);
             self.changed.insert(event.workload.clone());
+        }
+    }
+
+    fn model(&mut self, event: &Model) {
+        let ignored = &mut self.tally.models_ignored;
+        match self.models.put(event) {
+            Taken::InForce => {
+                self.tally.models += 1;
+                self.note_late(event.time);
+                self.changed_models.insert(event.name.clone());
+            }
+            Taken::Older => ignored.older += 1,
+            Taken::Unusable(Unusable::Version) => ignored.version += 1,
+            Taken::Unusable(Unusable::Damaged | Unusable::Gpu) => ignored.damaged += 1,
+            // The first stage's, or nobody's.
+            Taken::Foreign => {}
         }
     }
 
@@ -396,19 +427,38 @@ impl Gpus {
         } else {
             Some("who was measured alone first gets its share back".to_owned())
         };
+        let mut model_version = None;
         let (reason, validation) = if let Some(reason) = hindered {
             (reason, Validation::None)
         } else {
             let sharers: Vec<Sharer<'_>> = members.iter().map(Sharing::sharer).collect();
-            let brain = Brain { predictor: &Additive, model_version: None, idle_watts: None };
+            let learned = workloads.first().and_then(|workload| self.models.of(workload.gpu_model.as_deref()?));
+            let refused = learned.map(|learned| learned.check(sharers.iter().filter_map(|sharer| sharer.profile)));
+            let brain = match learned.filter(|_| refused == Some(Ok(()))) {
+                Some(learned) => Brain {
+                    predictor: learned.model(),
+                    model_version: Some(learned.version()),
+                    idle_watts: Some(learned.model().idle_watts()),
+                },
+                None => Brain { predictor: &Additive, model_version: None, idle_watts: None },
+            };
             let outcome = rebalance(&mut gpu.state, time, &sharers, &brain, &rebalance_settings);
             decisions.extend(outcome.decisions.into_iter().map(|decision| (decision.workload.clone(), decision)));
-            (outcome.reason, outcome.validation)
+            let reason = match (learned, refused) {
+                (Some(learned), Some(Err(why))) => format!("{}; {} is not asked: {why}", outcome.reason, learned.version()),
+                _ => outcome.reason,
+            };
+            model_version = outcome.model_version;
+            (reason, outcome.validation)
         };
         for workload in &workloads {
             let others: Vec<&str> = names.iter().filter(|name| **name != workload.workload).map(String::as_str).collect();
             let with = if others.is_empty() { String::new() } else { format!(" with {}", others.join(", ")) };
-            let stay = || Decision { validation, ..draft(workload, time, own, format!("sharing {device}{with}: {reason}")) };
+            let stay = || Decision {
+                validation,
+                model_version: model_version.clone(),
+                ..draft(workload, time, own, format!("sharing {device}{with}: {reason}"))
+            };
             let decision = decisions.entry(workload.workload.clone()).or_insert_with(stay);
             decision.evidence.insert("workloads".into(), tenants as f64);
         }
@@ -462,10 +512,15 @@ impl Joint for Gpus {
                 }
             }
             partition::Event::Actuation(event) => self.actuation(event),
+            partition::Event::Model(event) => self.model(event),
+            partition::Event::ModelGone => {
+                let name = key.unwrap_or_default();
+                if self.models.withdraw(name) {
+                    self.changed_models.insert(name.to_owned());
+                }
+            }
             partition::Event::Telemetry(_)
             | partition::Event::Progress(_)
-            | partition::Event::Model(_)
-            | partition::Event::ModelGone
             | partition::Event::Heartbeat
             | partition::Event::Refused(_) => {}
         }

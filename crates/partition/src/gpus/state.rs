@@ -7,10 +7,15 @@ use super::Gpus;
 
 const MEMBER: &str = "#gpu//member//";
 const DEVICE: &str = "#gpu//device//";
+const MODEL: &str = "#gpu//model//";
 
 /// The records of everything that changed since the last call.
 pub fn take_changes(stage: &mut Gpus) -> Vec<StateRecord> {
     let mut records = vec![StateRecord { key: GPU_PREFIX.to_owned(), value: Some(json(&stage.head)) }];
+    for name in std::mem::take(&mut stage.changed_models) {
+        let value = stage.models.event(&name).map(json);
+        records.push(StateRecord { key: format!("{MODEL}{name}"), value });
+    }
     for name in std::mem::take(&mut stage.changed) {
         records.push(StateRecord { key: format!("{MEMBER}{name}"), value: stage.members.get(&name).map(json) });
     }
@@ -33,6 +38,8 @@ pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
             stage.members.insert(name.to_owned(), from_json(key, value.as_ref())?);
         } else if let Some(device) = key.strip_prefix(DEVICE) {
             stage.shared.insert(device.to_owned(), from_json(key, value.as_ref())?);
+        } else if key.starts_with(MODEL) {
+            stage.models.put(&from_json(key, value.as_ref())?);
         }
     }
     Ok(stage)

@@ -1,6 +1,7 @@
 //! Models out of windows, judged by windows that they have not seen. Pure.
 
 mod cap_curve;
+mod partition;
 mod power;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +40,7 @@ pub enum Verdict {
 /// What became of one model's fit.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proposal {
-    /// The model's name: `power/GPU MODEL`, `cap-curve/NAMESPACE/NAME`.
+    /// The model's name: `power/GPU MODEL`, `cap-curve/NAMESPACE/NAME`, `partition/GPU MODEL`.
     pub name: String,
     pub verdict: Verdict,
     /// In words.
@@ -50,6 +51,12 @@ pub struct Proposal {
     pub model: Option<Model>,
 }
 
+impl Proposal {
+    fn without_model(name: &str, verdict: Verdict, reason: String, metrics: BTreeMap<String, f64>) -> Self {
+        Self { name: name.to_owned(), verdict, reason, metrics, model: None }
+    }
+}
+
 /// A document as the parameters of an event.
 fn parameters(document: &impl Serialize) -> Value {
     serde_json::to_value(document).expect("invariant fits_are_json: finite numbers and texts")
@@ -57,6 +64,7 @@ fn parameters(document: &impl Serialize) -> Value {
 
 /// Fits every model that the windows are about, and judges it. `now` becomes the event time of what is published.
 pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &Settings, now: EventTime) -> Vec<Proposal> {
+    let scope = Scope { training, present, settings, now };
     let mut proposals = Vec::new();
     let boards: BTreeSet<&str> = training.workloads.values().filter_map(|workload| workload.gpu_model.as_deref()).collect();
     for board in boards {
@@ -64,18 +72,65 @@ pub fn learn(training: &Training, present: &BTreeMap<String, Model>, settings: &
             training.workloads.get(&window.workload).and_then(|w| w.gpu_model.as_deref()) == Some(board)
         };
         let windows: Vec<_> = training.windows.iter().filter(of_board).collect();
-        let gpu_model = Some(board);
-        let subject = Subject { name: power_name(board), gpu_model, windows, training, present, settings, now };
+        let shared = partition::propose(&scope, board, &windows);
+        let windows = windows.into_iter().filter(|window| is_alone(window)).collect();
+        let subject = Subject { name: power_name(board), gpu_model: Some(board), windows, scope };
         proposals.push(subject.judge(power::fit, power::predict));
+        proposals.extend(shared);
     }
     let workloads: BTreeSet<&str> = training.windows.iter().map(|window| window.workload.as_str()).collect();
     for workload in workloads {
-        let windows = cap_curve::comparable(training.windows.iter().filter(|window| window.workload == workload));
+        let alone = |window: &&EfficiencyWindow| window.workload == workload && is_alone(window);
+        let windows = cap_curve::comparable(training.windows.iter().filter(alone));
         let gpu_model = training.workloads.get(workload).and_then(|known| known.gpu_model.as_deref());
-        let subject = Subject { name: cap_curve_name(workload), gpu_model, windows, training, present, settings, now };
+        let subject = Subject { name: cap_curve_name(workload), gpu_model, windows, scope };
         proposals.push(subject.judge(cap_curve::fit, cap_curve::predict));
     }
     proposals
+}
+
+/// Beside others a workload has a part of a board's power, and a throughput that is theirs, too.
+fn is_alone(window: &EfficiencyWindow) -> bool {
+    window.tenants.is_none_or(|tenants| tenants <= 1)
+}
+
+/// What all models are learned from, and what they are held against.
+#[derive(Clone, Copy)]
+struct Scope<'a> {
+    training: &'a Training,
+    present: &'a BTreeMap<String, Model>,
+    settings: &'a Settings,
+    now: EventTime,
+}
+
+impl Scope<'_> {
+    /// The next version of a model; `range`: of what it was fitted to.
+    fn event(
+        &self,
+        name: &str,
+        mut parameters: Value,
+        metrics: &BTreeMap<String, f64>,
+        origin: Origin,
+        (from, to): (EventTime, EventTime),
+    ) -> Model {
+        // Unreadable versions are somebody else's: begin after none.
+        let before = self.present.get(name).and_then(|model| model.version.parse::<u64>().ok()).unwrap_or(0);
+        parameters["origin"] = serde_json::to_value(origin).expect("an enumeration is JSON");
+        parameters["trained_from"] = serde_json::to_value(from).expect("a time is JSON");
+        parameters["trained_to"] = serde_json::to_value(to).expect("a time is JSON");
+        Model {
+            time: self.now,
+            name: name.to_owned(),
+            version: (before + 1).to_string(),
+            data_fingerprint: self.training.fingerprint.clone(),
+            metrics: metrics.clone(),
+            parameters,
+        }
+    }
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.2} %", ratio * 100.0)
 }
 
 /// A fitted model: its parameters in their own versioned form, the error on what it was fitted to, and its R² where it has one.
@@ -91,10 +146,7 @@ struct Subject<'a> {
     /// Board of its windows.
     gpu_model: Option<&'a str>,
     windows: Vec<&'a EfficiencyWindow>,
-    training: &'a Training,
-    present: &'a BTreeMap<String, Model>,
-    settings: &'a Settings,
-    now: EventTime,
+    scope: Scope<'a>,
 }
 
 /// What a window is and what a model says it should be; `None`: the model says nothing about it.
@@ -132,13 +184,13 @@ fn error_of_constant(
 impl Subject<'_> {
     fn judge(mut self, fit: Fit, predict: Predict) -> Proposal {
         self.windows.sort_by(|a, b| (a.window_start, &a.workload).cmp(&(b.window_start, &b.workload)));
-        self.windows.drain(..self.windows.len().saturating_sub(self.settings.windows_max));
+        self.windows.drain(..self.windows.len().saturating_sub(self.scope.settings.windows_max));
         let count = self.windows.len();
-        if count < self.settings.windows_min {
-            let reason = format!("{count} usable windows; optimizer.windows_min asks for {}", self.settings.windows_min);
+        if count < self.scope.settings.windows_min {
+            let reason = format!("{count} usable windows; optimizer.windows_min asks for {}", self.scope.settings.windows_min);
             return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
         }
-        let held_back = ((count as f64 * self.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
+        let held_back = ((count as f64 * self.scope.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
         let (seen, unseen) = self.windows.split_at(count - held_back);
         let fitted = match fit(seen, self.gpu_model) {
             Ok(fitted) => fitted,
@@ -149,7 +201,7 @@ impl Subject<'_> {
             return self.proposal(Verdict::CannotTell, reason, BTreeMap::new());
         };
         let constant = error_of_constant(&fitted.parameters, predict, seen, unseen);
-        let present = self.present.get(&self.name);
+        let present = self.scope.present.get(&self.name);
         let in_force = present.and_then(|model| error_of(&model.parameters, predict, unseen)).map(|(error, _)| error);
         let mut metrics = BTreeMap::from([
             ("training_windows".to_owned(), seen.len() as f64),
@@ -161,8 +213,7 @@ impl Subject<'_> {
         metrics.extend(constant.map(|value| ("held_back_constant_mape_ratio".to_owned(), value)));
         metrics.extend(in_force.map(|value| ("held_back_present_mape_ratio".to_owned(), value)));
 
-        let percent = |ratio: f64| format!("{:.2} %", ratio * 100.0);
-        let worse_than = |other: f64| error > other * (1.0 - self.settings.margin_ratio);
+        let worse_than = |other: f64| error > other * (1.0 - self.scope.settings.margin_ratio);
         if let Some(constant) = constant.filter(|constant| worse_than(*constant)) {
             let reason = format!("misses held-back windows by {}, a constant by {}", percent(error), percent(constant));
             return self.proposal(Verdict::Keep, reason, metrics);
@@ -182,24 +233,17 @@ impl Subject<'_> {
         Proposal { model: Some(model), ..self.proposal(Verdict::Publish, reason, metrics) }
     }
 
-    fn event(&self, seen: &[&EfficiencyWindow], mut parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
-        // Unreadable versions are somebody else's: begin after none.
-        let before = self.present.get(&self.name).and_then(|model| model.version.parse::<u64>().ok()).unwrap_or(0);
+    fn event(&self, seen: &[&EfficiencyWindow], parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
         let origin = seen.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured);
-        parameters["origin"] = serde_json::to_value(origin).expect("an enumeration is JSON");
-        parameters["trained_from"] = serde_json::to_value(seen.first().map(|w| w.window_start)).expect("a time is JSON");
-        parameters["trained_to"] = serde_json::to_value(seen.last().map(|w| w.window_end)).expect("a time is JSON");
-        Model {
-            time: self.now,
-            name: self.name.clone(),
-            version: (before + 1).to_string(),
-            data_fingerprint: self.training.fingerprint.clone(),
-            metrics: metrics.clone(),
-            parameters,
-        }
+        let range = match seen {
+            [first, .., last] => (first.window_start, last.window_end),
+            [only] => (only.window_start, only.window_end),
+            [] => Default::default(),
+        };
+        self.scope.event(&self.name, parameters, metrics, origin, range)
     }
 
     fn proposal(&self, verdict: Verdict, reason: String, metrics: BTreeMap<String, f64>) -> Proposal {
-        Proposal { name: self.name.clone(), verdict, reason, metrics, model: None }
+        Proposal::without_model(&self.name, verdict, reason, metrics)
     }
 }

@@ -79,7 +79,7 @@ impl Second {
             (Decoded::Actuation(actuation), _) => self.members.contains_key(&actuation.workload),
             (Decoded::WorkloadGone, _) => self.members.contains_key(&fed.key),
             // Every partition has all models, and one is enough.
-            (_, Topic::Models) => self.which == Which::Cluster && fed.partition == 0,
+            (_, Topic::Models) => fed.partition == 0,
             _ => false,
         };
         if concerns {

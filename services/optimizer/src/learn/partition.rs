@@ -1,0 +1,244 @@
+//! What workloads that share a board do to each other.
+//!
+//! In: all usable windows of a board. Those in which a workload was alone make its profile; those in which several shared a GPU make
+//! co-runs. A model is judged by co-runs of workloads that it never saw together, those that came last, beside the additive model and
+//! the one in force: what the latter was learned from came before them, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_models::published::partition_name;
+use eadt_partition::co_runs::{GatheredRun, GatheredRuns, co_runs, implied_idle_watts};
+use eadt_partition::forest::ForestSettings;
+use eadt_partition::gather::{GatherSettings, Gatherer};
+use eadt_partition::published::PartitionDocument;
+use eadt_partition::{Additive, Candidate, CoRun, Measurements, Predictor, SlowdownModel, SoloProfile, Together};
+use eadt_schemas::v1::{EfficiencyWindow, Origin};
+
+use super::{Proposal, Scope, Verdict, percent};
+
+/// Least sets of workloads that ran together, and of those the ones that are held back: of fewer nobody can tell what holds for others.
+const SETS_MIN: usize = 6;
+const SETS_HELD_BACK_MIN: usize = 2;
+/// Co-runs that are learned from, the latest ones.
+const RUNS_MAX: usize = 1_000;
+/// Largest document: an event is carried by Kafka's default limits of 1 MB for a record, envelope and all.
+const DOCUMENT_BYTES_MAX: usize = 900_000;
+
+type Profiles = BTreeMap<String, SoloProfile>;
+
+/// What a model misses co-runs by: means of the relative errors.
+#[derive(Debug, Clone, Copy)]
+struct Missed {
+    /// Of each workload's throughput.
+    throughput_ratio: f64,
+    /// Of the GPU's power.
+    power_ratio: f64,
+}
+
+impl Missed {
+    /// A partition is chosen by both.
+    fn ratio(self) -> f64 {
+        f64::midpoint(self.throughput_ratio, self.power_ratio)
+    }
+}
+
+/// `None`: it can say nothing about some of them.
+fn missed(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs: &[CoRun]) -> Option<Missed> {
+    let (mut throughput, mut rates, mut power) = (0.0, 0, 0.0);
+    for run in runs {
+        let tenants = run.tenants.iter().map(|tenant| profiles.get(&tenant.workload)).collect::<Option<_>>()?;
+        let together = Together::new(tenants, idle_watts).ok()?;
+        let candidate = Candidate {
+            mps_thread_percentages: run.tenants.iter().map(|tenant| tenant.mps_thread_percentage).collect(),
+            sm_clock_mhz: None,
+        };
+        let outlook = predictor.outlook(&together, &[candidate]).ok()?;
+        let told = outlook.means().next()?;
+        for (tenant, told) in run.tenants.iter().zip(&told.samples_per_second) {
+            throughput += (told / tenant.samples_per_second - 1.0).abs();
+            rates += 1;
+        }
+        power += (told.power_watts / run.power_watts - 1.0).abs();
+    }
+    let missed = Missed { throughput_ratio: throughput / f64::from(rates), power_ratio: power / runs.len() as f64 };
+    missed.ratio().is_finite().then_some(missed)
+}
+
+/// What each workload does alone, as its windows say.
+fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherSettings) -> Profiles {
+    let mut gatherer = Gatherer::default();
+    for window in windows {
+        // Speed and power under a clock limit are the limit's.
+        let limited = window.layout.as_ref().is_some_and(|layout| layout.sm_clock_mhz.is_some());
+        if let (Some(workload), false) = (scope.training.workloads.get(&window.workload), limited) {
+            let _what_says_nothing = gatherer.observe(window, workload, window.tenants.unwrap_or(1), settings);
+        }
+    }
+    let names: BTreeSet<&str> = windows.iter().map(|window| window.workload.as_str()).collect();
+    let known = names.into_iter().filter_map(|name| gatherer.profile(name, settings)?.ok());
+    known.map(|profile| (profile.workload().to_owned(), profile)).collect()
+}
+
+/// Grown anew with fewer trees where the document would be too large.
+fn train(measurements: &Measurements) -> Result<(PartitionDocument, u32), String> {
+    let mut forest = SlowdownModel::FOREST;
+    loop {
+        let model = SlowdownModel::train(measurements, &forest).map_err(|error| error.to_string())?;
+        let document = PartitionDocument::new(model);
+        let bytes = super::parameters(&document).to_string().len();
+        if bytes <= DOCUMENT_BYTES_MAX {
+            return Ok((document, forest.trees));
+        }
+        let fitting = (f64::from(forest.trees) * 0.98 * DOCUMENT_BYTES_MAX as f64 / bytes as f64) as u32;
+        if fitting == 0 {
+            return Err(format!("a single tree of it takes more than {DOCUMENT_BYTES_MAX} bytes"));
+        }
+        forest = ForestSettings { trees: fitting.min(forest.trees - 1), ..forest };
+    }
+}
+
+/// The sets of workloads that ran together, in the order in which they first did.
+fn sets(runs: &[GatheredRun]) -> Vec<Vec<&str>> {
+    let mut first: BTreeMap<Vec<&str>, _> = BTreeMap::new();
+    for run in runs {
+        let known = first.entry(run.run.group()).or_insert(run.first);
+        *known = run.first.min(*known);
+    }
+    let mut sets: Vec<_> = first.into_iter().map(|(set, first)| (first, set)).collect();
+    sets.sort_unstable();
+    sets.into_iter().map(|(_, set)| set).collect()
+}
+
+/// What a board's windows say.
+struct Found {
+    profiles: Profiles,
+    /// Co-runs whose workloads are known at their shares, the oldest first.
+    runs: Vec<GatheredRun>,
+    /// Co-runs of workloads that are not.
+    unprofiled: usize,
+    /// Windows beside others that say nothing.
+    passed: usize,
+}
+
+impl Found {
+    /// `None`: no GPU was shared.
+    fn of(scope: &Scope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
+        let settings = GatherSettings::default();
+        let GatheredRuns { mut runs, passed } = co_runs(windows.iter().copied(), &settings);
+        if runs.is_empty() && passed == 0 {
+            return None;
+        }
+        let profiles = profiles(scope, windows, &settings);
+        let together = runs.len();
+        runs.retain(|run| {
+            let mut tenants = run.run.tenants.iter();
+            tenants.all(|tenant| {
+                let profile = profiles.get(&tenant.workload);
+                profile.is_some_and(|profile| profile.at(tenant.mps_thread_percentage, None).is_some())
+            })
+        });
+        let unprofiled = together - runs.len();
+        runs.sort_by_key(|run| run.last);
+        runs.drain(..runs.len().saturating_sub(RUNS_MAX));
+        Some(Self { profiles, runs, unprofiled, passed })
+    }
+
+    /// Windows that the co-runs are made of.
+    fn windows(&self) -> usize {
+        self.runs.iter().map(|run| run.windows * run.run.tenants.len()).sum()
+    }
+
+    /// The profiles of some co-runs' workloads: those of others would have a say in which metrics all have.
+    fn profiles_of(&self, runs: &[CoRun]) -> Profiles {
+        let tenants = runs.iter().flat_map(|run| &run.tenants);
+        tenants.filter_map(|tenant| Some((tenant.workload.clone(), self.profiles.get(&tenant.workload)?.clone()))).collect()
+    }
+}
+
+/// `None`: no GPU of this board was shared.
+pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<Proposal> {
+    let mut windows = windows.to_vec();
+    windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));
+    let found = Found::of(scope, &windows)?;
+    let Found { profiles, runs, unprofiled, passed } = &found;
+    let name = partition_name(gpu_model);
+    let sets = sets(runs);
+    let mut metrics = BTreeMap::from([
+        ("co_runs".to_owned(), runs.len() as f64),
+        ("co_runs_without_profiles".to_owned(), *unprofiled as f64),
+        ("sets".to_owned(), sets.len() as f64),
+        ("windows_passed_over".to_owned(), *passed as f64),
+    ]);
+    let cannot_tell = |reason, metrics| Some(Proposal::without_model(&name, Verdict::CannotTell, reason, metrics));
+    let (used, windows_min) = (found.windows(), scope.settings.windows_min);
+    if sets.len() < SETS_MIN || used < windows_min {
+        let reason = format!(
+            "{} co-runs of {} sets of workloads in {used} usable windows: {SETS_MIN} sets are needed, and optimizer.windows_min asks for \
+             {windows_min} windows ({unprofiled} other co-runs have a workload that was not measured alone at 100 % and at its share, and \
+             {passed} windows beside others say nothing)",
+            runs.len(),
+            sets.len(),
+        );
+        return cannot_tell(reason, metrics);
+    }
+    let held_back = ((sets.len() as f64 * scope.settings.held_back_ratio).round() as usize).max(SETS_HELD_BACK_MIN);
+    let held_back: BTreeSet<&Vec<&str>> = sets[sets.len() - held_back..].iter().collect();
+    let (unseen, seen): (Vec<&GatheredRun>, Vec<&GatheredRun>) =
+        runs.iter().partition(|run| held_back.contains(&run.run.group()));
+    let range = (seen.iter().map(|run| run.first).min()?, seen.iter().map(|run| run.last).max()?);
+    let [unseen, seen] = [unseen, seen].map(|runs| runs.into_iter().map(|run| run.run.clone()).collect::<Vec<CoRun>>());
+    let of_seen = found.profiles_of(&seen);
+    let origin = windows.iter().filter(|window| of_seen.contains_key(&window.workload)).map(|window| window.origin).max();
+    let idle_watts = implied_idle_watts(&of_seen, &seen)?;
+    let fitted = Measurements::new(idle_watts, of_seen.into_values().collect(), seen.clone())
+        .map_err(|error| error.to_string())
+        .and_then(|measurements| train(&measurements));
+    let (document, trees) = match fitted {
+        Ok(fitted) => fitted,
+        Err(reason) => return cannot_tell(reason, metrics),
+    };
+    metrics.extend([
+        ("training_co_runs".to_owned(), seen.len() as f64),
+        ("held_back_co_runs".to_owned(), unseen.len() as f64),
+        ("held_back_sets".to_owned(), held_back.len() as f64),
+        ("trees".to_owned(), f64::from(trees)),
+    ]);
+    let Some(own) = missed(&document.model, idle_watts, profiles, &unseen) else {
+        let reason = "the held-back workloads were measured without metrics that the others have".to_owned();
+        return cannot_tell(reason, metrics);
+    };
+    let training = missed(&document.model, idle_watts, profiles, &seen);
+    let additive = missed(&Additive, idle_watts, profiles, &unseen).map(Missed::ratio);
+    let present = scope.present.get(&name);
+    let in_force = present
+        .and_then(|model| PartitionDocument::of(model)?.ok())
+        .and_then(|document| missed(&document.model, document.model.idle_watts(), profiles, &unseen))
+        .map(Missed::ratio);
+    let figures = [
+        ("held_back_mape_ratio", Some(own.ratio())),
+        ("held_back_throughput_mape_ratio", Some(own.throughput_ratio)),
+        ("held_back_power_mape_ratio", Some(own.power_ratio)),
+        ("held_back_additive_mape_ratio", additive),
+        ("held_back_present_mape_ratio", in_force),
+        ("training_mape_ratio", training.map(Missed::ratio)),
+    ];
+    metrics.extend(figures.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+
+    let told = format!("misses held-back co-runs by {}", percent(own.ratio()));
+    let beats = |other: f64| own.ratio() <= other * (1.0 - scope.settings.margin_ratio);
+    if let Some(additive) = additive.filter(|additive| !beats(*additive)) {
+        let reason = format!("{told}, the additive model by {}", percent(additive));
+        return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
+    }
+    if let (Some(model), Some(in_force)) = (present, in_force.filter(|in_force| !beats(*in_force))) {
+        let reason = format!("{told}, version {} in force by {}", model.version, percent(in_force));
+        return Some(Proposal::without_model(&name, Verdict::Keep, reason, metrics));
+    }
+    let than = additive.map_or(String::new(), |additive| format!(", the additive model by {}", percent(additive)));
+    let reason = match in_force {
+        Some(in_force) => format!("{told}{than}, the one in force by {}", percent(in_force)),
+        None => format!("{told}{than}; there is none in force for them"),
+    };
+    let model = scope.event(&name, super::parameters(&document), &metrics, origin.unwrap_or(Origin::Measured), range);
+    Some(Proposal { model: Some(model), ..Proposal::without_model(&name, Verdict::Publish, reason, metrics) })
+}
