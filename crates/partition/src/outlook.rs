@@ -30,6 +30,11 @@ pub enum CannotTell {
     ModelGpu { expected: String, found: String },
     #[error("workload {workload} was measured without {metric}, which the model needs: measure it, or train a model without it")]
     Metric { workload: String, metric: &'static str },
+    #[error(
+        "workload {workload} drew {least_watts} W at least while it was alone, but the model was trained on a board that idles at \
+         {idle_watts} W"
+    )]
+    Idle { workload: String, idle_watts: f64, least_watts: f64 },
     #[error("workload {workload} was not measured alone at {percentage} %{clock} or less")]
     NotCovered { workload: String, percentage: u32, clock: String },
     #[error("the model does not know clocks: train one on measurements at several")]

@@ -62,6 +62,11 @@ impl Learned {
                 let (expected, found) = (expected.to_owned(), profile.gpu_model().to_owned());
                 return Err(CannotTell::ModelGpu { expected, found });
             }
+            let least = profile.points().map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
+            if self.model.idle_watts() >= least {
+                let (workload, idle_watts) = (profile.workload().to_owned(), self.model.idle_watts());
+                return Err(CannotTell::Idle { workload, idle_watts, least_watts: least });
+            }
             if let Some(metric) = self.model.metrics().iter().find(|metric| !profile.has(**metric)) {
                 return Err(CannotTell::Metric { workload: profile.workload().to_owned(), metric: metric.name() });
             }

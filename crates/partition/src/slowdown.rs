@@ -21,6 +21,8 @@ pub enum TrainError {
     Settings(#[from] SettingsError),
     #[error(transparent)]
     CannotTell(#[from] CannotTell),
+    #[error(transparent)]
+    Model(#[from] ModelError),
 }
 
 /// Profiles are checked when they are made.
@@ -67,9 +69,21 @@ pub enum ModelError {
     Version { found: u32 },
     #[error("the model's forests do not fit its metrics: the document is damaged")]
     Features,
-    #[error("the model's idle power is {watts} W: the document is damaged")]
+    #[error("the model's idle power is {watts} W, but must be above 0 and at most {WATTS_MAX}: the document is damaged")]
     Idle { watts: f64 },
+    #[error("the model's highest clock is {mhz} MHz, but must be within 1 and {CLOCK_MAX_MHZ}: the document is damaged")]
+    Clock { mhz: f64 },
+    #[error(
+        "the model says that something is e^{logarithm} times as much together as alone, but no more than e^±{LOGARITHM_MAX} is believed"
+    )]
+    Leaf { logarithm: f32 },
 }
+
+/// As of a profile.
+const WATTS_MAX: f64 = 5_000.0;
+const CLOCK_MAX_MHZ: f64 = 1e5;
+/// Largest logarithm of a ratio: a factor of 22,000.
+const LOGARITHM_MAX: f32 = 10.0;
 
 impl From<SlowdownModel> for Written {
     fn from(model: SlowdownModel) -> Self {
@@ -88,22 +102,32 @@ impl TryFrom<Written> for SlowdownModel {
         if written.version != VERSION {
             return Err(ModelError::Version { found: written.version });
         }
-        if !(written.idle_watts > 0.0 && written.idle_watts.is_finite()) {
-            return Err(ModelError::Idle { watts: written.idle_watts });
-        }
         let Written { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power, .. } = written;
-        let features = Features { metrics: &metrics, clock_max_mhz };
-        if rates.features() != features.rate_names()
-            || power.features() != features.power_names()
-            || rates.trees() != power.trees()
-        {
-            return Err(ModelError::Features);
-        }
-        Ok(Self { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power })
+        Self { gpu_model, idle_watts, metrics, clock_max_mhz, rates, power }.checked()
     }
 }
 
 impl SlowdownModel {
+    /// With figures by which every profile can be judged, to finite expectations.
+    fn checked(self) -> Result<Self, ModelError> {
+        if !(self.idle_watts > 0.0 && self.idle_watts <= WATTS_MAX) {
+            return Err(ModelError::Idle { watts: self.idle_watts });
+        }
+        if let Some(mhz) = self.clock_max_mhz.filter(|mhz| !(1.0..=CLOCK_MAX_MHZ).contains(mhz)) {
+            return Err(ModelError::Clock { mhz });
+        }
+        let features = Features { metrics: &self.metrics, clock_max_mhz: self.clock_max_mhz };
+        if self.rates.features() != features.rate_names()
+            || self.power.features() != features.power_names()
+            || self.rates.trees() != self.power.trees()
+        {
+            return Err(ModelError::Features);
+        }
+        let is_absurd = |logarithm: &f32| logarithm.is_nan() || logarithm.abs() > LOGARITHM_MAX;
+        let absurd = self.rates.leaves().chain(self.power.leaves()).find(is_absurd);
+        absurd.map_or(Ok(self), |logarithm| Err(ModelError::Leaf { logarithm }))
+    }
+
     /// How its forests are grown unless told otherwise: leaves of three rows average some of the instruments' noise away.
     pub const FOREST: ForestSettings = ForestSettings { trees: 100, features_per_split: None, leaf_min: 3, seed: 0 };
 
@@ -128,7 +152,8 @@ impl SlowdownModel {
             power: grow(features.power_names(), &power, settings.seed.wrapping_add(1))?,
             metrics,
             clock_max_mhz,
-        })
+        }
+        .checked()?)
     }
 
     /// What the two forests are grown from, with the targets: to compare with other learners.

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use eadt_cases::cases;
 use eadt_core::joint::{Event, Joint};
 use eadt_core::sharing::SmPartitionSettings;
@@ -470,6 +472,20 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     };
     let form = changed(&|model| model.parameters["format"] = "eadt.partition-model.v2".into());
     let damaged = changed(&|model| model.parameters["model"]["rates"]["trees"][0] = "AAAA".into());
+    // Figures by which nothing can be judged, or anything: whoever reads them must not end by them.
+    let figure = |name: &str, value: f64| changed(&|model| model.parameters["model"][name] = value.into());
+    let absurd = [
+        figure("idle_watts", 1e300),
+        figure("clock_max_mhz", 0.0),
+        changed(&|model| {
+            // A single leaf: no feature, 1e30 in single precision.
+            let bytes = [u16::MAX.to_le_bytes().as_slice(), &1e30_f32.to_le_bytes()].concat();
+            let tree: serde_json::Value = STANDARD.encode(bytes).into();
+            let trees = model.parameters["model"]["rates"]["trees"].as_array_mut().unwrap();
+            trees.fill(tree);
+        }),
+    ];
+    assert_eq!(with(&absurd, true).stage.tally().models_ignored.damaged, 3);
     let elsewhere = changed(&|model| model.name = "partition/other".into());
     let older = changed(&|model| (model.time, model.version) = (at(-1), "6".into()));
     let foreign = changed(&|model| model.name = "power/board".into());
@@ -491,6 +507,12 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     let shared = |decision: &&Decision| decision.reason.starts_with("sharing GPU-0 with");
     assert!(blind.said.iter().filter(shared).all(|decision| decision.model_version.is_none()));
     assert!(blind.last("a/steep").reason.contains(told), "{}", blind.last("a/steep").reason);
+
+    // A board that idles at more than the jobs drew is another one.
+    let idle = with(&[figure("idle_watts", 80.0)], true);
+    assert_eq!(idle.shares(), [80, 20]);
+    let told = &idle.last("a/steep").reason;
+    assert!(told.contains("partition/board@7 is not asked") && told.contains("idles at 80 W"), "{told}");
 
     // One that is withdrawn decides nothing any more.
     let mut withdrawn = Site::new(in_turn());

@@ -113,6 +113,11 @@ impl Forest {
         self.trees.iter().map(Vec::len).sum()
     }
 
+    /// Everything that a tree may say.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = f32> {
+        self.trees.iter().flatten().filter(|node| node.feature == LEAF).map(|node| node.value)
+    }
+
     /// What each tree says of each row. `rows` holds the rows one after another.
     pub fn judge(&self, rows: &[f64]) -> Result<Judged, RowError> {
         let width = self.features.len();
