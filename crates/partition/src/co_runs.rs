@@ -14,10 +14,10 @@ use crate::{CoRun, SoloProfile, Tenant};
 pub struct GatheredRun {
     /// Medians over its windows; workloads by name.
     pub run: CoRun,
-    /// End of the first windows and of the last ones.
+    /// Start of the first windows and end of the last ones.
     pub first: EventTime,
     pub last: EventTime,
-    /// Windows of each workload that went in.
+    /// Windows of each workload that its figures are of.
     pub windows: usize,
 }
 
@@ -56,8 +56,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// Throughput of each workload, and power of the GPU.
-type Figures = (Vec<f64>, f64);
+/// Start, throughput of each workload, and power of the GPU.
+type Figures = (EventTime, Vec<f64>, f64);
 /// Windows of the same workloads at the same shares, by end.
 type Same = BTreeMap<EventTime, Figures>;
 
@@ -78,7 +78,7 @@ pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, sett
         }
     }
     let mut same: BTreeMap<Vec<(&str, u32)>, Same> = BTreeMap::new();
-    for ((_, _, end), windows) in by_place {
+    for ((_, start, end), windows) in by_place {
         let parts: Option<Vec<Part<'_>>> = windows.iter().map(|window| Part::of(window, settings)).collect();
         let Some(mut parts) = parts else { continue };
         parts.sort_by_key(|part| part.tenant);
@@ -87,28 +87,33 @@ pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, sett
         if !complete || parts.iter().map(|part| part.tenant.1).sum::<u32>() > 100 {
             continue;
         }
-        let figures =
-            (parts.iter().map(|part| part.samples_per_second).collect(), parts.iter().map(|part| part.power_watts).sum());
+        let rates = parts.iter().map(|part| part.samples_per_second).collect();
+        let figures = (start, rates, parts.iter().map(|part| part.power_watts).sum());
         same.entry(parts.iter().map(|part| part.tenant).collect()).or_default().insert(end, figures);
     }
     let mut found = GatheredRuns { runs: Vec::new(), passed: shared };
     for (tenants, windows) in same {
-        let (Some((first, _)), Some((last, _))) = (windows.first_key_value(), windows.last_key_value()) else { continue };
+        let (Some((_, (first, ..))), Some((last, _))) = (windows.first_key_value(), windows.last_key_value()) else { continue };
         if windows.len() < settings.windows_min as usize {
             continue;
         }
         let of_newest = |value: &dyn Fn(&Figures) -> f64| {
             median(&mut windows.values().rev().take(settings.windows_max as usize).map(value).collect::<Vec<_>>())
         };
-        let Some(power_watts) = of_newest(&|(_, watts)| *watts) else { continue };
+        let Some(power_watts) = of_newest(&|(.., watts)| *watts) else { continue };
         let of = |(i, (workload, mps_thread_percentage)): (usize, &(&str, u32))| {
-            let samples_per_second = of_newest(&|(rates, _)| rates[i])?;
+            let samples_per_second = of_newest(&|(_, rates, _)| rates[i])?;
             Some(Tenant { workload: (*workload).to_owned(), mps_thread_percentage: *mps_thread_percentage, samples_per_second })
         };
         let Some(tenants) = tenants.iter().enumerate().map(of).collect::<Option<Vec<Tenant>>>() else { continue };
         found.passed -= windows.len() * tenants.len();
         let run = CoRun { tenants, sm_clock_mhz: None, power_watts };
-        found.runs.push(GatheredRun { run, first: *first, last: *last, windows: windows.len() });
+        found.runs.push(GatheredRun {
+            run,
+            first: *first,
+            last: *last,
+            windows: windows.len().min(settings.windows_max as usize),
+        });
     }
     found
 }

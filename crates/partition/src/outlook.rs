@@ -41,6 +41,10 @@ pub enum CannotTell {
     NoClocks,
     #[error("there is no partition in steps of {step} % that gives each of {tenants} workloads a share at which it was measured")]
     NoPartition { step: u32, tenants: usize },
+    #[error(
+        "{tenants} workloads can share the GPU in more than {PARTITIONS_MAX} ways in steps of {step} %: take larger steps, of 10 % for example"
+    )]
+    TooManyPartitions { step: u32, tenants: usize },
 }
 
 impl<'a> Together<'a> {
@@ -96,6 +100,9 @@ impl<'a> Together<'a> {
     /// measured alone; the equal partition at the highest clock comes first.
     pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<Candidate>, CannotTell> {
         let count = self.tenants.len();
+        if ways(count, step).is_none_or(|ways| ways > PARTITIONS_MAX) {
+            return Err(CannotTell::TooManyPartitions { step, tenants: count });
+        }
         let equal = Candidate {
             mps_thread_percentages: vec![100 / count as u32; count],
             sm_clock_mhz: clocks.first().copied().flatten(),
@@ -115,6 +122,15 @@ impl<'a> Together<'a> {
         }
         Ok(candidates)
     }
+}
+
+/// Partitions that are looked at.
+const PARTITIONS_MAX: u64 = 20_000;
+
+/// How many partitions there are: the ways to cut a row of steps into `count` parts. `None`: more than can be counted.
+fn ways(count: usize, step: u32) -> Option<u64> {
+    let (cuts, parts) = ((100 / u64::from(step.max(1))).saturating_sub(1), count as u64 - 1);
+    (1..=parts).try_fold(1_u64, |ways, n| Some(ways.checked_mul((cuts + 1).saturating_sub(n))? / n))
 }
 
 /// Every way to give `count` workloads multiples of `step` that sum to 100.
@@ -165,6 +181,11 @@ pub(crate) struct Prospect {
 pub trait Predictor: std::fmt::Debug + Sync {
     /// For every candidate, in their order.
     fn outlook(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell>;
+
+    /// The same without opinions, of which there are as many as trees for every candidate.
+    fn means(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell> {
+        self.outlook(together, candidates)
+    }
 }
 
 impl Outlook {
@@ -197,5 +218,23 @@ impl Predictor for Additive {
             Ok(Prospect { mean, opinions: Vec::new() })
         });
         Ok(Outlook { candidates: candidates.collect::<Result<_, _>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_are_counted_as_they_are_listed() {
+        for (count, step) in [(2, 10), (3, 10), (3, 5), (4, 7), (10, 10), (11, 10), (2, 50), (3, 50), (5, 4)] {
+            let mut listed = 0;
+            partitions(count, step, &mut |_| listed += 1);
+            let exact = 100 % step == 0;
+            let ways = ways(count, step).unwrap();
+            // The last share takes what is left over.
+            assert!(if exact { ways == listed } else { ways >= listed }, "{count} in steps of {step}: {ways} and {listed}");
+        }
+        assert!(ways(8, 1).is_none_or(|ways| ways > PARTITIONS_MAX) && ways(6, 5).unwrap() < PARTITIONS_MAX);
     }
 }

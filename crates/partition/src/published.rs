@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::{CannotTell, SlowdownModel, SoloProfile};
 
 const FORMAT: &str = "eadt.partition-model.v1";
+/// Largest event that is taken, as JSON. Kafka's default for a record is 1,048,588 bytes, key and headers included.
+const EVENT_BYTES_MAX: usize = 1_000_000;
 
 /// The parameters of such an event; beside them stand the training range and the origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -89,6 +91,10 @@ impl LearnedModels {
             Some(Err(why)) => return Taken::Unusable(why),
             Some(Ok(document)) => document.model,
         };
+        // It becomes part of the state, whose topic takes no larger records.
+        if serde_json::to_vec(event).map_or(usize::MAX, |bytes| bytes.len()) > EVENT_BYTES_MAX {
+            return Taken::Unusable(Unusable::Damaged);
+        }
         if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
             return Taken::Older;
         }

@@ -304,8 +304,8 @@ pub fn rebalance(
             };
             let choice = match look(sharers, &present, &medians, brain, settings, &state.failed) {
                 Ok(choice) => choice,
-                Err(reason) => {
-                    let model_version = brain.model_version.map(str::to_owned);
+                Err(Stay { reason, asked }) => {
+                    let model_version = brain.model_version.filter(|_| asked).map(str::to_owned);
                     return Outcome { model_version, ..Outcome::none(reason) };
                 }
             };
@@ -456,6 +456,18 @@ fn inside_bounds<'a>(sharers: &[Sharer<'_>], shares: impl Iterator<Item = &'a u3
     })
 }
 
+/// Why the partition in force stays, and whether the predictor was asked.
+struct Stay {
+    reason: String,
+    asked: bool,
+}
+
+impl From<String> for Stay {
+    fn from(reason: String) -> Self {
+        Self { reason, asked: false }
+    }
+}
+
 /// A better partition than the one in force, of which `medians` say what each does there, or why there is none.
 fn look(
     sharers: &[Sharer<'_>],
@@ -464,7 +476,7 @@ fn look(
     brain: &Brain<'_>,
     settings: &RebalanceSettings,
     failed: &[Shares],
-) -> Result<Choice, String> {
+) -> Result<Choice, Stay> {
     let mut tenants: Vec<&SoloProfile> = Vec::with_capacity(sharers.len());
     for sharer in sharers {
         tenants.push(sharer.profile.ok_or_else(|| format!("{} was not measured alone yet", sharer.workload.workload))?);
@@ -498,7 +510,13 @@ fn look(
     if fits {
         candidates.push(in_force);
     }
-    let outlook = brain.predictor.outlook(&together, &candidates).map_err(told)?;
+    let predictor = brain.predictor;
+    let outlook = match settings.choice.risk_quantile {
+        Some(_) => predictor.outlook(&together, &candidates),
+        None => predictor.means(&together, &candidates),
+    };
+    let outlook = outlook.map_err(told)?;
+    let stay = |reason: String| Err(Stay { reason, asked: true });
     let last = candidates.len() - 1;
     let compared = if fits { outlook.means().last() } else { outlook.means().next() };
     let now = compared.cloned().expect("the equal partition comes first");
@@ -509,16 +527,16 @@ fn look(
     };
     let choice = choose_among(&together, &candidates, &outlook, &settings.choice, &is_allowed);
     if choice.verdict == Verdict::Infeasible {
-        return Err("no partition keeps the limits".to_owned());
+        return stay("no partition keeps the limits".to_owned());
     }
     if (fits && choice.place == last) || choice.candidate.mps_thread_percentages == present {
-        return Err("the partition in force is the best".to_owned());
+        return stay("the partition in force is the best".to_owned());
     }
     let scale = Scale::new(settings.choice.objective, &together);
     let worth = |expected: &crate::Expected| scale.worth(&expected.samples_per_second, expected.power_watts);
     let gain = worth(&choice.expected) / worth(&now) - 1.0;
     if may_stay && gain < settings.choice.gain_min_ratio {
-        return Err(format!("another partition would gain {:.1} % only", gain * 100.0));
+        return stay(format!("another partition would gain {:.1} % only", gain * 100.0));
     }
     Ok(Choice { gain_ratio: gain, ..choice })
 }

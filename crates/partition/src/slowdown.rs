@@ -69,6 +69,8 @@ pub enum ModelError {
     Version { found: u32 },
     #[error("the model's forests do not fit its metrics: the document is damaged")]
     Features,
+    #[error("the model has {trees} trees a forest, but at most {TREES_MAX} are read")]
+    Trees { trees: usize },
     #[error("the model's idle power is {watts} W, but must be above 0 and at most {WATTS_MAX}: the document is damaged")]
     Idle { watts: f64 },
     #[error("the model's highest clock is {mhz} MHz, but must be within 1 and {CLOCK_MAX_MHZ}: the document is damaged")]
@@ -79,6 +81,8 @@ pub enum ModelError {
     Leaf { logarithm: f32 },
 }
 
+/// As many trees as a megabyte of leaves would be, each with an opinion on each candidate, are nobody's model.
+const TREES_MAX: usize = 1_000;
 /// As of a profile.
 const WATTS_MAX: f64 = 5_000.0;
 const CLOCK_MAX_MHZ: f64 = 1e5;
@@ -122,6 +126,9 @@ impl SlowdownModel {
             || self.rates.trees() != self.power.trees()
         {
             return Err(ModelError::Features);
+        }
+        if self.rates.trees() > TREES_MAX {
+            return Err(ModelError::Trees { trees: self.rates.trees() });
         }
         let is_absurd = |logarithm: &f32| logarithm.is_nan() || logarithm.abs() > LOGARITHM_MAX;
         let absurd = self.rates.leaves().chain(self.power.leaves()).find(is_absurd);
@@ -233,6 +240,16 @@ impl Rows {
 
 impl Predictor for SlowdownModel {
     fn outlook(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell> {
+        self.look(together, candidates, true)
+    }
+
+    fn means(&self, together: &Together<'_>, candidates: &[Candidate]) -> Result<Outlook, CannotTell> {
+        self.look(together, candidates, false)
+    }
+}
+
+impl SlowdownModel {
+    fn look(&self, together: &Together<'_>, candidates: &[Candidate], opinions: bool) -> Result<Outlook, CannotTell> {
         if together.gpu_model() != self.gpu_model {
             let (expected, found) = (self.gpu_model.clone(), together.gpu_model().to_owned());
             return Err(CannotTell::ModelGpu { expected, found });
@@ -263,7 +280,7 @@ impl Predictor for SlowdownModel {
             let opinion = |tree| expected(&|row| rates.of(tree, row), power.of(tree, candidate));
             Prospect {
                 mean: expected(&|row| rates.mean(row), power.mean(candidate)),
-                opinions: (0..Judged::trees(&rates)).map(opinion).collect(),
+                opinions: (0..if opinions { Judged::trees(&rates) } else { 0 }).map(opinion).collect(),
             }
         });
         Ok(Outlook { candidates: prospects.collect() })

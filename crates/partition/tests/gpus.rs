@@ -368,7 +368,6 @@ fn a_partition_that_does_not_help_is_taken_back() {
     assert!(reverts[0].reason.contains("is taken back"), "{}", reverts[0].reason);
 }
 
-/// GPUs that only others share come and go; without a member nobody ever looks at them.
 /// Jobs with large shares hold each other up: adding up does not know that.
 fn crowding(shares: &[u32]) -> f64 {
     if shares.iter().any(|share| *share >= 80) { 0.6 } else { 0.97 }
@@ -477,6 +476,14 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     let absurd = [
         figure("idle_watts", 1e300),
         figure("clock_max_mhz", 0.0),
+        // It would be too large for the state's topic.
+        changed(&|model| model.parameters["more"] = vec![1e9; 90_000].into()),
+        changed(&|model| {
+            for forest in ["rates", "power"] {
+                let trees = model.parameters["model"][forest]["trees"].as_array_mut().unwrap();
+                *trees = vec![trees[0].clone(); 1_001];
+            }
+        }),
         changed(&|model| {
             // A single leaf: no feature, 1e30 in single precision.
             let bytes = [u16::MAX.to_le_bytes().as_slice(), &1e30_f32.to_le_bytes()].concat();
@@ -485,7 +492,7 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
             trees.fill(tree);
         }),
     ];
-    assert_eq!(with(&absurd, true).stage.tally().models_ignored.damaged, 3);
+    assert_eq!(with(&absurd, true).stage.tally().models_ignored.damaged, 5);
     let elsewhere = changed(&|model| model.name = "partition/other".into());
     let older = changed(&|model| (model.time, model.version) = (at(-1), "6".into()));
     let foreign = changed(&|model| model.name = "power/board".into());
@@ -507,6 +514,8 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     let shared = |decision: &&Decision| decision.reason.starts_with("sharing GPU-0 with");
     assert!(blind.said.iter().filter(shared).all(|decision| decision.model_version.is_none()));
     assert!(blind.last("a/steep").reason.contains(told), "{}", blind.last("a/steep").reason);
+    let change = blind.changes()[6];
+    assert!(change.reason.contains("says the additive model; partition/board@7 is not asked"), "{}", change.reason);
 
     // A board that idles at more than the jobs drew is another one.
     let idle = with(&[figure("idle_watts", 80.0)], true);
@@ -527,6 +536,7 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     assert!(withdrawn.said.iter().all(|decision| decision.model_version.is_none()));
 }
 
+/// GPUs that only others share come and go; without a member nobody ever looks at them.
 #[test]
 fn gpus_of_others_are_forgotten_though_there_are_no_members() {
     let mut site = Site::new(vec![]);

@@ -11,6 +11,8 @@ use eadt_schemas::{Envelope, EventType, Topic};
 use crate::service::Error;
 
 const TIMEOUT: Duration = Duration::from_mins(1);
+/// So much is on its way at once.
+const BUFFER_BYTES: usize = 4 << 20;
 
 /// The models topic, and what each of its partitions has.
 pub(crate) struct Published {
@@ -71,17 +73,24 @@ impl Published {
         let mut wanted = self.in_force();
         wanted.extend(new.iter().map(|model| (model.name.clone(), model.clone())));
         let mut producer = bus.producer("optimizer")?;
-        let mut sent = 0;
+        let (mut sent, mut buffered, mut done) = (0, 0, true);
         for (partition, has) in self.partitions.iter().enumerate() {
             for model in wanted.values().filter(|model| has.get(&model.name) != Some(model)) {
-                producer.send(self.record(partition, model))?;
+                let record = self.record(partition, model);
+                buffered += record.value.as_ref().map_or(0, bytes::Bytes::len);
+                producer.send(record)?;
                 sent += 1;
+                // Partition models are large, and a producer takes no more than its buffer.
+                if buffered > BUFFER_BYTES {
+                    done &= producer.flush(TIMEOUT)?;
+                    buffered = 0;
+                }
             }
         }
         if sent == 0 {
             return Ok(0);
         }
-        let done = producer.flush(TIMEOUT)?;
+        done &= producer.flush(TIMEOUT)?;
         let counts = producer.counts();
         if !done || counts.acknowledged < counts.taken {
             let detail = format!(

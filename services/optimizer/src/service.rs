@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use eadt_bus::{Bus, BusError, Remedy};
 use eadt_dataset::{Builder, usable};
 use eadt_lake::{Archive, LakeError, read_events};
-use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, WindowKind, Workload};
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
 use eadt_service::{Clock, Metrics, Shutdown};
 
@@ -65,6 +65,21 @@ pub struct Round {
     pub sent: usize,
 }
 
+/// What is known about each workload at last, and of those that changed their board since when they have the present one: figures of
+/// another board are worth nothing on this one.
+fn latest(mut events: Vec<Workload>) -> (BTreeMap<String, Workload>, BTreeMap<String, EventTime>) {
+    events.sort_by_key(|workload| workload.time);
+    let (mut latest, mut moved): (BTreeMap<String, Workload>, BTreeMap<String, EventTime>) = Default::default();
+    for workload in events {
+        let before = latest.get(&workload.workload).and_then(|known| known.gpu_model.as_ref());
+        if before.is_some() && before != workload.gpu_model.as_ref() {
+            moved.insert(workload.workload.clone(), workload.time);
+        }
+        latest.insert(workload.workload.clone(), workload);
+    }
+    (latest, moved)
+}
+
 /// What an archive has to learn from, and how many of its records are no valid events.
 pub fn read(archive: &Archive) -> Result<(Training, usize), LakeError> {
     let windows = read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
@@ -72,19 +87,15 @@ pub fn read(archive: &Archive) -> Result<(Training, usize), LakeError> {
     let actuations = read_events::<Actuation>(archive, Topic::Actuations)?;
     let workloads = read_events::<Workload>(archive, Topic::Workloads)?;
     let refused = windows.refused.len() + decisions.refused.len() + actuations.refused.len() + workloads.refused.len();
-    let mut latest: BTreeMap<String, Workload> = BTreeMap::new();
-    for workload in workloads.events {
-        if latest.get(&workload.workload).is_none_or(|known| known.time <= workload.time) {
-            latest.insert(workload.workload.clone(), workload);
-        }
-    }
+    let (latest, moved) = latest(workloads.events);
     let mut builder = Builder::default();
     windows.events.iter().cloned().for_each(|event| builder.window(event));
     decisions.events.into_iter().for_each(|event| builder.decision(event));
     actuations.events.into_iter().for_each(|event| builder.actuation(event));
     let fingerprint = builder.build().fingerprint;
     let mut once = BTreeMap::new();
-    for window in windows.events.into_iter().filter(|w| w.kind == WindowKind::Tumbling && usable(w)) {
+    let on_its_board = |w: &EfficiencyWindow| moved.get(&w.workload).is_none_or(|moved| w.window_start >= *moved);
+    for window in windows.events.into_iter().filter(|w| w.kind == WindowKind::Tumbling && usable(w) && on_its_board(w)) {
         once.insert((window.workload.clone(), window.window_start), window);
     }
     Ok((Training { windows: once.into_values().collect(), workloads: latest, fingerprint }, refused))
@@ -151,4 +162,30 @@ fn round(service: &Service, archive: &Archive, metrics: &OptimizerMetrics, seen:
     let sent = published.write(&*service.bus, &new)?;
     *seen = Some(there);
     Ok(Round { proposals, sent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_a_board_that_a_workload_has_left_are_not_this_boards() {
+        let at = |second: f64| EventTime::from_seconds(second);
+        let workload = |second: f64, name: &str, board: Option<&str>| Workload {
+            time: at(second),
+            workload: name.to_owned(),
+            gpu_model: board.map(str::to_owned),
+            ..Workload::default()
+        };
+        let events = vec![
+            workload(30.0, "team/moved", Some("A100")),
+            workload(10.0, "team/moved", Some("V100")),
+            workload(40.0, "team/moved", Some("A100")),
+            workload(10.0, "team/stayed", None),
+            workload(20.0, "team/stayed", Some("V100")),
+        ];
+        let (latest, moved) = latest(events);
+        assert_eq!(latest["team/moved"].time, at(40.0));
+        assert_eq!(moved, BTreeMap::from([("team/moved".to_owned(), at(30.0))]));
+    }
 }

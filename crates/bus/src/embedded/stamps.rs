@@ -14,7 +14,7 @@ pub enum Stamps {
     Wall,
     /// Simulated time. Topics of another simulation in the same log do not hold it.
     Injected(Arc<dyn Fn() -> EventTime + Send + Sync>),
-    /// The newest stamp that the log holds: for who appends to a log of simulated time while the simulation does not run.
+    /// The newest stamp that the log holds, whatever the topic: for who appends to a log of simulated time while the simulation does not run.
     Held,
 }
 

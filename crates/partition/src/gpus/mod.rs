@@ -443,11 +443,15 @@ impl Gpus {
                 None => Brain { predictor: &Additive, model_version: None, idle_watts: None },
             };
             let outcome = rebalance(&mut gpu.state, time, &sharers, &brain, &rebalance_settings);
-            decisions.extend(outcome.decisions.into_iter().map(|decision| (decision.workload.clone(), decision)));
-            let reason = match (learned, refused) {
-                (Some(learned), Some(Err(why))) => format!("{}; {} is not asked: {why}", outcome.reason, learned.version()),
-                _ => outcome.reason,
+            let unasked = match (learned, refused) {
+                (Some(learned), Some(Err(why))) => format!("; {} is not asked: {why}", learned.version()),
+                _ => String::new(),
             };
+            decisions.extend(outcome.decisions.into_iter().map(|mut decision| {
+                decision.reason += &unasked;
+                (decision.workload.clone(), decision)
+            }));
+            let reason = outcome.reason + &unasked;
             model_version = outcome.model_version;
             (reason, outcome.validation)
         };

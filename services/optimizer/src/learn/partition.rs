@@ -23,6 +23,8 @@ const SETS_HELD_BACK_MIN: usize = 2;
 const RUNS_MAX: usize = 1_000;
 /// Largest document: an event is carried by Kafka's default limits of 1 MB for a record, envelope and all.
 const DOCUMENT_BYTES_MAX: usize = 900_000;
+/// More cannot be told apart.
+const TENANTS_MAX: usize = 16;
 
 type Profiles = BTreeMap<String, SoloProfile>;
 
@@ -64,6 +66,20 @@ fn missed(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs:
     missed.ratio().is_finite().then_some(missed)
 }
 
+/// The same of adding up, at its best: with the idle power of each set of workloads that fits its own co-runs, as online.
+fn missed_by_adding_up(found: &Found, runs: &[CoRun]) -> Option<f64> {
+    let mut sets: BTreeMap<Vec<&str>, Vec<CoRun>> = BTreeMap::new();
+    for run in runs {
+        sets.entry(run.group()).or_default().push(run.clone());
+    }
+    let mut sum = 0.0;
+    for runs in sets.values() {
+        let idle_watts = implied_idle_watts(&found.profiles_of(runs), runs)?;
+        sum += missed(&Additive, idle_watts, &found.profiles, runs)?.ratio() * runs.len() as f64;
+    }
+    Some(sum / runs.len() as f64)
+}
+
 /// What each workload does alone, as its windows say.
 fn profiles(scope: &Scope<'_>, windows: &[&EfficiencyWindow], settings: &GatherSettings) -> Profiles {
     let mut gatherer = Gatherer::default();
@@ -98,7 +114,7 @@ fn train(measurements: &Measurements) -> Result<(PartitionDocument, u32), String
 }
 
 /// The sets of workloads that ran together, in the order in which they first did.
-fn sets(runs: &[GatheredRun]) -> Vec<Vec<&str>> {
+fn sets(runs: &[GatheredRun]) -> Vec<Vec<String>> {
     let mut first: BTreeMap<Vec<&str>, _> = BTreeMap::new();
     for run in runs {
         let known = first.entry(run.run.group()).or_insert(run.first);
@@ -106,7 +122,7 @@ fn sets(runs: &[GatheredRun]) -> Vec<Vec<&str>> {
     }
     let mut sets: Vec<_> = first.into_iter().map(|(set, first)| (first, set)).collect();
     sets.sort_unstable();
-    sets.into_iter().map(|(_, set)| set).collect()
+    sets.into_iter().map(|(_, set)| set.into_iter().map(str::to_owned).collect()).collect()
 }
 
 /// What a board's windows say.
@@ -114,6 +130,8 @@ struct Found {
     profiles: Profiles,
     /// Co-runs whose workloads are known at their shares, the oldest first.
     runs: Vec<GatheredRun>,
+    /// The sets of workloads in the order in which they first ran together.
+    sets: Vec<Vec<String>>,
     /// Co-runs of workloads that are not.
     unprofiled: usize,
     /// Windows beside others that say nothing.
@@ -132,15 +150,18 @@ impl Found {
         let together = runs.len();
         runs.retain(|run| {
             let mut tenants = run.run.tenants.iter();
-            tenants.all(|tenant| {
-                let profile = profiles.get(&tenant.workload);
-                profile.is_some_and(|profile| profile.at(tenant.mps_thread_percentage, None).is_some())
-            })
+            tenants.len() <= TENANTS_MAX
+                && tenants.all(|tenant| {
+                    let profile = profiles.get(&tenant.workload);
+                    profile.is_some_and(|profile| profile.at(tenant.mps_thread_percentage, None).is_some())
+                })
         });
         let unprofiled = together - runs.len();
+        let mut sets = sets(&runs);
         runs.sort_by_key(|run| run.last);
         runs.drain(..runs.len().saturating_sub(RUNS_MAX));
-        Some(Self { profiles, runs, unprofiled, passed })
+        sets.retain(|set| runs.iter().any(|run| run.run.group() == *set));
+        Some(Self { profiles, runs, sets, unprofiled, passed })
     }
 
     /// Windows that the co-runs are made of.
@@ -160,9 +181,8 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
     let mut windows = windows.to_vec();
     windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));
     let found = Found::of(scope, &windows)?;
-    let Found { profiles, runs, unprofiled, passed } = &found;
+    let Found { profiles, runs, sets, unprofiled, passed } = &found;
     let name = partition_name(gpu_model);
-    let sets = sets(runs);
     let mut metrics = BTreeMap::from([
         ("co_runs".to_owned(), runs.len() as f64),
         ("co_runs_without_profiles".to_owned(), *unprofiled as f64),
@@ -182,14 +202,17 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
         return cannot_tell(reason, metrics);
     }
     let held_back = ((sets.len() as f64 * scope.settings.held_back_ratio).round() as usize).max(SETS_HELD_BACK_MIN);
-    let held_back: BTreeSet<&Vec<&str>> = sets[sets.len() - held_back..].iter().collect();
-    let (unseen, seen): (Vec<&GatheredRun>, Vec<&GatheredRun>) =
-        runs.iter().partition(|run| held_back.contains(&run.run.group()));
+    let held_back: BTreeSet<&[String]> = sets[sets.len() - held_back..].iter().map(Vec::as_slice).collect();
+    let is_held_back = |run: &&GatheredRun| held_back.iter().any(|set| run.run.group() == *set);
+    let (unseen, seen): (Vec<&GatheredRun>, Vec<&GatheredRun>) = runs.iter().partition(is_held_back);
     let range = (seen.iter().map(|run| run.first).min()?, seen.iter().map(|run| run.last).max()?);
     let [unseen, seen] = [unseen, seen].map(|runs| runs.into_iter().map(|run| run.run.clone()).collect::<Vec<CoRun>>());
     let of_seen = found.profiles_of(&seen);
     let origin = windows.iter().filter(|window| of_seen.contains_key(&window.workload)).map(|window| window.origin).max();
-    let idle_watts = implied_idle_watts(&of_seen, &seen)?;
+    // By all profiles: some job may draw less than those that shared.
+    let Some(idle_watts) = implied_idle_watts(profiles, &seen) else {
+        return cannot_tell("no co-run's workloads are known at their shares".to_owned(), metrics);
+    };
     let fitted = Measurements::new(idle_watts, of_seen.into_values().collect(), seen.clone())
         .map_err(|error| error.to_string())
         .and_then(|measurements| train(&measurements));
@@ -208,7 +231,7 @@ pub(super) fn propose(scope: &Scope<'_>, gpu_model: &str, windows: &[&Efficiency
         return cannot_tell(reason, metrics);
     };
     let training = missed(&document.model, idle_watts, profiles, &seen);
-    let additive = missed(&Additive, idle_watts, profiles, &unseen).map(Missed::ratio);
+    let additive = missed_by_adding_up(&found, &unseen);
     let present = scope.present.get(&name);
     let in_force = present
         .and_then(|model| PartitionDocument::of(model)?.ok())
