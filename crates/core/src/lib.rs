@@ -8,6 +8,8 @@ pub mod clock;
 pub mod cluster;
 pub mod controller;
 pub mod joint;
+#[cfg(test)]
+mod kept;
 pub mod merge;
 pub mod models;
 pub mod partition;

@@ -80,11 +80,6 @@ impl<T> Merge<T> {
         self.queues[input].bytes
     }
 
-    /// Whether an input has nothing waiting.
-    pub fn is_empty(&self, input: usize) -> bool {
-        self.queues[input].records.is_empty()
-    }
-
     /// Whether every input is at its end and all its records were taken.
     pub fn is_exhausted(&self) -> bool {
         self.queues.iter().all(|queue| queue.at_end && queue.records.is_empty())
@@ -199,6 +194,37 @@ mod tests {
         merge.end(0, 1);
         push(&mut merge, 1, 7, 9, Some(9));
         assert_eq!(drain(&mut merge), [(1, Some(9))], "after its end an input goes on");
+    }
+
+    #[test]
+    fn records_without_a_time_go_in_the_order_of_the_log() {
+        for (stamps, order) in [([3, 5], [0, 1]), ([5, 3], [1, 0]), ([4, 4], [0, 1])] {
+            let mut merge = Merge::new(&[0, 0], None);
+            for (input, stamp) in stamps.into_iter().enumerate() {
+                push(&mut merge, input, 0, stamp, None);
+                merge.end(input, 1);
+            }
+            assert_eq!(drain(&mut merge), order.map(|input| (input, None)), "{stamps:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_that_wait() {
+        let mut merge = Merge::new(&[0, 0], None);
+        merge.push(0, 0, at(1), 300, Some(1));
+        merge.push(0, 1, at(2), 20, Some(2));
+        merge.push(1, 0, at(3), 1, Some(3));
+        assert_eq!((merge.bytes(0), merge.bytes(1)), (320, 1));
+        assert!(merge.next(|_, record| record.map(at)).is_some());
+        assert_eq!((merge.bytes(0), merge.bytes(1)), (20, 1));
+        merge.end(0, 2);
+        assert_eq!(drain(&mut merge), [(0, Some(2)), (1, Some(3))]);
+        assert_eq!((merge.bytes(0), merge.bytes(1)), (0, 0));
+        assert!(!merge.is_exhausted(), "input 1 may have more");
+        merge.end(1, 1);
+        assert!(merge.is_exhausted());
+        push(&mut merge, 1, 1, 4, Some(4));
+        assert!(!merge.is_exhausted());
     }
 
     #[test]

@@ -481,6 +481,61 @@ fn a_span_is_exact_to_its_ends_over_windows_and_the_remainder_belongs_to_the_nex
 }
 
 #[test]
+fn a_span_that_several_ranks_name_is_said_once_in_the_words_of_the_first() {
+    let mut bench = Bench::default();
+    for second in 0..=120 {
+        let now = f64::from(second);
+        for number in 0..2 {
+            // The second rank names everything a second later.
+            let span = match second {
+                10 => Some("epoch 1"),
+                50 => Some(""),
+                _ => None,
+            };
+            let told = rank(number, now + f64::from(number), now * 2.0);
+            if span.is_some() || second % 20 == 0 {
+                bench.put(TrainingProgress { span: span.map(ToOwned::to_owned), ..told });
+            }
+        }
+        bench.put(power("a", now, 100.0));
+    }
+    let spans: Vec<_> = bench.spans.iter().map(|s| (s.span.as_deref(), s.window_start, s.window_end)).collect();
+    assert_eq!(spans, [(Some("epoch 1"), at(10.0), at(50.0))]);
+}
+
+#[test]
+fn every_gauge_has_its_mean_in_the_window() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let gauge = |n: u32| Some(f64::from(n) / 10.0);
+        bench.put(GpuTelemetry {
+            utilization_ratio: gauge(1),
+            memory_utilization_ratio: gauge(2),
+            sm_active_ratio: gauge(3),
+            sm_occupancy_ratio: gauge(4),
+            tensor_active_ratio: gauge(5),
+            dram_active_ratio: gauge(6),
+            sm_clock_mhz: Some(1_000.0 + f64::from(second)),
+            temperature_celsius: Some(60.0 + f64::from(second) / 10.0),
+            ..gpu("a", f64::from(second), f64::from(second) * 100.0)
+        });
+    }
+    let window = &bench.windows[0];
+    let means = [
+        window.mean_utilization_ratio,
+        window.mean_memory_utilization_ratio,
+        window.mean_sm_active_ratio,
+        window.mean_sm_occupancy_ratio,
+        window.mean_tensor_active_ratio,
+        window.mean_dram_active_ratio,
+    ];
+    assert_eq!(means.map(|mean| mean.map(round)), [0.1, 0.2, 0.3, 0.4, 0.5, 0.6].map(Some));
+    // Samples at 0 to 50 s lie in it, the one at its end in the next.
+    assert_eq!((window.mean_sm_clock_mhz.map(round), window.mean_temperature_celsius.map(round)), (Some(1_025.0), Some(62.5)));
+    assert_eq!(window.max_temperature_celsius, Some(65.0));
+}
+
+#[test]
 fn power_readings_far_apart_say_nothing_about_the_time_between() {
     let mut bench = Bench::new(FoldSettings { idle_grace: None, ..FoldSettings::default() });
     bench.put(power("a", 0.0, 100.0)).put(power("a", 60.0, 100.0)).put(power("a", 300.0, 100.0)).put(power("a", 360.0, 100.0));
@@ -776,6 +831,50 @@ fn a_workload_is_forgotten_only_after_the_inputs_retention() {
     assert_eq!(bench.partition.size(), (0, 0));
     let deleted: Vec<_> = bench.partition.take_changes().into_iter().filter(|r| r.value.is_none()).map(|r| r.key).collect();
     assert_eq!(deleted, [format!("{JOB}#0")]);
+}
+
+#[test]
+fn a_workload_that_is_managed_no_more_is_forgotten_only_after_the_inputs_retention() {
+    let mut bench = Bench::new(FoldSettings { retention: 1000 * SECOND, ..FoldSettings::default() });
+    bench.put(layout(0.0, 1));
+    let mut out = Vec::new();
+    let input =
+        eadt_core::Input { topic: eadt_schemas::Topic::Workloads, stamp: at(1.0), key: Some(JOB), event: Item::Gone.event() };
+    bench.partition.fold(&input, &mut out);
+    for second in (10..900).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    assert_eq!(bench.partition.size(), (1, 0));
+    for second in (900..2000).step_by(10) {
+        bench.heartbeat(f64::from(second));
+    }
+    assert_eq!(bench.partition.size(), (0, 0));
+}
+
+#[test]
+fn power_that_is_a_mean_over_time_is_integrated_like_that_of_an_instant() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let average = GpuTelemetry { power_watts: None, power_average_watts: Some(200.0), ..power("a", f64::from(second), 0.0) };
+        bench.put(average);
+    }
+    assert_eq!(bench.energies(), [(0.0, Some(12_000.0))]);
+    assert_eq!(bench.windows[0].energy_method, EnergyMethod::Integral);
+}
+
+#[test]
+fn a_device_that_left_is_not_missed_as_long_as_another_stays() {
+    let mut bench = Bench::default();
+    for second in (0..=60).step_by(10) {
+        let second = f64::from(second);
+        if second <= 30.0 {
+            let sample = gpu("b", second, second * 50.0);
+            bench.put(if second == 30.0 { last(sample) } else { sample });
+        }
+        bench.put(gpu("a", second, second * 100.0));
+    }
+    assert_eq!(bench.energies(), [(0.0, Some(7_500.0))]);
+    assert_eq!(bench.windows[0].energy_coverage_ratio, 1.0);
 }
 
 #[test]

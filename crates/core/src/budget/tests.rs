@@ -3,6 +3,7 @@ use eadt_schemas::v1::{Bounds, EfficiencyWindow, Layout};
 use proptest::prelude::*;
 
 use super::*;
+use crate::kept::{Told, assert_kept};
 
 fn workload(name: &str, gpus: u32, cap: Option<f64>) -> Workload {
     Workload {
@@ -266,4 +267,51 @@ fn what_is_measured_at_a_cap_is_the_mean_of_its_windows() {
     let [capped, lower] = measurements.points()[..] else { panic!("two caps") };
     assert!(near(capped.watts, 280.0) && near(capped.samples_per_second, 28.0), "{capped:?}");
     assert!(near(lower.watts, 200.0), "{lower:?}");
+}
+
+#[test]
+fn a_version_shares_as_it_did() {
+    // Measured wide and narrow, once, not at all, with a dent and with a plateau.
+    let once = vec![PowerPoint { watts: 310.0, samples_per_second: 20.0 }];
+    let dent = [(160.0, 9.0), (200.0, 9.5), (240.0, 14.0), (320.0, 15.0), (380.0, 14.5)];
+    let plateau = [(150.0, 5.0), (250.0, 8.0), (251.0, 8.0), (399.0, 8.0)];
+    let of = |points: &[(f64, f64)]| {
+        points
+            .iter()
+            .map(|(watts, samples_per_second)| PowerPoint { watts: *watts, samples_per_second: *samples_per_second })
+            .collect()
+    };
+    let points: Vec<Vec<PowerPoint>> = vec![law(0.15), law(0.8), once, vec![], of(&dent), of(&plateau)];
+    let bounded = |low: f64, high: f64, job: Workload| {
+        let bounds = Bounds { power_limit_watts_min: Some(low), power_limit_watts_max: Some(high), ..Bounds::default() };
+        Workload { bounds, ..job }
+    };
+    let jobs = vec![
+        workload("flat", 2, None),
+        workload("steep", 3, None),
+        workload("once", 1, Some(300.0)),
+        workload("unknown", 4, None),
+        bounded(150.0, 350.0, workload("dent", 2, Some(350.0))),
+        workload("plateau", 1, None),
+    ];
+    let mut text = format!("version {VERSION}\n");
+    for (slowdown, name) in [(0.0, "no slowdown"), (0.07, "some slowdown"), (0.5, "much slowdown")] {
+        let mut site = Site::new(4_000.0, jobs.clone(), points.clone());
+        site.settings.max_slowdown_ratio = slowdown;
+        let mut told = Told::new(name);
+        for (minute, budget) in
+            (0..40).zip([4_000.0, 3_100.0, 2_400.0, 5_200.0, 1_500.0].into_iter().flat_map(|watts| [watts; 8]))
+        {
+            site.settings.budget_watts = Some(budget);
+            let outcome = site.look(minute);
+            let exposed = outcome.exposed_watts.map(f64::round);
+            told.note(&format!("of {budget} W {exposed:?} W exposed, short {}; {}", outcome.short, outcome.reason), false);
+            for decision in outcome.decisions {
+                told.add(&decision);
+                site.apply(&decision, minute);
+            }
+        }
+        text += &told.text();
+    }
+    assert_kept("budget/decisions.txt", &text);
 }

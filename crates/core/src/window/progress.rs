@@ -358,6 +358,30 @@ mod tests {
     }
 
     #[test]
+    fn a_stretch_that_is_divided_keeps_its_whole() {
+        let whole = RankSums {
+            amounts: [30.0; COUNTERS],
+            redone: [3.0; COUNTERS],
+            covered: [30_000_000; COUNTERS],
+            from: at(10),
+            to: at(40),
+            ..RankSums::default()
+        };
+        let mut before = whole.clone();
+        let (after, divided) = before.split(at(20));
+        assert!(divided);
+        assert_eq!((before.from, before.to, after.from, after.to), (at(10), at(20), at(20), at(40)));
+        assert_eq!((before.amounts, after.amounts), ([10.0; COUNTERS], [20.0; COUNTERS]));
+        assert_eq!((before.redone, after.redone), ([1.0; COUNTERS], [2.0; COUNTERS]));
+        assert_eq!((before.covered, after.covered), ([10_000_000; COUNTERS], [20_000_000; COUNTERS]));
+        // At an edge, or outside, there is nothing to divide.
+        let (after, divided) = before.split(at(20));
+        assert_eq!((after, divided), (RankSums::default(), false));
+        let (after, divided) = before.split(at(5));
+        assert_eq!((after.amounts, divided, before), ([10.0; COUNTERS], false, RankSums::default()));
+    }
+
+    #[test]
     fn a_fall_adds_nothing_and_what_is_redone_counts_apart_until_the_former_maximum() {
         let seen = steps(&[total(0, 1000.0), total(10, 800.0), total(20, 1100.0)]);
         assert_eq!(seen, [(false, 0.0, 0.0), (true, 0.0, 0.0), (false, 100.0, 200.0)]);

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use crate::controller::testing::Bench;
 use crate::controller::{ControllerName, ControllerState, Objective};
+use crate::kept::{Told, assert_kept};
 use crate::models::Models;
 
 /// How the job takes power and layouts.
@@ -540,4 +541,48 @@ fn a_curve_that_is_not_of_this_work_changes_nothing() {
     for (scale, what, change) in changes {
         assert_eq!(plain(&learned(Some(curve(HUNGRY, scale, change)))), without, "{what}");
     }
+}
+
+/// Everything that is decided about this work, one after another.
+fn told(name: &str, mut plant: Plant, works: &[(Work, usize)]) -> String {
+    let mut told = Told::new(name);
+    for (work, windows) in works {
+        plant.work = *work;
+        for _ in 0..*windows {
+            told.add(&plant.step());
+        }
+    }
+    told.text()
+}
+
+#[test]
+fn a_version_decides_as_it_did() {
+    let better = Work { nine: 1.4, ..HUNGRY };
+    let worse = Work { all_threads: 0.8, nine: 0.8, three: 0.9, three_watts: 0.6, ..HUNGRY };
+    let phases = [(HUNGRY, 120), (LIGHT, 100), (HUNGRY, 60), (worse, 80)];
+    let of = |name, objective| {
+        let mut plant = Plant::new(name, HUNGRY).noisy(0.01, 5);
+        plant.bench.settings.objective = objective;
+        plant
+    };
+    let mut text = format!("version {}\n", Plant::new(ControllerName::Hybrid, HUNGRY).step().controller_version);
+    for objective in [Objective::Energy, Objective::Edp] {
+        text += &told(&format!("power-cap, {objective:?}"), of(ControllerName::PowerCap, objective), &phases);
+        text += &told(&format!("frequency, {objective:?}"), of(ControllerName::Frequency, objective), &phases);
+        text += &told(
+            &format!("hybrid, {objective:?}"),
+            of(ControllerName::Hybrid, objective),
+            &[(HUNGRY, 300), (LIGHT, 150), (HUNGRY, 100)],
+        );
+        text += &told(
+            &format!("hybrid, better, {objective:?}"),
+            of(ControllerName::Hybrid, objective),
+            &[(better, 300), (worse, 300)],
+        );
+    }
+    let mut with_curve = of(ControllerName::PowerCap, Objective::Energy);
+    with_curve.bench.workload.gpu_model = Some("A100".into());
+    with_curve.bench.models = Some(curve(HUNGRY, 1.0, |_| ()));
+    text += &told("power-cap with a learned curve", with_curve, &phases);
+    assert_kept("controller/seek/decisions.txt", &text);
 }

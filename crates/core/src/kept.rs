@@ -1,0 +1,64 @@
+//! Decisions that are kept in a file beside the tests: whoever replays a log, or reads decisions of two releases together, relies on
+//! that a version of the rules decides as it did.
+
+use eadt_schemas::v1::{Action, Decision};
+
+/// What was decided, one thing after another: what changes something in words, the rest as a sum (FNV-1a). Figures to five digits,
+/// beyond which platforms may differ.
+pub struct Told {
+    text: String,
+    sum: u64,
+    number: usize,
+}
+
+impl Told {
+    pub fn new(name: &str) -> Self {
+        Self { text: format!("{name}\n"), sum: 0xcbf2_9ce4_8422_2325, number: 0 }
+    }
+
+    pub fn add(&mut self, decision: &Decision) {
+        let to = &decision.to;
+        let evidence: Vec<String> = decision.evidence.iter().map(|(name, value)| format!("{name} {value:.4e}")).collect();
+        let line = format!(
+            "{}: {} {:?} to {:?} replicas, {:?} %, {:?} W, {:?} MHz, {:?} of {:?}; {}; {}",
+            self.number,
+            decision.workload,
+            decision.action,
+            to.replicas,
+            to.mps_thread_percentage,
+            to.power_limit_watts.map(f64::round),
+            to.sm_clock_mhz.map(f64::round),
+            decision.validation,
+            decision.concerns.is_some(),
+            decision.reason,
+            evidence.join(", ")
+        );
+        self.note(&line, decision.action != Action::Maintain);
+    }
+
+    pub fn note(&mut self, line: &str, in_words: bool) {
+        self.sum = line.bytes().fold(self.sum, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        if in_words {
+            self.text.extend(["  ", line, "\n"]);
+        }
+        self.number += 1;
+    }
+
+    pub fn text(self) -> String {
+        format!("{}  sum of all {}: {:016x}\n", self.text, self.number, self.sum)
+    }
+}
+
+/// Compares with a file below `src`, or writes it where that is asked for.
+pub fn assert_kept(file: &str, text: &str) {
+    let place = format!("{}/src/{file}", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("EADT_NEW_DECISIONS").is_some() {
+        std::fs::write(&place, text).unwrap();
+    }
+    let before = std::fs::read_to_string(&place).unwrap();
+    let differs = before.lines().zip(text.lines()).find(|(before, now)| before != now);
+    assert!(
+        before == text,
+        "the rules decide otherwise than {file} says: where that is meant, raise their version and run this test once with EADT_NEW_DECISIONS=1\n{differs:#?}"
+    );
+}
