@@ -1,13 +1,16 @@
 //! The processor and the archiver on Apache Kafka, beside the least that such work can cost there.
 //!
-//! `cargo xtask bench kafka [-- windows | archive | latency [SECONDS [RUNS]]]`. One broker for everything, on the same cores.
+//! `cargo xtask bench kafka [-- windows | archive | latency | price | restart [SECONDS [RUNS]]]`. One broker for everything, on the same cores.
 //! For each run the topics are filled anew with SECONDS of 512 GPUs at 10 Hz and eight jobs, all CloudEvents headers; then
 //! fresh processes work through them: one that only reads (what librdkafka and the copy into records cost), and the one that
 //! is measured. CPU is that of all threads of the process; the ratio is that of the two in the same run. Latency: decisions
-//! at 10,000 events/s beside transactions of a single record, by another producer, at the same time.
+//! at 10,000 events/s beside transactions of a single record, by another producer, at the same time. Price: the CPU of the
+//! processor beside that of the same one on a bus that writes outputs first and positions later, without transactions, in turns.
+//! Restart: from SIGKILL of the processor, in its steps and between them, until everything is readable that was due by then.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +19,10 @@ use bytes::Bytes;
 use common::closing::{Times, measure};
 use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Start, Step, TopicPartition, topics};
+use eadt_bus::{
+    Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Result as BusResult, Start, Step,
+    TopicPartition, TopicSpec, Watermarks, topics,
+};
 use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, Limit};
 use eadt_schemas::{EventTime, Topic};
@@ -41,8 +47,12 @@ fn events(seconds: u64) -> u64 {
 }
 
 fn bus(brokers: &str) -> Result<KafkaBus, Error> {
-    let client_id = "bench".to_owned();
-    Ok(KafkaBus::connect(KafkaOptions { brokers: brokers.to_owned(), properties: [].into(), client_id })?)
+    bus_with(brokers, &[])
+}
+
+fn bus_with(brokers: &str, properties: &[(&str, &str)]) -> Result<KafkaBus, Error> {
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    Ok(KafkaBus::connect(KafkaOptions { brokers: brokers.to_owned(), properties, client_id: "bench".to_owned() })?)
 }
 
 fn main() -> Result<(), Error> {
@@ -51,8 +61,8 @@ fn main() -> Result<(), Error> {
     let text = |i: usize| arguments.get(i).map(String::as_str).unwrap_or_default();
     match text(0) {
         "child" => return child(text(1), text(2), text(3), number(4, 0)?, text(5)),
-        "" | "all" | "windows" | "archive" | "latency" => {}
-        other => return Err(format!("{other}: name windows, archive or latency, or nothing for all").into()),
+        "" | "all" | "windows" | "archive" | "latency" | "price" | "restart" => {}
+        other => return Err(format!("{other}: name windows, archive, latency, price or restart, or nothing for all").into()),
     }
     let wanted = |name: &str| ["", "all", name].contains(&text(0));
     let (seconds, runs) = (number(1, 200)?, number(2, 3)?);
@@ -63,6 +73,12 @@ fn main() -> Result<(), Error> {
     }
     if wanted("latency") {
         latency(&brokers, seconds.min(90) as i64)?;
+    }
+    if wanted("price") {
+        price(&brokers, seconds, runs)?;
+    }
+    if wanted("restart") {
+        restart(&brokers, 40 * runs)?;
     }
     Ok(())
 }
@@ -144,7 +160,13 @@ fn child(what: &str, brokers: &str, prefix: &str, seconds: u64, place: &str) -> 
     let (began, cpu) = (Instant::now(), cpu_seconds());
     match what {
         "read" => read(&bus, prefix, seconds)?,
-        "windows" => windows(&bus, prefix, seconds)?,
+        "windows" => windows(Arc::new(bus), prefix, seconds)?,
+        // As the members have it that it is compared with, so that it is spared no requests.
+        "at-least-once" => {
+            let bus = bus_with(brokers, &[("fetch.wait.max.ms", "10")])?;
+            windows(Arc::new(AtLeastOnce(bus)), prefix, seconds)?;
+        }
+        "processor" => return Ok(eadt_processor::run(&processor(Arc::new(bus), prefix, &Metrics::default()).0)?),
         "archive" => archive(&bus, prefix, seconds, place)?,
         other => return Err(format!("no {other}").into()),
     }
@@ -211,8 +233,9 @@ fn total(text: &str, name: &str) -> f64 {
     text.lines().filter_map(of).sum()
 }
 
-fn windows(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
-    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+/// A processor of these topics, and what ends it.
+fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_processor::Service, Shutdown) {
+    let (shutdown, health) = (Shutdown::new(), Health::default());
     let settings = eadt_processor::Settings {
         prefix: prefix.to_owned(),
         group: format!("{prefix}processor"),
@@ -225,13 +248,19 @@ fn windows(bus: &KafkaBus, prefix: &str, seconds: u64) -> Result<(), Error> {
     };
     let service = eadt_processor::Service {
         settings,
-        bus: Arc::new(bus.clone()),
+        bus,
         // It stands: nothing is quiet.
         clock: HeartbeatClock::new(|| EventTime::from_micros(BASE)),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("processor"),
     };
+    (service, shutdown)
+}
+
+fn windows(bus: Arc<dyn Bus>, prefix: &str, seconds: u64) -> Result<(), Error> {
+    let metrics = Metrics::default();
+    let (service, shutdown) = processor(bus, prefix, &metrics);
     let began = Instant::now();
     let thread = std::thread::spawn(move || eadt_processor::run(&service));
     let expected = events(seconds) as f64;
@@ -318,7 +347,8 @@ fn latency(brokers: &str, seconds: i64) -> Result<(), Error> {
 /// One record a transaction, ten a second, each until a reader of committed records sees it.
 fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
     let topic: Arc<str> = Arc::from(format!("eadt.{}", Topic::Directives));
-    let group = MemberOptions { group: "bare".into(), instance: Some("bare".into()), topics: vec![topic.clone()] };
+    let group =
+        MemberOptions { group: "bare".into(), membership: Membership::Transactional("bare".into()), topics: vec![topic.clone()] };
     let mut member = bus.member(group)?;
     let from: Vec<_> = (0..PARTITIONS).map(|p| (TopicPartition::new(topic.clone(), p), Start::Earliest)).collect();
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
@@ -349,4 +379,178 @@ fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
         std::thread::sleep(Duration::from_millis(100));
     }
     Ok(Times::new(times))
+}
+
+/// Outputs first, positions later, nothing in one transaction: a crash in between says them twice.
+#[derive(Debug)]
+struct AtLeastOnce(KafkaBus);
+
+#[derive(Debug)]
+struct AtLeastOnceMember {
+    member: Box<dyn Member>,
+    producer: Box<dyn Producer>,
+}
+
+impl Bus for AtLeastOnce {
+    fn topics(&self, prefix: &str) -> BusResult<Vec<TopicSpec>> {
+        self.0.topics(prefix)
+    }
+    fn create_topic(&self, topic: &TopicSpec) -> BusResult<()> {
+        self.0.create_topic(topic)
+    }
+    fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> BusResult<()> {
+        self.0.alter_topic(name, settings)
+    }
+    fn add_partitions(&self, name: &str, partitions: i32) -> BusResult<()> {
+        self.0.add_partitions(name, partitions)
+    }
+    fn watermarks(&self, at: &TopicPartition) -> BusResult<Watermarks> {
+        self.0.watermarks(at)
+    }
+    fn producer(&self, name: &str) -> BusResult<Box<dyn Producer>> {
+        self.0.producer(name)
+    }
+    fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> BusResult<Box<dyn Reader>> {
+        self.0.reader(from, isolation)
+    }
+    fn member(&self, options: MemberOptions) -> BusResult<Box<dyn Member>> {
+        let name = options.membership.name().unwrap_or("bench").to_owned();
+        let producer = self.0.producer(&name)?;
+        let member = self.0.member(MemberOptions { membership: Membership::Static(name), ..options })?;
+        Ok(Box::new(AtLeastOnceMember { member, producer }))
+    }
+    fn committed(&self, group: &str, of: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
+        self.0.committed(group, of)
+    }
+}
+
+impl Reader for AtLeastOnceMember {
+    fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> BusResult<()> {
+        self.member.poll(max, timeout, into)
+    }
+    fn pause(&mut self, at: &[TopicPartition]) -> BusResult<()> {
+        self.member.pause(at)
+    }
+    fn resume(&mut self, at: &[TopicPartition]) -> BusResult<()> {
+        self.member.resume(at)
+    }
+}
+
+impl Member for AtLeastOnceMember {
+    fn start(&mut self, at: &TopicPartition, offset: i64) -> BusResult<()> {
+        self.member.start(at, offset)
+    }
+    fn committed(&mut self, of: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
+        self.member.committed(of)
+    }
+    fn commit(&mut self, step: Step) -> BusResult<()> {
+        for output in &step.outputs {
+            send(&mut *self.producer, output);
+        }
+        let written = self.producer.flush(PATIENCE)?;
+        assert!(written && self.producer.counts().failed == 0, "outputs were not written");
+        self.member.commit(Step { outputs: Vec::new(), positions: step.positions })
+    }
+}
+
+fn price(brokers: &str, seconds: u64, runs: u64) -> Result<(), Error> {
+    let dir = tempfile::tempdir()?;
+    let events = events(seconds) as f64;
+    let mut ratios = Vec::new();
+    for run in 1..=runs {
+        let mut cpu = BTreeMap::new();
+        let mut order = ["windows", "at-least-once"];
+        if run % 2 == 0 {
+            order.reverse();
+        }
+        for name in order {
+            let prefix = format!("price{run}.{name}.");
+            fill(&bus(brokers)?, &prefix, seconds)?;
+            let used = spawn(name, brokers, &prefix, seconds, dir.path())?;
+            print(if name == "windows" { "exactly once" } else { "at least once" }, events, used, None);
+            cpu.insert(name, used.cpu);
+        }
+        ratios.push(100.0 * (cpu["windows"] / cpu["at-least-once"] - 1.0));
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "price of exactly-once: median {:+.1} % CPU ({:+.1} to {:+.1})",
+        ratios[ratios.len() / 2],
+        ratios[0],
+        ratios[ratios.len() - 1]
+    );
+    Ok(())
+}
+
+/// A process that is gone where this is.
+#[derive(Debug)]
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn restart(brokers: &str, rounds: u64) -> Result<(), Error> {
+    let (prefix, bus) = ("restart.", bus(brokers)?);
+    for topic in topics::desired(prefix, PARTITIONS, 1) {
+        bus.create_topic(&topic)?;
+    }
+    let begin = || -> Result<Killed, Error> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["child", "processor", brokers, prefix]).stdout(Stdio::null()).stderr(Stdio::inherit());
+        Ok(Killed(command.spawn()?))
+    };
+    let from: Vec<_> =
+        (0..PARTITIONS).map(|p| (TopicPartition::new(format!("{prefix}{}", Topic::Decisions), p), Start::Earliest)).collect();
+    let mut decisions = bus.reader(&from, Isolation::ReadCommitted)?;
+    let (mut producer, mut maker) = (bus.producer("bench")?, Maker::with_prefix(GPUS, prefix));
+    let start = EventTime::from_micros(BASE);
+    for record in maker.tables(start) {
+        send(&mut *producer, &record);
+    }
+    let mut running = begin()?;
+    let (mut times, mut out, mut readable, mut polled) = (Vec::new(), 0, 0, Vec::new());
+    for second in 0..=rounds * WINDOW {
+        let time = start.plus_micros(second as i64 * SECOND);
+        for gpu in 0..GPUS {
+            let record = maker.telemetry(gpu, second * HERTZ, time.plus_micros((gpu / 8) as i64 * 50));
+            send(&mut *producer, &record);
+        }
+        for job in 0..WORKLOADS {
+            let record = maker.progress(job, second as f64, time);
+            send(&mut *producer, &record);
+        }
+        if second == 0 || second % WINDOW != 0 {
+            continue;
+        }
+        // With this second a window of every job is complete, and is due once that is acknowledged.
+        assert!(producer.flush(PATIENCE)?, "events were not written");
+        let due = second / WINDOW * WORKLOADS as u64;
+        let mut is_out = |patience: Duration| -> Result<bool, Error> {
+            let began = Instant::now();
+            while readable < due && began.elapsed() < patience {
+                decisions.poll(100, Duration::from_millis(1), &mut polled)?;
+                readable += polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count() as u64;
+            }
+            Ok(readable >= due)
+        };
+        // Before the step, anywhere in it, and sometimes after it.
+        if is_out(Duration::from_millis(second / WINDOW * 7919 % 31))? {
+            out += 1;
+            continue;
+        }
+        let killed = Instant::now();
+        drop(running);
+        running = begin()?;
+        assert!(is_out(PATIENCE)?, "only some of {due} decisions came");
+        times.push(killed.elapsed());
+    }
+    drop(running);
+    println!("restart: from SIGKILL until everything due is readable: {}", Times::new(times));
+    println!("  {out} of {rounds} times everything was out before the kill");
+    Ok(())
 }

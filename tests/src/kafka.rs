@@ -167,6 +167,11 @@ impl Kafka {
         &self.log
     }
 
+    /// The folder of its partitions.
+    pub fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
     /// The broker's process id, `None` while it is stopped.
     pub fn pid(&self) -> Option<i32> {
         self.keeper.as_ref().map(|keeper| keeper.broker.as_raw_nonzero().get())

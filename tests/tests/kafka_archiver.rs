@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eadt_archiver::{Clock, Error, Service, Settings, run};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Start, Step, TopicPartition, topics};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Start, Step, TopicPartition, topics};
 use eadt_lake::{Archive, Row};
 use eadt_schemas::Topic;
 use eadt_service::{Health, Metrics, Shutdown};
@@ -25,7 +25,7 @@ fn name(topic: Topic) -> Arc<str> {
 /// Transactions on two topics: each leaves a control record in every partition that it touched.
 fn produce(bus: &KafkaBus, from: i64, to: i64) {
     let topics = vec![name(Topic::Directives)];
-    let options = MemberOptions { group: "tests".to_owned(), instance: Some("tests".to_owned()), topics };
+    let options = MemberOptions { group: "tests".to_owned(), membership: Membership::Transactional("tests".to_owned()), topics };
     let mut member = bus.member(options).expect("a member");
     for n in from..to {
         let record = |topic: Topic, key: i64, value: &str| Outgoing {
@@ -48,10 +48,15 @@ struct Running {
     health: Health,
 }
 
-fn start(bus: &KafkaBus, place: &Path) -> Running {
+fn start(bus: &KafkaBus, instance: &str, place: &Path) -> Running {
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
     let service = Service {
-        settings: Settings { location: place.display().to_string(), roll_rows: 40, ..Settings::default() },
+        settings: Settings {
+            location: place.display().to_string(),
+            roll_rows: 40,
+            instance: instance.to_owned(),
+            ..Settings::default()
+        },
         prefix: PREFIX.to_owned(),
         bus: Arc::new(bus.clone()),
         clock: Clock::wall(),
@@ -112,9 +117,9 @@ fn two_archivers_share_the_partitions_and_write_each_offset_once() {
     let place = folder.path().join("archive");
 
     produce(&bus, 0, 60);
-    let first = start(&bus, &place);
+    let first = start(&bus, "archiver-0", &place);
     until("the first has every partition", || first.owns() == i64::from(PARTITIONS) * Topic::ALL.len() as i64);
-    let second = start(&bus, &place);
+    let second = start(&bus, "archiver-1", &place);
     produce(&bus, 60, 120);
     until("the second took over some", || second.owns() > 0 && second.health.waiting().is_empty());
     produce(&bus, 120, 180);
@@ -122,7 +127,14 @@ fn two_archivers_share_the_partitions_and_write_each_offset_once() {
     first.stop();
     until("the second has every partition", || second.owns() == i64::from(PARTITIONS) * Topic::ALL.len() as i64);
     produce(&bus, 180, 200);
-    second.stop();
+    // Another one of its name, as after a crash that was none: it goes on at once, and the older one ends and stays away.
+    let heir = start(&bus, "archiver-1", &place);
+    let Running { thread, shutdown: _open, .. } = second;
+    let error = thread.join().expect("no panic").expect_err("a newer one has its name").to_string();
+    assert!(error.contains("fenced") && error.contains("instance name of its own"), "{error}");
+    until("the heir has every partition", || heir.owns() == i64::from(PARTITIONS) * Topic::ALL.len() as i64);
+    produce(&bus, 200, 220);
+    heir.stop();
 
     let archive = Archive::folder(&place).expect("an archive");
     let listing = archive.files().expect("no overlaps");
@@ -147,5 +159,5 @@ fn two_archivers_share_the_partitions_and_write_each_offset_once() {
             total += rows.len();
         }
     }
-    assert_eq!(total, 200 * 7);
+    assert_eq!(total, 220 * 7);
 }

@@ -9,7 +9,7 @@ use eadt_bus::conformance::{
 };
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan, survey};
-use eadt_bus::{Bus, Isolation, Member, MemberOptions, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::{Bus, Isolation, Member, MemberOptions, Membership, Polled, Remedy, Start, Step, TopicPartition};
 use eadt_tests::Kafka;
 
 const WAIT: Duration = Duration::from_mins(1);
@@ -67,7 +67,11 @@ struct Running {
 
 impl Running {
     fn join(bus: &KafkaBus, group: &str, instance: &str, topics: &[Arc<str>]) -> Self {
-        let options = MemberOptions { group: group.into(), instance: Some(instance.into()), topics: topics.to_vec() };
+        let options = MemberOptions {
+            group: group.into(),
+            membership: Membership::Transactional(instance.into()),
+            topics: topics.to_vec(),
+        };
         Self { member: bus.member(options).unwrap(), owned: Vec::new(), revoked: false, lost: false }
     }
 
@@ -274,7 +278,8 @@ fn the_layout_is_applied_checked_and_corrected() {
 #[test]
 fn a_member_of_missing_topics_is_refused() {
     let bus = bus(&[]);
-    let options = MemberOptions { group: fresh_name("group"), instance: None, topics: vec!["no.such.topic".into()] };
+    let options =
+        MemberOptions { group: fresh_name("group"), membership: Membership::Dynamic, topics: vec!["no.such.topic".into()] };
     let error = bus.member(options).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
     assert!(error.to_string().contains("no.such.topic") && error.to_string().contains("eadt topics apply"), "{error}");
@@ -326,7 +331,7 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
     let mut reader = bus.reader(&[(TopicPartition::new(input, 0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
     let (records, ends): (Vec<_>, HashMap<_, _>) = read_to_end(&mut *reader, 1);
     assert_eq!((records.len(), ends.len()), (20, 1));
-    let options = MemberOptions { group: fresh_name("group"), instance: None, topics: vec![output] };
+    let options = MemberOptions { group: fresh_name("group"), membership: Membership::Dynamic, topics: vec![output] };
     let mut late = bus.member(options).unwrap();
     assert_eq!(await_assignment(&mut *late).len(), 1);
 }

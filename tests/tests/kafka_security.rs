@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions, Protocol, Secret, Security};
 use eadt_bus::rights::{Operation, Resource, Right};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
 use eadt_tests::kafka::secured::{Authority, SecuredKafka};
 use serde::Deserialize;
 
@@ -183,7 +183,8 @@ type Act = fn(&KafkaBus) -> Result<(), eadt_bus::BusError>;
 
 fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
     let topics = vec![Arc::from("eadt.decisions.v1")];
-    let mut member = bus.member(MemberOptions { group: "g".into(), instance: Some("g-0".into()), topics })?;
+    let mut member =
+        bus.member(MemberOptions { group: "g".into(), membership: Membership::Transactional("g-0".into()), topics })?;
     let (begun, mut polled, mut started) = (Instant::now(), Vec::new(), false);
     while begun.elapsed() < WAIT {
         member.poll(10, Duration::from_millis(100), &mut polled)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec};
 
 const EVENTS: u32 = 1_000_000;
 const STEPS: u32 = 1000;
@@ -126,7 +126,11 @@ fn main() -> Result<(), Error> {
         );
     }
 
-    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec![Arc::clone(&topics[0])] };
+    let options = MemberOptions {
+        group: "g".into(),
+        membership: Membership::Transactional("i".into()),
+        topics: vec![Arc::clone(&topics[0])],
+    };
     let mut member = log.member(options)?;
     let mut reader = log.reader(&[(TopicPartition::new(Arc::clone(&topics[1]), 0), Start::Latest)], Isolation::ReadCommitted)?;
     let mut polled = Vec::new();

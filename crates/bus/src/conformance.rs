@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::{
-    Bus, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Record, Remedy, Start, Step, TopicPartition,
-    TopicSpec, partition_for_key,
+    Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Start, Step,
+    TopicPartition, TopicSpec, partition_for_key,
 };
 
 /// A backend under test.
@@ -35,7 +35,8 @@ pub const CHECKS: &[Check] = &[
     ("a step makes outputs and positions visible together", atomic_step),
     ("a step that cannot be taken leaves nothing behind", refused_step),
     ("offsets have holes after steps, and ends pass them", holes),
-    ("a member without an instance commits positions only", plain_member),
+    ("a member that is not transactional commits positions only", plain_member),
+    ("a newer member of the same name takes the partitions over at once, and fences the older one", static_member),
     ("an older member of the same instance is fenced", fencing),
     ("a full buffer refuses, and the counts are exact", full_buffer),
     ("an oversized record is refused or counted as failed", oversized),
@@ -123,7 +124,12 @@ pub fn read_all(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, isolation: Iso
 
 /// Joins a group and waits for the partitions.
 pub fn join(bus: &dyn Bus, group: &str, instance: Option<&str>, topics: &[Arc<str>]) -> (Box<dyn Member>, Vec<TopicPartition>) {
-    let options = MemberOptions { group: group.into(), instance: instance.map(Into::into), topics: topics.to_vec() };
+    let membership = instance.map_or(Membership::Dynamic, |name| Membership::Transactional(name.into()));
+    join_as(bus, group, membership, topics)
+}
+
+fn join_as(bus: &dyn Bus, group: &str, membership: Membership, topics: &[Arc<str>]) -> (Box<dyn Member>, Vec<TopicPartition>) {
+    let options = MemberOptions { group: group.into(), membership, topics: topics.to_vec() };
     let mut member = bus.member(options).expect("a member joins");
     let assigned = await_assignment(&mut *member);
     (member, assigned)
@@ -406,6 +412,40 @@ fn plain_member(backend: &dyn Backend) {
     let error = member.commit(Step { outputs: vec![outgoing(&input, "k", "v")], positions: Vec::new() }).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
     assert_eq!(read_all(&*bus, &input, 2, Isolation::ReadUncommitted), []);
+}
+
+fn static_member(backend: &dyn Backend) {
+    let bus = backend.bus();
+    let topic = fresh_topic(&*bus, 2, &[]);
+    let (group, name) = (fresh_name("group"), fresh_name("instance"));
+    let (mut zombie, mut assigned) = join_as(&*bus, &group, Membership::Static(name.clone()), std::slice::from_ref(&topic));
+    let step = |position| Step { outputs: vec![], positions: vec![(TopicPartition::new(Arc::clone(&topic), 0), position)] };
+    zombie.commit(step(1)).unwrap();
+    let with_outputs = Step { outputs: vec![outgoing(&topic, "k", "v")], positions: vec![] };
+    assert!(zombie.commit(with_outputs).is_err(), "outputs need a transactional member");
+
+    // As after a crash: the older one has not left.
+    let begun = Instant::now();
+    let (mut heir, mut inherited) = join_as(&*bus, &group, Membership::Static(name), std::slice::from_ref(&topic));
+    assert!(begun.elapsed() < Duration::from_secs(15), "no session had to run out, {:?}", begun.elapsed());
+    assigned.sort();
+    inherited.sort();
+    assert_eq!(inherited, assigned);
+    heir.commit(step(2)).unwrap();
+    // Also where it commits nothing: it is told with a heartbeat.
+    let (begun, mut polled) = (Instant::now(), Vec::new());
+    let error = loop {
+        assert!(begun.elapsed() < WAIT, "an older member of the name is told nothing");
+        if let Err(error) = zombie.poll(10, Duration::from_millis(100), &mut polled) {
+            break error;
+        }
+    };
+    assert_eq!(error.remedy, Remedy::Stop, "{error}");
+    assert!(error.to_string().contains("fenced"), "{error}");
+    let error = zombie.commit(step(3)).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Stop, "{error}");
+    assert!(error.to_string().contains("fenced"), "{error}");
+    assert_eq!(heir.committed(&[TopicPartition::new(Arc::clone(&topic), 0)]).unwrap(), [Some(2)]);
 }
 
 fn fencing(backend: &dyn Backend) {

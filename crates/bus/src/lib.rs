@@ -170,13 +170,36 @@ pub struct Watermarks {
     pub high: i64,
 }
 
+/// What a member of a group is known by, and what it may commit. A name is stable: a newer member of the same one fences the older and
+/// goes on at once, where others wait until the session of a member that was killed has run out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Membership {
+    /// Has no name, and commits positions only.
+    Dynamic,
+    /// Of this name (`group.instance.id`), and commits positions only.
+    Static(String),
+    /// Of this name (`group.instance.id` and `transactional.id`), and commits outputs and positions in one step.
+    Transactional(String),
+}
+
+impl Membership {
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Dynamic => None,
+            Self::Static(name) | Self::Transactional(name) => Some(name),
+        }
+    }
+
+    pub fn is_transactional(&self) -> bool {
+        matches!(self, Self::Transactional(_))
+    }
+}
+
 /// How a member of a group takes part.
 #[derive(Debug, Clone)]
 pub struct MemberOptions {
     pub group: String,
-    /// `group.instance.id` and `transactional.id`: a stable name. `None`: a plain member that commits positions only
-    /// and never outputs.
-    pub instance: Option<String>,
+    pub membership: Membership,
     /// Full topic names, all with the same partition count.
     pub topics: Vec<Arc<str>>,
 }

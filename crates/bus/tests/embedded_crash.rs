@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Record, Remedy, Step, TopicPartition, TopicSpec};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Record, Remedy, Step, TopicPartition, TopicSpec};
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
 const DIR: &str = "EADT_BUS_TEST_DIR";
@@ -81,8 +81,13 @@ fn child() {
 /// them a plain producer, which says what it knows to be acknowledged.
 fn commit_for_ever(dir: &Path, filler: usize) {
     let log = open(dir);
-    let mut member =
-        log.member(MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] }).unwrap();
+    let mut member = log
+        .member(MemberOptions {
+            group: "g".into(),
+            membership: Membership::Transactional("i".into()),
+            topics: vec!["input".into()],
+        })
+        .unwrap();
     let at = TopicPartition::new("input", 0);
     let mut producer = log.producer("plain").unwrap();
     let (output, state, input): (Arc<str>, Arc<str>, Arc<str>) = ("output".into(), "state".into(), "input".into());
@@ -108,8 +113,13 @@ fn commit_for_ever(dir: &Path, filler: usize) {
 /// Steps until writes fail, as they do on a full disk; here because no file may grow any more.
 fn fill_the_disk(dir: &Path) {
     let log = open(dir);
-    let mut member =
-        log.member(MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] }).unwrap();
+    let mut member = log
+        .member(MemberOptions {
+            group: "g".into(),
+            membership: Membership::Transactional("i".into()),
+            topics: vec!["input".into()],
+        })
+        .unwrap();
     let (output, state): (Arc<str>, Arc<str>) = ("output".into(), "state".into());
     let filler = "x".repeat(10_000);
     for n in 1..=1000_u64 {
@@ -156,7 +166,8 @@ fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
         let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
         assert_eq!(found, (1..=committed).collect::<Vec<_>>());
     }
-    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    let options =
+        MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     log.member(options)
         .unwrap()
         .commit(Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
@@ -383,7 +394,8 @@ fn damage(dir: &Path) -> String {
 /// Steps that are durable when this returns.
 fn durable_steps(dir: &Path, count: u64) {
     let log = open(dir);
-    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    let options =
+        MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     let mut member = log.member(options).unwrap();
     for n in 1..=count {
         let outputs = vec![outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(500)))];
@@ -497,7 +509,8 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
         FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
     };
     let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() }).unwrap();
-    let options = MemberOptions { group: "g".into(), instance: Some("i".into()), topics: vec!["input".into()] };
+    let options =
+        MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     let mut member = log.member(options).unwrap();
     let step =
         Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{fresh_topic, join, outgoing, read_all, send_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
 use eadt_schemas::EventTime;
 
 /// A log in simulated time.
@@ -157,7 +157,11 @@ fn another_member_of_a_group_is_sent_to_kafka_and_new_partitions_come_along() {
     let topic = fresh_topic(&log, 2, &[]);
     let (mut member, assigned) = join(&log, "g", Some("one"), &[Arc::clone(&topic)]);
     assert_eq!(assigned.len(), 2);
-    let other = MemberOptions { group: "g".into(), instance: Some("two".into()), topics: vec![Arc::clone(&topic)] };
+    let other = MemberOptions {
+        group: "g".into(),
+        membership: Membership::Transactional("two".into()),
+        topics: vec![Arc::clone(&topic)],
+    };
     let error = log.member(other.clone()).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
     assert!(error.to_string().contains("use Kafka (--kafka)"), "{error}");

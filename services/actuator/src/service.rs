@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step, TopicPartition, chaos,
-    partition_for_key, read_to_end,
+    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step,
+    TopicPartition, chaos, partition_for_key, read_to_end,
 };
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
 use eadt_schemas::envelope::header;
@@ -235,7 +235,7 @@ impl<'a> Session<'a> {
             })?;
         let member = service.bus.member(MemberOptions {
             group: group.clone(),
-            instance: Some(instance.clone()),
+            membership: Membership::Transactional(instance.clone()),
             topics: vec![topics.decisions.clone()],
         })?;
         Ok(Self {

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Patience, Polled, Record, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Record, Remedy, Step, TopicPartition, chaos};
 use eadt_lake::{Archive, LakeError, Row, Writer};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
@@ -166,7 +166,11 @@ impl<'a> Archiver<'a> {
         patience: &'a mut Patience,
     ) -> Result<Self, Error> {
         let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", service.prefix)));
-        let options = MemberOptions { group: service.settings.group.clone(), instance: None, topics: topics.to_vec() };
+        let options = MemberOptions {
+            group: service.settings.group.clone(),
+            membership: Membership::Static(service.settings.instance.clone()),
+            topics: topics.to_vec(),
+        };
         let member = service.bus.member(options)?;
         let writer = Writer::new(archive.clone(), service.settings.limits());
         Ok(Self {

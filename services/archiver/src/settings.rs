@@ -11,6 +11,9 @@ pub struct Settings {
     pub location: String,
     /// Consumer group. Archivers of one group share the partitions and must share the location. Default: `archiver`.
     pub group: String,
+    /// Stable name of this instance within the group, its `group.instance.id`: after a crash the next process of the name goes on at
+    /// once, and fences an older one that still runs. Archivers that share a group have a name each. Default: `archiver-0`.
+    pub instance: String,
     /// A file is complete at this many rows, 1 to 100,000,000. Default: 983,040 (eight row groups).
     pub roll_rows: usize,
     /// A file is complete when its rows take this many bytes of memory, at least 64 KiB. Default: 128 MiB.
@@ -35,6 +38,7 @@ impl Default for Settings {
         Self {
             location: "eadt-data/archive".to_owned(),
             group: "archiver".to_owned(),
+            instance: "archiver-0".to_owned(),
             roll_rows: limits.rows,
             roll_bytes: limits.bytes,
             roll_seconds: limits.age_micros as f64 / 1e6,
@@ -53,6 +57,9 @@ impl Settings {
         }
         if self.group.is_empty() {
             return Err("archiver.group is empty: name a consumer group".to_owned());
+        }
+        if self.instance.is_empty() {
+            return Err("archiver.instance is empty: name this archiver within its group".to_owned());
         }
         for (name, value, low, high) in [
             ("roll_rows", self.roll_rows as f64, 1.0, 1e8),
@@ -88,6 +95,7 @@ mod tests {
         assert_eq!(Settings::default().check(), Ok(()));
         for (settings, name) in [
             (Settings { location: String::new(), ..Settings::default() }, "location"),
+            (Settings { instance: String::new(), ..Settings::default() }, "instance"),
             (Settings { roll_rows: 0, ..Settings::default() }, "roll_rows"),
             (Settings { roll_seconds: f64::NAN, ..Settings::default() }, "roll_seconds"),
             (Settings { memory_bytes: 1, ..Settings::default() }, "memory_bytes"),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eadt_archiver::{Clock, Error, Service, Settings, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, Stamps};
-use eadt_bus::{Bus, Isolation, MemberOptions, Outgoing, Polled, Record, Start, Step, TopicPartition, topics};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Record, Start, Step, TopicPartition, topics};
 use eadt_lake::{Archive, FileName, Row};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
@@ -43,7 +43,11 @@ fn stamps(at: &Arc<AtomicI64>) -> Stamps {
 
 /// One atomic step with a few records of several topics; steps burn offsets.
 fn step(log: &EmbeddedLog, n: i64) {
-    let options = MemberOptions { group: "tests".to_owned(), instance: Some("tests".to_owned()), topics: Vec::new() };
+    let options = MemberOptions {
+        group: "tests".to_owned(),
+        membership: Membership::Transactional("tests".to_owned()),
+        topics: Vec::new(),
+    };
     let mut member = log.member(options).unwrap();
     let telemetry = |gpu: i64| {
         let event = GpuTelemetry {
@@ -270,7 +274,8 @@ fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
     }
     free.store(0, Ordering::Relaxed);
     // Whatever was looked up last holds for a moment.
-    let options = MemberOptions { group: "full".to_owned(), instance: Some("full".to_owned()), topics: Vec::new() };
+    let options =
+        MemberOptions { group: "full".to_owned(), membership: Membership::Transactional("full".to_owned()), topics: Vec::new() };
     let mut other = log.member(options).unwrap();
     until("the disk is full", || {
         other.commit(Step { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() }).is_err()

@@ -15,8 +15,8 @@ const SOURCE: &str = "/processor";
 /// Full names of the topics that are written.
 #[derive(Debug)]
 pub struct Names {
-    windows: Arc<str>,
-    decisions: Arc<str>,
+    pub windows: Arc<str>,
+    pub decisions: Arc<str>,
     dead_letters: Arc<str>,
     pub state: Arc<str>,
     settings: Bytes,

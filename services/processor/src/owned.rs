@@ -1,5 +1,6 @@
 //! One owned partition: its restored state, its merge, its fold.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,6 +16,9 @@ use crate::codec::Decoded;
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
 use crate::positions::{INPUTS, Positions};
+
+/// Newest outputs of a partition among which those of its last step are looked for first.
+const NEWEST: i64 = 256;
 
 /// What a fold of a partition asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,46 +56,67 @@ pub struct Owned {
     folded_since_commit: bool,
     /// Of its last part of a commit: what the next one will about take.
     pub state_bytes: usize,
+    /// Outputs that are there already, of a step whose state is not.
+    said: BTreeSet<String>,
     scratch: Vec<Output>,
 }
 
 impl Owned {
-    /// Restores the partition from what was committed, and begins to read there.
-    pub fn begin(number: i32, member: &mut dyn Member, heard: EventTime, with: &Surroundings<'_>) -> Result<Self> {
-        let Surroundings { bus, prefix, names, settings, metrics, shutdown } = *with;
-        let inputs: Vec<_> = INPUTS.iter().map(|topic| TopicPartition::new(format!("{prefix}{topic}"), number)).collect();
+    /// Restores partitions from what was committed, and begins to read there. All at once: what a client takes to begin to read, a
+    /// tenth of a second, is taken once.
+    pub fn begin(
+        numbers: &[i32],
+        member: &mut dyn Member,
+        heard: EventTime,
+        with: &Surroundings<'_>,
+    ) -> Result<BTreeMap<i32, Self>> {
+        let inputs = |number: &i32| {
+            let number = *number;
+            INPUTS.iter().map(move |topic| TopicPartition::new(format!("{}{topic}", with.prefix), number))
+        };
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
-        let committed = member.committed(&inputs)?;
+        let committed = member.committed(&numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
-        let state = TopicPartition::new(names.state.clone(), number);
-        let State { records, stood } = read_state(bus, &state, shutdown)?;
-        let stood = stood.filter(|stood| stood.partition == number);
+        let own = |at: i32, _: &str, text: &str| Positions::from_json(text).filter(|stood| stood.partition == at);
+        let states = read_state(with.bus, &with.names.state, numbers, with.shutdown, own)?;
         chaos::reach("restore.state");
+        let stands = states.iter().filter_map(|(number, state)| Some((*number, state.stood?))).collect();
+        let mut said = said_beyond(&stands, with)?;
+        let mut owned = BTreeMap::new();
+        for ((number, mut state), committed) in states.into_iter().zip(committed.chunks(INPUTS.len())) {
+            state.said = said.remove(&number).unwrap_or_default();
+            owned.insert(number, Self::restore(number, inputs(&number).collect(), committed, state, member, heard, with)?);
+        }
+        Ok(owned)
+    }
+
+    fn restore(
+        number: i32,
+        inputs: Vec<TopicPartition>,
+        committed: &[Option<i64>],
+        state: State<Positions>,
+        member: &mut dyn Member,
+        heard: EventTime,
+        with: &Surroundings<'_>,
+    ) -> Result<Self> {
+        let Surroundings { bus, names, settings, metrics, .. } = *with;
+        let State { records, stood, said } = state;
         let first_start = committed.iter().all(Option::is_none);
         if !first_start && records.is_empty() {
-            tracing::warn!(partition = number, topic = %state.topic, "positions were committed but the state is gone: windows begin anew");
+            tracing::warn!(partition = number, topic = %names.state, "positions were committed but the state is gone: windows begin anew");
         }
         let mut partition = Partition::restore(settings.clone(), records).map_err(|error| {
-            let detail = format!("{error}; to give it up delete {} and the group's positions", state.topic);
+            let detail = format!("{error}; to give it up delete {} and the group's positions", names.state);
             BusError::new(Remedy::Stop, format!("restoring partition {number}"), detail)
         })?;
         let mut positions = Vec::with_capacity(inputs.len());
         let mut gap = false;
-        for (input, (at, committed)) in inputs.iter().zip(committed).enumerate() {
+        for (input, (at, committed)) in inputs.iter().zip(committed.iter().copied()).enumerate() {
             let Watermarks { low, high } = bus.watermarks(at)?;
-            let committed = committed.map(|committed| {
-                let stood = stood.map(|stood| stood.offsets[input]).filter(|stood| *stood > committed && *stood <= high);
-                if let Some(stood) = stood {
-                    tracing::warn!(
-                        %at,
-                        committed,
-                        stood,
-                        "the group's position is behind the state: a part of a step was lost, as where a broker forgot it; going on where the state stands"
-                    );
-                }
-                stood.unwrap_or(committed)
-            });
+            let stands = stood.map(|stood| stood.offsets[input]);
+            let committed =
+                if said.is_empty() { committed.map(|committed| newest_position(at, committed, stands, high)) } else { stands };
             if let Some(committed) = committed.filter(|committed| *committed < low) {
                 tracing::error!(%at, committed, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
                 metrics.gaps.inc();
@@ -122,6 +147,7 @@ impl Owned {
             telemetry_end: None,
             folded_since_commit: false,
             state_bytes: 0,
+            said,
             scratch: Vec::new(),
         })
     }
@@ -195,6 +221,8 @@ impl Owned {
             let positions = self.positions_json();
             for output in self.scratch.drain(..) {
                 match output {
+                    Output::Window(window) if self.said.remove(&window.id) => {}
+                    Output::Decision(decision) if self.said.remove(&decision.id) => {}
                     Output::Window(window) => {
                         metrics.windows.inc();
                         folded.outputs += 1;
@@ -299,32 +327,119 @@ pub fn balance<'a>(
     Ok(())
 }
 
+/// By partition the ids of windows and decisions that say of themselves that they came after where the state stands: their step lost its
+/// state, and is done again but for them. A step that lost its outputs instead cannot be told.
+fn said_beyond(stands: &BTreeMap<i32, Positions>, with: &Surroundings<'_>) -> Result<BTreeMap<i32, BTreeSet<String>>> {
+    let mut said: BTreeMap<i32, BTreeSet<String>> = BTreeMap::new();
+    let mut open: Vec<TopicPartition> = [&with.names.windows, &with.names.decisions]
+        .iter()
+        .flat_map(|topic| stands.keys().map(|number| TopicPartition::new((*topic).clone(), *number)))
+        .collect();
+    let mut depth = NEWEST;
+    // All of them at first; where every one of the newest came after the state, further back.
+    while !open.is_empty() {
+        let (mut from, mut whole) = (Vec::with_capacity(open.len()), BTreeSet::new());
+        for at in &open {
+            let Watermarks { low, high } = with.bus.watermarks(at)?;
+            let start = low.max(high - depth);
+            if start == low {
+                whole.insert(at.clone());
+            }
+            from.push((at.clone(), Start::At(start)));
+        }
+        let mut reached = whole;
+        let read = read_to_end(
+            with.bus,
+            &from,
+            || with.shutdown.is_cancelled(),
+            |record| {
+                let number = record.at.partition;
+                let positions = record.header(header::INPUT_POSITIONS).and_then(Positions::from_json);
+                let stand = stands.get(&number);
+                if let Some((positions, stand)) = positions.filter(|positions| positions.partition == number).zip(stand) {
+                    if positions.is_beyond(stand) {
+                        said.entry(number).or_default().extend(record.header(header::ID).map(ToOwned::to_owned));
+                    } else {
+                        reached.insert(record.at);
+                    }
+                }
+                Ok::<_, BusError>(())
+            },
+        )?;
+        if read.is_none() {
+            return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
+        }
+        open.retain(|at| !reached.contains(at));
+        depth *= 8;
+    }
+    for (partition, said) in &said {
+        tracing::warn!(
+            partition,
+            outputs = said.len(),
+            "the state is behind what was said: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was said is not repeated"
+        );
+    }
+    Ok(said)
+}
+
+/// Where to go on with an input: where the group's position says, or where the state stands where that is further on and the input
+/// reaches so far.
+pub fn newest_position(at: &TopicPartition, committed: i64, stood: Option<i64>, high: i64) -> i64 {
+    let Some(stood) = stood.filter(|stood| (committed + 1..=high).contains(stood)) else { return committed };
+    tracing::warn!(
+        %at,
+        committed,
+        stood,
+        "the group's position is behind the state: a part of a step was lost, as where a broker forgot it; going on where the state stands"
+    );
+    stood
+}
+
 /// What was committed to a state partition.
 #[derive(Debug)]
-pub struct State {
+pub struct State<P> {
     /// The newest record of every key.
     pub records: Vec<(String, Option<Bytes>)>,
     /// Where the inputs stood at the newest step of which it is known.
-    stood: Option<Positions>,
+    pub stood: Option<P>,
+    /// Outputs that are there already, of a step whose state is not.
+    said: BTreeSet<String>,
 }
 
-/// Reads a state partition to its end.
-pub fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<State> {
-    let mut newest: std::collections::BTreeMap<String, Option<Bytes>> = std::collections::BTreeMap::new();
-    let mut stood = None;
+/// Reads these partitions of the state to their ends, in their order. `positions` reads the header of a partition's record with this
+/// key, where it is one of the asker's.
+pub fn read_state<P>(
+    bus: &dyn Bus,
+    topic: &Arc<str>,
+    numbers: &[i32],
+    shutdown: &Shutdown,
+    positions: impl Fn(i32, &str, &str) -> Option<P>,
+) -> Result<Vec<(i32, State<P>)>> {
+    let mut newest: Vec<BTreeMap<String, Option<Bytes>>> = vec![BTreeMap::new(); numbers.len()];
+    let mut stood: Vec<Option<P>> = numbers.iter().map(|_| None).collect();
+    let from: Vec<_> = numbers.iter().map(|number| (TopicPartition::new(topic.clone(), *number), Start::Earliest)).collect();
     let read = read_to_end(
         bus,
-        &[(at.clone(), Start::Earliest)],
+        &from,
         || shutdown.is_cancelled(),
         |record| {
+            let Some(i) = numbers.iter().position(|number| *number == record.at.partition) else { return Ok(()) };
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            stood = record.header(header::INPUT_POSITIONS).and_then(Positions::from_json).or(stood);
-            newest.insert(key, record.value);
+            let header = record.header(header::INPUT_POSITIONS);
+            if let Some(newer) = header.and_then(|text| positions(record.at.partition, &key, text)) {
+                stood[i] = Some(newer);
+            }
+            newest[i].insert(key, record.value);
             Ok::<_, BusError>(())
         },
     )?;
     if read.is_none() {
-        return Err(BusError::new(Remedy::Retry, format!("restoring {at}"), "stopped before the state was read"));
+        return Err(BusError::new(Remedy::Retry, format!("restoring {topic}"), "stopped before the state was read"));
     }
-    Ok(State { records: newest.into_iter().collect(), stood })
+    let states = newest.into_iter().zip(stood).map(|(newest, stood)| State {
+        records: newest.into_iter().collect(),
+        stood,
+        said: BTreeSet::new(),
+    });
+    Ok(numbers.iter().copied().zip(states).collect())
 }

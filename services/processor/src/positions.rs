@@ -27,6 +27,11 @@ impl Positions {
         }
     }
 
+    /// Whether any input has come further than there.
+    pub fn is_beyond(&self, other: &Self) -> bool {
+        self.offsets.iter().zip(other.offsets).any(|(offset, other)| *offset > other)
+    }
+
     /// The header [`eadt_schemas::envelope::header::INPUT_POSITIONS`].
     pub fn to_json(&self) -> String {
         let mut text = format!("{{\"partition\":{}", self.partition);

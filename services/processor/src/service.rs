@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{
+    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Remedy, Step, TopicPartition, chaos,
+};
 use eadt_core::FoldSettings;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -183,7 +185,7 @@ impl<'a> Session<'a> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
             group: settings.group.clone(),
-            instance: Some(settings.instance.clone()),
+            membership: Membership::Transactional(settings.instance.clone()),
             topics: INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect(),
         })?;
         Ok(Self {
@@ -285,21 +287,20 @@ impl<'a> Session<'a> {
             numbers.insert(at.partition);
             self.arriving.entry(at.partition).or_default().insert(at);
         }
-        for number in numbers {
-            // Inputs of one number come together where the assignor is `range`.
-            if self.arriving.get(&number).is_some_and(|inputs| inputs.len() == INPUTS.len()) {
-                self.arriving.remove(&number);
-                let with = Surroundings {
-                    bus: &*self.service.bus,
-                    prefix: &self.service.settings.prefix,
-                    names: &self.names,
-                    settings: &self.fold,
-                    metrics: self.metrics,
-                    shutdown: &self.service.shutdown,
-                };
-                let owned = Owned::begin(number, &mut *self.member, self.heartbeats.now(), &with)?;
-                self.owned.insert(number, owned);
-            }
+        // Inputs of one number come together where the assignor is `range`.
+        numbers.retain(|number| self.arriving.get(number).is_some_and(|inputs| inputs.len() == INPUTS.len()));
+        let numbers: Vec<i32> = numbers.into_iter().collect();
+        if !numbers.is_empty() {
+            self.arriving.retain(|number, _| !numbers.contains(number));
+            let with = Surroundings {
+                bus: &*self.service.bus,
+                prefix: &self.service.settings.prefix,
+                names: &self.names,
+                settings: &self.fold,
+                metrics: self.metrics,
+                shutdown: &self.service.shutdown,
+            };
+            self.owned.append(&mut Owned::begin(&numbers, &mut *self.member, self.heartbeats.now(), &with)?);
         }
         if let Some((number, inputs)) = self.arriving.first_key_value() {
             let detail = format!(

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eadt_bus::{Bus as _, MemberOptions, Membership, Step, TopicPartition};
 use eadt_core::budget::BudgetSettings;
 use eadt_processor::{HeartbeatClock, Service, Settings, run, run_cluster};
 use eadt_schemas::envelope::header;
@@ -196,6 +197,35 @@ fn a_budget_is_kept_over_restarts_and_a_replay_says_the_same_to_the_byte() {
     let (replayed_windows, replayed, counts) = site.log.replayed(&settings);
     assert_eq!((replayed_windows.len(), counts.late_for_cluster), (24, 0));
     assert_eq!(text(replayed), text(decisions));
+}
+
+/// As where a broker forgot the positions of a step, and has its outputs and its state.
+#[test]
+fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut site = Site::open(Log::open(dir.path()));
+    let settings = settings();
+    let inputs: Vec<_> = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows]
+        .iter()
+        .flat_map(|topic| (0..PARTITIONS).map(move |p| TopicPartition::new(format!("eadt.{topic}"), p)))
+        .collect();
+    site.feed(0, 65);
+    site.process(&settings, 3);
+    let before = site.log.bus.committed("processor-cluster", &inputs).unwrap();
+    site.act(66.0);
+    site.feed(65, 125);
+    site.process(&settings, 6);
+    assert_ne!(site.log.bus.committed("processor-cluster", &inputs).unwrap(), before);
+    let membership = Membership::Dynamic;
+    let options = MemberOptions { group: "processor-cluster".into(), membership, topics: vec!["eadt.workloads.v1".into()] };
+    let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
+    site.log.bus.member(options).unwrap().commit(Step { outputs: vec![], positions }).unwrap();
+    site.act(126.0);
+    site.feed(125, 185);
+    site.process(&settings, 9);
+    let (_, replayed, counts) = site.log.replayed(&settings);
+    assert_eq!(counts.late_for_cluster, 0, "no window is taken for a late one");
+    assert_eq!(text(replayed), text(site.decisions()), "each is decided about once, and as if nothing had happened");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Polled, Producer, Reader, Record, Remedy, Result, Start, Step,
-    TopicPartition, TopicSpec, Watermarks,
+    Bus, BusError, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Result,
+    Start, Step, TopicPartition, TopicSpec, Watermarks,
 };
 use eadt_core::settings::SECOND;
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
@@ -291,12 +291,45 @@ fn positions_that_fall_behind_the_state_double_nothing() {
     rig.process(rig.bus(), settings(), Rig::all_folded);
     assert_ne!(rig.bus.committed("processor", &inputs).unwrap(), before);
     // As where the outputs and the state of steps are there, and their positions are not.
-    let options = MemberOptions { group: "processor".into(), instance: None, topics: vec!["eadt.gpu.telemetry.v1".into()] };
+    let options = MemberOptions {
+        group: "processor".into(),
+        membership: Membership::Dynamic,
+        topics: vec!["eadt.gpu.telemetry.v1".into()],
+    };
     let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
     rig.bus.member(options).unwrap().commit(Step { outputs: vec![], positions }).unwrap();
     feed(&mut rig, 100, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
     assert_eq!(sorted(rig.windows()), expected, "nothing is called stale or a duplicate that was sent once");
+}
+
+#[test]
+fn state_that_falls_behind_what_was_said_loses_and_doubles_nothing() {
+    let whole = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(whole.path());
+    feed(&mut rig, 0, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
+    let (expected, decisions) = (sorted(rig.windows()), rig.decisions().len());
+
+    let torn = tempfile::tempdir().unwrap();
+    let mut rig = Rig::open(torn.path());
+    feed(&mut rig, 0, 70);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 3 && rig.all_folded());
+    let before = rig.read(Topic::ProcessorState);
+    feed(&mut rig, 70, 130);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 6 && rig.all_folded());
+    // As where outputs and positions of steps are there, and their state is not.
+    let mut producer = rig.bus().producer("torn").unwrap();
+    for record in before {
+        let headers = record.headers.iter().map(|(name, value)| (name.clone(), Bytes::copy_from_slice(value))).collect();
+        let partition = Some(record.at.partition);
+        producer.send(Outgoing { topic: record.at.topic, partition, key: record.key, value: record.value, headers }).unwrap();
+    }
+    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    feed(&mut rig, 130, 250);
+    rig.process(rig.bus(), settings(), |rig| rig.windows().len() >= 12 && rig.all_folded());
+    assert_eq!(sorted(rig.windows()), expected, "every window once, with the energy of the events whose state was lost");
+    assert_eq!(rig.decisions().len(), decisions);
 }
 
 impl Rig {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Outgoing, Patience, Polled, Record, Remedy, Start, Step, TopicPartition,
+    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Record, Remedy, Start, Step, TopicPartition,
     partition_for_key, read_to_end,
 };
 use eadt_cluster::{ClusterError, ClusterRemedy};
@@ -195,7 +195,7 @@ impl<'a> Session<'a> {
         // Joining fences an older driver, so that what is read from here on is final.
         let mut member = bus.member(MemberOptions {
             group: settings.group.clone(),
-            instance: Some(settings.instance.clone()),
+            membership: Membership::Transactional(settings.instance.clone()),
             topics: inputs.to_vec(),
         })?;
         let mut assigned = Vec::new();

@@ -61,24 +61,33 @@ pub fn high(bus: &dyn Bus, at: &TopicPartition, limit: Duration) -> Result<i64> 
 /// Every committed record of a topic, partition by partition.
 pub fn read_committed(bus: &dyn Bus, topic: &str, partitions: i32) -> Result<Vec<Record>> {
     let mut records = Vec::new();
+    each_committed(bus, topic, partitions, |record| records.push(record))?;
+    Ok(records)
+}
+
+/// The same for more than memory holds.
+pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: impl FnMut(Record)) -> Result<()> {
     for partition in 0..partitions {
         let at = TopicPartition::new(topic, partition);
         let high = high(bus, &at, Duration::from_mins(1))?;
         let mut reader = bus.reader(&[(at.clone(), Start::Earliest)], Isolation::ReadCommitted)?;
-        let (mut polled, begun, mut complete) = (Vec::new(), Instant::now(), false);
+        let (mut polled, mut heard, mut complete) = (Vec::new(), Instant::now(), false);
         while !complete {
-            ensure!(begun.elapsed() < Duration::from_mins(2), "{at} could not be read to its end at {high}");
+            ensure!(heard.elapsed() < Duration::from_mins(2), "{at} could not be read to its end at {high}");
             reader.poll(4096, Duration::from_millis(200), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
-                    Polled::Record(record) => records.push(record),
+                    Polled::Record(record) => {
+                        heard = Instant::now();
+                        each(record);
+                    }
                     Polled::End { position, .. } => complete |= position >= high,
                     Polled::Assigned(_) | Polled::Revoked(_) | Polled::Lost(_) => {}
                 }
             }
         }
     }
-    Ok(records)
+    Ok(())
 }
 
 /// Windows and decisions by their id, as the code under test writes them when nothing ever happens to it.

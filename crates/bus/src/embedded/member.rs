@@ -9,7 +9,7 @@ use super::reader::{Cursors, poll};
 use super::store::{Survives, position_key};
 use super::topic::{Partition, decode_i64};
 use super::{EmbeddedLog, Shared, lock};
-use crate::{BusError, Member, MemberOptions, Polled, Reader, Remedy, Result, Step, TopicPartition};
+use crate::{BusError, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
 
 /// Who is in which group.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Groups {
 
 #[derive(Debug)]
 struct Owner {
-    instance: Option<String>,
+    name: Option<String>,
     epoch: u64,
 }
 
@@ -43,31 +43,32 @@ impl EmbeddedMember {
         }
         let mut groups = lock(&log.shared.groups);
         if let Some(owner) = groups.owners.get(&options.group)
-            && (owner.instance.is_none() || owner.instance != options.instance)
+            && (owner.name.is_none() || owner.name.as_deref() != options.membership.name())
         {
             return Err(BusError::new(
                 Remedy::Stop,
                 format!("joining group {}", options.group),
                 format!(
                     "it has a member already (instance {}), and the embedded log gives one member all partitions: stop the other, or use Kafka (--kafka)",
-                    owner.instance.as_deref().unwrap_or("without a name")
+                    owner.name.as_deref().unwrap_or("without a name")
                 ),
             ));
         }
         groups.last_epoch += 1;
         let epoch = groups.last_epoch;
-        groups.owners.insert(options.group.clone(), Owner { instance: options.instance.clone(), epoch });
-        if let Some(instance) = &options.instance {
-            groups.epochs.insert(instance.clone(), epoch);
+        let name = options.membership.name().map(ToOwned::to_owned);
+        if let Membership::Transactional(name) = &options.membership {
+            groups.epochs.insert(name.clone(), epoch);
         }
+        groups.owners.insert(options.group.clone(), Owner { name, epoch });
         drop(groups);
         Ok(Self { log, options, epoch, cursors: Cursors::default(), checked: None })
     }
 
     fn check_fence(&self, groups: &Groups) -> Result<()> {
-        let newest = match &self.options.instance {
-            Some(instance) => groups.epochs.get(instance).copied(),
-            None => groups.owners.get(&self.options.group).map(|owner| owner.epoch),
+        let newest = match &self.options.membership {
+            Membership::Transactional(name) => groups.epochs.get(name).copied(),
+            Membership::Static(_) | Membership::Dynamic => groups.owners.get(&self.options.group).map(|owner| owner.epoch),
         };
         if newest == Some(self.epoch) {
             return Ok(());
@@ -75,7 +76,7 @@ impl EmbeddedMember {
         Err(BusError::new(
             Remedy::Stop,
             format!("working for group {}", self.options.group),
-            "fenced: a newer member of the same instance has taken over",
+            "fenced: a newer member of the same instance has taken over; where both are to run, give each an instance name of its own",
         ))
     }
 
@@ -139,11 +140,11 @@ impl Member for EmbeddedMember {
         // Held throughout: a newer member either finds this step done or fences it.
         let groups = lock(&self.log.shared.groups);
         self.check_fence(&groups)?;
-        if self.options.instance.is_none() && !step.outputs.is_empty() {
+        if !self.options.membership.is_transactional() && !step.outputs.is_empty() {
             return Err(BusError::new(
                 Remedy::Stop,
                 format!("committing for group {}", self.options.group),
-                "a member without an instance commits positions only, never outputs",
+                "a member that is not transactional commits positions only, never outputs",
             ));
         }
         let positions = Positions { group: &self.options.group, of: &step.positions };

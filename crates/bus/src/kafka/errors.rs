@@ -54,7 +54,9 @@ pub fn lacks(who: &str, operation: Operation, resource: &Resource) -> String {
 /// Words for a code, with what to do where that is known.
 pub fn explain(code: Code, said: &str) -> String {
     if is_fenced(code) {
-        return format!("fenced: a newer member of the same instance has taken over ({said})");
+        return format!(
+            "fenced: a newer member of the same instance has taken over ({said}); where both are to run, give each an instance name of its own"
+        );
     }
     if said.starts_with(DENIED) {
         return said.to_owned();

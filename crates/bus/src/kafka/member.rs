@@ -23,7 +23,7 @@ use super::errors::{from_code, from_error, is_fenced, lacks};
 use super::fetch::{Fetcher, Rebalance};
 use super::producer::{hand_over, settle};
 use crate::rights::{Operation, Resource};
-use crate::{BusError, Isolation, Member, MemberOptions, Polled, Reader, Remedy, Result, Step, TopicPartition};
+use crate::{BusError, Isolation, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ pub struct KafkaMember {
     leaving: bool,
     /// Why nothing more can be committed.
     dead: Option<String>,
-    subscribed_plainly: bool,
+    leaves: bool,
 }
 
 impl std::fmt::Debug for KafkaMember {
@@ -90,11 +90,11 @@ impl KafkaMember {
     pub fn join(bus: &KafkaBus, options: &MemberOptions) -> Result<Self> {
         bus.require_topics(&options.topics)?;
         // First of all: it fences older members of the instance, and ends what they left open.
-        let transactional = match &options.instance {
-            None => None,
-            Some(instance) => Some(Transactional::new(bus, instance)?),
+        let transactional = match &options.membership {
+            Membership::Transactional(name) => Some(Transactional::new(bus, name)?),
+            Membership::Static(_) | Membership::Dynamic => None,
         };
-        let fetcher = bus.fetcher(&options.group, options.instance.as_deref(), Isolation::ReadCommitted)?;
+        let fetcher = bus.fetcher(&options.group, &options.membership, Isolation::ReadCommitted)?;
         let topics: Vec<&str> = options.topics.iter().map(|topic| &**topic).collect();
         fetcher
             .consumer()
@@ -106,7 +106,7 @@ impl KafkaMember {
             transactional,
             leaving: false,
             dead: None,
-            subscribed_plainly: options.instance.is_none(),
+            leaves: options.membership == Membership::Dynamic,
         })
     }
 
@@ -125,10 +125,12 @@ impl KafkaMember {
             return Ok(());
         }
         // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
-        self.fetcher
-            .consumer()
-            .commit(positions, CommitMode::Sync)
-            .map_err(|error| from_error(self.what(), &error, Remedy::Restart))
+        let consumer = self.fetcher.consumer();
+        consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
+            // What a heartbeat was told before, such as that a newer member of the name has joined, is not repeated.
+            Some((code, said)) => from_code(self.what(), code, &said, Remedy::Restart),
+            None => from_error(self.what(), &error, Remedy::Restart),
+        })
     }
 
     fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
@@ -405,7 +407,7 @@ impl Member for KafkaMember {
             return Err(BusError::new(
                 Remedy::Stop,
                 self.what(),
-                "a member without an instance commits positions only, never outputs",
+                "a member that is not transactional commits positions only, never outputs",
             ));
         }
         self.commit_positions(&positions)
@@ -417,8 +419,8 @@ impl Drop for KafkaMember {
         if let Err(error) = self.fetcher.clear() {
             tracing::debug!(%error, "leaving group {}", self.group);
         }
-        // A member with an instance keeps its place for its next life.
-        if self.subscribed_plainly {
+        // A member with a name keeps its place for its next life.
+        if self.leaves {
             self.fetcher.consumer().unsubscribe();
         }
     }

@@ -31,8 +31,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::rights::{Operation, Resource};
 use crate::{
-    Bus, BusError, Isolation, Member, MemberOptions, Producer, Reader, Remedy, Result, Start, TopicPartition, TopicSpec,
-    Watermarks,
+    Bus, BusError, Isolation, Member, MemberOptions, Membership, Producer, Reader, Remedy, Result, Start, TopicPartition,
+    TopicSpec, Watermarks,
 };
 use context::Context;
 use errors::{from_error, lacks};
@@ -213,7 +213,7 @@ impl KafkaBus {
         &self.shared.options.client_id
     }
 
-    fn fetcher(&self, group: &str, instance: Option<&str>, isolation: Isolation) -> Result<Fetcher> {
+    fn fetcher(&self, group: &str, membership: &Membership, isolation: Isolation) -> Result<Fetcher> {
         let mut config = common(&self.shared.options);
         config
             .set("group.id", group)
@@ -229,13 +229,13 @@ impl KafkaBus {
                     Isolation::ReadUncommitted => "read_uncommitted",
                 },
             );
-        if let Some(instance) = instance {
-            config.set("group.instance.id", instance);
+        if let Some(name) = membership.name() {
+            config.set("group.instance.id", name);
         }
         // The end of a partition is known only from a fetch that found nothing, and the broker holds that one back for so
         // long. Who merges inputs waits for their ends before it can go on; others save requests.
         if !self.shared.options.properties.contains_key("fetch.wait.max.ms") {
-            config.set("fetch.wait.max.ms", if instance.is_some() { "10" } else { "100" });
+            config.set("fetch.wait.max.ms", if membership.is_transactional() { "10" } else { "100" });
         }
         let what = || format!("reading from Kafka for group {group}");
         let consumer = BaseConsumer::from_config_and_context(&config, self.context())
@@ -442,7 +442,7 @@ impl Bus for KafkaBus {
     }
 
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-        let fetcher = self.fetcher(group, None, Isolation::ReadCommitted)?;
+        let fetcher = self.fetcher(group, &Membership::Dynamic, Isolation::ReadCommitted)?;
         committed(fetcher.consumer(), group, of)
     }
 }

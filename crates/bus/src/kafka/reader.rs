@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::KafkaBus;
 use super::fetch::Fetcher;
-use crate::{Bus, Isolation, Polled, Reader, Result, Start, TopicPartition};
+use crate::{Bus, Isolation, Membership, Polled, Reader, Result, Start, TopicPartition};
 
 #[derive(Debug)]
 pub struct KafkaReader {
@@ -15,7 +15,7 @@ impl KafkaReader {
     pub fn new(bus: &KafkaBus, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Self> {
         // A group id is needed by the client library; nothing is ever committed for it.
         let group = format!("{}-reader", bus.client_id());
-        let mut fetcher = bus.fetcher(&group, None, isolation)?;
+        let mut fetcher = bus.fetcher(&group, &Membership::Dynamic, isolation)?;
         let partitions: Vec<_> = from.iter().map(|(at, _)| at.clone()).collect();
         fetcher.set_partitions(&partitions)?;
         for (at, start) in from {

@@ -24,7 +24,7 @@ const PARTITION_KEY: &str = "#";
 const MODEL_PREFIX: &str = "#models//";
 
 /// Before every key of the cluster's stage, which keeps its state in the same topic.
-pub(crate) const CLUSTER_PREFIX: &str = "#cluster//";
+pub const CLUSTER_PREFIX: &str = "#cluster//";
 /// Before every key of the stage of shared GPUs, likewise.
 pub const GPU_PREFIX: &str = "#gpu//";
 

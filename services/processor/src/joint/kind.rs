@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 
+use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX};
 use eadt_core::{Cluster, Joint};
 use eadt_partition::Gpus;
 use eadt_service::Metrics;
@@ -16,6 +17,8 @@ pub trait Kind: Debug {
     const NAME: &'static str;
     /// In log lines and errors.
     const WORDS: &'static str;
+    /// What the keys of its state begin with, beside others' of the topic.
+    const STATE_PREFIX: &'static str;
 
     fn new(metrics: &Metrics) -> Self;
 
@@ -39,6 +42,7 @@ impl Kind for ClusterMetrics {
     type Fold = Cluster;
     const NAME: &'static str = "cluster";
     const WORDS: &'static str = "the cluster's stage";
+    const STATE_PREFIX: &'static str = CLUSTER_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {
         Self::new(metrics)
@@ -70,6 +74,7 @@ impl Kind for GpuMetrics {
     type Fold = Gpus;
     const NAME: &'static str = "gpu";
     const WORDS: &'static str = "the stage of shared GPUs";
+    const STATE_PREFIX: &'static str = GPU_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {
         Self::new(metrics)

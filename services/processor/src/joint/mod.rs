@@ -12,7 +12,7 @@ mod stage;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{BusError, Member, MemberOptions, Polled, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{BusError, Member, MemberOptions, Membership, Polled, Remedy, Step, TopicPartition, chaos};
 use eadt_schemas::Topic;
 
 use crate::metrics::{ClusterMetrics, GpuMetrics};
@@ -69,7 +69,7 @@ impl<'a, K: Kind> Session<'a, K> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
             group: format!("{}-{}", settings.group, K::NAME),
-            instance: Some(format!("{}-{}", settings.instance, K::NAME)),
+            membership: Membership::Transactional(format!("{}-{}", settings.instance, K::NAME)),
             topics: vec![format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into()],
         })?;
         Ok(Self {

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, Outgoing, Polled, Reader, Record, Remedy, Result, Start, Step, TopicPartition, chaos,
-    read_to_end,
+    Bus, BusError, Isolation, Member, Outgoing, Polled, Reader, Record, Remedy, Result, Start, Step, TopicPartition, Watermarks,
+    chaos, read_to_end,
 };
 use eadt_core::Merge;
 use eadt_core::joint::{Event, Joint};
@@ -21,7 +22,7 @@ use super::PARTITION;
 use super::kind::Kind;
 use crate::codec::Decoded;
 use crate::outputs::Names;
-use crate::owned::{BOOKKEEPING, balance, read_state, size};
+use crate::owned::{BOOKKEEPING, balance, newest_position, read_state, size};
 use crate::service::Service;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
@@ -97,18 +98,21 @@ impl<K: Kind> Stage<K> {
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
-        let place = TopicPartition::new(names.state.clone(), PARTITION);
-        let records = read_state(bus, &place, &service.shutdown)?.records;
+        let own = |_, key: &str, text: &str| if key.starts_with(K::STATE_PREFIX) { read_positions(text) } else { None };
+        let states = read_state(bus, &names.state, &[PARTITION], &service.shutdown, own)?;
+        let (records, stood) = states.into_iter().next().map(|(_, state)| (state.records, state.stood)).unwrap_or_default();
         chaos::reach("restore.state");
         let state = K::Fold::restore(settings.clone(), records).map_err(|error| {
-            let detail = format!("{error}; to give it up delete {} and the positions of the group", place.topic);
+            let detail = format!("{error}; to give it up delete {} and the positions of the group", names.state);
             BusError::new(Remedy::Stop, format!("restoring {}", K::WORDS), detail)
         })?;
         let first = committed.iter().all(Option::is_none);
         let recent = if first { recent::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
-        for ((_, at), committed) in inputs.iter().zip(committed) {
-            let low = bus.watermarks(at)?.low;
+        for ((topic, at), committed) in inputs.iter().zip(committed) {
+            let Watermarks { low, high } = bus.watermarks(at)?;
+            let stands = stood.as_ref().and_then(|stood| position_of(stood, *topic, at.partition));
+            let committed = committed.map(|committed| newest_position(at, committed, stands, high));
             if let Some(committed) = committed.filter(|committed| *committed < low) {
                 tracing::error!(%at, committed, oldest = low, "retention has deleted records that {} had not folded", K::WORDS);
                 kind.metrics().gaps.inc();
@@ -226,7 +230,13 @@ impl<K: Kind> Stage<K> {
     /// Adds everything that was folded to a step: what was said, changed state, positions.
     pub fn commit(&mut self, names: &Names, partition: i32, step: &mut Step) {
         step.outputs.append(&mut self.outputs);
-        step.outputs.extend(self.state.take_changes().into_iter().map(|record| names.state(partition, record)));
+        let positions = self.positions_json();
+        let changes = self.state.take_changes().into_iter();
+        let before = step.outputs.len();
+        step.outputs.extend(changes.map(|record| names.state(partition, record)));
+        if let Some(last) = step.outputs[before..].last_mut() {
+            last.headers.push((Arc::from(header::INPUT_POSITIONS), positions));
+        }
         step.positions.extend(self.inputs.iter().map(|(_, at)| at.clone()).zip(self.merge.positions()));
     }
 
@@ -236,6 +246,15 @@ impl<K: Kind> Stage<K> {
         let budget = (buffer_bytes / self.inputs.len()).max(64 << 10);
         balance(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
     }
+}
+
+/// What [`Stage::positions_json`] wrote; `None`: anything else, such as the first stage's.
+fn read_positions(text: &str) -> Option<BTreeMap<String, Vec<i64>>> {
+    serde_json::from_str(text).ok()
+}
+
+fn position_of(stood: &BTreeMap<String, Vec<i64>>, topic: Topic, partition: i32) -> Option<i64> {
+    stood.get(topic.base_name())?.get(usize::try_from(partition).ok()?).copied()
 }
 
 /// All partitions of the inputs. A model is written to every partition, and one of them is enough.

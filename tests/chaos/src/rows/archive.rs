@@ -45,9 +45,13 @@ fn run(run: Run) -> Result<Outcome> {
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(10))?;
     for round in 0..run.rounds {
         let waits = run.bites || round % 2 == 0;
-        let mut part = start(waits.then_some(("archive.rolled", 1 + chance.below(3))))?;
+        let (file, begun) = (1 + chance.below(3), Instant::now());
+        let mut part = start(waits.then_some(("archive.rolled", file)))?;
         if waits {
             let reached = part.await_phase(LIMIT);
+            if file == 1 && round > 0 {
+                outcome.took("from the start after a kill to the first file", begun.elapsed().as_secs_f64());
+            }
             if run.bites && part.ended()?.is_some() {
                 // The archive itself shows what is wrong: the archiver will not write beside it.
                 outcome.check(false, || format!("it ended: {}", part.tail()));

@@ -12,6 +12,7 @@ mod import;
 mod killed;
 mod kubernetes;
 mod poison;
+mod power;
 mod quiet;
 mod restarts;
 mod retention;
@@ -28,6 +29,7 @@ pub const ROWS: &[Row] = &[
     zombie::ROW,
     restarts::ONE,
     restarts::THREE,
+    power::ROW,
     storm::ROW,
     poison::ROW,
     ids::ROW,
