@@ -16,6 +16,7 @@ pub mod partition;
 pub mod settings;
 pub mod sharing;
 pub mod state;
+mod tenants;
 pub mod window;
 pub mod workload;
 

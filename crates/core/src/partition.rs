@@ -15,9 +15,10 @@ use crate::clock::LogClock;
 use crate::controller::ControllerSettings;
 use crate::models::{self, Models};
 use crate::settings::FoldSettings;
+use crate::tenants::{Tenant, Tenants};
 use crate::window::Tumbling;
 use crate::workload::source::Index;
-use crate::workload::{Place, Taken, WorkloadState};
+use crate::workload::{Place, Room, Taken, WorkloadState};
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +128,7 @@ pub struct Partition {
     free: Vec<usize>,
     index: Index,
     sources: usize,
+    tenants: Tenants,
     /// No workload is due before this log clock.
     due: i64,
     tally: Tally,
@@ -148,6 +150,7 @@ impl Partition {
             free: Vec::new(),
             index: Index::default(),
             sources: 0,
+            tenants: Tenants::default(),
             due: i64::MAX,
             tally: Tally::default(),
             changed: Vec::new(),
@@ -182,6 +185,10 @@ impl Partition {
 
     pub(crate) fn adopt(&mut self, mut state: WorkloadState) {
         state.rewindow(Tumbling { size: self.settings.window, ..state.head.windows });
+        if device_of(&state.head.name).is_some() && state.head.found_by.is_none() {
+            // Written by a release that did not note it.
+            state.head.found_by = state.gpus.first().map(|gpu| gpu.collector.clone());
+        }
         self.sources += state.sources();
         self.due = self.due.min(state.due);
         self.insert(state);
@@ -189,6 +196,7 @@ impl Partition {
 
     fn insert(&mut self, mut state: WorkloadState) -> usize {
         state.models = self.models.clone();
+        self.tenants.came(state.tenant(), state.sources());
         let i = if let Some(i) = self.free.pop() {
             self.workloads[i] = Some(state);
             i
@@ -206,17 +214,30 @@ impl Partition {
         self.index.find(&name, |i| name_at(workloads, i) == name)
     }
 
-    fn find_or_add(&mut self, name: &str) -> Result<usize, Refusal> {
+    fn find_or_add(&mut self, name: &str, tenant: Tenant<'_>) -> Result<usize, Refusal> {
         if let Some(i) = self.find(name) {
             return Ok(i);
         }
+        let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
+            let detail = format!(
+                "workload {name:?} is refused: the cap of {cap} workloads of the {whose} is reached (processor.{setting})"
+            );
+            Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
+        };
+        let cap = self.settings.max_workloads_per_namespace;
+        if self.tenants.held(tenant).workloads >= cap {
+            return refused(&tenant, cap, "max_workloads_per_namespace");
+        }
         let cap = self.settings.max_workloads;
         if self.size().0 >= cap {
-            let detail = format!("workload {name:?} is refused: the cap of {cap} workloads of the partition is reached");
-            return Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail });
+            return refused(&"partition", cap, "max_workloads");
         }
         let windows = Tumbling { size: self.settings.window, origin: EventTime::from_micros(0) };
-        Ok(self.insert(WorkloadState::new(name, windows, self.head.clock.elapsed())))
+        let mut state = WorkloadState::new(name, windows, self.head.clock.elapsed());
+        if let Tenant::Collector(collector) = tenant {
+            state.head.found_by = Some(collector.into());
+        }
+        Ok(self.insert(state))
     }
 
     /// Inputs are missing from here on: windows that hold the next event of a known workload say so.
@@ -276,20 +297,20 @@ impl Partition {
         let i = match event {
             Event::Telemetry(event) => {
                 if let Some(workload) = &event.workload {
-                    self.find_or_add(workload)?
+                    self.find_or_add(workload, Tenant::of_workload(workload))?
                 } else {
                     let mut name = std::mem::take(&mut self.device_key);
                     name.clear();
                     name.push_str(DEVICE_PREFIX);
                     name.push_str(&event.device);
-                    let found = self.find_or_add(&name);
+                    let found = self.find_or_add(&name, Tenant::Collector(&event.collector));
                     self.device_key = name;
                     found?
                 }
             }
-            Event::Progress(event) => self.find_or_add(&event.workload)?,
-            Event::Workload(event) => self.find_or_add(&event.workload)?,
-            Event::Actuation(event) => self.find_or_add(&event.workload)?,
+            Event::Progress(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
+            Event::Workload(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
+            Event::Actuation(event) => self.find_or_add(&event.workload, Tenant::of_workload(&event.workload))?,
             Event::WorkloadGone => match key.and_then(|key| self.find(key)) {
                 Some(i) => i,
                 None => return Ok(()),
@@ -305,14 +326,14 @@ impl Partition {
             }
             Event::Heartbeat | Event::Refused(_) => return Ok(()),
         };
-        let sources = self.sources;
+        let room = Room { sources: self.sources, tenants: &self.tenants };
         let state = self.workloads[i].as_mut().expect("the index holds live places");
         state.head.heard = place.clock;
         mark_changed(&mut self.changed, state, i);
         let before = state.sources();
         let taken = match event {
-            Event::Telemetry(event) => state.telemetry(event, place, sources, &self.settings),
-            Event::Progress(event) => state.progress(event, place, sources, &self.settings),
+            Event::Telemetry(event) => state.telemetry(event, place, room, &self.settings),
+            Event::Progress(event) => state.progress(event, place, room, &self.settings),
             Event::Workload(event) => {
                 if state.head.tables.put(event, declared.take()) {
                     state.forget_missing(event.time);
@@ -340,6 +361,7 @@ impl Partition {
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
         self.sources += state.sources() - before;
+        self.tenants.changed(state.tenant(), before, state.sources());
         self.due = self.due.min(state.due);
         match taken {
             Taken::Folded => Ok(()),
@@ -392,8 +414,10 @@ impl Partition {
             state.close(clock, &self.settings, out);
             self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
             self.sources = self.sources + state.sources() - before;
+            self.tenants.changed(state.tenant(), before, state.sources());
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);
+                self.tenants.left(state.tenant(), state.sources());
                 self.index.remove(&&*name, i);
                 self.workloads[i] = None;
                 self.free.push(i);

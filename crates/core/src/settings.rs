@@ -33,8 +33,12 @@ pub struct FoldSettings {
     pub max_open_windows: i64,
     /// Most workloads in one partition, devices without a workload included.
     pub max_workloads: usize,
+    /// Most workloads of one namespace in one partition, and most devices without a workload that one collector named first.
+    pub max_workloads_per_namespace: usize,
     /// Most sources in one partition.
     pub max_sources: usize,
+    /// Most sources of one namespace's workloads in one partition, or of one collector's devices without a workload.
+    pub max_sources_per_namespace: usize,
     /// Most sources of one workload.
     pub max_sources_per_workload: usize,
     /// Used where the workload does not name a controller.
@@ -104,7 +108,9 @@ impl Default for FoldSettings {
             retention: 7 * 86_400 * SECOND,
             max_open_windows: 10_080,
             max_workloads: 5_000,
+            max_workloads_per_namespace: 2_500,
             max_sources: 50_000,
+            max_sources_per_namespace: 25_000,
             max_sources_per_workload: 16_384,
             controller: ControllerName::default(),
             controller_override: None,

@@ -648,6 +648,58 @@ fn new_sources_and_workloads_beyond_the_caps_are_refused_and_old_ones_go_on() {
 }
 
 #[test]
+fn one_who_invents_names_fills_his_own_share_and_newcomers_of_others_have_room() {
+    let settings = FoldSettings {
+        max_workloads: 12,
+        max_workloads_per_namespace: 3,
+        max_sources: 40,
+        max_sources_per_namespace: 6,
+        retention: 600 * SECOND,
+        ..FoldSettings::default()
+    };
+    let mut bench = Bench::new(settings.clone());
+    let of = |workload: String, device: String| GpuTelemetry { workload: Some(workload), ..gpu(&device, 0.0, 0.0) };
+    let loose = |device: String, collector: &str| GpuTelemetry {
+        workload: None,
+        collector: collector.to_owned(),
+        ..gpu(&device, 0.0, 0.0)
+    };
+    for n in 0..10 {
+        bench.put(of(format!("greedy/{n}"), format!("w{n}"))).put(loose(format!("d{n}"), "nvml/greedy"));
+        bench.put(of("wide/job".to_owned(), format!("g{n}")));
+    }
+    // 7 of each are too many, and 4 of the sources of `wide`.
+    assert_eq!(bench.reasons(), [DeadLetterReason::StateLimit; 7 + 7 + 4]);
+    for (at, words) in [
+        (0, "3 workloads of the namespace \"greedy\" is reached (processor.max_workloads_per_namespace)"),
+        (1, "3 workloads of the collector \"nvml/greedy\" is reached"),
+        (8, "6 sources of the namespace \"wide\" is reached (processor.max_sources_per_namespace)"),
+    ] {
+        assert!(bench.refused[at].detail.contains(words), "{}", bench.refused[at].detail);
+    }
+    // Newcomers of others, and what was known, go on; so it is after a restore.
+    let records: Vec<_> = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
+    bench.partition = eadt_core::Partition::restore(settings, records).unwrap();
+    bench.refused.clear();
+    bench.put(gpu("mine", 0.0, 0.0)).put(loose("loose".to_owned(), "nvml/other")).put(of("wide/job".to_owned(), "g1".to_owned()));
+    assert_eq!(bench.reasons(), []);
+    bench.put(of("greedy/new".to_owned(), "w".to_owned())).put(loose("new".to_owned(), "nvml/greedy"));
+    bench.put(of("wide/job".to_owned(), "new".to_owned()));
+    assert_eq!(bench.reasons(), [DeadLetterReason::StateLimit; 3]);
+    // What is forgotten makes room.
+    for ten in 1..90 {
+        bench.heartbeat(f64::from(ten) * 10.0);
+    }
+    bench.refused.clear();
+    for n in 10..13 {
+        let stamp = 900.0;
+        bench.stamped(stamp, GpuTelemetry { time: at(stamp), ..of(format!("greedy/{n}"), "w".to_owned()) });
+        bench.stamped(stamp, GpuTelemetry { time: at(stamp), ..loose(format!("d{n}"), "nvml/greedy") });
+    }
+    assert_eq!(bench.reasons(), []);
+}
+
+#[test]
 fn one_event_of_a_far_future_opens_no_years_of_windows() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.put(gpu("a", 0.0, 0.0)).stamped(1.0, gpu("b", 1e9, 0.0)).put(gpu("a", 60.0, 60.0));

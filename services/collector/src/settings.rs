@@ -212,6 +212,8 @@ pub struct RawProgress {
     pub batch_events: usize,
     /// Most sources (workload and rank) known at a time. Default 10,000. Range: 1 to 1,000,000.
     pub sources: usize,
+    /// Most of them in one namespace. Default: half of `sources`. Range: 1 to 1,000,000.
+    pub sources_per_namespace: Option<usize>,
     /// Times further ahead of this machine's clock are refused, in seconds; 0 accepts any. Default 60. Range: 0 to 86400.
     pub max_future_seconds: f64,
     /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. So much that whatever a job says late
@@ -233,6 +235,7 @@ impl Default for RawProgress {
             body_bytes: 1 << 20,
             batch_events: 1000,
             sources: 10_000,
+            sources_per_namespace: None,
             max_future_seconds: 60.0,
             max_past_seconds: 31_622_400.0,
         }
@@ -349,6 +352,7 @@ pub(crate) struct Progress {
     pub body_bytes: usize,
     pub batch_events: usize,
     pub sources: usize,
+    pub sources_per_namespace: usize,
     pub times: Range,
 }
 
@@ -511,6 +515,12 @@ impl RawProgress {
             body_bytes: within("progress.body_bytes", self.body_bytes, 1 << 10, 64 << 20)?,
             batch_events: within("progress.batch_events", self.batch_events, 1, 100_000)?,
             sources: within("progress.sources", self.sources, 1, 1_000_000)?,
+            sources_per_namespace: within(
+                "progress.sources_per_namespace",
+                self.sources_per_namespace.unwrap_or(self.sources.div_ceil(2)),
+                1,
+                1_000_000,
+            )?,
             times: Range { past: limit(past), future: limit(future) },
         })
     }

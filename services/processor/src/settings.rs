@@ -94,8 +94,13 @@ pub struct Settings {
     pub retention_days: f64,
     /// Most workloads in one partition, GPUs without one included; new ones beyond it are refused. Default 5,000.
     pub max_workloads: usize,
+    /// Most workloads of one namespace in one partition, and most GPUs without a workload that one collector names; new ones beyond it
+    /// are refused. Default: half of `max_workloads`.
+    pub max_workloads_per_namespace: Option<usize>,
     /// Most sources (a device or rank seen by a collector) in one partition; new ones beyond it are refused. Default 50,000.
     pub max_sources: usize,
+    /// Most sources of one namespace in one partition. Default: half of `max_sources`.
+    pub max_sources_per_namespace: Option<usize>,
     /// Most sources of one workload. Default 16,384.
     pub max_sources_per_workload: usize,
     /// Controller of workloads that name none. Default `hybrid`.
@@ -136,7 +141,9 @@ impl Default for Settings {
             join_grace_seconds: 10.0,
             retention_days: 7.0,
             max_workloads: fold.max_workloads,
+            max_workloads_per_namespace: None,
             max_sources: fold.max_sources,
+            max_sources_per_namespace: None,
             max_sources_per_workload: fold.max_sources_per_workload,
             controller: ControllerName::default(),
             controller_settings: ControllerSettings::default(),
@@ -153,7 +160,7 @@ impl Default for Settings {
 }
 
 /// Settings that windows and decisions depend on.
-const DECISIVE: [&str; 13] = [
+const DECISIVE: [&str; 15] = [
     "window_seconds",
     "max_future_seconds",
     "idle_grace_seconds",
@@ -161,7 +168,9 @@ const DECISIVE: [&str; 13] = [
     "join_grace_seconds",
     "retention_days",
     "max_workloads",
+    "max_workloads_per_namespace",
     "max_sources",
+    "max_sources_per_namespace",
     "max_sources_per_workload",
     "controller",
     "controller_settings",
@@ -229,7 +238,9 @@ impl Settings {
         }
         for (name, value, low) in [
             ("max_workloads", self.max_workloads, 1),
+            ("max_workloads_per_namespace", self.max_workloads_per_namespace.unwrap_or(1), 1),
             ("max_sources", self.max_sources, 1),
+            ("max_sources_per_namespace", self.max_sources_per_namespace.unwrap_or(1), 1),
             ("max_sources_per_workload", self.max_sources_per_workload, 1),
             ("buffer_bytes", self.buffer_bytes, 65_536),
         ] {
@@ -285,6 +296,12 @@ impl Settings {
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: Map = serde_json::from_str(recorded)?;
         recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
+        for (all, each) in [("max_workloads", "max_workloads_per_namespace"), ("max_sources", "max_sources_per_namespace")] {
+            // Written by a release in which one namespace could take all there is.
+            if let (Some(all), None) = (recorded.get(all).cloned(), recorded.get(each)) {
+                recorded.insert(each.to_owned(), all);
+            }
+        }
         let mut mine = json(self);
         without(&mut mine, &json(&Self::default()));
         overlay(&mut recorded, mine);
@@ -302,7 +319,9 @@ impl Settings {
             join_grace: micros(self.join_grace_seconds),
             retention: micros(self.retention_days * 86_400.0),
             max_workloads: self.max_workloads,
+            max_workloads_per_namespace: self.max_workloads_per_namespace.unwrap_or(self.max_workloads.div_ceil(2)),
             max_sources: self.max_sources,
+            max_sources_per_namespace: self.max_sources_per_namespace.unwrap_or(self.max_sources.div_ceil(2)),
             max_sources_per_workload: self.max_sources_per_workload,
             controller: self.controller,
             controller_settings: self.controller_settings.clone(),
@@ -346,6 +365,12 @@ mod tests {
         assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, Limit(None)));
         let settings = &replayed.controller_settings;
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
+
+        // A release without shares let one namespace take everything, and a replay of what it made does so, too.
+        let before = here.as_recorded(r#"{"max_workloads":700,"max_sources":900}"#).unwrap().fold();
+        assert_eq!((before.max_workloads_per_namespace, before.max_sources_per_namespace), (700, 900));
+        let fold = Settings { max_workloads: 7, ..Settings::default() }.fold();
+        assert_eq!((fold.max_workloads_per_namespace, fold.max_sources_per_namespace), (4, 25_000));
 
         let long = Settings { window_seconds: 600.0, ..live.clone() };
         assert!(long.check().unwrap_err().contains("silence_seconds is 300, but must be at least two windows"));

@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::controller::ControllerState;
 use crate::models::Models;
+use crate::partition::device_of;
 use crate::settings::FoldSettings;
+use crate::tenants::{Tenant, Tenants};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
 use crate::window::{Cuts, Tumbling, stretch_of};
@@ -36,6 +38,13 @@ pub struct Place {
     pub capped: EventTime,
     /// Log clock, microseconds.
     pub clock: i64,
+}
+
+/// What the partition has already, of all and of each.
+#[derive(Debug, Clone, Copy)]
+pub struct Room<'a> {
+    pub sources: usize,
+    pub tenants: &'a Tenants,
 }
 
 /// What became of an event.
@@ -83,6 +92,9 @@ pub struct Head {
     pub origin: Origin,
     /// Log clock at the last event of any kind.
     pub heard: i64,
+    /// Of a device without a workload: the collector that named it first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub found_by: Option<Box<str>>,
 }
 
 /// A workload's state.
@@ -134,10 +146,19 @@ impl WorkloadState {
                 gap_next: false,
                 origin: Origin::default(),
                 heard: clock,
+                found_by: None,
             },
             Vec::new(),
             Vec::new(),
         )
+    }
+
+    /// Who this counts for.
+    pub fn tenant(&self) -> Tenant<'_> {
+        match device_of(&self.head.name) {
+            Some(_) => Tenant::Collector(self.head.found_by.as_deref().unwrap_or_default()),
+            None => Tenant::of_workload(&self.head.name),
+        }
     }
 
     /// From what a commit wrote.
@@ -445,22 +466,27 @@ impl WorkloadState {
         Taken::Refused(Refusal { reason: DeadLetterReason::Stale, field: Some("time"), detail })
     }
 
-    fn room(&self, sources: usize, settings: &FoldSettings) -> Result<(), Refusal> {
-        let refused = |what: &str, cap: usize| {
-            let detail = format!("a new source is refused: the cap of {cap} sources of the {what} is reached");
+    fn room(&self, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
+        let tenant = self.tenant();
+        let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
+            let detail =
+                format!("a new source is refused: the cap of {cap} sources of the {whose} is reached (processor.{setting})");
             Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
         };
         if self.sources() >= settings.max_sources_per_workload {
-            return refused("workload", settings.max_sources_per_workload);
+            return refused(&"workload", settings.max_sources_per_workload, "max_sources_per_workload");
         }
-        if sources >= settings.max_sources {
-            return refused("partition", settings.max_sources);
+        if room.tenants.held(tenant).sources >= settings.max_sources_per_namespace {
+            return refused(&tenant, settings.max_sources_per_namespace, "max_sources_per_namespace");
+        }
+        if room.sources >= settings.max_sources {
+            return refused(&"partition", settings.max_sources, "max_sources");
         }
         Ok(())
     }
 
-    /// Folds one sample; `sources` is the partition's number of sources.
-    pub fn telemetry(&mut self, event: &GpuTelemetry, place: Place, sources: usize, settings: &FoldSettings) -> Taken {
+    /// Folds one sample.
+    pub fn telemetry(&mut self, event: &GpuTelemetry, place: Place, room: Room<'_>, settings: &FoldSettings) -> Taken {
         let gpus = &self.gpus;
         let found = self.gpu_index.find(&(&*event.device, &*event.collector), |i| {
             *gpus[i].device == *event.device && *gpus[i].collector == *event.collector
@@ -478,7 +504,7 @@ impl WorkloadState {
                 }
                 return Taken::Duplicate;
             }
-        } else if let Err(refusal) = self.room(sources, settings) {
+        } else if let Err(refusal) = self.room(room, settings) {
             return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
@@ -565,7 +591,7 @@ impl WorkloadState {
     }
 
     /// Folds one progress event.
-    pub fn progress(&mut self, event: &TrainingProgress, place: Place, sources: usize, settings: &FoldSettings) -> Taken {
+    pub fn progress(&mut self, event: &TrainingProgress, place: Place, room: Room<'_>, settings: &FoldSettings) -> Taken {
         let ranks = &self.ranks;
         let found = self
             .rank_index
@@ -578,7 +604,7 @@ impl WorkloadState {
             if event.time == last {
                 return self.same_instant(i, event, place, settings);
             }
-        } else if let Err(refusal) = self.room(sources, settings) {
+        } else if let Err(refusal) = self.room(room, settings) {
             return Taken::Refused(refusal);
         }
         if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty())

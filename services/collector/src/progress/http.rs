@@ -82,7 +82,7 @@ pub(crate) struct HttpSource {
 
 impl HttpSource {
     pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Clock, collector: String) -> Self {
-        let sources = Mutex::new(Some(Sources::new(settings.sources)));
+        let sources = Mutex::new(Some(Sources::new(settings.sources, settings.sources_per_namespace)));
         let rate = Mutex::new(Rate::new(settings.requests_per_second));
         let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets: OnceLock::new() };
         Self { endpoint: Arc::new(endpoint), listener: None }
@@ -325,14 +325,10 @@ impl Endpoint {
         let Some(sources) = guard.as_mut() else {
             return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping; send it again later"));
         };
-        if !sources.has_room(events) {
+        if sources.room(events).is_err() {
             sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
         }
-        if !sources.has_room(events) {
-            let error =
-                format!("{} sources report already, no more are accepted; raise collector.progress.sources", sources.len());
-            return Err(Rejection::new(StatusCode::TOO_MANY_REQUESTS, error));
-        }
+        sources.room(events).map_err(|full| Rejection::new(StatusCode::TOO_MANY_REQUESTS, full.to_string()))?;
         for event in events {
             sources.note(event);
             // Checked before, so nothing is refused here.

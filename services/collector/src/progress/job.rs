@@ -185,7 +185,16 @@ impl JobSource {
     ) -> Result<Self, SourceError> {
         let scraper = Scraper::new(settings.target.clone(), metrics.clone())
             .map_err(|error| SourceError::new(KIND, format!("cannot make an HTTP client: {error}")))?;
-        Ok(Self { settings, scraper, outlet, metrics, clock, collector, sources: Sources::new(MAX_RANKS), complained: false })
+        Ok(Self {
+            settings,
+            scraper,
+            outlet,
+            metrics,
+            clock,
+            collector,
+            sources: Sources::new(MAX_RANKS, MAX_RANKS),
+            complained: false,
+        })
     }
 
     fn take(&mut self, text: &str) {

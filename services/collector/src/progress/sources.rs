@@ -1,20 +1,38 @@
 //! The progress sources (workload and rank) known to an endpoint. Pure.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{Phase, TrainingProgress};
 
-/// Each source's last event, bounded in number.
+/// Each source's last event, bounded in number: of all, and of each namespace, so that one that invents sources leaves room for others.
 #[derive(Debug)]
 pub struct Sources {
     last: HashMap<(String, u32), TrainingProgress>,
+    /// How many each namespace has; none has 0.
+    of: HashMap<String, usize>,
     limit: usize,
+    limit_per_namespace: usize,
+}
+
+/// There is no room for new sources.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    #[error("{0} sources report already, no more are accepted; raise collector.progress.sources")]
+    All(usize),
+    #[error(
+        "{known} sources of namespace {namespace:?} report already, no more are accepted; raise collector.progress.sources_per_namespace"
+    )]
+    Namespace { namespace: String, known: usize },
+}
+
+fn namespace(workload: &str) -> &str {
+    workload.split_once('/').map_or(workload, |(namespace, _)| namespace)
 }
 
 impl Sources {
-    pub fn new(limit: usize) -> Self {
-        Self { last: HashMap::new(), limit }
+    pub fn new(limit: usize, limit_per_namespace: usize) -> Self {
+        Self { last: HashMap::new(), of: HashMap::new(), limit, limit_per_namespace }
     }
 
     pub fn len(&self) -> usize {
@@ -31,32 +49,55 @@ impl Sources {
     }
 
     /// Whether all these events could be noted.
-    pub fn has_room(&self, events: &[TrainingProgress]) -> bool {
-        let new: std::collections::HashSet<_> = events
+    pub fn room(&self, events: &[TrainingProgress]) -> Result<(), Full> {
+        let new: HashSet<_> = events
             .iter()
             .map(|event| (event.workload.clone(), event.rank))
             .filter(|source| !self.last.contains_key(source))
             .collect();
-        self.last.len() + new.len() <= self.limit
+        let mut coming = HashMap::new();
+        for (workload, _) in &new {
+            let own = namespace(workload);
+            let known = self.of.get(own).copied().unwrap_or(0);
+            let coming: &mut usize = coming.entry(own).or_default();
+            *coming += 1;
+            if known + *coming > self.limit_per_namespace {
+                return Err(Full::Namespace { namespace: own.to_owned(), known });
+            }
+        }
+        if self.last.len() + new.len() > self.limit { Err(Full::All(self.last.len())) } else { Ok(()) }
     }
 
     /// Notes an event; the end of a source forgets it.
     pub fn note(&mut self, event: &TrainingProgress) {
         let source = (event.workload.clone(), event.rank);
-        if event.last {
-            self.last.remove(&source);
-        } else {
-            self.last.insert(source, event.clone());
+        let own = namespace(&event.workload);
+        if !event.last {
+            if self.last.insert(source, event.clone()).is_none() {
+                *self.of.entry(own.to_owned()).or_default() += 1;
+            }
+        } else if self.last.remove(&source).is_some()
+            && let Some(known) = self.of.get_mut(own)
+        {
+            *known -= 1;
+            if *known == 0 {
+                self.of.remove(own);
+            }
         }
     }
 
     /// Forgets sources whose last event lies before `time`; a job that died says no farewell.
     pub fn forget_before(&mut self, time: EventTime) {
         self.last.retain(|_, event| event.time >= time);
+        self.of.clear();
+        for (workload, _) in self.last.keys() {
+            *self.of.entry(namespace(workload).to_owned()).or_default() += 1;
+        }
     }
 
     /// Ends every source: its last event once more, marked `last`. A repeated event adds nothing, its mark counts.
     pub fn end(&mut self) -> Vec<TrainingProgress> {
+        self.of.clear();
         let mut events: Vec<_> = self
             .last
             .drain()
@@ -87,17 +128,34 @@ mod tests {
 
     #[test]
     fn open_sources_are_ended_and_ended_ones_forgotten() {
-        let mut sources = Sources::new(2);
+        let mut sources = Sources::new(2, 2);
         sources.note(&event(0, 5));
         sources.note(&event(1, 5));
-        assert!(sources.has_room(&[event(1, 6)]) && !sources.has_room(&[event(2, 6)]));
+        assert_eq!((sources.room(&[event(1, 6)]).is_ok(), sources.room(&[event(2, 6)]).is_ok()), (true, false));
         sources.note(&TrainingProgress { last: true, ..event(0, 6) });
-        assert!(sources.has_room(&[event(2, 6), event(2, 7)]));
+        assert_eq!(sources.room(&[event(2, 6), event(2, 7)]), Ok(()));
         let ended = sources.end();
         assert_eq!(ended.iter().map(|e| (e.rank, e.last, e.phase)).collect::<Vec<_>>(), [(1, true, Phase::Progress)]);
         assert!(sources.end().is_empty());
         sources.note(&event(3, 5));
         sources.forget_before(EventTime::from_micros(6));
         assert!(sources.is_empty());
+    }
+
+    #[test]
+    fn a_namespace_that_invents_sources_leaves_room_for_others() {
+        let mut sources = Sources::new(5, 3);
+        (0..3).for_each(|rank| sources.note(&event(rank, 5)));
+        let full = Err(Full::Namespace { namespace: "n".into(), known: 3 });
+        assert_eq!((sources.room(&[event(2, 6)]), sources.room(&[event(3, 6)])), (Ok(()), full));
+        let other = |rank| TrainingProgress { workload: "m/a".into(), ..event(rank, 5) };
+        assert_eq!(sources.room(&[other(0), other(1)]), Ok(()));
+        assert_eq!(sources.room(&[other(0), other(1), other(2)]), Err(Full::All(3)));
+        // What ended, or is forgotten, makes room.
+        sources.note(&TrainingProgress { last: true, ..event(0, 6) });
+        assert_eq!(sources.room(&[event(3, 6)]), Ok(()));
+        sources.note(&event(3, 7));
+        sources.forget_before(EventTime::from_micros(7));
+        assert_eq!((sources.len(), sources.room(&[event(4, 8), event(5, 8)])), (1, Ok(())));
     }
 }

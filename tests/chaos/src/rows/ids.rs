@@ -16,9 +16,9 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "invented-ids",
-    fault: "telemetry of GPUs that do not exist, each named once; a round is one GPU",
-    promise: "new ones refused at the cap, none evicted; memory bounded; honest windows right",
-    without: "caps on sources and workloads",
+    fault: "a collector names GPUs that do not exist, each once; a round is one GPU",
+    promise: "new ones refused at its share of the caps, none evicted; newcomers of others taken; memory bounded; honest windows right",
+    without: "caps on sources and workloads, and shares of them",
     full: 10_000_000,
     batch: 10_000_000,
     short: 20_000,
@@ -28,6 +28,11 @@ pub const ROW: Row = Row {
 
 /// Sources and workloads of a partition; the honest ones are 9 of 3.
 const CAP: usize = 200;
+/// What of them one collector, or namespace, may have.
+const SHARE: usize = 150;
+/// GPUs that another collector names after all that.
+const NEWCOMERS: u32 = 30;
+const NEWCOMER: &str = "GPU-new-";
 /// What invented GPUs may take beyond as many honest and refused events.
 const MORE_BYTES: u64 = 10_000_000;
 /// Queues are full where as many events again take no more than this.
@@ -41,8 +46,15 @@ const SLOWEST: u32 = 500;
 fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, None)?;
     let mut outcome = Outcome::default();
-    let cap = if run.bites { 10_000_000 } else { CAP };
-    let settings = Settings { max_sources: cap, max_workloads: cap, buffer_bytes: 1 << 20, ..world.settings() };
+    let (cap, share) = if run.bites { (10_000_000, 10_000_000) } else { (CAP, SHARE) };
+    let settings = Settings {
+        max_sources: cap,
+        max_sources_per_namespace: Some(share),
+        max_workloads: cap,
+        max_workloads_per_namespace: Some(share),
+        buffer_bytes: 1 << 20,
+        ..world.settings()
+    };
     let mut part = world.processor(settings, None)?;
     // Where many GPUs are invented it takes a while, and the honest story is kept in memory.
     let pace = Duration::from_millis(if run.rounds > BURST { 50 } else { 10 });
@@ -68,6 +80,10 @@ fn run(run: Run) -> Result<Outcome> {
         }
     }
     burst(&world, &mut *producer, run.rounds, |number| telemetry(format!("GPU-{:016x}-{number}", run.seed), at(1.0), 300.0))?;
+    burst(&world, &mut *producer, NEWCOMERS, |number| GpuTelemetry {
+        collector: "nvml/new".into(),
+        ..telemetry(format!("{NEWCOMER}{number}"), at(1.0), 300.0)
+    })?;
     let story = feeder.finish()?;
     let folded = world.await_folded(LIMIT + Duration::from_secs(u64::from(run.rounds / SLOWEST)))?;
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
@@ -77,12 +93,16 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.peak("memory at most with honest and refused events (MB)", honest as f64 / 1e6);
     outcome.peak("and with invented GPUs (MB)", peak as f64 / 1e6);
     outcome.check(more <= MORE_BYTES, || format!("invented GPUs took {more} bytes more than honest and refused events"));
-    let (mut refused, sent) = (0, u64::from(run.rounds));
+    let (mut refused, mut newcomers, sent) = (0, 0, u64::from(run.rounds));
     each_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS, |letter| {
-        refused += u64::from(letter.header(dead_letter_header::REASON) == Some(DeadLetterReason::StateLimit.name()));
+        if letter.header(dead_letter_header::REASON) == Some(DeadLetterReason::StateLimit.name()) {
+            let new = letter.key.as_deref().is_some_and(|key| key.starts_with(NEWCOMER.as_bytes()));
+            *(if new { &mut newcomers } else { &mut refused }) += 1;
+        }
     })?;
     outcome.count("refused with the reason", refused);
-    let most = (CAP * PARTITIONS as usize) as u64;
+    outcome.check(newcomers == 0, || format!("{newcomers} of {NEWCOMERS} newcomers of another collector were refused"));
+    let most = (SHARE * PARTITIONS as usize) as u64;
     outcome.check(refused + most >= sent && refused < sent, || format!("{refused} of {sent} were refused; {most} have room"));
     // Honest workloads alone are the story's; windows of `gpus` are the inventor's.
     let (mut findings, honest) = (crate::verify::Findings::default(), "chaos/");

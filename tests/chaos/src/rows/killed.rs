@@ -15,7 +15,7 @@ pub const ROW: Row = Row {
     name: "killed",
     fault: "SIGKILL of the processor in named phases of a step and of its restart, and at any time",
     promise: "every window and decision once, and right",
-    without: "atomic steps (outputs before state and positions)",
+    without: "atomic steps (outputs before state and positions), and a look at what was said when state is read",
     full: 1000,
     batch: 50,
     short: 11,

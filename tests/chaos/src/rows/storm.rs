@@ -16,7 +16,7 @@ pub const ROW: Row = Row {
     name: "storm",
     fault: "of three processors one is killed or comes back every two seconds",
     promise: "nothing lost or doubled, and progress",
-    without: "atomic steps (outputs before state and positions)",
+    without: "atomic steps (outputs before state and positions), and a look at what was said when state is read",
     full: 200,
     batch: 40,
     short: 6,
