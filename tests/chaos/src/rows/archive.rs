@@ -1,6 +1,7 @@
 //! The archiver is killed, at any time and between a file and what the group hears of it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -20,7 +21,7 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 pub const ROW: Row = Row {
     name: "archiver",
     fault: "SIGKILL of the archiver at any time, and after a file before its position",
-    promise: "each offset in exactly one readable file",
+    promise: "each offset in exactly one file, readable by pyarrow, too",
     without: "going on from the files (from the group's positions instead)",
     full: 1000,
     batch: 100,
@@ -72,7 +73,7 @@ fn run(run: Run) -> Result<Outcome> {
     let reached = await_archived(&world, &archive, &mut part, if run.bites { Duration::from_secs(20) } else { LIMIT })?;
     outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
     part.kill()?;
-    judge(&world, &archive, &mut outcome)?;
+    judge(&world, &place, &archive, &mut outcome)?;
     outcome.count("events", story.told.len() as u64);
     Ok(outcome)
 }
@@ -94,7 +95,7 @@ pub fn await_archived(world: &World, archive: &Archive, part: &mut Part, limit: 
 }
 
 /// Whether each offset of the story is in exactly one readable file, and nothing else.
-pub fn judge(world: &World, archive: &Archive, outcome: &mut Outcome) -> Result<()> {
+pub fn judge(world: &World, place: &Path, archive: &Archive, outcome: &mut Outcome) -> Result<()> {
     let listing = match archive.files() {
         Ok(listing) => listing,
         Err(error) => {
@@ -106,10 +107,22 @@ pub fn judge(world: &World, archive: &Archive, outcome: &mut Outcome) -> Result<
     outcome.check(listing.gaps.is_empty() && listing.superseded.is_empty(), || {
         format!("{} gaps, {} files that others cover", listing.gaps.len(), listing.superseded.len())
     });
+    let seen = by_pyarrow(place);
+    outcome.check(seen.is_ok(), || format!("pyarrow cannot read it: {:#}", seen.as_ref().expect_err("just looked at")));
     for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
         let mut logged: BTreeMap<(i32, i64), Option<Vec<u8>>> = BTreeMap::new();
         for record in read_committed(&world.bus, &world.topic(topic), PARTITIONS)? {
             logged.insert((record.at.partition, record.offset), record.value.map(|value| value.to_vec()));
+        }
+        if let Ok(seen) = &seen {
+            let mut wanted = Places::new();
+            for (partition, offset) in logged.keys() {
+                extend(wanted.entry(*partition).or_default(), *offset);
+            }
+            let seen = seen.get(topic.base_name()).cloned().unwrap_or_default();
+            let rows = seen.values().flatten().map(|(first, last)| last - first + 1).sum::<i64>();
+            outcome.count("rows that pyarrow read", rows as u64);
+            outcome.check(seen == wanted, || format!("of {topic} pyarrow sees {seen:?}, and the log has {wanted:?}"));
         }
         for partition in 0..PARTITIONS {
             let rows =
@@ -135,6 +148,23 @@ pub fn judge(world: &World, archive: &Archive, outcome: &mut Outcome) -> Result<
         outcome.lost += logged.len() as u64;
     }
     Ok(())
+}
+
+/// By partition, runs of offsets: the first and the last of each.
+type Places = BTreeMap<i32, Vec<(i64, i64)>>;
+
+fn extend(runs: &mut Vec<(i64, i64)>, offset: i64) {
+    match runs.last_mut() {
+        Some((_, last)) if offset == *last + 1 => *last = offset,
+        _ => runs.push((offset, offset)),
+    }
+}
+
+/// What another reader than ours sees in the files, by topic.
+fn by_pyarrow(place: &Path) -> Result<BTreeMap<String, Places>> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/places.py");
+    let said = eadt_tests::python::script(&script, &[place])?;
+    serde_json::from_str(&said).with_context(|| format!("{} printed {said}", script.display()))
 }
 
 /// Fields that this version does not know stand in an order of their own; everything else is kept byte for byte.

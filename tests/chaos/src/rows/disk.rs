@@ -74,7 +74,7 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
     crate::world::runs(&mut part)?;
     part.kill()?;
-    judge(&world, &archive, &mut outcome)?;
+    judge(&world, &place, &archive, &mut outcome)?;
     outcome.count("events", story.told.len() as u64);
     Ok(outcome)
 }

@@ -62,6 +62,6 @@ fn run(run: Run) -> Result<Outcome> {
     let archive = Archive::folder(&place)?;
     let reached = await_archived(&world, &archive, &mut files, LIMIT)?;
     outcome.check(reached, || format!("not everything was archived: {}", files.tail()));
-    judge(&world, &archive, &mut outcome)?;
+    judge(&world, &place, &archive, &mut outcome)?;
     Ok(outcome)
 }
