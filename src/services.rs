@@ -1,6 +1,7 @@
 //! Services as threads and tasks of this process.
 
 mod pods;
+mod tokens;
 
 use std::sync::Arc;
 
@@ -96,9 +97,13 @@ pub fn spawn_collector(
         Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
     let context = settings.kubernetes.context.clone();
     tasks.spawn("collector", OnFailure::Fatal, async move {
-        if collector.asks_api_server() {
-            let client = eadt_kubernetes::client(context.as_deref()).await.context("collector.kubelet.api_server")?;
-            environment.owners = Some(Arc::new(pods::ByApiServer::new(eadt_kubernetes::pods::Pods::new(client))));
+        if collector.asks_api_server() || collector.asks_for_reviews() {
+            let what = if collector.asks_api_server() { "kubelet.api_server" } else { "progress.service_accounts" };
+            let client = eadt_kubernetes::client(context.as_deref()).await.with_context(|| format!("collector.{what}"))?;
+            let (pods, reviews) =
+                (eadt_kubernetes::pods::Pods::new(client.clone()), eadt_kubernetes::reviews::Reviews::new(client));
+            environment.owners = collector.asks_api_server().then(|| Arc::new(pods::ByApiServer::new(pods)) as _);
+            environment.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ByTokenReview::new(reviews)) as _);
         }
         eadt_collector::run(collector, environment).await?;
         anyhow::Ok(())

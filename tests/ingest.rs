@@ -2,136 +2,12 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_nvml::fake::FakeLibrary;
-use serde_json::{Value, json};
-use support::{Running, Told, eadt, text};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
-
-/// A collector, its secrets, and a client that trusts its certificate.
-struct Ingest {
-    dir: tempfile::TempDir,
-    _fake: FakeLibrary,
-    child: Running,
-    told: Told,
-    address: String,
-}
-
-fn certificate(folder: &Path) -> CertificateDer<'static> {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
-    std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
-    made.cert.der().clone()
-}
-
-fn tokens(dir: &Path) -> PathBuf {
-    dir.join("tokens.json")
-}
-
-fn token(dir: &Path, args: &[&str]) -> (String, String, bool) {
-    let file = tokens(dir);
-    let mut all = vec!["token"];
-    all.extend(args);
-    all.extend(["--file", file.to_str().unwrap()]);
-    text(eadt(dir, &all))
-}
-
-/// Id and token.
-fn create(dir: &Path, args: &[&str]) -> (String, String) {
-    let mut all = vec!["create", "--json"];
-    all.extend(args);
-    let (out, err, good) = token(dir, &all);
-    assert!(good, "{err}");
-    let made: Value = serde_json::from_str(&out).unwrap();
-    (made["id"].as_str().unwrap().to_owned(), made["token"].as_str().unwrap().to_owned())
-}
-
-/// What follows prefix and id; it may have underscores of its own.
-fn secret(token: &str) -> &str {
-    token.splitn(3, '_').nth(2).unwrap()
-}
-
-impl Ingest {
-    fn start(dir: tempfile::TempDir, more: &[(&str, &str)]) -> Self {
-        let fake = FakeLibrary::new("");
-        let mut command = eadt(
-            dir.path(),
-            &["up", "--gpus", "nvml", "--no-view", "--json", "--log", "info,eadt_collector=trace,hyper=trace,hyper_util=trace"],
-        );
-        command.env("EADT_COLLECTOR__NVML__LIBRARY_PATH", fake.library()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        for (key, value) in [
-            ("LISTEN", "127.0.0.1:0".to_owned()),
-            ("CERTIFICATE", dir.path().join("tls.crt").display().to_string()),
-            ("KEY", dir.path().join("tls.key").display().to_string()),
-            ("TOKENS_FILE", tokens(dir.path()).display().to_string()),
-        ] {
-            command.env(format!("EADT_COLLECTOR__PROGRESS__{key}"), value);
-        }
-        for (key, value) in more {
-            command.env(format!("EADT_COLLECTOR__PROGRESS__{key}"), value);
-        }
-        let mut child: Child = command.spawn().unwrap();
-        let mut told = Told::by(&mut child);
-        let line = told.until("progress endpoint listens");
-        assert!(line.contains("tls=true") && line.contains("tokens=true"), "{line}");
-        let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        Self { dir, _fake: fake, child: Running(child), told, address }
-    }
-
-    async fn plain(&self) -> TcpStream {
-        TcpStream::connect(&self.address).await.unwrap()
-    }
-
-    async fn tls(&self, trusted: &CertificateDer<'static>) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(trusted.clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, self.plain().await).await
-    }
-
-    /// Status and body.
-    async fn post(&self, trusted: &CertificateDer<'static>, token: Option<&str>, path: &str, body: &str) -> (u16, Value) {
-        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n");
-        let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let request = format!("{head}{bearer}content-length: {}\r\n\r\n{body}", body.len());
-        answer(self.tls(trusted).await.unwrap(), &request).await
-    }
-}
-
-async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> (u16, Value) {
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut bytes = Vec::new();
-    // Whoever does not read the rest of a request breaks the connection off; what was said before counts.
-    drop(stream.read_to_end(&mut bytes).await);
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{text:?}"));
-    let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    (status, serde_json::from_str(body).unwrap_or(Value::String(body.to_owned())))
-}
-
-fn progress(workload: &str) -> String {
-    json!({"workload": workload, "samples_total": 5}).to_string()
-}
-
-const V1: &str = "/v1/progress";
-
-/// Between two looks at what is to change.
-const PAUSE: Duration = Duration::from_millis(100);
+use serde_json::json;
+use support::ingest::{Ingest, PAUSE, V1, certificate, create, progress, secret, token, tokens};
+use support::{eadt, text};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
@@ -253,6 +129,10 @@ fn what_is_missing_is_told_before_anything_is_served() {
     let err = up(&[("LISTEN", "0.0.0.0:0")]);
     assert!(err.contains("collector.progress.listen") && err.contains("eadt token create"), "{err}");
     assert!(!dir.path().join("log").exists(), "nothing is written before the settings are checked");
+    let mut nowhere = eadt(dir.path(), &["up", "--gpus", "nvml", "--no-view"]);
+    nowhere.env("EADT_COLLECTOR__PROGRESS__SERVICE_ACCOUNTS__ENABLED", "true").env("KUBECONFIG", dir.path().join("none"));
+    let (_, err, good) = text(nowhere);
+    assert!(!good && err.contains("collector.progress.service_accounts") && err.contains("no cluster is configured"), "{err}");
 
     let (out, err, good) = token(dir.path(), &["create", "--namespace", "team/a"]);
     assert!(!good && out.is_empty() && err.contains("\"team/a\" is no namespace"), "{err}");

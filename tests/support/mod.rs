@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary is built with all of this file and uses its own part")]
 
 pub mod budget;
+pub mod ingest;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::rights::{Right, granted};
 use eadt_tests::kubernetes::{chart, tools};
 use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
 const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
-const EVERYTHING: [&str; 16] = [
+const EVERYTHING: [&str; 17] = [
     "--set=agent.enabled=true",
     "--set=agent.mps.enabled=true",
     "--set=optimizer.enabled=true",
@@ -19,6 +20,7 @@ const EVERYTHING: [&str; 16] = [
     "--set=collector.progress.enabled=true",
     "--set=collector.progress.certificateSecretName=eadt-progress",
     "--set=collector.progress.tokensSecretName=eadt-progress-tokens",
+    "--set=collector.progress.serviceAccounts.enabled=true",
     "--set=serviceMonitor.enabled=true",
     "--set=topics.strimzi.enabled=true",
     "--set=kafka.secretName=kafka",
@@ -27,6 +29,14 @@ const EVERYTHING: [&str; 16] = [
     "--set=kafka.users.processor=eadt-processor",
     "--set=kafka.users.optimizer=eadt-optimizer",
     "--set=kafka.users.agent=eadt-agent",
+];
+
+/// Jobs report with tokens of their service accounts, and nothing else is switched on.
+const ACCOUNTS: [&str; 4] = [
+    "--set=agent.enabled=true",
+    "--set=collector.progress.enabled=true",
+    "--set=collector.progress.certificateSecretName=eadt-progress",
+    "--set=collector.progress.serviceAccounts.enabled=true",
 ];
 
 fn root() -> PathBuf {
@@ -102,6 +112,12 @@ fn everything_is_accepted_strictly() {
     for example in ["deploy/examples/training.yaml", "deploy/examples/policy.yaml"] {
         dry(&root().join(example));
     }
+    std::fs::write(file.path(), chart::template(&ACCOUNTS).unwrap()).unwrap();
+    assert!(dry(file.path()).contains("eadt-collector-reviews"));
+    let page = text("docs/collector.md");
+    let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    std::fs::write(file.path(), shown.replace("namespace: team-a", "namespace: eadt")).unwrap();
+    assert!(shown.contains("serviceAccountToken") && dry(file.path()).contains("pod/llm-training"), "{shown}");
     let users = dry(&root().join("deploy/kafka/acls"));
     let files = std::fs::read_dir(root().join("deploy/kafka/acls")).unwrap().count();
     assert_eq!(users.lines().filter(|line| line.starts_with("kafkauser.kafka.strimzi.io/eadt-")).count(), files, "{users}");
@@ -133,6 +149,8 @@ fn the_chart_is_clean_and_its_values_are_checked() {
         ("collector.pods.socketDirectory=here", "socketDirectory"),
         ("optimizer.enabled=true,archiver.enabled=false", "no archive to learn from"),
         ("collector.progress.enabled=true", "certificateSecretName"),
+        ("collector.progress.enabled=true,collector.progress.certificateSecretName=c", "tokensSecretName"),
+        ("collector.progress.serviceAccounts.audience=", "audience"),
     ] {
         let refused = chart::template(&[&format!("--set={wrong}")]).unwrap_err().to_string();
         assert!(refused.contains(field), "{wrong}: {refused}");
@@ -162,12 +180,13 @@ fn describe(at: &str, values: &Value, schema: &Value, undescribed: &mut Vec<Stri
 
 #[test]
 fn every_pod_is_locked_down() {
-    locked_down(&["--set=agent.enabled=true"], false);
-    locked_down(&EVERYTHING, true);
+    locked_down(&["--set=agent.enabled=true"], false, false);
+    locked_down(&ACCOUNTS, false, true);
+    locked_down(&EVERYTHING, true, true);
 }
 
-/// `asks`: the collector asks which pods hold GPUs, and the agent may change MPS defaults.
-fn locked_down(flags: &[&str], asks: bool) {
+/// `asks`: the collector asks which pods hold GPUs, and the agent may change MPS defaults. `reviews`: the collector asks whose tokens are.
+fn locked_down(flags: &[&str], asks: bool, reviews: bool) {
     let mut seen = 0;
     for object in objects(&chart::template(flags).unwrap()) {
         let kind = object["kind"].as_str().unwrap();
@@ -183,7 +202,8 @@ fn locked_down(flags: &[&str], asks: bool) {
         assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
         assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");
         let speaks = spec["automountServiceAccountToken"] == true;
-        assert_eq!(speaks, name == "eadt-actuator" || asking, "{name}: speaks to the API server");
+        let reviewing = reviews && name == "eadt-collector";
+        assert_eq!(speaks, name == "eadt-actuator" || asking || reviewing, "{name}: speaks to the API server");
         assert!(
             kind != "StatefulSet" && kind != "DaemonSet" || spec["serviceAccountName"] == name,
             "{name} has an account of its own"
@@ -266,6 +286,51 @@ fn every_port_that_a_part_opens_is_let_in_and_has_a_name() {
         let (folder, last) = path.rsplit_once('/').unwrap();
         assert!(last == name && mounts.contains(folder), "{path}");
     }
+    assert_eq!((told("SERVICE_ACCOUNTS__ENABLED"), told("SERVICE_ACCOUNTS__AUDIENCE")), ("true".into(), "eadt".into()));
+}
+
+#[test]
+fn the_collector_may_review_tokens_where_service_accounts_report_and_only_there() {
+    // What the collector's account is bound to, and whether it may leave its pod for the API server.
+    let of = |flags: &[&str]| {
+        let objects = objects(&chart::template(flags).unwrap());
+        let named = |kind: &str, name: &str| {
+            let mut found = objects.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+            let one = found.next().unwrap_or_else(|| panic!("no {kind} {name}"));
+            assert!(found.next().is_none(), "two of {kind} {name}");
+            one
+        };
+        let mut rights = BTreeSet::new();
+        for binding in
+            objects.iter().filter(|object| ["ClusterRoleBinding", "RoleBinding"].contains(&object["kind"].as_str().unwrap()))
+        {
+            if binding["subjects"].as_array().unwrap().iter().any(|subject| subject["name"] == "eadt-collector") {
+                let role = named(binding["roleRef"]["kind"].as_str().unwrap(), binding["roleRef"]["name"].as_str().unwrap());
+                rights.extend(granted(&role["rules"].to_string()));
+            }
+        }
+        let policy = named("NetworkPolicy", "eadt-collector");
+        let leaves = policy["spec"]["egress"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|rule| rule["ports"].as_array().is_some_and(|ports| ports.iter().any(|port| port["port"] == 6443)));
+        let volumes = &named("DaemonSet", "eadt-collector")["spec"]["template"]["spec"]["volumes"];
+        let tokens = volumes.as_array().unwrap().iter().any(|volume| volume["name"] == "progress-tokens");
+        (rights, leaves, tokens)
+    };
+    let reviews = || granted(&text("deploy/helm/eadt/files/collector-review-rules.yaml"));
+    let pods = granted(&text("deploy/helm/eadt/files/collector-rules.yaml"));
+    assert_eq!(reviews(), BTreeSet::from([("authentication.k8s.io", "tokenreviews", "create")].map(own)));
+    assert_eq!(of(&[]), (BTreeSet::new(), false, false));
+    assert_eq!(of(&ACCOUNTS), (reviews(), true, false));
+    assert_eq!(of(&["--set=collector.progress.serviceAccounts.enabled=true"]), (BTreeSet::new(), false, false), "nobody reports");
+    assert_eq!(of(&["--set=collector.pods.enabled=true"]), (pods.clone(), true, false));
+    assert_eq!(of(&EVERYTHING), (&pods | &reviews(), true, true));
+}
+
+fn own((group, resource, verb): (&str, &str, &str)) -> Right {
+    (group.to_owned(), resource.to_owned(), verb.to_owned())
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! A call goes through read → plan → write: reading an object ([`object`]), planning a write ([`change`]) and judging a rollout
 //! ([`rollout`]) are pure and tested without a cluster. Every write is fenced by the version of the read before it.
 //!
-//! Apart from that, [`pods`] says which workload a pod is of; it only reads.
+//! Apart from that, [`pods`] says which workload a pod is of, and [`reviews`] whose a token is; they change nothing.
 //!
 //! It never decides what a workload should be like, never touches one that did not opt in, never forces a field that it does not
 //! own, and changes no field but those that were taken over.
@@ -28,6 +28,7 @@ pub mod pods;
 pub mod policy;
 pub mod record;
 mod report;
+pub mod reviews;
 pub mod rollout;
 mod rules;
 mod settings;

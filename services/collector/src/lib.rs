@@ -41,6 +41,7 @@ use kubelet::owners::{ByName, Owners};
 use metrics::CollectorMetrics;
 use nvml::{Driver, NvmlSource};
 use outlet::Outlet;
+use progress::reviews::Reviewer;
 pub use publish::{Dropped, Summary};
 use publish::{PublishError, Publisher};
 pub use settings::{RawSettings, Settings, SettingsError, host_name};
@@ -64,13 +65,16 @@ pub struct Environment {
     pub driver: Option<Arc<dyn Driver>>,
     /// Finds the workloads of pods; `None`: by their names.
     pub owners: Option<Arc<dyn Owners>>,
+    /// Puts tokens of service accounts to the API server; needed where `progress.service_accounts` is set.
+    pub reviewer: Option<Arc<dyn Reviewer>>,
 }
 
 impl Environment {
     /// With the machine's clock and its own GPUs.
     pub fn new(bus: Arc<dyn Bus>, topic_prefix: &str, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         let topic_prefix = topic_prefix.to_owned();
-        Self { bus, topic_prefix, metrics, health, shutdown, clock: Clock::wall(), driver: None, owners: None }
+        let clock = Clock::wall();
+        Self { bus, topic_prefix, metrics, health, shutdown, clock, driver: None, owners: None, reviewer: None }
     }
 }
 
@@ -211,7 +215,8 @@ fn sources(
     }
     if let Some(progress) = settings.progress.clone() {
         let (outlet, metrics) = (outlet.clone(), metrics.clone());
-        sources.push(Box::new(progress::http::HttpSource::new(progress, outlet, metrics, clock.clone(), named("progress"))));
+        let (clock, reviewer) = (clock.clone(), environment.reviewer.clone());
+        sources.push(Box::new(progress::http::HttpSource::new(progress, outlet, metrics, clock, named("progress"), reviewer)));
     }
     for job in settings.jobs.clone() {
         let (outlet, metrics) = (outlet.clone(), metrics.clone());

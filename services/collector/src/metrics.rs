@@ -57,6 +57,13 @@ pub struct RequestLabel {
     pub code: u16,
 }
 
+/// What came of a token of a service account that was unknown: `accepted`, `refused`, `unanswered` by the API server, or `put_off`
+/// because too many were.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct OutcomeLabel {
+    pub outcome: &'static str,
+}
+
 fn touch<L: Clone + std::hash::Hash + Eq, M: Default>(family: &Family<L, M>, label: &L) {
     drop(family.get_or_create(label));
 }
@@ -91,6 +98,7 @@ pub struct CollectorMetrics {
     pub progress_sources: Gauge,
     pub connections_refused: Family<ReasonLabel, Counter>,
     pub secrets_failed: Gauge,
+    pub token_reviews: Family<OutcomeLabel, Counter>,
 }
 
 impl CollectorMetrics {
@@ -128,6 +136,7 @@ impl CollectorMetrics {
             progress_sources: Gauge::default(),
             connections_refused: Family::default(),
             secrets_failed: Gauge::default(),
+            token_reviews: Family::default(),
         };
         registry.register("events_sampled", "Events taken from a source, by kind of source", all.sampled.clone());
         registry.register("events_sent", "Events that the log acknowledged", all.sent.clone());
@@ -210,6 +219,11 @@ impl CollectorMetrics {
             "1 while the tokens file or the certificate cannot be read; the last good ones are in force",
             all.secrets_failed.clone(),
         );
+        registry.register(
+            "progress_token_reviews",
+            "Questions to the API server about tokens of service accounts, by outcome; put_off: not asked, because there were too many",
+            all.token_reviews.clone(),
+        );
         all
     }
 
@@ -232,6 +246,7 @@ impl CollectorMetrics {
         touch(&self.scrape_skipped, &SkippedLabel { target: String::new(), kind: "" });
         touch(&self.requests, &RequestLabel { endpoint: "", code: 0 });
         touch(&self.connections_refused, &ReasonLabel { reason: "" });
+        touch(&self.token_reviews, &OutcomeLabel { outcome: "" });
     }
 
     pub(crate) fn drop_events(&self, reason: &'static str, count: u64) {

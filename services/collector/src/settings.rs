@@ -188,22 +188,25 @@ impl Default for RawDcgm {
 pub struct RawProgress {
     /// Serve `POST /v1/progress` and Kubeflow's trainer status contract. Default true.
     pub enabled: bool,
-    /// Address and port. Off the loopback only with `certificate`, `key` and `tokens_file`. Port 0 takes a free one.
-    /// Default `127.0.0.1:9477`.
+    /// Address and port. Off the loopback only with `certificate`, `key`, and `tokens_file` or `service_accounts`. Port 0 takes a
+    /// free one. Default `127.0.0.1:9477`.
     pub listen: SocketAddr,
     /// PEM file with the certificate chain for TLS; read again when it changes. Default: plain HTTP.
     pub certificate: Option<PathBuf>,
     /// PEM file with the certificate's private key.
     pub key: Option<PathBuf>,
     /// File of the tokens that senders need, made by `eadt token create`; read again within a second of every change. Default:
-    /// nobody is asked who they are.
+    /// nobody is asked who they are, unless `service_accounts` are.
     pub tokens_file: Option<PathBuf>,
+    /// Tokens of Kubernetes service accounts, each for its own namespace.
+    pub service_accounts: RawServiceAccounts,
     /// Most connections at once; further ones wait. Default 256. Range: 1 to 65,536.
     pub connections: usize,
     /// Longest time that a TLS handshake, the head of a request, or a whole request may take, in seconds; slower clients are
     /// cut off. Default 10. Range: 0.1 to 600.
     pub request_seconds: f64,
-    /// Requests a second of each token, or of all senders where there are no tokens; as many at once. Default 1,000.
+    /// Requests a second of each token or service account, or of all senders where there are no tokens; as many at once. Default
+    /// 1,000.
     /// Range: 0.01 to 1,000,000.
     pub requests_per_second: f64,
     /// Largest request in bytes. Default 1 MiB. Range: 1 KiB to 64 MiB.
@@ -229,6 +232,7 @@ impl Default for RawProgress {
             certificate: None,
             key: None,
             tokens_file: None,
+            service_accounts: RawServiceAccounts::default(),
             connections: 256,
             request_seconds: 10.0,
             requests_per_second: 1000.0,
@@ -239,6 +243,30 @@ impl Default for RawProgress {
             max_future_seconds: 60.0,
             max_past_seconds: 31_622_400.0,
         }
+    }
+}
+
+/// Tokens of Kubernetes service accounts, which the API server checks (`TokenReview`).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawServiceAccounts {
+    /// Accept them. The collector's own service account needs `create` for `tokenreviews`, as in
+    /// `deploy/helm/eadt/files/collector-review-rules.yaml`. Default false.
+    pub enabled: bool,
+    /// Audience that a token must be for: one of its own, not the API server's, so that a job gives away no token that is worth
+    /// something there. Default `eadt`.
+    pub audience: String,
+    /// How long an accepted token is not asked for again, in seconds; so late a deleted account or pod is noticed, and some 10 s
+    /// later, as the API server remembers, too. Default 60. Range: 1 to 3600.
+    pub remember_seconds: f64,
+    /// Unknown tokens a second that are put to the API server; as many at once, further ones are refused with 503. Accepted ones are
+    /// asked for again beside them. Default 20. Range: 0.1 to 1,000.
+    pub reviews_per_second: f64,
+}
+
+impl Default for RawServiceAccounts {
+    fn default() -> Self {
+        Self { enabled: false, audience: "eadt".to_owned(), remember_seconds: 60.0, reviews_per_second: 20.0 }
     }
 }
 
@@ -347,6 +375,7 @@ pub(crate) struct Progress {
     /// Certificate chain and key.
     pub certificate: Option<(PathBuf, PathBuf)>,
     pub tokens_file: Option<PathBuf>,
+    pub service_accounts: Option<ServiceAccounts>,
     pub limits: Limits,
     pub requests_per_second: f64,
     pub body_bytes: usize,
@@ -354,6 +383,13 @@ pub(crate) struct Progress {
     pub sources: usize,
     pub sources_per_namespace: usize,
     pub times: Range,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ServiceAccounts {
+    pub audience: String,
+    pub remember_seconds: f64,
+    pub reviews_per_second: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -449,6 +485,11 @@ impl Settings {
     pub fn asks_api_server(&self) -> bool {
         self.kubelet_api_server
     }
+
+    /// Whether tokens of service accounts are to be put to the API server: then [`crate::Environment::reviewer`] must be given.
+    pub fn asks_for_reviews(&self) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.service_accounts.is_some())
+    }
 }
 
 impl RawNvml {
@@ -491,10 +532,13 @@ impl RawProgress {
             (Some(_), None) => return Err(refuse("progress.key", "a certificate is of no use without its private key")),
             (None, Some(_)) => return Err(refuse("progress.certificate", "a private key is of no use without its certificate")),
         };
-        if self.enabled && !self.listen.ip().is_loopback() && (certificate.is_none() || self.tokens_file.is_none()) {
+        let enabled = self.service_accounts.enabled;
+        let service_accounts = Some(self.service_accounts.validate()?).filter(|_| enabled);
+        let tokens = self.tokens_file.is_some() || service_accounts.is_some();
+        if self.enabled && !self.listen.ip().is_loopback() && (certificate.is_none() || !tokens) {
             let detail = format!(
                 "{} is not a loopback address, and others are served only with TLS and tokens: set collector.progress.certificate, \
-                 key and tokens_file (eadt token create makes tokens), or listen on 127.0.0.1",
+                 key, and tokens_file (eadt token create makes tokens) or service_accounts.enabled, or listen on 127.0.0.1",
                 self.listen
             );
             return Err(refuse("progress.listen", detail));
@@ -510,6 +554,7 @@ impl RawProgress {
             listen: self.listen,
             certificate,
             tokens_file: self.tokens_file,
+            service_accounts,
             limits,
             requests_per_second: number("progress.requests_per_second", self.requests_per_second, 0.01, 1e6)?,
             body_bytes: within("progress.body_bytes", self.body_bytes, 1 << 10, 64 << 20)?,
@@ -522,6 +567,18 @@ impl RawProgress {
                 1_000_000,
             )?,
             times: Range { past: limit(past), future: limit(future) },
+        })
+    }
+}
+
+impl RawServiceAccounts {
+    /// Checks every value, whether they are accepted or not.
+    fn validate(self) -> Result<ServiceAccounts, SettingsError> {
+        let number = |name: &str, value, low, high| number(&format!("progress.service_accounts.{name}"), value, low, high);
+        Ok(ServiceAccounts {
+            audience: label("progress.service_accounts.audience", &self.audience)?,
+            remember_seconds: number("remember_seconds", self.remember_seconds, 1.0, 3600.0)?,
+            reviews_per_second: number("reviews_per_second", self.reviews_per_second, 0.1, 1000.0)?,
         })
     }
 }
@@ -599,6 +656,10 @@ mod tests {
             ("[progress]\ncertificate = \"c\"", "progress.key"),
             ("[progress]\nkey = \"k\"", "progress.certificate"),
             ("[progress]\nrequest_seconds = 0.0", "progress.request_seconds"),
+            ("[progress]\nlisten = \"[::]:9477\"\n[progress.service_accounts]\nenabled = true", "progress.listen"),
+            ("[progress.service_accounts]\naudience = \"\"", "progress.service_accounts.audience"),
+            ("[progress.service_accounts]\nremember_seconds = 0.5", "progress.service_accounts.remember_seconds"),
+            ("[progress.service_accounts]\nreviews_per_second = 0", "progress.service_accounts.reviews_per_second"),
             ("[progress]\nmax_past_seconds = -1.0", "progress.max_past_seconds"),
             ("[nvml]\nenabled = true\nrate_hertz = 0.0", "nvml.rate_hertz"),
             ("[nvml]\nrate_hertz = nan", "nvml.rate_hertz"),
@@ -618,8 +679,15 @@ mod tests {
 
     #[test]
     fn with_tls_and_tokens_any_address_is_served() {
-        let text = "[progress]\nlisten = \"0.0.0.0:9477\"\ncertificate = \"c\"\nkey = \"k\"\ntokens_file = \"t\"";
-        assert!(!check(text).unwrap().progress.unwrap().listen.ip().is_loopback());
+        let tls = "[progress]\nlisten = \"0.0.0.0:9477\"\ncertificate = \"c\"\nkey = \"k\"\n";
+        for (tokens, reviews) in [("tokens_file = \"t\"", false), ("[progress.service_accounts]\nenabled = true", true)] {
+            let settings = check(&format!("{tls}{tokens}")).unwrap();
+            assert_eq!(settings.asks_for_reviews(), reviews);
+            assert!(!settings.progress.unwrap().listen.ip().is_loopback());
+        }
+        let off =
+            check("[nvml]\nenabled = true\n[progress]\nenabled = false\n[progress.service_accounts]\nenabled = true").unwrap();
+        assert!(!off.asks_for_reviews(), "nobody reports");
     }
 
     #[test]

@@ -90,6 +90,16 @@ readinessProbe:
   timeoutSeconds: 3
 {{- end }}
 
+{{- /* Whether the collector speaks to the API server: "true", or "" for not at all. */ -}}
+{{- define "eadt.collectorAsks" -}}
+{{- if or .Values.collector.pods.enabled (eq (include "eadt.reviews" .) "true") }}true{{ end }}
+{{- end }}
+
+{{- /* Whether it asks there whose tokens are. */ -}}
+{{- define "eadt.reviews" -}}
+{{- if and .Values.collector.progress.enabled .Values.collector.progress.serviceAccounts.enabled }}true{{ end }}
+{{- end }}
+
 {{- /* The settings file: what the chart has values for, and what is given on top. */ -}}
 {{- define "eadt.settings" -}}
 {{- $kubernetes := .Values.actuator.kubernetesSettings }}

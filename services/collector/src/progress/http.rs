@@ -2,9 +2,11 @@
 //!
 //! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`); all of a request are accepted
 //! (202) or none, with a JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
-//! Off the loopback only with TLS and tokens ([`super::tokens`]), each of which is worth something in its namespaces alone.
+//! Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts
+//! ([`super::reviews`]), each of which is worth something in its namespaces alone.
 //! Requests of browsers are refused.
 
+use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,10 +25,11 @@ use serde::Serialize;
 
 use super::kubeflow::{self, StatusUpdate};
 use super::rate::Rate;
+use super::reviews::{Accounts, Refusal, Reviewer};
 use super::secrets::Secrets;
 use super::serve;
 use super::sources::Sources;
-use super::tokens::Grant;
+use super::tokens::{self, Grant};
 use super::wire::{self, Rejection, Sent};
 use crate::metrics::{CollectorMetrics, RequestLabel};
 use crate::outlet::Outlet;
@@ -67,6 +70,8 @@ struct Endpoint {
     sources: Mutex<Option<Sources>>,
     rate: Mutex<Rate>,
     secrets: OnceLock<Secrets>,
+    /// Where tokens of service accounts are accepted.
+    accounts: Option<Accounts>,
 }
 
 /// Who sends; `None` where nobody is asked.
@@ -81,19 +86,35 @@ pub(crate) struct HttpSource {
 }
 
 impl HttpSource {
-    pub fn new(settings: Progress, outlet: Outlet, metrics: CollectorMetrics, clock: Clock, collector: String) -> Self {
+    /// `reviewer`: needed where the settings accept tokens of service accounts.
+    pub fn new(
+        settings: Progress,
+        outlet: Outlet,
+        metrics: CollectorMetrics,
+        clock: Clock,
+        collector: String,
+        reviewer: Option<Arc<dyn Reviewer>>,
+    ) -> Self {
         let sources = Mutex::new(Some(Sources::new(settings.sources, settings.sources_per_namespace)));
         let rate = Mutex::new(Rate::new(settings.requests_per_second));
-        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets: OnceLock::new() };
+        let accounts = settings.service_accounts.as_ref().zip(reviewer);
+        let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
+        let secrets = OnceLock::new();
+        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets, accounts };
         Self { endpoint: Arc::new(endpoint), listener: None }
     }
 
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
         let address = self.endpoint.settings.listen;
+        if self.endpoint.settings.service_accounts.is_some() && self.endpoint.accounts.is_none() {
+            let detail = "nobody here asks an API server about tokens: unset collector.progress.service_accounts.enabled";
+            return Err(SourceError::new(KIND, detail));
+        }
         let secrets = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
-        let (tls, tokens) = (secrets.tls().is_some(), secrets.asks());
+        let (tls, service_accounts) = (secrets.tls().is_some(), self.endpoint.accounts.is_some());
         // Opened once.
         drop(self.endpoint.secrets.set(secrets));
+        let tokens = self.endpoint.asks();
         let failed = |error| {
             let detail = format!(
                 "cannot listen on {address}: {error}; set collector.progress.listen to a free port, or stop what holds it"
@@ -102,7 +123,7 @@ impl HttpSource {
         };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        tracing::info!(address = %bound, tls, tokens, "progress endpoint listens");
+        tracing::info!(address = %bound, tls, tokens, service_accounts, "progress endpoint listens");
         self.listener = Some(listener);
         Ok(bound)
     }
@@ -156,12 +177,15 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         endpoint.count(kind, &response);
         response
     };
-    match refuse_browsers(request.headers()).and_then(|()| endpoint.sender(request.headers())) {
-        Ok(sender) => request.extensions_mut().insert(sender),
-        Err(rejection) => return refused(rejection),
+    let answer = async {
+        refuse_browsers(request.headers())?;
+        let sender = endpoint.sender(request.headers()).await?;
+        request.extensions_mut().insert(sender);
+        Ok(next.run(request).await)
     };
     let limit = endpoint.settings.limits.request;
-    tokio::time::timeout(limit, next.run(request)).await.unwrap_or_else(|_| {
+    let answer = tokio::time::timeout(limit, answer).await.map(|answer| answer.unwrap_or_else(&refused));
+    answer.unwrap_or_else(|_| {
         let error = format!("the request took longer than {} s; send it at once", limit.as_secs_f64());
         let mut response = refused(Rejection::new(StatusCode::REQUEST_TIMEOUT, error));
         // The rest of the body would be taken for another request.
@@ -252,20 +276,48 @@ impl Endpoint {
         self.secrets.get().expect("opened before it runs")
     }
 
-    /// Who sends this, if they may now.
-    fn sender(&self, headers: &HeaderMap) -> Result<Sender, Rejection> {
-        let grant = if self.secrets().asks() {
-            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-            let token = given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-            let Some((_, token)) = token else {
-                let error = "no token: send `authorization: Bearer TOKEN`; eadt token create makes one";
-                return Err(Rejection::new(StatusCode::UNAUTHORIZED, error));
-            };
-            let grant = self.secrets().verify(token.trim(), self.clock.now());
-            Some(grant.ok_or_else(|| Rejection::new(StatusCode::UNAUTHORIZED, "the token is unknown, revoked or expired"))?)
-        } else {
-            None
+    /// Whether senders need a token.
+    fn asks(&self) -> bool {
+        self.secrets().asks() || self.accounts.is_some()
+    }
+
+    /// What the bearer of a token may do.
+    async fn grant(&self, headers: &HeaderMap) -> Result<Grant, Rejection> {
+        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let Some((_, token)) = token else {
+            let mut error = "no token: send `authorization: Bearer TOKEN`; eadt token create makes one".to_owned();
+            if let Some(accounts) = &self.accounts {
+                write!(error, ", and a service account's for the audience {:?} is as good", accounts.audience())
+                    .expect("writing to a String cannot fail");
+            }
+            return Err(Rejection::new(StatusCode::UNAUTHORIZED, error));
         };
+        let token = token.trim();
+        let verdict = match &self.accounts {
+            Some(accounts) if !token.starts_with(tokens::PREFIX) => accounts.verify(token).await,
+            _ => self.secrets().verify(token, self.clock.now()).ok_or(Refusal::Worthless),
+        };
+        verdict.map_err(|refusal| match refusal {
+            Refusal::Worthless => Rejection::new(StatusCode::UNAUTHORIZED, "the token is unknown, revoked or expired"),
+            Refusal::Unanswered => {
+                let error = "the token cannot be checked now: the API server does not answer; send it again later";
+                Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            }
+            Refusal::PutOff(wait) => {
+                let error = format!(
+                    "the token cannot be checked now: too many unknown ones are (collector.progress.service_accounts.reviews_per_second); \
+                     try again in {:.3} s",
+                    wait.as_secs_f64()
+                );
+                Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error)
+            }
+        })
+    }
+
+    /// Who sends this, if they may now.
+    async fn sender(&self, headers: &HeaderMap) -> Result<Sender, Rejection> {
+        let grant = if self.asks() { Some(self.grant(headers).await?) } else { None };
         let name = grant.as_ref().map_or("", |grant| &grant.id);
         let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(name, Instant::now());
         admitted.map_err(|wait| {
@@ -357,6 +409,8 @@ mod tests {
     use super::*;
     use crate::buffer::Buffer;
     use crate::outlet::tests::{outlet, progress};
+    use crate::progress::reviews::tests::{Credulous, of_account};
+    use crate::settings::ServiceAccounts;
 
     /// The defaults, on a free port.
     fn settings() -> Progress {
@@ -377,9 +431,13 @@ mod tests {
     }
 
     async fn start() -> Fixture {
-        let (outlet, buffer, metrics) = outlet();
         let settings = Progress { body_bytes: 4096, batch_events: 5, sources: 3, ..settings() };
-        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "progress/h".into());
+        start_with(settings, None).await
+    }
+
+    async fn start_with(settings: Progress, reviewer: Option<Arc<dyn Reviewer>>) -> Fixture {
+        let (outlet, buffer, metrics) = outlet();
+        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "progress/h".into(), reviewer);
         let url = format!("http://{}", source.bind().await.unwrap());
         let shutdown = Shutdown::new();
         let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
@@ -537,11 +595,77 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_service_account_reports_for_its_namespace_beside_tokens_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        let of_file = tokens::change(&path, |tokens| {
+            let chance = std::array::from_fn(|at| at as u8);
+            tokens.create(&chance, &["team-b".to_owned()], fixed().now(), None).map(|(token, _)| token)
+        });
+        let of_file = of_file.unwrap();
+        let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
+        let settings = Progress { tokens_file: Some(path), service_accounts: Some(own), ..settings() };
+        let reviewer = Credulous::new(1000);
+        let f = start_with(settings, Some(reviewer.clone())).await;
+        let post = async |token: &str, workload: &str| {
+            let body = format!("{{\"workload\":\"{workload}\",\"loss\":1}}");
+            let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
+            let response = request.header("authorization", format!("Bearer {token}")).body(body).send().await.unwrap();
+            (response.status().as_u16(), response.text().await.unwrap())
+        };
+        let account = of_account("team-a", "train");
+        assert_eq!(post(&account, "team-a/x").await.0, 202);
+        let (status, told) = post(&account, "team-b/x").await;
+        assert!(status == 403 && told.contains("system:serviceaccount:team-a:train"), "{status}: {told}");
+        assert_eq!(post(of_file.reveal(), "team-b/x").await.0, 202);
+        assert_eq!(post("eadt_0_0", "team-b/x").await.0, 401);
+        assert_eq!(post("garbage", "team-b/x").await.0, 401);
+        let (status, told) = f.progress(r#"{"workload":"team-a/x"}"#).await;
+        assert!(status == 401 && told.to_string().contains("audience"), "{status}: {told}");
+        assert_eq!(reviewer.asked.load(std::sync::atomic::Ordering::SeqCst), 1);
+
+        reviewer.away.store(true, std::sync::atomic::Ordering::SeqCst);
+        let (status, told) = post(&of_account("team-a", "other"), "team-a/x").await;
+        assert!(status == 503 && told.contains("cannot be checked now"), "{status}: {told}");
+        let told = loop {
+            let name = format!("other-{}", reviewer.asked.load(std::sync::atomic::Ordering::SeqCst));
+            let (status, told) = post(&of_account("team-a", &name), "team-a/x").await;
+            assert_eq!(status, 503, "{told}");
+            if told.contains("reviews_per_second") {
+                break told;
+            }
+        };
+        assert!(told.contains("try again in"), "{told}");
+        assert_eq!((post(&account, "team-a/x").await.0, post(of_file.reveal(), "team-b/x").await.0), (202, 202));
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_takes_its_time_takes_none_beyond_a_requests() {
+        let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
+        let limits = crate::progress::serve::Limits { request: Duration::from_millis(100), ..settings().limits };
+        let settings = Progress { service_accounts: Some(own), limits, ..settings() };
+        let f = start_with(settings, Some(Credulous::new(0))).await;
+        let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {}", of_account("team-a", "train")));
+        assert_eq!(request.body("{}").send().await.unwrap().status().as_u16(), 408);
+    }
+
+    #[tokio::test]
+    async fn without_somebody_to_ask_no_service_account_is_accepted() {
+        let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
+        let (outlet, _, metrics) = outlet();
+        let settings = Progress { service_accounts: Some(own), ..settings() };
+        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into(), None);
+        let error = source.open().await.unwrap_err().to_string();
+        assert!(error.contains("service_accounts"), "{error}");
+    }
+
+    #[tokio::test]
     async fn a_busy_port_says_what_to_do() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (outlet, _, metrics) = outlet();
         let settings = Progress { listen: taken.local_addr().unwrap(), ..settings() };
-        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into());
+        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "h".into(), None);
         let error = source.open().await.unwrap_err().to_string();
         assert!(error.contains("collector.progress.listen") && error.contains("in use"), "{error}");
     }

@@ -1,9 +1,11 @@
 //! Training progress: reported by jobs over HTTP, or scraped from them.
 
+mod accounts;
 pub mod http;
 pub mod job;
 pub mod kubeflow;
 mod rate;
+pub mod reviews;
 mod secrets;
 pub mod serve;
 pub mod sources;

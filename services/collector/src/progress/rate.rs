@@ -3,6 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+/// Full buckets are forgotten once there are so many.
+const SENDERS: usize = 1024;
+
 /// A bucket for each sender: full it allows a second's worth at once, and it fills up evenly.
 #[derive(Debug)]
 pub struct Rate {
@@ -10,14 +13,16 @@ pub struct Rate {
     each: Duration,
     /// What a full bucket holds.
     burst: Duration,
-    /// When each sender's bucket is full again. As many as there are tokens, which the operator hands out.
+    /// When each sender's bucket is full again. A full one is as good as none, so this is as large as there were senders lately.
     full_at: HashMap<String, Instant>,
+    /// Full ones are looked for again when there are so many.
+    look_at: usize,
 }
 
 impl Rate {
     pub fn new(per_second: f64) -> Self {
         let each = Duration::from_secs_f64(1.0 / per_second);
-        Self { each, burst: each.max(Duration::from_secs(1)), full_at: HashMap::new() }
+        Self { each, burst: each.max(Duration::from_secs(1)), full_at: HashMap::new(), look_at: SENDERS }
     }
 
     /// Takes one request out of a sender's bucket; the error is how long to wait until there is room.
@@ -27,10 +32,15 @@ impl Rate {
         if !missing.is_zero() {
             return Err(missing);
         }
-        match self.full_at.get_mut(sender) {
-            Some(known) => *known = full_at,
-            None => drop(self.full_at.insert(sender.to_owned(), full_at)),
+        if let Some(known) = self.full_at.get_mut(sender) {
+            *known = full_at;
+            return Ok(());
         }
+        if self.full_at.len() >= self.look_at {
+            self.full_at.retain(|_, full_at| *full_at > now);
+            self.look_at = SENDERS.max(2 * self.full_at.len());
+        }
+        self.full_at.insert(sender.to_owned(), full_at);
         Ok(())
     }
 }
@@ -49,6 +59,22 @@ mod tests {
         assert_eq!(admitted(&mut rate, "b", Duration::ZERO), 10);
         assert_eq!(admitted(&mut rate, "a", Duration::from_millis(300)), 3);
         assert_eq!(admitted(&mut rate, "a", Duration::from_mins(1)), 10);
+    }
+
+    #[test]
+    fn senders_of_former_times_are_forgotten_and_those_of_now_are_not() {
+        let (mut rate, start) = (Rate::new(1.0), Instant::now());
+        for second in 0..10 * SENDERS as u64 {
+            assert_eq!(rate.admit(&format!("account {second}"), start + Duration::from_secs(second)), Ok(()));
+        }
+        assert!(rate.full_at.len() <= SENDERS);
+        let now = start + Duration::from_secs(20 * SENDERS as u64);
+        for sender in 0..2 * SENDERS {
+            assert_eq!(rate.admit(&format!("sender {sender}"), now), Ok(()));
+        }
+        for sender in 0..2 * SENDERS {
+            assert!(rate.admit(&format!("sender {sender}"), now).is_err(), "{sender} had its one");
+        }
     }
 
     #[test]

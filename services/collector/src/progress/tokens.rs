@@ -14,7 +14,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-const PREFIX: &str = "eadt_";
+/// How every token of a file begins, and no JWT does.
+pub const PREFIX: &str = "eadt_";
 /// Random bytes of the id, and of the secret.
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
@@ -26,11 +27,11 @@ const ALL: &str = "*";
 const FILE_BYTES: u64 = 16 << 20;
 
 /// SHA-256 of a secret, in hexadecimal on file.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hash([u8; 32]);
 
 impl Hash {
-    fn of(secret: &str) -> Self {
+    pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 }
@@ -92,12 +93,17 @@ pub struct Tokens {
 /// What the bearer of a token may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Of the token.
+    /// Of the token; of a service account the name of its user.
     pub id: String,
     namespaces: Vec<String>,
 }
 
 impl Grant {
+    /// Of somebody whose name is `id`, for one namespace; the caller knows that it is one, and not [`ALL`].
+    pub(super) fn of_namespace(id: &str, namespace: &str) -> Self {
+        Self { id: id.to_owned(), namespaces: vec![namespace.to_owned()] }
+    }
+
     /// Whether the bearer may report for this workload, `namespace/name`.
     pub fn allows(&self, workload: &str) -> bool {
         let namespace = workload.split_once('/').map(|(namespace, _)| namespace);

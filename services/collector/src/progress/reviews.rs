@@ -1,0 +1,398 @@
+//! Puts tokens of service accounts to the API server: one question for all who come with one token, and no more of strangers than
+//! the API server is meant to bear.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use eadt_schemas::EventTime;
+use eadt_service::Clock;
+use tokio::sync::watch;
+
+pub use super::accounts::Bearer;
+use super::accounts::{Claims, Known, Memory};
+use super::rate::Rate;
+use super::tokens::{Grant, Hash};
+use crate::metrics::{CollectorMetrics, OutcomeLabel};
+use crate::settings::ServiceAccounts;
+use crate::source::Boxed;
+
+/// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached where it does not.
+const STRANGERS: usize = 32;
+/// When somebody may try again who found as many.
+const PUT_OFF: Duration = Duration::from_secs(1);
+
+/// Who asks the API server.
+pub trait Reviewer: Send + Sync + fmt::Debug {
+    /// Whose token it is, if anybody's; bounded in time by whoever answers. The error says why there is no answer, in words that
+    /// have nothing of the token.
+    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>>;
+}
+
+/// Why somebody may not report, or not now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The token is worth nothing.
+    Worthless,
+    /// The API server does not say.
+    Unanswered,
+    /// Too many unknown tokens; there is room again after this time.
+    PutOff(Duration),
+}
+
+type Verdict = Result<Grant, Refusal>;
+/// `None`: not yet.
+type Hearing = watch::Receiver<Option<Verdict>>;
+
+/// Knows service accounts by their tokens.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    audience: String,
+    reviewer: Arc<dyn Reviewer>,
+    clock: Clock,
+    metrics: CollectorMetrics,
+    state: Mutex<State>,
+    /// The last question had no answer.
+    away: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Memory,
+    /// Questions under way.
+    asking: HashMap<Hash, Hearing>,
+    /// How many of them are about unknown tokens.
+    strangers: usize,
+    rate: Rate,
+}
+
+/// What is to be done about a token.
+enum Next<'a> {
+    Done(Verdict),
+    Hear(Hearing),
+    Ask(Question<'a>),
+}
+
+/// A question under way; dropped without an answer, the next one asks.
+struct Question<'a> {
+    accounts: &'a Accounts,
+    token: Hash,
+    stranger: bool,
+    say: watch::Sender<Option<Verdict>>,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        let mut state = self.accounts.state();
+        state.asking.remove(&self.token);
+        state.strangers -= usize::from(self.stranger);
+    }
+}
+
+impl Accounts {
+    pub fn new(settings: &ServiceAccounts, reviewer: Arc<dyn Reviewer>, clock: Clock, metrics: CollectorMetrics) -> Self {
+        let state = State {
+            memory: Memory::new(settings.remember_seconds),
+            asking: HashMap::new(),
+            strangers: 0,
+            rate: Rate::new(settings.reviews_per_second),
+        };
+        let (audience, state) = (settings.audience.clone(), Mutex::new(state));
+        Self { audience, reviewer, clock, metrics, state, away: AtomicBool::new(false) }
+    }
+
+    /// The audience that tokens must be for.
+    pub fn audience(&self) -> &str {
+        &self.audience
+    }
+
+    /// What the bearer of this token may do.
+    pub async fn verify(&self, token: &str) -> Verdict {
+        let claims = Claims::read(token).ok_or(Refusal::Worthless)?;
+        let hash = Hash::of(token);
+        loop {
+            let now = self.clock.now();
+            if !claims.are_worth_asking(&self.audience, now) {
+                return Err(Refusal::Worthless);
+            }
+            match self.next(hash, now, Instant::now()) {
+                Next::Done(verdict) => return verdict,
+                Next::Ask(question) => return self.ask(question, token, claims.expires).await,
+                Next::Hear(mut hearing) => {
+                    // Whoever asked may have hung up before the answer.
+                    let heard = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
+                    if let Some(verdict) = heard {
+                        return verdict;
+                    }
+                }
+            }
+        }
+    }
+
+    fn next(&self, token: Hash, now: EventTime, at: Instant) -> Next<'_> {
+        let mut state = self.state();
+        let stranger = match state.memory.look(&token, now) {
+            Known::Accepted(grant) => return Next::Done(Ok(grant)),
+            Known::Refused => return Next::Done(Err(Refusal::Worthless)),
+            Known::Unanswered => return Next::Done(Err(Refusal::Unanswered)),
+            Known::Lapsed => false,
+            Known::Nothing => true,
+        };
+        if let Some(hearing) = state.asking.get(&token) {
+            return Next::Hear(hearing.clone());
+        }
+        if stranger {
+            let admitted = if state.strangers < STRANGERS { state.rate.admit("", at) } else { Err(PUT_OFF) };
+            if let Err(wait) = admitted {
+                self.count("put_off");
+                return Next::Done(Err(Refusal::PutOff(wait)));
+            }
+        }
+        state.strangers += usize::from(stranger);
+        let (say, hearing) = watch::channel(None);
+        state.asking.insert(token, hearing);
+        Next::Ask(Question { accounts: self, token, stranger, say })
+    }
+
+    async fn ask(&self, question: Question<'_>, token: &str, expires: Option<EventTime>) -> Verdict {
+        let asked = self.clock.now();
+        let answer = self.reviewer.review(token, &self.audience).await;
+        let (outcome, verdict) = match answer {
+            Err(detail) => {
+                if !self.away.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(detail, "tokens of service accounts cannot be checked; their senders are told to come again");
+                }
+                self.state().memory.no_answer(question.token, self.clock.now());
+                ("unanswered", Err(Refusal::Unanswered))
+            }
+            Ok(bearer) => {
+                if self.away.swap(false, Ordering::Relaxed) {
+                    tracing::info!("tokens of service accounts are checked again");
+                }
+                if let Some(grant) = bearer.and_then(|bearer| bearer.grant(&self.audience)) {
+                    self.state().memory.accept(question.token, grant.clone(), asked, expires);
+                    ("accepted", Ok(grant))
+                } else {
+                    self.state().memory.refuse(question.token, asked);
+                    ("refused", Err(Refusal::Worthless))
+                }
+            }
+        };
+        self.count(outcome);
+        // It is remembered by now, so nobody asks between this and the end of the question.
+        question.say.send_replace(Some(verdict.clone()));
+        verdict
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.metrics.token_reviews.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::sync::atomic::{AtomicI64, AtomicUsize};
+
+    use serde_json::json;
+    use tokio::sync::Semaphore;
+
+    use super::super::accounts::tests::token;
+    use super::*;
+    use crate::outlet::tests::outlet;
+
+    /// 2026-01-02T03:04:05Z.
+    const NOW_SECONDS: i64 = 1_767_323_045;
+    const NOW: EventTime = EventTime::from_micros(NOW_SECONDS * 1_000_000);
+    const EXPIRES: i64 = NOW_SECONDS + 90;
+
+    /// Takes each bearer at his word, as nobody should.
+    #[derive(Debug)]
+    pub(in crate::progress) struct Credulous {
+        pub asked: AtomicUsize,
+        /// Answers are given as there are permits.
+        pub answers: Semaphore,
+        pub away: AtomicBool,
+    }
+
+    impl Credulous {
+        pub fn new(answers: usize) -> Arc<Self> {
+            let (asked, answers) = (AtomicUsize::new(0), Semaphore::new(answers));
+            Arc::new(Self { asked, answers, away: AtomicBool::new(false) })
+        }
+
+        fn asked(&self) -> usize {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Reviewer for Credulous {
+        fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>> {
+            Box::pin(async move {
+                self.asked.fetch_add(1, Ordering::SeqCst);
+                self.answers.acquire().await.unwrap().forget();
+                if self.away.load(Ordering::SeqCst) {
+                    return Err("nobody there".to_owned());
+                }
+                let payload = token.split('.').nth(1).unwrap();
+                let payload = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, payload).unwrap();
+                let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
+                let bearer = Bearer { user: payload["sub"].as_str().unwrap().to_owned(), audiences: vec![audience.to_owned()] };
+                Ok((payload["known"] != false).then_some(bearer))
+            })
+        }
+    }
+
+    pub(in crate::progress) fn of_account(namespace: &str, name: &str) -> String {
+        token(&json!({"aud": ["eadt"], "exp": EXPIRES, "sub": format!("system:serviceaccount:{namespace}:{name}")}))
+    }
+
+    fn unknown(name: &str) -> String {
+        token(&json!({"aud": ["eadt"], "exp": EXPIRES, "sub": format!("system:serviceaccount:n:{name}"), "known": false}))
+    }
+
+    struct Rig {
+        accounts: Arc<Accounts>,
+        reviewer: Arc<Credulous>,
+        seconds: Arc<AtomicI64>,
+        metrics: CollectorMetrics,
+    }
+
+    impl Rig {
+        fn new(answers: usize, reviews_per_second: f64) -> Self {
+            let (_, _, metrics) = outlet();
+            let (reviewer, seconds) = (Credulous::new(answers), Arc::new(AtomicI64::new(0)));
+            let settings = ServiceAccounts { audience: "eadt".to_owned(), remember_seconds: 60.0, reviews_per_second };
+            let time = seconds.clone();
+            let clock = Clock::new(move || NOW.plus_seconds(time.load(Ordering::SeqCst) as f64));
+            let accounts = Arc::new(Accounts::new(&settings, reviewer.clone(), clock, metrics.clone()));
+            Self { accounts, reviewer, seconds, metrics }
+        }
+
+        fn pass(&self, seconds: i64) {
+            self.seconds.fetch_add(seconds, Ordering::SeqCst);
+        }
+
+        /// The bearer's name.
+        async fn verify(&self, token: &str) -> Result<String, Refusal> {
+            self.accounts.verify(token).await.map(|grant| grant.id)
+        }
+
+        fn spawn(&self, token: &str) -> tokio::task::JoinHandle<Verdict> {
+            let (accounts, token) = (self.accounts.clone(), token.to_owned());
+            tokio::spawn(async move { accounts.verify(&token).await })
+        }
+
+        async fn until_asked(&self, times: usize) {
+            while self.reviewer.asked() < times {
+                tokio::task::yield_now().await;
+            }
+        }
+
+        fn counted(&self, outcome: &'static str) -> u64 {
+            self.metrics.token_reviews.get_or_create(&OutcomeLabel { outcome }).get()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_asked_for_again_when_its_time_is_over_and_never_after_the_token_expired() {
+        let (rig, good, bad) = (Rig::new(100, 100.0), of_account("team-a", "train"), unknown("nobody"));
+        let name = || Ok("system:serviceaccount:team-a:train".to_owned());
+        for (pass, asked) in [(0, 1), (59, 1), (1, 2), (29, 2)] {
+            rig.pass(pass);
+            assert_eq!(rig.verify(&good).await, name());
+            assert_eq!(rig.reviewer.asked(), asked);
+        }
+        rig.pass(1);
+        assert_eq!(rig.verify(&good).await, Err(Refusal::Worthless), "expired, though it was accepted 30 s ago");
+        assert_eq!(rig.reviewer.asked(), 2);
+        rig.pass(-90);
+        for (pass, asked) in [(0, 3), (9, 3), (1, 4)] {
+            rig.pass(pass);
+            assert_eq!(rig.verify(&bad).await, Err(Refusal::Worthless));
+            assert_eq!(rig.reviewer.asked(), asked);
+        }
+        assert_eq!((rig.counted("accepted"), rig.counted("refused")), (2, 2));
+    }
+
+    #[tokio::test]
+    async fn all_who_come_with_one_token_wait_for_one_answer() {
+        let (rig, token) = (Rig::new(0, 100.0), of_account("team-a", "train"));
+        let mut senders: Vec<_> = (0..50).map(|_| rig.spawn(&token)).collect();
+        rig.until_asked(1).await;
+        // The one who asks hangs up; another one asks in his place.
+        let first = senders.remove(0);
+        first.abort();
+        assert!(first.await.unwrap_err().is_cancelled());
+        rig.until_asked(2).await;
+        rig.reviewer.answers.add_permits(1);
+        for sender in senders {
+            assert!(sender.await.unwrap().unwrap().allows("team-a/x"));
+        }
+        assert_eq!(rig.reviewer.asked(), 2);
+        assert!(rig.accounts.state().asking.is_empty() && rig.accounts.state().strangers == 0);
+    }
+
+    #[tokio::test]
+    async fn strangers_do_not_flood_the_api_server_nor_keep_out_who_was_accepted() {
+        let (rig, known) = (Rig::new(1, 0.1), of_account("team-a", "train"));
+        assert!(rig.verify(&known).await.is_ok());
+        rig.pass(61);
+        for stranger in 0..100 {
+            let refused = rig.verify(&unknown(&format!("s-{stranger}"))).await;
+            assert!(matches!(refused, Err(Refusal::PutOff(wait)) if wait > Duration::from_secs(5)), "{refused:?}");
+        }
+        assert_eq!((rig.reviewer.asked(), rig.counted("put_off")), (1, 100));
+        rig.reviewer.answers.add_permits(1);
+        assert!(rig.verify(&known).await.is_ok(), "asked for again beside the strangers");
+        assert_eq!(rig.reviewer.asked(), 2);
+
+        // So many at once, where nobody answers.
+        let rig = Rig::new(0, 1000.0);
+        let senders: Vec<_> = (0..STRANGERS).map(|stranger| rig.spawn(&unknown(&format!("s-{stranger}")))).collect();
+        rig.until_asked(STRANGERS).await;
+        assert_eq!(rig.verify(&unknown("one-more")).await, Err(Refusal::PutOff(PUT_OFF)));
+        rig.reviewer.answers.add_permits(STRANGERS + 1);
+        for sender in senders {
+            assert_eq!(sender.await.unwrap(), Err(Refusal::Worthless));
+        }
+        assert_eq!(rig.verify(&unknown("one-more")).await, Err(Refusal::Worthless));
+    }
+
+    #[tokio::test]
+    async fn without_an_answer_nobody_is_accepted_or_refused_for_long() {
+        let (rig, known, new) = (Rig::new(100, 100.0), of_account("team-a", "train"), of_account("team-b", "train"));
+        assert!(rig.verify(&known).await.is_ok());
+        rig.reviewer.away.store(true, Ordering::SeqCst);
+        assert!(rig.verify(&known).await.is_ok(), "remembered");
+        assert_eq!(rig.verify(&new).await, Err(Refusal::Unanswered));
+        rig.pass(60);
+        assert_eq!(rig.verify(&known).await, Err(Refusal::Unanswered));
+        assert_eq!(rig.verify(&known).await, Err(Refusal::Unanswered));
+        assert_eq!(rig.reviewer.asked(), 3, "not asked for with every request");
+        rig.reviewer.away.store(false, Ordering::SeqCst);
+        rig.pass(1);
+        assert!(rig.verify(&known).await.is_ok() && rig.verify(&new).await.is_ok());
+        assert_eq!((rig.counted("unanswered"), rig.counted("accepted")), (2, 3));
+    }
+
+    #[tokio::test]
+    async fn no_debug_text_has_anything_of_a_token() {
+        let (rig, token) = (Rig::new(0, 100.0), of_account("team-a", "train"));
+        let waiting = rig.spawn(&token);
+        rig.until_asked(1).await;
+        let asking = format!("{:?}", rig.accounts);
+        rig.reviewer.answers.add_permits(1);
+        let granted = waiting.await.unwrap();
+        let said = format!("{asking} {granted:?} {:?}", rig.accounts);
+        assert!(said.contains("system:serviceaccount:team-a:train"), "{said}");
+        for part in token.split('.') {
+            assert!(!said.contains(part), "{said}");
+        }
+    }
+}

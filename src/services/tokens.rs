@@ -1,0 +1,24 @@
+//! The collector's senders, known by the API server.
+
+use eadt_collector::progress::reviews::{Bearer, Reviewer};
+use eadt_collector::source::Boxed;
+use eadt_kubernetes::reviews::Reviews;
+
+/// Puts tokens to the API server.
+#[derive(Debug)]
+pub struct ByTokenReview(Reviews);
+
+impl ByTokenReview {
+    pub fn new(reviews: Reviews) -> Self {
+        Self(reviews)
+    }
+}
+
+impl Reviewer for ByTokenReview {
+    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> Boxed<'a, Result<Option<Bearer>, String>> {
+        Box::pin(async move {
+            let bearer = self.0.review(token, audience).await?;
+            Ok(bearer.map(|bearer| Bearer { user: bearer.user, audiences: bearer.audiences }))
+        })
+    }
+}

@@ -1,0 +1,202 @@
+//! Jobs report with tokens of their service accounts: the real program asks a real API server whose they are, with exactly the
+//! rights that the chart grants for it.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use eadt_kubernetes::reviews::Reviews;
+use eadt_tests::Kubernetes;
+use eadt_tests::kubernetes::rights::{Right, granted};
+use eadt_tests::kubernetes::{Component, Settings};
+use serde_json::{Value, json};
+use support::ingest::{Ingest, PAUSE, V1, certificate, create, progress, secret};
+
+const NAME: &str = "eadt-collector";
+const RULES: &str = include_str!("../deploy/helm/eadt/files/collector-review-rules.yaml");
+/// The API server remembers what it found for ten seconds, too.
+const WITHIN: Duration = Duration::from_mins(2);
+
+struct Cluster(Kubernetes);
+
+impl Cluster {
+    /// Keys, etcd and the API server, which is all that accounts and tokens need.
+    fn start() -> Self {
+        Self(Kubernetes::start_with(&Settings { controllers: false, ..Settings::default() }).unwrap())
+    }
+
+    /// A namespace with an account.
+    fn namespace(&self, prefix: &str, account: &str) -> String {
+        let namespace = self.0.namespace(prefix).unwrap();
+        self.0.apply(&namespace, &format!("apiVersion: v1\nkind: ServiceAccount\nmetadata: {{name: {account}}}\n")).unwrap();
+        namespace
+    }
+
+    /// As a kubelet asks for the token of a projected volume.
+    fn token(&self, namespace: &str, more: &[&str]) -> String {
+        let made = self.0.kubectl(&[&["create", "token", "train", "-n", namespace], more].concat()).unwrap();
+        made.trim().to_owned()
+    }
+
+    /// Binds the collector's account to what the chart grants.
+    fn bind(&self, namespace: &str) {
+        let api = "apiVersion: rbac.authorization.k8s.io/v1";
+        let manifests = [
+            format!("{api}\nkind: ClusterRole\nmetadata: {{name: {NAME}-reviews}}\nrules:\n{RULES}"),
+            format!(
+                "{api}\nkind: ClusterRoleBinding\nmetadata: {{name: {NAME}-reviews}}\n\
+                 roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: {NAME}-reviews}}\n\
+                 subjects: [{{kind: ServiceAccount, name: {NAME}, namespace: {namespace}}}]\n"
+            ),
+        ];
+        self.0.apply(namespace, &manifests.join("---\n")).unwrap();
+    }
+}
+
+/// The same token with something else in its payload, so that the signature is of another one.
+fn forged(token: &str, name: &str, value: Value) -> String {
+    use base64::Engine;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    let parts: Vec<&str> = token.split('.').collect();
+    let mut payload: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(parts[1]).unwrap()).unwrap();
+    payload[name] = value;
+    format!("{}.{}.{}", parts[0], URL_SAFE_NO_PAD.encode(payload.to_string()), parts[2])
+}
+
+#[test]
+fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_knows_it() {
+    let cluster = Cluster::start();
+    let kubernetes = &cluster.0;
+    let (team_a, team_b) = (cluster.namespace("team-a", "train"), cluster.namespace("team-b", "train"));
+    let own = cluster.namespace("eadt", NAME);
+    let kubeconfig = kubernetes.service_account(&own, NAME).unwrap();
+    let eadt = ["--audience=eadt", "--duration=1h"];
+    let (a, b) = (cluster.token(&team_a, &eadt), cluster.token(&team_b, &eadt));
+
+    let dir = tempfile::tempdir().unwrap();
+    let trusted = certificate(dir.path());
+    let (_, of_file) = create(dir.path(), &["--namespace", "team-c"]);
+    let more = [("SERVICE_ACCOUNTS__ENABLED", "true"), ("SERVICE_ACCOUNTS__REMEMBER_SECONDS", "2")];
+    let mut ingest = Ingest::start_with(dir, &more, |command| {
+        command.env("KUBECONFIG", &kubeconfig);
+    });
+    assert!(ingest.told.so_far.last().unwrap().contains("service_accounts=true"), "{:?}", ingest.told.so_far.last());
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let post = |token: &str, workload: &str| runtime.block_on(ingest.post(&trusted, Some(token), V1, &progress(workload)));
+    let eventually = |what: &str, token: &str, workload: &str, status: u16, meanwhile: u16| {
+        let begun = Instant::now();
+        loop {
+            let (got, told) = post(token, workload);
+            if got == status {
+                return told;
+            }
+            assert!(got == meanwhile && begun.elapsed() < WITHIN, "{what}: {got}: {told}");
+            std::thread::sleep(PAUSE);
+        }
+    };
+    let (of_a, of_b) = (format!("{team_a}/x"), format!("{team_b}/x"));
+
+    // Without the right to ask nothing is known of anybody.
+    let (status, told) = post(&a, &of_a);
+    assert!(status == 503 && told["error"].as_str().unwrap().contains("cannot be checked now"), "{status}: {told}");
+    assert_eq!(post(&of_file, "team-c/x").0, 202);
+    cluster.bind(&own);
+    eventually("the right is in force", &a, &of_a, 202, 503);
+
+    assert_eq!(post(&b, &of_b).0, 202);
+    let (status, told) = post(&a, &of_b);
+    assert_eq!((status, &told["field"]), (403, &json!("workload")), "{told}");
+    assert!(told["error"].as_str().unwrap().contains(&format!("system:serviceaccount:{team_a}:train")), "{told}");
+    let trainer = |namespace: &str| format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/j/status");
+    let update = r#"{"trainerStatus":{"progressPercentage":0}}"#;
+    let update = |namespace: &str| runtime.block_on(ingest.post(&trusted, Some(&a), &trainer(namespace), update)).0;
+    assert_eq!((update(&team_a), update(&team_b)), (200, 403));
+
+    // For somebody else, of somebody else, or nothing at all.
+    let (api_servers, vaults) = (cluster.token(&team_a, &[]), cluster.token(&team_a, &["--audience=vault"]));
+    let both = cluster.token(&team_a, &["--audience=vault", "--audience=eadt"]);
+    assert_eq!(post(&both, &of_a).0, 202);
+    let claimed = [
+        forged(&b, "sub", json!(format!("system:serviceaccount:{team_a}:train"))),
+        forged(&vaults, "aud", json!(["eadt"])),
+        forged(&a, "exp", json!(4_000_000_000_u64)),
+        format!("{}.{}", a.rsplit_once('.').unwrap().0, b.rsplit_once('.').unwrap().1),
+    ];
+    let worthless =
+        [api_servers.as_str(), &vaults, "garbage", "a.b.c", "", &a[1..], &a[..a.len() - 6], &of_file[..of_file.len() - 1]];
+    for bad in claimed.iter().map(String::as_str).chain(worthless) {
+        let (status, told) = post(bad, &of_a);
+        assert!(status == 401, "{bad}: {status}: {told}");
+    }
+    // The API server says so, too, where what the token says of itself is not looked at.
+    runtime.block_on(async {
+        let reviews = Reviews::new(kubernetes.client().await.unwrap());
+        for (token, audience, found) in [
+            (&vaults, "eadt", false),
+            (&vaults, "vault", true),
+            (&api_servers, "eadt", false),
+            (&a, "eadt", true),
+            (&a, "vault", false),
+        ] {
+            let bearer = reviews.review(token, audience).await.unwrap();
+            let seen = bearer.map(|bearer| (bearer.user, bearer.audiences));
+            let whose = || (format!("system:serviceaccount:{team_a}:train"), vec![audience.to_owned()]);
+            assert_eq!(seen, found.then(whose), "{audience}");
+        }
+    });
+
+    // A token of a pod ends with the pod, all of an account with the account.
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train-0"},
+        "spec": {"serviceAccountName": "train", "containers": [{"name": "train", "image": "example.invalid/train:1"}]}
+    });
+    kubernetes.apply(&team_b, &pod.to_string()).unwrap();
+    let of_pod = cluster.token(&team_b, &["--audience=eadt", "--bound-object-kind=Pod", "--bound-object-name=train-0"]);
+    assert_eq!(post(&of_pod, &of_b).0, 202);
+    kubernetes.kubectl(&["delete", "pod", "train-0", "-n", &team_b, "--force", "--grace-period=0"]).unwrap();
+    eventually("the pod is gone", &of_pod, &of_b, 401, 202);
+    kubernetes.kubectl(&["delete", "serviceaccount", "train", "-n", &team_a]).unwrap();
+    for token in [&a, &both] {
+        eventually("the account is gone", token, &of_a, 401, 202);
+    }
+    assert_eq!(post(&b, &of_b).0, 202, "the other one is still there");
+
+    // Without an API server: what is remembered, tokens of the file, and nothing else.
+    let new = cluster.token(&team_b, &eadt);
+    kubernetes.kill(Component::ApiServer).unwrap();
+    let told = eventually("what was remembered is over", &b, &of_b, 503, 202);
+    assert!(told["error"].as_str().unwrap().contains("the API server does not answer"), "{told}");
+    assert_eq!(post(&new, &of_b).0, 503);
+    assert_eq!(post(&of_file, "team-c/x").0, 202);
+    assert_eq!(post("garbage", &of_b).0, 401);
+    kubernetes.start_again(Component::ApiServer).unwrap();
+    for token in [&b, &new] {
+        eventually("the API server is back", token, &of_b, 202, 503);
+    }
+
+    support::signal(&ingest.child.0, "-INT");
+    assert!(ingest.child.0.wait().unwrap().success());
+    ingest.told.drain();
+    let said = ingest.told.so_far.join("\n");
+    assert!(said.contains("tokens of service accounts cannot be checked") && said.contains("checked again"), "{said}");
+    assert!(said.contains("verb create for tokenreviews"), "what was missing: {said}");
+    assert!(said.contains("/apis/authentication.k8s.io/v1/tokenreviews"), "the client says all it has to say");
+    let collectors: Value = serde_json::from_slice(&std::fs::read(&kubeconfig).unwrap()).unwrap();
+    let collectors = collectors["users"][0]["user"]["token"].as_str().unwrap();
+    for token in [&a, &b, &both, &vaults, &api_servers, &of_pod, &new].map(String::as_str).into_iter().chain([collectors]) {
+        let (signed, signature) = token.rsplit_once('.').unwrap();
+        assert!(!said.contains(signature) && !said.contains(signed.rsplit_once('.').unwrap().1), "a token is in the logs");
+    }
+    assert!(!said.contains(secret(&of_file)), "a secret is in the logs");
+
+    let account = format!("{own}/{NAME}");
+    let requests: Vec<_> = kubernetes.requests().unwrap().into_iter().filter(|request| request.account == account).collect();
+    let right = |request: &eadt_tests::kubernetes::audit::Request| -> Right {
+        (request.group.clone(), request.resource.clone(), request.verb.clone())
+    };
+    let used: BTreeSet<Right> = requests.iter().filter(|request| request.code < 300).map(right).collect();
+    assert_eq!(granted(RULES), used, "granted, and used");
+    let asked: BTreeSet<Right> = requests.iter().map(right).collect();
+    assert_eq!(asked, used, "not granted, but asked for");
+}
