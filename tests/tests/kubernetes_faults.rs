@@ -245,6 +245,42 @@ fn a_target_that_cannot_be_read_at_first_is_read_later() {
 }
 
 #[test]
+fn an_actuator_that_starts_while_the_api_server_answers_nobody_goes_on_once_it_answers() {
+    let _peace = in_peace();
+    let mut rig = Rig::behind_proxy("starts");
+    rig.apply(&without_pods());
+    rig.apply(&energy_policy("Enforce"));
+    // Whether these kinds are served, which they are not here, cannot be told for now.
+    for group in ["/apis/kubeflow.org/", "/apis/jobset.x-k8s.io/"] {
+        rig.proxy().interfere(fault(Method::GET, group, Answer::Refused { code: 500, retry_after: None }, usize::MAX));
+    }
+    rig.start(120.0);
+    let mut asked = 0;
+    rig.eventually("it asks again and again", || {
+        asked += rig.proxy().passed().iter().filter(|request| request.faulty).count();
+        (asked > 10).then_some(())
+    });
+    assert!(rig.published().is_none(), "it acts before it knows everything");
+    rig.proxy().heal();
+    taken_over(&rig);
+    changed_once(&rig, "d-1", 40);
+}
+
+#[test]
+fn a_resource_that_is_refused_is_asked_for_ever_less_often() {
+    let _peace = in_peace();
+    let mut rig = Rig::behind_proxy("refused-list");
+    rig.apply(&without_pods());
+    rig.apply(&energy_policy("Enforce"));
+    rig.proxy().interfere(fault(Method::GET, "/jobs", Answer::Refused { code: 403, retry_after: None }, usize::MAX));
+    rig.start(120.0);
+    std::thread::sleep(Duration::from_secs(12));
+    let asked: Vec<_> = rig.proxy().passed().into_iter().filter(|request| request.path.ends_with("/jobs")).collect();
+    // 0.2 s, doubled, and up to as much again by chance: six to eight in this time.
+    assert!((3..=10).contains(&asked.len()), "{} times in 12 s", asked.len());
+}
+
+#[test]
 fn watches_that_break_off_or_have_run_out_miss_nothing() {
     let _peace = in_peace();
     let rig = enforced("watches");

@@ -32,11 +32,18 @@ fn run(run: Run) -> Result<Outcome> {
     let outage = Duration::from_secs(u64::from(run.rounds));
     let mut site = Site::alone(run.bites.then_some("retries"))?;
     let (mut outcome, mut chance) = (Outcome { rounds: run.rounds, ..Outcome::default() }, Chance::new(run.seed));
-    let mut part = site.actuator(FIRST, None)?;
-    site.wait(&mut part, "it leads", |_| Ok(site.leader()? == FIRST))?;
     let (before, others) = (site.generation()?, foreign(&site.object()?));
-
-    site.kubernetes().kill(Component::ApiServer)?;
+    let starts_without = !run.bites && chance.below(2) == 0;
+    let mut part = if starts_without {
+        site.kubernetes().kill(Component::ApiServer)?;
+        site.actuator(FIRST, None)?
+    } else {
+        let mut part = site.actuator(FIRST, None)?;
+        // The Lease still names the one before it.
+        site.wait(&mut part, "it leads", |part| Ok(part.log().contains("leading lease")))?;
+        site.kubernetes().kill(Component::ApiServer)?;
+        part
+    };
     let gone = Instant::now();
     // It still leads at first; later nobody does.
     let at_once = run.bites || chance.below(2) == 0;
@@ -59,6 +66,7 @@ fn run(run: Run) -> Result<Outcome> {
     site.kubernetes().start_again(Component::ApiServer)?;
     let back = Instant::now();
     outcome.peak("away for (s)", (back - gone).as_secs_f64());
+    outcome.count("actuators that started meanwhile", u64::from(starts_without));
     for id in ["expires", "lasts", "late"] {
         let over = || !site.became(id).is_empty() && (run.bites || id != "lasts" || site.is_ready(id));
         site.wait_within(AFTER, &mut part, &format!("{id} is answered"), |_| Ok(over()))?;
