@@ -32,15 +32,19 @@ fn run(run: Run) -> Result<Outcome> {
     let outage = Duration::from_secs(u64::from(run.rounds));
     let mut site = Site::alone(run.bites.then_some("retries"))?;
     let (mut outcome, mut chance) = (Outcome { rounds: run.rounds, ..Outcome::default() }, Chance::new(run.seed));
-    let (before, others) = (site.generation()?, foreign(&site.object()?));
+    let others = foreign(&site.object()?);
     let starts_without = !run.bites && chance.below(2) == 0;
+    let mut before = site.generation()?;
     let mut part = if starts_without {
         site.kubernetes().kill(Component::ApiServer)?;
         site.actuator(FIRST, None)?
     } else {
         let mut part = site.actuator(FIRST, None)?;
-        // The Lease still names the one before it.
-        site.wait(&mut part, "it leads", |part| Ok(part.log().contains("leading lease")))?;
+        // So that it knows everything.
+        let decision = site.decision("first", percentage(3))?;
+        site.decide(&decision)?;
+        site.await_ready("first", &mut part)?;
+        before = site.generation()?;
         site.kubernetes().kill(Component::ApiServer)?;
         part
     };
