@@ -29,6 +29,9 @@ pub struct Options {
 /// Tells tests where the built program is.
 const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
+/// How many stories each simulation of the commit path tells: minutes of CI's time, seconds of a developer's.
+const SEEDS: (&str, &str) = ("EADT_SIMULATION_SEEDS", "10000");
+
 /// Test binaries that need more than Rust.
 fn needs_more(binary: &str) -> bool {
     ["kafka_", "kubernetes_", "python_"].iter().any(|prefix| binary.starts_with(prefix))
@@ -68,6 +71,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
     let mut totals = Totals::default();
     for mut command in test_commands(options, locked)? {
+        if ci && std::env::var_os(SEEDS.0).is_none() {
+            command.env(SEEDS.0, SEEDS.1);
+        }
         let (counts, result) = run_tests(command.env(PROGRAM, &program));
         totals = totals.plus(counts);
         step("tests", result);
