@@ -61,8 +61,8 @@ impl Part {
         match self {
             Self::Collector => (vec![], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
-                // Windows are read again where workloads share a power budget.
-                Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows]).collect(),
+                // A start looks at what was said beyond the state; windows are also what is shared a power budget by.
+                Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows, Decisions, DeadLetters]).collect(),
                 // Telemetry for heartbeats only.
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),

@@ -130,6 +130,18 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         signal(&process.0, "-TERM");
         ends(process, Duration::from_mins(1));
     }
+    // The next start looks at what was said.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut again = as_user(&kafka, dir, "processor", &["processor"]);
+    again.env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off").env("EADT_HTTP__ADDRESS", &address).stdout(Stdio::null());
+    let again = Running(again.spawn().unwrap());
+    let began = Instant::now();
+    while !page(&address, "/metrics").is_some_and(|page| page.contains("eadt_processor_partitions 4")) {
+        assert!(began.elapsed() < Duration::from_mins(1), "{:?}", page(&address, "/metrics"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    signal(&again.0, "-TERM");
+    ends(again, Duration::from_mins(1));
     let report = json(eadt(dir, &["report", dir.to_str().unwrap(), "--json"]));
     assert_eq!(report["workloads"].as_array().unwrap().len(), 2, "{report}");
 }

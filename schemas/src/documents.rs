@@ -234,7 +234,10 @@ const HEADERS: [(&str, &str); 9] = [
     (dead_letter_header::ORIGIN_OFFSET, "its offset"),
     (dead_letter_header::ORIGIN_TIMESTAMP, "its log-append time, RFC 3339"),
     (dead_letter_header::ORIGIN_KEY, "its key, where it had one"),
-    (dead_letter_header::REFUSED_BY, "the service that refused it"),
+    (
+        dead_letter_header::REFUSED_BY,
+        "the service that refused it, with the stage where it is a second one (`processor/cluster`)",
+    ),
 ];
 
 const fn key_of(topic: Topic) -> &'static str {

@@ -44,7 +44,7 @@ impl Outgoing {
     /// which `service` (`processor`; its source is `/processor`).
     pub fn dead_letter(topic: &Arc<str>, record: &Record, refusal: &Refusal, service: &'static str) -> Self {
         let envelope = Envelope {
-            id: format!("{}/{}", record.at, record.offset),
+            id: record.place(),
             source: format!("/{service}"),
             kind: EventType::DeadLetter,
             time: record.stamp,

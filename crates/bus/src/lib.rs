@@ -66,6 +66,11 @@ pub struct Record {
 }
 
 impl Record {
+    /// Where it stands in the log, in words: the id of its dead letter.
+    pub fn place(&self) -> String {
+        format!("{}/{}", self.at, self.offset)
+    }
+
     /// The last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| std::str::from_utf8(value).ok())

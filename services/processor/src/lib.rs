@@ -17,6 +17,7 @@ pub mod offline;
 mod outputs;
 mod owned;
 mod positions;
+mod restore;
 mod service;
 mod settings;
 

@@ -15,9 +15,10 @@ const SOURCE: &str = "/processor";
 /// Full names of the topics that are written.
 #[derive(Debug)]
 pub struct Names {
-    pub windows: Arc<str>,
-    pub decisions: Arc<str>,
-    dead_letters: Arc<str>,
+    pub prefix: String,
+    windows: Arc<str>,
+    decisions: Arc<str>,
+    pub dead_letters: Arc<str>,
     pub state: Arc<str>,
     settings: Bytes,
 }
@@ -27,6 +28,7 @@ impl Names {
     pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         Self {
+            prefix: prefix.to_owned(),
             windows: name(Topic::EfficiencyWindows),
             decisions: name(Topic::Decisions),
             dead_letters: name(Topic::DeadLetters),
@@ -52,9 +54,9 @@ impl Names {
         output
     }
 
-    /// A refused record: its own bytes, and in the headers why and where from.
-    pub fn dead_letter(&self, record: &Record, refusal: &Refusal) -> Outgoing {
-        Outgoing::dead_letter(&self.dead_letters, record, refusal, "processor")
+    /// A refused record: its own bytes, and in the headers why, where from, and by which stage (`processor`, `processor/cluster`).
+    pub fn dead_letter(&self, record: &Record, refusal: &Refusal, stage: &'static str) -> Outgoing {
+        Outgoing::dead_letter(&self.dead_letters, record, refusal, stage)
     }
 
     /// State goes to the partition that it is the state of, whatever its key.

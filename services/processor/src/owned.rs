@@ -1,12 +1,11 @@
 //! One owned partition: its restored state, its merge, its fold.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use eadt_bus::{
-    Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Start, Step, TopicPartition, Watermarks, chaos, read_to_end,
-};
+use eadt_bus::{Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Step, TopicPartition, Watermarks, chaos};
+use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX};
+use eadt_core::workload::UNASSIGNED;
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
@@ -16,9 +15,7 @@ use crate::codec::Decoded;
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
 use crate::positions::{INPUTS, Positions};
-
-/// Newest outputs of a partition among which those of its last step are looked for first.
-const NEWEST: i64 = 256;
+use crate::restore::{self, Marks, Said, State};
 
 /// What a fold of a partition asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -33,7 +30,6 @@ pub struct Folded {
 #[derive(Debug, Clone, Copy)]
 pub struct Surroundings<'a> {
     pub bus: &'a dyn Bus,
-    pub prefix: &'a str,
     pub names: &'a Names,
     pub settings: &'a FoldSettings,
     pub metrics: &'a ProcessorMetrics,
@@ -57,13 +53,37 @@ pub struct Owned {
     /// Of its last part of a commit: what the next one will about take.
     pub state_bytes: usize,
     /// Outputs that are there already, of a step whose state is not.
-    said: BTreeSet<String>,
+    said: Said,
     scratch: Vec<Output>,
 }
 
+impl Marks for Owned {
+    type Stand = Positions;
+    const SERVICE: &'static str = "processor";
+    const INPUTS: &'static [Topic] = &INPUTS;
+    const OUTPUTS: &'static [Topic] = &[Topic::EfficiencyWindows, Topic::Decisions];
+    const SHARED: &'static [(Topic, &'static str)] = &[(Topic::EfficiencyWindows, UNASSIGNED)];
+
+    fn keeps(key: &str) -> bool {
+        !key.starts_with(CLUSTER_PREFIX) && !key.starts_with(GPU_PREFIX)
+    }
+
+    fn stood(number: i32, text: &str) -> Option<Positions> {
+        Positions::from_json(text).filter(|stood| stood.partition == number)
+    }
+
+    fn said(record: &Record) -> Option<(i32, Positions)> {
+        let positions = record.header(header::INPUT_POSITIONS).and_then(Positions::from_json)?;
+        Some((positions.partition, positions))
+    }
+
+    fn folds(partition: i32) -> i32 {
+        partition
+    }
+}
+
 impl Owned {
-    /// Restores partitions from what was committed, and begins to read there. All at once: what a client takes to begin to read, a
-    /// tenth of a second, is taken once.
+    /// Restores partitions from what was committed, and begins to read there.
     pub fn begin(
         numbers: &[i32],
         member: &mut dyn Member,
@@ -72,21 +92,18 @@ impl Owned {
     ) -> Result<BTreeMap<i32, Self>> {
         let inputs = |number: &i32| {
             let number = *number;
-            INPUTS.iter().map(move |topic| TopicPartition::new(format!("{}{topic}", with.prefix), number))
+            INPUTS.iter().map(move |topic| TopicPartition::new(format!("{}{topic}", with.names.prefix), number))
         };
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
-        let own = |at: i32, _: &str, text: &str| Positions::from_json(text).filter(|stood| stood.partition == at);
-        let states = read_state(with.bus, &with.names.state, numbers, with.shutdown, own)?;
-        chaos::reach("restore.state");
-        let stands = states.iter().filter_map(|(number, state)| Some((*number, state.stood?))).collect();
-        let mut said = said_beyond(&stands, with)?;
+        let mut states = restore::read::<Self>(with.bus, with.names, numbers, with.shutdown)?;
         let mut owned = BTreeMap::new();
-        for ((number, mut state), committed) in states.into_iter().zip(committed.chunks(INPUTS.len())) {
-            state.said = said.remove(&number).unwrap_or_default();
-            owned.insert(number, Self::restore(number, inputs(&number).collect(), committed, state, member, heard, with)?);
+        for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {
+            if let Some(state) = states.remove(number) {
+                owned.insert(*number, Self::restore(*number, inputs(number).collect(), committed, state, member, heard, with)?);
+            }
         }
         Ok(owned)
     }
@@ -95,30 +112,30 @@ impl Owned {
         number: i32,
         inputs: Vec<TopicPartition>,
         committed: &[Option<i64>],
-        state: State<Positions>,
+        mut state: State<Positions>,
         member: &mut dyn Member,
         heard: EventTime,
         with: &Surroundings<'_>,
     ) -> Result<Self> {
         let Surroundings { bus, names, settings, metrics, .. } = *with;
-        let State { records, stood, said } = state;
-        let first_start = committed.iter().all(Option::is_none);
-        if !first_start && records.is_empty() {
-            tracing::warn!(partition = number, topic = %names.state, "positions were committed but the state is gone: windows begin anew");
+        let was_given_up = state.was_given_up;
+        if was_given_up {
+            tracing::warn!(partition = number, topic = %names.state, "the state is gone: windows begin anew where the positions stand");
+            state.said = Said::default();
+        } else if state.is_new() && committed.iter().any(Option::is_some) {
+            tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is not there: everything is folded again");
         }
-        let mut partition = Partition::restore(settings.clone(), records).map_err(|error| {
+        let mut partition = Partition::restore(settings.clone(), std::mem::take(&mut state.records)).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the group's positions", names.state);
             BusError::new(Remedy::Stop, format!("restoring partition {number}"), detail)
         })?;
         let mut positions = Vec::with_capacity(inputs.len());
         let mut gap = false;
-        for (input, (at, committed)) in inputs.iter().zip(committed.iter().copied()).enumerate() {
+        for ((topic, at), committed) in INPUTS.into_iter().zip(&inputs).zip(committed.iter().copied()) {
             let Watermarks { low, high } = bus.watermarks(at)?;
-            let stands = stood.map(|stood| stood.offsets[input]);
-            let committed =
-                if said.is_empty() { committed.map(|committed| newest_position(at, committed, stands, high)) } else { stands };
-            if let Some(committed) = committed.filter(|committed| *committed < low) {
-                tracing::error!(%at, committed, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
+            let position = if was_given_up { committed } else { state.position(topic, at, committed, high) };
+            if let Some(position) = position.filter(|position| *position < low) {
+                tracing::error!(%at, position, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
                 metrics.gaps.inc();
                 gap = true;
             }
@@ -126,7 +143,7 @@ impl Owned {
                 positions.push(bus.watermarks(at)?.high);
                 continue;
             }
-            positions.push(committed.map_or(low, |committed| committed.max(low)));
+            positions.push(position.map_or(low, |position| position.max(low)));
         }
         if gap && !chaos::is_off("gaps") {
             partition.mark_gap();
@@ -147,7 +164,7 @@ impl Owned {
             telemetry_end: None,
             folded_since_commit: false,
             state_bytes: 0,
-            said,
+            said: state.said,
             scratch: Vec::new(),
         })
     }
@@ -221,8 +238,9 @@ impl Owned {
             let positions = self.positions_json();
             for output in self.scratch.drain(..) {
                 match output {
-                    Output::Window(window) if self.said.remove(&window.id) => {}
-                    Output::Decision(decision) if self.said.remove(&decision.id) => {}
+                    Output::Window(window) if self.said.take(&window.id) => {}
+                    Output::Decision(decision) if self.said.take(&decision.id) => {}
+                    Output::Refused(_) if self.said.take_letter(&record) => {}
                     Output::Window(window) => {
                         metrics.windows.inc();
                         folded.outputs += 1;
@@ -237,7 +255,7 @@ impl Owned {
                     Output::Refused(refusal) => {
                         metrics.dead_letter(refusal.reason);
                         folded.dead_letters += 1;
-                        outputs.push(names.dead_letter(&record, &refusal));
+                        outputs.push(names.dead_letter(&record, &refusal, Self::SERVICE));
                     }
                 }
             }
@@ -276,9 +294,7 @@ impl Owned {
             bytes += record.key.len() + record.value.as_ref().map_or(0, Vec::len);
             step.outputs.push(names.state(self.number, record));
         }
-        if let Some(last) = step.outputs[before..].last_mut() {
-            last.headers.push((Arc::from(header::INPUT_POSITIONS), self.positions_json()));
-        }
+        restore::mark(&mut step.outputs[before..], || self.positions_json());
         step.positions.extend(self.inputs.iter().cloned().zip(self.merge.positions()));
         self.state_bytes = bytes;
         bytes
@@ -325,124 +341,4 @@ pub fn balance<'a>(
         }
     }
     Ok(())
-}
-
-/// By partition the ids of windows and decisions that say of themselves that they came after where the state stands: their step lost its
-/// state, and is done again but for them. A step that lost its outputs instead cannot be told.
-fn said_beyond(stands: &BTreeMap<i32, Positions>, with: &Surroundings<'_>) -> Result<BTreeMap<i32, BTreeSet<String>>> {
-    let mut said: BTreeMap<i32, BTreeSet<String>> = BTreeMap::new();
-    if chaos::is_off("atomic-steps") {
-        return Ok(said);
-    }
-    let mut open: Vec<TopicPartition> = [&with.names.windows, &with.names.decisions]
-        .iter()
-        .flat_map(|topic| stands.keys().map(|number| TopicPartition::new((*topic).clone(), *number)))
-        .collect();
-    let mut depth = NEWEST;
-    // All of them at first; where every one of the newest came after the state, further back.
-    while !open.is_empty() {
-        let (mut from, mut whole) = (Vec::with_capacity(open.len()), BTreeSet::new());
-        for at in &open {
-            let Watermarks { low, high } = with.bus.watermarks(at)?;
-            let start = low.max(high - depth);
-            if start == low {
-                whole.insert(at.clone());
-            }
-            from.push((at.clone(), Start::At(start)));
-        }
-        let mut reached = whole;
-        let read = read_to_end(
-            with.bus,
-            &from,
-            || with.shutdown.is_cancelled(),
-            |record| {
-                let number = record.at.partition;
-                let positions = record.header(header::INPUT_POSITIONS).and_then(Positions::from_json);
-                let stand = stands.get(&number);
-                if let Some((positions, stand)) = positions.filter(|positions| positions.partition == number).zip(stand) {
-                    if positions.is_beyond(stand) {
-                        said.entry(number).or_default().extend(record.header(header::ID).map(ToOwned::to_owned));
-                    } else {
-                        reached.insert(record.at);
-                    }
-                }
-                Ok::<_, BusError>(())
-            },
-        )?;
-        if read.is_none() {
-            return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
-        }
-        open.retain(|at| !reached.contains(at));
-        depth *= 8;
-    }
-    for (partition, said) in &said {
-        tracing::warn!(
-            partition,
-            outputs = said.len(),
-            "the state is behind what was said: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was said is not repeated"
-        );
-    }
-    Ok(said)
-}
-
-/// Where to go on with an input: where the group's position says, or where the state stands where that is further on and the input
-/// reaches so far.
-pub fn newest_position(at: &TopicPartition, committed: i64, stood: Option<i64>, high: i64) -> i64 {
-    let Some(stood) = stood.filter(|stood| (committed + 1..=high).contains(stood)) else { return committed };
-    tracing::warn!(
-        %at,
-        committed,
-        stood,
-        "the group's position is behind the state: a part of a step was lost, as where a broker forgot it; going on where the state stands"
-    );
-    stood
-}
-
-/// What was committed to a state partition.
-#[derive(Debug)]
-pub struct State<P> {
-    /// The newest record of every key.
-    pub records: Vec<(String, Option<Bytes>)>,
-    /// Where the inputs stood at the newest step of which it is known.
-    pub stood: Option<P>,
-    /// Outputs that are there already, of a step whose state is not.
-    said: BTreeSet<String>,
-}
-
-/// Reads these partitions of the state to their ends, in their order. `positions` reads the header of a partition's record with this
-/// key, where it is one of the asker's.
-pub fn read_state<P>(
-    bus: &dyn Bus,
-    topic: &Arc<str>,
-    numbers: &[i32],
-    shutdown: &Shutdown,
-    positions: impl Fn(i32, &str, &str) -> Option<P>,
-) -> Result<Vec<(i32, State<P>)>> {
-    let mut newest: Vec<BTreeMap<String, Option<Bytes>>> = vec![BTreeMap::new(); numbers.len()];
-    let mut stood: Vec<Option<P>> = numbers.iter().map(|_| None).collect();
-    let from: Vec<_> = numbers.iter().map(|number| (TopicPartition::new(topic.clone(), *number), Start::Earliest)).collect();
-    let read = read_to_end(
-        bus,
-        &from,
-        || shutdown.is_cancelled(),
-        |record| {
-            let Some(i) = numbers.iter().position(|number| *number == record.at.partition) else { return Ok(()) };
-            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            let header = record.header(header::INPUT_POSITIONS);
-            if let Some(newer) = header.and_then(|text| positions(record.at.partition, &key, text)) {
-                stood[i] = Some(newer);
-            }
-            newest[i].insert(key, record.value);
-            Ok::<_, BusError>(())
-        },
-    )?;
-    if read.is_none() {
-        return Err(BusError::new(Remedy::Retry, format!("restoring {topic}"), "stopped before the state was read"));
-    }
-    let states = newest.into_iter().zip(stood).map(|(newest, stood)| State {
-        records: newest.into_iter().collect(),
-        stood,
-        said: BTreeSet::new(),
-    });
-    Ok(numbers.iter().copied().zip(states).collect())
 }

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use eadt_schemas::Topic;
 
+use crate::restore::Stand;
+
 /// The inputs, in the order of ties.
 pub const INPUTS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
 
@@ -27,11 +29,6 @@ impl Positions {
         }
     }
 
-    /// Whether any input has come further than there.
-    pub fn is_beyond(&self, other: &Self) -> bool {
-        self.offsets.iter().zip(other.offsets).any(|(offset, other)| *offset > other)
-    }
-
     /// The header [`eadt_schemas::envelope::header::INPUT_POSITIONS`].
     pub fn to_json(&self) -> String {
         let mut text = format!("{{\"partition\":{}", self.partition);
@@ -50,6 +47,17 @@ impl Positions {
             *offset = *said.get(topic.base_name())?;
         }
         Some(this)
+    }
+}
+
+impl Stand for Positions {
+    fn offset(&self, topic: Topic, partition: i32) -> Option<i64> {
+        let input = INPUTS.iter().position(|input| *input == topic)?;
+        (partition == self.partition).then(|| self.offsets[input])
+    }
+
+    fn is_beyond(&self, other: &Self) -> bool {
+        self.offsets.iter().zip(other.offsets).any(|(offset, other)| *offset > other)
     }
 }
 

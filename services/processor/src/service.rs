@@ -294,7 +294,6 @@ impl<'a> Session<'a> {
             self.arriving.retain(|number, _| !numbers.contains(number));
             let with = Surroundings {
                 bus: &*self.service.bus,
-                prefix: &self.service.settings.prefix,
                 names: &self.names,
                 settings: &self.fold,
                 metrics: self.metrics,

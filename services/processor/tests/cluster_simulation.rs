@@ -17,7 +17,7 @@ use eadt_processor::{Settings, run_cluster};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
-use story::{tear, tell};
+use story::{mend, tear, tell};
 
 const MEMBERS: usize = 4;
 
@@ -110,6 +110,11 @@ fn stage() -> Story<Cluster> {
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
     tell("cluster_simulation", |seed| one(&stage(), seed, None));
+}
+
+#[test]
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+    mend("cluster_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 
 #[test]

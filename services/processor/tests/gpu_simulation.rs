@@ -14,7 +14,7 @@ use eadt_processor::{Settings, run_gpu};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, EfficiencyWindow, Layout, Outcome, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
-use story::{tear, tell};
+use story::{mend, tear, tell};
 
 const JOBS: usize = 4;
 const MINUTES: i64 = 40;
@@ -138,6 +138,11 @@ fn stage() -> Story<Gpus> {
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
     tell("gpu_simulation", |seed| one(&stage(), seed, None));
+}
+
+#[test]
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+    mend("gpu_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 
 #[test]

@@ -22,7 +22,7 @@ use eadt_processor::{Settings, run};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
-use story::{BASE, Said, compare, found, play, tear, tell, tell_all};
+use story::{BASE, Said, compare, found, mend, play, tear, tell, tell_all};
 
 const OUTPUTS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
@@ -225,6 +225,11 @@ fn of_the_seeds_that_go_wrong_the_lowest_is_told_of() {
     };
     assert_eq!(tell_all(0..100, late), Err((7, "it panicked, as said above".to_owned())));
     assert_eq!(tell_all(0..7, late), Ok(7));
+}
+
+#[test]
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+    mend("simulation", |seed, flaw| one(seed, Some(flaw)));
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::tenants::{Tenant, Tenants};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
 use crate::window::{Cuts, Tumbling, stretch_of};
+pub use close::UNASSIGNED;
 use source::{GpuSource, Index, Life, Pulse, RankSource};
 use table::{OpenSpan, Runs, Tables};
 

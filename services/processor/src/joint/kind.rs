@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX};
-use eadt_core::{Cluster, Joint};
+use eadt_core::{Cluster, Joint, budget, sharing};
 use eadt_partition::Gpus;
 use eadt_service::Metrics;
 
@@ -17,6 +17,10 @@ pub trait Kind: Debug {
     const NAME: &'static str;
     /// In log lines and errors.
     const WORDS: &'static str;
+    /// What its dead letters are refused by.
+    const SERVICE: &'static str;
+    /// What its decisions' ids end in, after a slash.
+    const CONTROLLER: &'static str;
     /// What the keys of its state begin with, beside others' of the topic.
     const STATE_PREFIX: &'static str;
 
@@ -42,6 +46,8 @@ impl Kind for ClusterMetrics {
     type Fold = Cluster;
     const NAME: &'static str = "cluster";
     const WORDS: &'static str = "the cluster's stage";
+    const SERVICE: &'static str = "processor/cluster";
+    const CONTROLLER: &'static str = budget::CONTROLLER;
     const STATE_PREFIX: &'static str = CLUSTER_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {
@@ -74,6 +80,8 @@ impl Kind for GpuMetrics {
     type Fold = Gpus;
     const NAME: &'static str = "gpu";
     const WORDS: &'static str = "the stage of shared GPUs";
+    const SERVICE: &'static str = "processor/gpu";
+    const CONTROLLER: &'static str = sharing::CONTROLLER;
     const STATE_PREFIX: &'static str = GPU_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {

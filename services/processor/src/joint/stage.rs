@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +21,8 @@ use super::PARTITION;
 use super::kind::Kind;
 use crate::codec::Decoded;
 use crate::outputs::Names;
-use crate::owned::{BOOKKEEPING, balance, newest_position, read_state, size};
+use crate::owned::{BOOKKEEPING, balance, size};
+use crate::restore::{self, Marks, Said, Stand};
 use crate::service::Service;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
@@ -84,6 +84,8 @@ pub struct Stage<K: Kind> {
     state: K::Fold,
     counted: <K::Fold as Joint>::Tally,
     outputs: Vec<Outgoing>,
+    /// Outputs that are there already, of a step whose state is not.
+    there: Said,
     said: Vec<Decision>,
     polled: Vec<Polled>,
 }
@@ -98,26 +100,24 @@ impl<K: Kind> Stage<K> {
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
-        let own = |_, key: &str, text: &str| if key.starts_with(K::STATE_PREFIX) { read_positions(text) } else { None };
-        let states = read_state(bus, &names.state, &[PARTITION], &service.shutdown, own)?;
-        let (records, stood) = states.into_iter().next().map(|(_, state)| (state.records, state.stood)).unwrap_or_default();
-        chaos::reach("restore.state");
-        let state = K::Fold::restore(settings.clone(), records).map_err(|error| {
+        let mut there =
+            restore::read::<Self>(bus, names, &[PARTITION], &service.shutdown)?.remove(&PARTITION).unwrap_or_default();
+        let state = K::Fold::restore(settings.clone(), std::mem::take(&mut there.records)).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the positions of the group", names.state);
             BusError::new(Remedy::Stop, format!("restoring {}", K::WORDS), detail)
         })?;
-        let first = committed.iter().all(Option::is_none);
+        // Positions without state are of no use: the tables are gone.
+        let first = there.is_new() || committed.iter().all(Option::is_none);
         let recent = if first { recent::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
         for ((topic, at), committed) in inputs.iter().zip(committed) {
             let Watermarks { low, high } = bus.watermarks(at)?;
-            let stands = stood.as_ref().and_then(|stood| position_of(stood, *topic, at.partition));
-            let committed = committed.map(|committed| newest_position(at, committed, stands, high));
-            if let Some(committed) = committed.filter(|committed| *committed < low) {
-                tracing::error!(%at, committed, oldest = low, "retention has deleted records that {} had not folded", K::WORDS);
+            let position = there.position(*topic, at, committed, high);
+            if let Some(position) = position.filter(|position| *position < low) {
+                tracing::error!(%at, position, oldest = low, "retention has deleted records that {} had not folded", K::WORDS);
                 kind.metrics().gaps.inc();
             }
-            positions.push(committed.or(recent.get(at).copied()).unwrap_or(low).max(low));
+            positions.push(position.or(recent.get(at).copied()).unwrap_or(low).max(low));
         }
         let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), Start::At(*position))).collect();
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
@@ -132,6 +132,7 @@ impl<K: Kind> Stage<K> {
             counted: state.tally(),
             state,
             outputs: Vec::new(),
+            there: there.said,
             said: Vec::new(),
             polled: Vec::new(),
         })
@@ -185,13 +186,16 @@ impl<K: Kind> Stage<K> {
                 Head::Input(decoded) => self.state.fold(Event::Input(decoded.event()), Some(key), next.stamp, &mut self.said),
                 Head::Refused(refusal) => Err(refusal.clone()),
             };
-            if let Err(refusal) = result {
+            if let Err(refusal) = result
+                && !self.there.take_letter(&next.record)
+            {
                 tracing::warn!(at = %next.record.at, offset = next.offset, "refused: {refusal}");
-                self.outputs.push(names.dead_letter(&next.record, &refusal));
+                self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
             }
             if !self.said.is_empty() {
                 let positions = self.positions_json();
-                for decision in self.said.drain(..) {
+                let there = &mut self.there;
+                for decision in self.said.drain(..).filter(|decision| !there.take(&decision.id)) {
                     kind.metrics().decisions.inc();
                     if decision.action != Action::Maintain {
                         tracing::debug!(decision = decision.id, "{}", decision.reason);
@@ -234,9 +238,7 @@ impl<K: Kind> Stage<K> {
         let changes = self.state.take_changes().into_iter();
         let before = step.outputs.len();
         step.outputs.extend(changes.map(|record| names.state(partition, record)));
-        if let Some(last) = step.outputs[before..].last_mut() {
-            last.headers.push((Arc::from(header::INPUT_POSITIONS), positions));
-        }
+        restore::mark(&mut step.outputs[before..], || positions);
         step.positions.extend(self.inputs.iter().map(|(_, at)| at.clone()).zip(self.merge.positions()));
     }
 
@@ -248,13 +250,57 @@ impl<K: Kind> Stage<K> {
     }
 }
 
-/// What [`Stage::positions_json`] wrote; `None`: anything else, such as the first stage's.
-fn read_positions(text: &str) -> Option<BTreeMap<String, Vec<i64>>> {
-    serde_json::from_str(text).ok()
+/// Of each topic the offsets of the first records that are not folded, partition by partition: what [`Stage::positions_json`] wrote.
+#[derive(Debug)]
+pub struct Stands(BTreeMap<String, Vec<i64>>);
+
+impl Stands {
+    /// `None`: anything else, such as the first stage's.
+    fn from_json(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok().map(Self)
+    }
 }
 
-fn position_of(stood: &BTreeMap<String, Vec<i64>>, topic: Topic, partition: i32) -> Option<i64> {
-    stood.get(topic.base_name())?.get(usize::try_from(partition).ok()?).copied()
+impl Stand for Stands {
+    fn offset(&self, topic: Topic, partition: i32) -> Option<i64> {
+        self.0.get(topic.base_name())?.get(usize::try_from(partition).ok()?).copied()
+    }
+
+    fn is_beyond(&self, other: &Self) -> bool {
+        let further = |(topic, offsets): (&String, &Vec<i64>)| {
+            let others = other.0.get(topic).map_or(&[][..], Vec::as_slice);
+            offsets.iter().enumerate().any(|(partition, offset)| offset > others.get(partition).unwrap_or(&0))
+        };
+        self.0.iter().any(further)
+    }
+}
+
+impl<K: Kind> Marks for Stage<K> {
+    type Stand = Stands;
+    const SERVICE: &'static str = K::SERVICE;
+    const INPUTS: &'static [Topic] = &INPUTS;
+    const OUTPUTS: &'static [Topic] = &[Topic::Decisions];
+    const SHARED: &'static [(Topic, &'static str)] = &[];
+
+    fn keeps(key: &str) -> bool {
+        key.starts_with(K::STATE_PREFIX)
+    }
+
+    fn stood(_: i32, text: &str) -> Option<Stands> {
+        Stands::from_json(text)
+    }
+
+    fn said(record: &Record) -> Option<(i32, Stands)> {
+        let id = record.header(header::ID)?;
+        if !id.strip_suffix(K::CONTROLLER).is_some_and(|rest| rest.ends_with('/')) {
+            return None;
+        }
+        Some((PARTITION, record.header(header::INPUT_POSITIONS).and_then(Stands::from_json)?))
+    }
+
+    fn folds(_: i32) -> i32 {
+        PARTITION
+    }
 }
 
 /// All partitions of the inputs. A model is written to every partition, and one of them is enough.

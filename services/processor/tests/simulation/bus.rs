@@ -42,13 +42,14 @@ impl Chance {
     }
 }
 
-/// What the log does wrong at a crash in the middle of a step, to see that it would be found.
+/// What the log does wrong at a crash in the middle of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    OutputsWithoutPositions,
     PositionsWithoutOutputs,
     StateWithoutTheRest,
-    AllButTheState,
+    /// State of some partitions or of all is lost; where it is all, other parts may be, too.
+    WithoutState,
+    WithoutPositions,
 }
 
 /// A record that will be in the log, in the order of stamps.
@@ -68,6 +69,10 @@ struct World {
     /// `None`: burnt by a step.
     log: BTreeMap<TopicPartition, Vec<Option<Record>>>,
     committed: BTreeMap<TopicPartition, i64>,
+    /// Where a state stands of a step that lost its positions.
+    stood: BTreeMap<TopicPartition, i64>,
+    /// Partitions of the state that lost their last step.
+    torn: BTreeSet<i32>,
     epoch: u64,
     /// Faults left: a story ends.
     faults: usize,
@@ -107,13 +112,26 @@ impl World {
         BusError::new(Remedy::Stop, what, "crashed on purpose")
     }
 
+    /// Of a step what went to some of the partitions, at least one left out where it `must` be.
+    fn some_partitions(&mut self, records: Vec<Outgoing>, must: bool) -> Vec<Outgoing> {
+        let mut kept: BTreeMap<TopicPartition, bool> = records.iter().map(|record| (place(record), false)).collect();
+        for kept in kept.values_mut() {
+            *kept = self.chance.one_in(2);
+        }
+        if let Some(lost) = kept.values_mut().next().filter(|_| must) {
+            *lost = false;
+        }
+        records.into_iter().filter(|record| kept[&place(record)]).collect()
+    }
+
     fn apply(&mut self, outputs: impl IntoIterator<Item = Outgoing>, positions: Vec<(TopicPartition, i64)>) {
         let stamp = self.coming.get(self.revealed.saturating_sub(1)).map_or_else(EventTime::default, |last| last.stamp);
         let mut touched = BTreeSet::new();
         for record in outputs {
-            let key = record.key.clone().unwrap_or_default();
-            let partition = record.partition.unwrap_or_else(|| partition_for_key(&key, PARTITIONS));
-            let at = TopicPartition::new(record.topic.clone(), partition);
+            let at = place(&record);
+            if is_state(&record) {
+                self.torn.remove(&at.partition);
+            }
             touched.insert(at.clone());
             self.append(at, stamp, record);
         }
@@ -129,6 +147,15 @@ impl World {
     }
 }
 
+fn is_state(record: &Outgoing) -> bool {
+    record.topic.ends_with(&*Topic::ProcessorState.to_string())
+}
+
+fn place(record: &Outgoing) -> TopicPartition {
+    let key = record.key.as_deref().unwrap_or_default();
+    TopicPartition::new(record.topic.clone(), record.partition.unwrap_or_else(|| partition_for_key(key, PARTITIONS)))
+}
+
 #[derive(Debug, Clone)]
 pub struct SimBus(Arc<Mutex<World>>);
 
@@ -140,6 +167,8 @@ impl SimBus {
             revealed: 0,
             log: BTreeMap::new(),
             committed: BTreeMap::new(),
+            stood: BTreeMap::new(),
+            torn: BTreeSet::new(),
             epoch: 0,
             faults,
             crashes: 0,
@@ -163,8 +192,9 @@ impl SimBus {
     /// Whether every record was revealed and folded for good.
     pub fn is_done(&self, group_inputs: &[TopicPartition]) -> bool {
         let world = self.world();
-        let folded = |at: &TopicPartition| world.committed.get(at).copied().unwrap_or(0) >= world.high(at);
-        world.revealed == world.coming.len() && group_inputs.iter().all(folded)
+        let newest = |at: &TopicPartition| world.committed.get(at).max(world.stood.get(at)).copied();
+        let folded = |at: &TopicPartition| newest(at).unwrap_or(0) >= world.high(at);
+        world.revealed == world.coming.len() && world.torn.is_empty() && group_inputs.iter().all(folded)
     }
 
     pub fn crashes(&self) -> usize {
@@ -448,14 +478,27 @@ impl Member for SimMember {
         }
         if world.strikes(8) {
             let error = world.crash("committing");
-            let is_state = |record: &Outgoing| record.topic.ends_with(&*Topic::ProcessorState.to_string());
-            let (state, others): (Vec<_>, Vec<_>) = step.outputs.into_iter().partition(is_state);
+            let (state, mut others): (Vec<_>, Vec<_>) = step.outputs.into_iter().partition(is_state);
             let took_place = world.chance.one_in(2);
             match world.flaw {
-                Some(Flaw::OutputsWithoutPositions) => world.apply(others, Vec::new()),
                 Some(Flaw::PositionsWithoutOutputs) => world.apply(state, step.positions),
                 Some(Flaw::StateWithoutTheRest) => world.apply(state, Vec::new()),
-                Some(Flaw::AllButTheState) => world.apply(others, step.positions),
+                Some(Flaw::WithoutState) => {
+                    let mut lost: BTreeSet<i32> = state.iter().filter_map(|record| record.partition).collect();
+                    let left = world.some_partitions(state, true);
+                    if left.is_empty() {
+                        others = world.some_partitions(others, false);
+                    }
+                    let stands: BTreeSet<i32> = left.iter().filter_map(|record| record.partition).collect();
+                    lost.retain(|number| !stands.contains(number));
+                    world.stood.extend(step.positions.iter().filter(|(at, _)| stands.contains(&at.partition)).cloned());
+                    world.apply(others.into_iter().chain(left), if took_place { step.positions } else { Vec::new() });
+                    world.torn.extend(lost);
+                }
+                Some(Flaw::WithoutPositions) => {
+                    world.stood.extend(step.positions);
+                    world.apply(others.into_iter().chain(state), Vec::new());
+                }
                 // Before it took place, or after.
                 None if !took_place => {}
                 None => world.apply(others.into_iter().chain(state), step.positions),

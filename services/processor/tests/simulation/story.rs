@@ -142,9 +142,14 @@ pub fn tell_all(seeds: Range<u64>, story: impl Fn(u64) -> Result<usize, String> 
     }
 }
 
-/// Steps that are torn are found out.
+/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it.
+pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Sync) {
+    tell(test, |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState }));
+}
+
+/// Steps that are torn in any other way are found out.
 pub fn tear(story: impl Fn(u64, Flaw) -> Result<usize, String>) {
-    for flaw in [Flaw::OutputsWithoutPositions, Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest, Flaw::AllButTheState] {
+    for flaw in [Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest] {
         let found = (0..60).filter(|seed| story(*seed, flaw).is_err()).count();
         println!("{flaw:?}: found in {found} of 60 stories");
         assert!(found > 10, "{flaw:?} was found in {found} of 60 stories only");

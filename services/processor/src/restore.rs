@@ -1,0 +1,489 @@
+//! What a start goes on from: the state, where its inputs stood, and what was said beyond it.
+//!
+//! A step is atomic, so state, outputs and positions are of one step, unless a broker forgot a part of it. The state goes before the
+//! others: every step writes some, and says in it where the inputs stood. A start goes on there, whatever the group's positions say,
+//! and does not repeat outputs that say of themselves that they came after it: their step lost its state, and is done again.
+//! A step that has its state and lost its outputs cannot be told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eadt_bus::{
+    Bus, BusError, Outgoing, Record, Remedy, Result, Start, TopicPartition, Watermarks, chaos, partition_for_key, read_to_end,
+};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::dead_letter_header;
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::Shutdown;
+
+use crate::outputs::Names;
+
+/// Newest records of a partition among which what a stage said last is looked for first, and how much further each time that it
+/// is not enough. Dead letters are as large as what was refused, and an eighth of them is looked at.
+const NEWEST: i64 = 256;
+const FURTHER: i64 = 8;
+/// Of more partitions than this it begins with an eighth, too.
+const MANY: usize = 16;
+/// Where there is no state, it is looked no further back: the one step that there was said no more than half of it.
+const MOST: i64 = NEWEST * FURTHER * FURTHER;
+/// Two brokers' clocks may be so far apart, in seconds: what one stamped earlier than this before the state was said before it.
+const SKEW_SECONDS: f64 = 10.0;
+
+/// Where the inputs of a stage stand, as its state and its outputs say it.
+pub trait Stand {
+    /// The offset of the first record that is not folded; `None`: an input that it does not know.
+    fn offset(&self, topic: Topic, partition: i32) -> Option<i64>;
+
+    /// Whether any input has come further than there.
+    fn is_beyond(&self, other: &Self) -> bool;
+}
+
+/// How a stage's records are told from others'.
+pub trait Marks {
+    type Stand: Stand;
+
+    /// What its dead letters are refused by.
+    const SERVICE: &'static str;
+    const INPUTS: &'static [Topic];
+    /// Beside dead letters and state.
+    const OUTPUTS: &'static [Topic];
+    /// Keys under which outputs of all partitions come together in one.
+    const SHARED: &'static [(Topic, &'static str)];
+
+    /// Whether a key of the state topic is of its state.
+    fn keeps(key: &str) -> bool;
+
+    /// What stands in [`header::INPUT_POSITIONS`] of a record of the state in this partition.
+    fn stood(number: i32, text: &str) -> Option<Self::Stand>;
+
+    /// The state that a window or decision belongs to, and where the inputs stood at it; `None`: another's.
+    fn said(record: &Record) -> Option<(i32, Self::Stand)>;
+
+    /// The state that has what is folded of a partition of its inputs, and whose outputs are in the partition of the same number.
+    fn folds(partition: i32) -> i32;
+}
+
+/// What was committed to a state partition.
+#[derive(Debug)]
+pub struct State<P> {
+    /// The newest record of every key.
+    pub records: Vec<(String, Option<Bytes>)>,
+    stood: Stood<P>,
+    pub said: Said,
+    /// Whether more was said than a first step says, though there is no state: somebody took it away.
+    pub was_given_up: bool,
+}
+
+/// Outputs that are there already, by their ids.
+#[derive(Debug, Default)]
+pub struct Said(BTreeSet<String>);
+
+impl Said {
+    /// Whether this is there, and is not to be said again.
+    pub fn take(&mut self, id: &str) -> bool {
+        self.0.remove(id)
+    }
+
+    /// Whether a dead letter of this record is there.
+    pub fn take_letter(&mut self, record: &Record) -> bool {
+        !self.0.is_empty() && self.take(&record.place())
+    }
+}
+
+/// Says in a step's state where the inputs stand: in its first record, which every step writes anew. A later one may be a
+/// tombstone, which compaction forgets.
+pub fn mark(state: &mut [Outgoing], positions: impl FnOnce() -> Bytes) {
+    if let Some(first) = state.first_mut() {
+        first.headers.push((Arc::from(header::INPUT_POSITIONS), positions()));
+    }
+}
+
+#[derive(Debug)]
+enum Stood<P> {
+    /// As the newest step says whose state is there, and when it was written.
+    At(P, EventTime),
+    /// There is state of a release that did not say it.
+    Unsaid,
+    /// There is no state.
+    Nowhere,
+}
+
+impl<P> Default for State<P> {
+    fn default() -> Self {
+        Self { records: Vec::new(), stood: Stood::Nowhere, said: Said::default(), was_given_up: false }
+    }
+}
+
+impl<P> State<P> {
+    /// Whether there is none.
+    pub fn is_new(&self) -> bool {
+        matches!(self.stood, Stood::Nowhere)
+    }
+}
+
+impl<P: Stand> State<P> {
+    /// Where to go on with an input that reaches so far: where the state stands, or where the group's position says if the state does
+    /// not. `None`: from its beginning.
+    pub fn position(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
+        let stood = match &self.stood {
+            Stood::At(stood, _) => stood.offset(topic, at.partition).filter(|stood| *stood <= high),
+            Stood::Unsaid => None,
+            Stood::Nowhere => return None,
+        };
+        if let (Some(stood), Some(committed)) = (stood, committed.filter(|committed| Some(*committed) != stood)) {
+            let words = if committed < stood { "ahead of" } else { "behind" };
+            tracing::warn!(
+                %at,
+                committed,
+                stood,
+                "the state is {words} the group's position: a part of a step was lost, as where a broker forgot it; going on where the state stands"
+            );
+        }
+        stood.or(committed)
+    }
+}
+
+/// Reads these partitions of the state to their ends, and what was said beyond it. All at once: what a client takes to begin to
+/// read, a tenth of a second, is taken once.
+pub fn read<S: Marks>(
+    bus: &dyn Bus,
+    names: &Names,
+    numbers: &[i32],
+    shutdown: &Shutdown,
+) -> Result<BTreeMap<i32, State<S::Stand>>> {
+    let mut states = read_states::<S>(bus, names, numbers, shutdown)?;
+    chaos::reach("restore.state");
+    if !chaos::is_off("atomic-steps") {
+        let places = places::<S>(bus, names, numbers)?;
+        said_beyond::<S>(bus, names, &mut states, &places, shutdown)?;
+    }
+    Ok(states)
+}
+
+fn read_states<S: Marks>(
+    bus: &dyn Bus,
+    names: &Names,
+    numbers: &[i32],
+    shutdown: &Shutdown,
+) -> Result<BTreeMap<i32, State<S::Stand>>> {
+    type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
+    let mut newest: BTreeMap<i32, Newest<S::Stand>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
+    let from: Vec<_> =
+        numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), Start::Earliest)).collect();
+    let read = read_to_end(
+        bus,
+        &from,
+        || shutdown.is_cancelled(),
+        |record| {
+            let number = record.at.partition;
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+            if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::keeps(&key)) {
+                if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::stood(number, text)) {
+                    *stood = Some((newer, record.stamp));
+                }
+                records.insert(key, record.value);
+            }
+            Ok::<_, BusError>(())
+        },
+    )?;
+    if read.is_none() {
+        return Err(BusError::new(Remedy::Retry, format!("restoring {}", names.state), "stopped before the state was read"));
+    }
+    let state = |(number, (records, stood)): (i32, Newest<S::Stand>)| {
+        let stood = match stood {
+            // What is deleted on purpose leaves tombstones.
+            _ if records.values().all(Option::is_none) => Stood::Nowhere,
+            Some((stood, written)) => Stood::At(stood, written),
+            None => Stood::Unsaid,
+        };
+        (number, State { records: records.into_iter().collect(), stood, ..State::default() })
+    };
+    Ok(newest.into_iter().map(state).collect())
+}
+
+/// Partitions of outputs, each with a state whose outputs it may hold.
+fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTreeSet<(TopicPartition, i32)>> {
+    let specs = bus.topics(&names.prefix)?;
+    let count = |name: &str| specs.iter().find(|spec| *spec.name == *name).map_or(0, |spec| spec.partitions);
+    let mut places = BTreeSet::new();
+    for output in S::OUTPUTS {
+        let topic: Arc<str> = format!("{}{output}", names.prefix).into();
+        let all = (0..count(&topic)).map(|partition| (TopicPartition::new(topic.clone(), partition), S::folds(partition)));
+        places.extend(all.filter(|(_, number)| numbers.contains(number)));
+    }
+    // Dead letters have their origin's name as key.
+    let letters = S::INPUTS.iter().map(|input| (Topic::DeadLetters, format!("{}{input}", names.prefix)));
+    let shared = S::SHARED.iter().map(|(topic, key)| (*topic, (*key).to_owned()));
+    for (topic, key) in letters.chain(shared) {
+        let topic: Arc<str> = format!("{}{topic}", names.prefix).into();
+        let at = TopicPartition::new(topic.clone(), partition_for_key(key.as_bytes(), count(&topic).max(1)));
+        places.extend(numbers.iter().map(|number| (at.clone(), *number)));
+    }
+    Ok(places)
+}
+
+/// How far back a partition of outputs is looked at.
+#[derive(Debug)]
+struct Look {
+    start: i64,
+    is_whole: bool,
+    /// Where its newer half begins.
+    half: i64,
+    /// Of its first record.
+    oldest: Option<EventTime>,
+}
+
+/// Notes what says of itself that it came after where its state stands.
+fn said_beyond<S: Marks>(
+    bus: &dyn Bus,
+    names: &Names,
+    states: &mut BTreeMap<i32, State<S::Stand>>,
+    places: &BTreeSet<(TopicPartition, i32)>,
+    shutdown: &Shutdown,
+) -> Result<()> {
+    let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.stood, Stood::Unsaid));
+    let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
+    let mut depth = if open.len() > MANY { NEWEST / FURTHER } else { NEWEST };
+    // The newest ones first; where all of them came after the state, further back.
+    while !open.is_empty() {
+        let mut looks: BTreeMap<TopicPartition, Look> = BTreeMap::new();
+        for (at, _) in &open {
+            if !looks.contains_key(at) {
+                let Watermarks { low, high } = bus.watermarks(at)?;
+                let depth = if at.topic == names.dead_letters { depth / FURTHER } else { depth };
+                let start = low.max(high - depth);
+                looks.insert(at.clone(), Look { start, is_whole: start == low, half: start.midpoint(high), oldest: None });
+            }
+        }
+        // In the older half of what was looked at.
+        let mut spoke_early = BTreeSet::new();
+        let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), Start::At(look.start))).collect();
+        let read = read_to_end(
+            bus,
+            &from,
+            || shutdown.is_cancelled(),
+            |record| {
+                let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
+                look.oldest.get_or_insert(record.stamp);
+                if let Some((number, is_beyond)) = tell::<S>(names, states, &record) {
+                    if !is_beyond {
+                        open.remove(&(record.at, number));
+                    } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
+                        state.said.0.insert(id.to_owned());
+                        if record.offset < look.half {
+                            spoke_early.insert((record.at, number));
+                        }
+                    }
+                }
+                Ok::<_, BusError>(())
+            },
+        )?;
+        if read.is_none() {
+            return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
+        }
+        open.retain(|place| {
+            let look = &looks[&place.0];
+            let Some(state) = states.get_mut(&place.1).filter(|_| !look.is_whole) else { return false };
+            if let Stood::At(_, written) = &state.stood {
+                return look.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= SKEW_SECONDS);
+            }
+            let goes_on = spoke_early.contains(place);
+            state.was_given_up |= goes_on && depth >= MOST && place.0.topic != names.dead_letters;
+            // Others may have said much since.
+            depth < MOST && (goes_on || depth < MOST / FURTHER)
+        });
+        depth *= FURTHER;
+    }
+    for (number, state) in states.iter().filter(|(_, state)| !state.said.0.is_empty() && !state.was_given_up) {
+        tracing::warn!(
+            state = number,
+            service = S::SERVICE,
+            outputs = state.said.0.len(),
+            "the state is behind what was said: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was said is not repeated"
+        );
+    }
+    Ok(())
+}
+
+/// Of which of the states an output is, and whether it came after where that stands.
+fn tell<S: Marks>(names: &Names, states: &BTreeMap<i32, State<S::Stand>>, record: &Record) -> Option<(i32, bool)> {
+    if record.at.topic != names.dead_letters {
+        let (number, said) = S::said(record)?;
+        return Some((number, is_beyond(states.get(&number)?, |stood| said.is_beyond(stood))?));
+    }
+    if record.header(dead_letter_header::REFUSED_BY) != Some(S::SERVICE) {
+        return None;
+    }
+    let origin = record.header(dead_letter_header::ORIGIN_TOPIC)?.strip_prefix(&*names.prefix)?;
+    let topic = *S::INPUTS.iter().find(|topic| topic.base_name() == origin)?;
+    let partition = record.header(dead_letter_header::ORIGIN_PARTITION)?.parse().ok()?;
+    let offset: i64 = record.header(dead_letter_header::ORIGIN_OFFSET)?.parse().ok()?;
+    let number = S::folds(partition);
+    let folded = |stood: &S::Stand| stood.offset(topic, partition).is_some_and(|next| offset < next);
+    Some((number, is_beyond(states.get(&number)?, |stood| !folded(stood))?))
+}
+
+fn is_beyond<P>(state: &State<P>, than: impl FnOnce(&P) -> bool) -> Option<bool> {
+    match &state.stood {
+        Stood::At(stood, _) => Some(than(stood)),
+        Stood::Unsaid => None,
+        Stood::Nowhere => Some(true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
+
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+    use eadt_bus::{Isolation, Member, MemberOptions, Producer, Reader, TopicSpec, topics};
+
+    use super::*;
+    use crate::Positions;
+    use crate::owned::Owned;
+
+    const HOUR: i64 = 3_600_000_000;
+
+    /// Counts what readers of outputs begin before.
+    #[derive(Debug)]
+    struct Log {
+        log: EmbeddedLog,
+        now: Arc<AtomicI64>,
+        asked: AtomicI64,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Log {
+        fn open() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let now = Arc::new(AtomicI64::new(HOUR));
+            let clock = now.clone();
+            let stamps = Stamps::Injected(Arc::new(move || EventTime::from_micros(clock.load(Ordering::SeqCst))));
+            let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
+            for topic in topics::desired("eadt.", 1, 1) {
+                log.create_topic(&topic).unwrap();
+            }
+            Self { log, now, asked: AtomicI64::new(0), _dir: dir }
+        }
+
+        fn send(&self, topic: Topic, records: impl IntoIterator<Item = (String, String)>) {
+            let mut producer = self.log.producer("test").unwrap();
+            for (id, positions) in records {
+                let headers =
+                    vec![(Arc::from(header::ID), Bytes::from(id)), (Arc::from(header::INPUT_POSITIONS), Bytes::from(positions))];
+                let topic = Arc::from(format!("eadt.{topic}"));
+                producer
+                    .send(Outgoing { topic, partition: Some(0), key: Some("#".into()), value: Some("{}".into()), headers })
+                    .unwrap();
+            }
+            assert!(producer.flush(Duration::from_secs(60)).unwrap());
+        }
+
+        fn state(&self, stands: i64) {
+            self.send(Topic::ProcessorState, [(String::new(), first(stands))]);
+        }
+
+        fn start(&self) -> State<Positions> {
+            let names = Names::new("eadt.", String::new());
+            self.asked.store(0, Ordering::SeqCst);
+            read::<Owned>(self, &names, &[0], &Shutdown::new()).unwrap().remove(&0).unwrap()
+        }
+
+        fn asked(&self) -> i64 {
+            self.asked.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Bus for Log {
+        fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+            self.log.topics(prefix)
+        }
+        fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
+            self.log.create_topic(topic)
+        }
+        fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+            self.log.alter_topic(name, settings)
+        }
+        fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
+            self.log.add_partitions(name, partitions)
+        }
+        fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+            self.log.watermarks(at)
+        }
+        fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
+            self.log.producer(name)
+        }
+        fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+            for (at, start) in from {
+                if let Start::At(start) = start {
+                    self.asked.fetch_add(self.log.watermarks(at)?.high - start, Ordering::SeqCst);
+                }
+            }
+            self.log.reader(from, isolation)
+        }
+        fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+            self.log.member(options)
+        }
+        fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+            self.log.committed(group, of)
+        }
+    }
+
+    fn first(telemetry: i64) -> String {
+        let mut positions = Positions::start(0);
+        positions.pass(Topic::GpuTelemetry, telemetry - 1);
+        positions.to_json()
+    }
+
+    fn windows(telemetry: std::ops::Range<i64>) -> impl Iterator<Item = (String, String)> {
+        telemetry.map(|n| (format!("w/{n}"), first(n)))
+    }
+
+    /// What the cluster's stage says.
+    fn of_others(count: i64) -> impl Iterator<Item = (String, String)> {
+        (0..count).map(|n| (format!("d@{n}/power-budget"), format!("{{\"efficiency.windows.v1\":[{n}]}}")))
+    }
+
+    #[test]
+    fn all_that_was_said_beyond_the_state_is_found_however_much_it_is() {
+        let log = Log::open();
+        log.send(Topic::EfficiencyWindows, windows(1..5_001));
+        log.state(2_000);
+        let state = log.start();
+        assert!(!state.is_new() && !state.was_given_up);
+        assert_eq!(state.said.0, (2_001..5_001).map(|n| format!("w/{n}")).collect());
+        log.state(5_000);
+        assert!(log.start().said.0.is_empty());
+        assert!(log.asked() <= NEWEST, "{}", log.asked());
+    }
+
+    #[test]
+    fn of_what_others_said_little_is_read() {
+        let log = Log::open();
+        log.send(Topic::Decisions, of_others(30_000));
+        let state = log.start();
+        assert!(state.is_new() && state.said.0.is_empty());
+        let without_state = log.asked();
+        assert!(without_state <= NEWEST * (1 + FURTHER), "{without_state}");
+        log.now.fetch_add(HOUR, Ordering::SeqCst);
+        log.state(7);
+        assert!(log.start().said.0.is_empty());
+        assert!(log.asked() <= NEWEST, "all of it is older than the state: {}", log.asked());
+    }
+
+    #[test]
+    fn without_state_a_first_step_is_found_and_not_everything_is_read() {
+        let log = Log::open();
+        log.send(Topic::EfficiencyWindows, windows(1..4_001));
+        let state = log.start();
+        assert!(state.is_new() && !state.was_given_up);
+        assert_eq!(state.said.0.len(), 4_000);
+        // Nobody says so much in one step.
+        log.send(Topic::EfficiencyWindows, windows(4_001..30_001));
+        assert!(log.start().was_given_up);
+        assert!(log.asked() <= MOST * 2, "{}", log.asked());
+    }
+}
