@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use eadt_bus::{Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Step, TopicPartition, Watermarks, chaos};
-use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX};
+use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX, PARTITION_KEY};
 use eadt_core::workload::UNASSIGNED;
 use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
@@ -63,6 +63,7 @@ impl Marks for Owned {
     const INPUTS: &'static [Topic] = &INPUTS;
     const OUTPUTS: &'static [Topic] = &[Topic::EfficiencyWindows, Topic::Decisions];
     const SHARED: &'static [(Topic, &'static str)] = &[(Topic::EfficiencyWindows, UNASSIGNED)];
+    const HEAD: &'static str = PARTITION_KEY;
 
     fn keeps(key: &str) -> bool {
         !key.starts_with(CLUSTER_PREFIX) && !key.starts_with(GPU_PREFIX)

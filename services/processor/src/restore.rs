@@ -51,6 +51,9 @@ pub trait Marks {
     /// Keys under which outputs of all partitions come together in one.
     const SHARED: &'static [(Topic, &'static str)];
 
+    /// The key in the state topic that every step writes, before its others.
+    const HEAD: &'static str;
+
     /// Whether a key of the state topic is of its state.
     fn keeps(key: &str) -> bool;
 
@@ -91,7 +94,7 @@ impl Said {
     }
 }
 
-/// Says in a step's state where the inputs stand: in its first record, which every step writes anew. A later one may be a
+/// Says in a step's state where the inputs stand: in its first record, which has [`Marks::HEAD`] as its key. A later one may be a
 /// tombstone, which compaction forgets.
 pub fn mark(state: &mut [Outgoing], positions: impl FnOnce() -> Bytes) {
     if let Some(first) = state.first_mut() {
@@ -179,6 +182,10 @@ fn read_states<S: Marks>(
             let number = record.at.partition;
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
             if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::keeps(&key)) {
+                if key == S::HEAD {
+                    // Another step; one of an older release may not say where it stands.
+                    *stood = None;
+                }
                 if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::stood(number, text)) {
                     *stood = Some((newer, record.stamp));
                 }
@@ -205,11 +212,15 @@ fn read_states<S: Marks>(
 /// Partitions of outputs, each with a state whose outputs it may hold.
 fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTreeSet<(TopicPartition, i32)>> {
     let specs = bus.topics(&names.prefix)?;
-    let count = |name: &str| specs.iter().find(|spec| *spec.name == *name).map_or(0, |spec| spec.partitions);
+    let count = |name: &str| {
+        let spec = specs.iter().find(|spec| *spec.name == *name).map(|spec| spec.partitions);
+        // A broker that has just started may not know of it yet.
+        spec.ok_or_else(|| BusError::new(Remedy::Retry, format!("restoring from {name}"), "there is no such topic"))
+    };
     let mut places = BTreeSet::new();
     for output in S::OUTPUTS {
         let topic: Arc<str> = format!("{}{output}", names.prefix).into();
-        let all = (0..count(&topic)).map(|partition| (TopicPartition::new(topic.clone(), partition), S::folds(partition)));
+        let all = (0..count(&topic)?).map(|partition| (TopicPartition::new(topic.clone(), partition), S::folds(partition)));
         places.extend(all.filter(|(_, number)| numbers.contains(number)));
     }
     // Dead letters have their origin's name as key.
@@ -217,7 +228,7 @@ fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTr
     let shared = S::SHARED.iter().map(|(topic, key)| (*topic, (*key).to_owned()));
     for (topic, key) in letters.chain(shared) {
         let topic: Arc<str> = format!("{}{topic}", names.prefix).into();
-        let at = TopicPartition::new(topic.clone(), partition_for_key(key.as_bytes(), count(&topic).max(1)));
+        let at = TopicPartition::new(topic.clone(), partition_for_key(key.as_bytes(), count(&topic)?));
         places.extend(numbers.iter().map(|number| (at.clone(), *number)));
     }
     Ok(places)
@@ -350,7 +361,7 @@ mod tests {
     /// Counts what readers of outputs begin before.
     #[derive(Debug)]
     struct Log {
-        log: EmbeddedLog,
+        inner: EmbeddedLog,
         now: Arc<AtomicI64>,
         asked: AtomicI64,
         _dir: tempfile::TempDir,
@@ -366,11 +377,11 @@ mod tests {
             for topic in topics::desired("eadt.", 1, 1) {
                 log.create_topic(&topic).unwrap();
             }
-            Self { log, now, asked: AtomicI64::new(0), _dir: dir }
+            Self { inner: log, now, asked: AtomicI64::new(0), _dir: dir }
         }
 
         fn send(&self, topic: Topic, records: impl IntoIterator<Item = (String, String)>) {
-            let mut producer = self.log.producer("test").unwrap();
+            let mut producer = self.inner.producer("test").unwrap();
             for (id, positions) in records {
                 let headers =
                     vec![(Arc::from(header::ID), Bytes::from(id)), (Arc::from(header::INPUT_POSITIONS), Bytes::from(positions))];
@@ -379,7 +390,7 @@ mod tests {
                     .send(Outgoing { topic, partition: Some(0), key: Some("#".into()), value: Some("{}".into()), headers })
                     .unwrap();
             }
-            assert!(producer.flush(Duration::from_secs(60)).unwrap());
+            assert!(producer.flush(Duration::from_mins(1)).unwrap());
         }
 
         fn state(&self, stands: i64) {
@@ -399,36 +410,36 @@ mod tests {
 
     impl Bus for Log {
         fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
-            self.log.topics(prefix)
+            self.inner.topics(prefix)
         }
         fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
-            self.log.create_topic(topic)
+            self.inner.create_topic(topic)
         }
         fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
-            self.log.alter_topic(name, settings)
+            self.inner.alter_topic(name, settings)
         }
         fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
-            self.log.add_partitions(name, partitions)
+            self.inner.add_partitions(name, partitions)
         }
         fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
-            self.log.watermarks(at)
+            self.inner.watermarks(at)
         }
         fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
-            self.log.producer(name)
+            self.inner.producer(name)
         }
         fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
             for (at, start) in from {
                 if let Start::At(start) = start {
-                    self.asked.fetch_add(self.log.watermarks(at)?.high - start, Ordering::SeqCst);
+                    self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
                 }
             }
-            self.log.reader(from, isolation)
+            self.inner.reader(from, isolation)
         }
         fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
-            self.log.member(options)
+            self.inner.member(options)
         }
         fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-            self.log.committed(group, of)
+            self.inner.committed(group, of)
         }
     }
 
@@ -458,6 +469,21 @@ mod tests {
         log.state(5_000);
         assert!(log.start().said.0.is_empty());
         assert!(log.asked() <= NEWEST, "{}", log.asked());
+    }
+
+    #[test]
+    fn where_the_newest_state_does_not_say_it_stands_the_positions_say_it() {
+        let log = Log::open();
+        log.state(2_000);
+        // As an older release, after which a newer one is back.
+        log.send(Topic::ProcessorState, [(String::new(), String::new())]);
+        let state = log.start();
+        let at = TopicPartition::new("eadt.gpu.telemetry.v1", 0);
+        assert!(!state.is_new());
+        assert_eq!(state.position(Topic::GpuTelemetry, &at, Some(3_000), 4_000), Some(3_000));
+        log.state(3_500);
+        assert_eq!(log.start().position(Topic::GpuTelemetry, &at, Some(3_600), 4_000), Some(3_500));
+        assert_eq!(log.start().position(Topic::GpuTelemetry, &at, Some(3_000), 3_100), Some(3_000), "the input is another");
     }
 
     #[test]

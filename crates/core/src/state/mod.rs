@@ -18,8 +18,8 @@ use crate::workload::{Head, WorkloadState};
 
 /// Most sources in one record.
 pub const BLOCK: usize = 256;
-/// Key of what belongs to no workload.
-const PARTITION_KEY: &str = "#";
+/// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than their prefix.
+pub const PARTITION_KEY: &str = "#";
 /// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
 const MODEL_PREFIX: &str = "#models//";
 

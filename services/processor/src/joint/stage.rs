@@ -281,6 +281,7 @@ impl<K: Kind> Marks for Stage<K> {
     const INPUTS: &'static [Topic] = &INPUTS;
     const OUTPUTS: &'static [Topic] = &[Topic::Decisions];
     const SHARED: &'static [(Topic, &'static str)] = &[];
+    const HEAD: &'static str = K::STATE_PREFIX;
 
     fn keeps(key: &str) -> bool {
         key.starts_with(K::STATE_PREFIX)
