@@ -474,6 +474,12 @@ mod tests {
         let mut stretches = VecDeque::new();
         assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
         assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
+        // The same of a rate, from 10 to 20 a second in 32 s: 12.5 a second in the first half, 17.5 in the second.
+        let (mut memory, mut stretches) = (Default::default(), VecDeque::new());
+        Step::to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
+        let step = Step::to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
+        assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
+        assert_eq!(stretches[0].amounts[SAMPLES], 280.0);
     }
 
     #[test]

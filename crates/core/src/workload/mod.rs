@@ -681,8 +681,8 @@ impl WorkloadState {
             count.totals[c] = count.totals[c].filter(|_| !total);
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
-        let life = if rank.pulse.life == Life::Ended { Life::Live } else { rank.pulse.life };
-        let fell = rank.count(&count, life, &self.head.cuts, event.origin, settings);
+        // Whatever became of the source after this instant, up to it there was no other silence than the first event told of.
+        let fell = rank.count(&count, Life::Live, &self.head.cuts, event.origin, settings);
         if fell && let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
             stretch_mut(&mut rank.stretches, stretch).fell = true;
         }

@@ -248,6 +248,15 @@ fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_
 }
 
 #[test]
+fn one_that_is_silent_is_missing_also_when_its_last_event_comes_again() {
+    let mut fold = Fold::default();
+    fold.rank(0, &rank(0, 0)).gpu(0, &gpu("a", 0)).age(120);
+    assert_eq!(fold.state.missing, 2);
+    fold.rank(130, &rank(0, 0)).gpu(130, &gpu("a", 0));
+    assert_eq!((fold.state.missing, fold.state.live, fold.state.head.counts.duplicates), (2, 0, 2));
+}
+
+#[test]
 fn each_rank_of_each_collector_is_a_source_of_its_own() {
     let mut fold = Fold::default();
     for number in 0..300 {
@@ -326,6 +335,28 @@ fn a_second_event_of_one_instant_counts_where_it_says_more() {
     assert_eq!(second(&whole, &TrainingProgress { span: Some("epoch 1".to_owned()), ..whole.clone() }), (false, 0.0));
     assert_eq!(second(&whole, &TrainingProgress { phase: Phase::Started, ..whole.clone() }), (false, 0.0));
     assert_eq!(second(&whole, &TrainingProgress { last: true, ..whole.clone() }), (false, 0.0));
+}
+
+#[test]
+fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_says_the_same() {
+    let loss = |second| TrainingProgress { samples_total: None, loss: Some(1.0), ..rank(0, second) };
+    let samples = |silent: bool| {
+        let mut fold = Fold::default();
+        fold.gpu(0, &gpu("a", 0)).rank(0, &rank(0, 0)).rank(10, &loss(10));
+        if silent {
+            fold.age(130);
+        }
+        fold.rank(131, &rank(0, 10));
+        let rank = &fold.state.ranks[0];
+        (fold.taken, rank.stretches[0].amounts[0], rank.set_aside_in(1)[0])
+    };
+    assert_eq!(samples(false), (Taken::Folded, 100.0, 0.0));
+    assert_eq!(samples(true), samples(false));
+    // The silence before the instant stays one.
+    let mut fold = Fold::default();
+    fold.rank(0, &rank(0, 0)).age(120).rank(130, &loss(10)).rank(130, &rank(0, 10));
+    let rank = &fold.state.ranks[0];
+    assert_eq!((rank.stretches[0].amounts[0], rank.set_aside_in(1)[0]), (0.0, 100.0));
 }
 
 #[test]
