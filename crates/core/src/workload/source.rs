@@ -593,6 +593,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_behind_a_windows_edge_counts_once_and_its_energy_on_both_sides() {
+        let cuts: Cuts = [0, 20, 40].map(at).into();
+        let mut gpu = device(read(0, None, 80.0));
+        let sample = read(30, None, 80.0);
+        let flow = gpu.flow(&sample, Life::Live, &cuts, GAP);
+        let gauges = Some([Some(0.5); energy::GAUGES]);
+        gpu.step(Pending { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges }, &cuts, EventTime::MIN, GAP);
+        let sums = |gpu: &GpuSource| gpu.stretches.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
+        gpu.settle(&cuts, at(20));
+        assert_eq!(sums(&gpu), [(1_600.0, 0)]);
+        gpu.settle(&cuts, at(40));
+        assert_eq!((sums(&gpu), gpu.pending.len()), (vec![(1_600.0, 0), (800.0, 1)], 0));
+    }
+
+    #[test]
     fn a_rank_that_ends_is_not_asked_what_its_counters_may_still_say() {
         let settings = FoldSettings::default();
         let event = |seconds, samples| TrainingProgress { time: at(seconds), samples_total: samples, ..Default::default() };
