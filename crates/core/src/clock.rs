@@ -51,4 +51,14 @@ mod tests {
             assert_eq!(clock.elapsed(), elapsed * SECOND, "after stamp {stamp}");
         }
     }
+
+    #[test]
+    fn the_newest_stamp_is_kept() {
+        let mut clock = LogClock::default();
+        assert_eq!(clock.stamp(), None);
+        for (stamp, newest) in [(100, 100), (90, 100), (500, 500)] {
+            clock.observe(EventTime::from_micros(stamp * SECOND));
+            assert_eq!(clock.stamp(), Some(EventTime::from_micros(newest * SECOND)));
+        }
+    }
 }

@@ -123,8 +123,8 @@ impl<T> Merge<T> {
 /// Whose turn it is, of the heads that are offered; ties go to the least head.
 #[derive(Debug, Clone, Copy)]
 pub struct Turn<T> {
-    /// Key, stamp.
-    timed: Option<(EventTime, EventTime, T)>,
+    /// Key, head, stamp.
+    timed: Option<(EventTime, T, EventTime)>,
     /// Stamp.
     timeless: Option<(EventTime, T)>,
 }
@@ -139,23 +139,25 @@ impl<T: Ord> Turn<T> {
     /// A head with its merge key, `None` where it has no event time.
     pub fn offer(&mut self, key: Option<EventTime>, stamp: EventTime, head: T) {
         match key {
-            Some(key) if self.timed.as_ref().is_none_or(|(least, _, other)| (key, &head) < (*least, other)) => {
-                self.timed = Some((key, stamp, head));
-            }
-            None if self.timeless.as_ref().is_none_or(|(least, other)| (stamp, &head) < (*least, other)) => {
-                self.timeless = Some((stamp, head));
-            }
-            _ => {}
+            Some(key) => self.timed = Some(least(self.timed.take(), (key, head, stamp))),
+            None => self.timeless = Some(least(self.timeless.take(), (stamp, head))),
         }
     }
 
     /// The head that is next, with its key or, without one, its stamp.
     pub fn next(self) -> Option<(EventTime, T)> {
         match (self.timeless, self.timed) {
-            (Some((stamp, head)), Some((_, other, _))) if stamp <= other => Some((stamp, head)),
-            (_, Some((key, _, head))) => Some((key, head)),
+            (Some((stamp, head)), Some((_, _, other))) if stamp <= other => Some((stamp, head)),
+            (_, Some((key, head, _))) => Some((key, head)),
             (timeless, None) => timeless,
         }
+    }
+}
+
+fn least<K: Ord>(held: Option<K>, offered: K) -> K {
+    match held {
+        Some(held) => held.min(offered),
+        None => offered,
     }
 }
 

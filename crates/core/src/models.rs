@@ -113,3 +113,38 @@ impl Models {
         Some(InForce { name: &kept.event.name, version: &kept.event.version, document })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_older_model_leaves_the_newer_one_in_force_and_one_of_the_same_time_replaces_it() {
+        let model = |second: i64, version: &str| {
+            let range = [[0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [0.0, 0.0]];
+            let model = json!({
+                "base_watts": 50.0, "compute_linear_watts": 100.0, "compute_cubic_watts": 150.0, "memory_watts": 60.0,
+                "io_watts_per_gigabyte_per_second": 0.0, "range": range,
+                "quality": {"r_squared": 0.99, "mape_ratio": 0.01, "count": 100},
+            });
+            Model {
+                time: eadt_schemas::EventTime::from_micros(second),
+                name: "power/A100".into(),
+                version: version.into(),
+                parameters: json!({"format": "eadt.power-model.v1", "clock_max_mhz": 1410.0, "model": model}),
+                ..Model::default()
+            }
+        };
+        let mut models = Models::default();
+        assert_eq!(models.put(&model(10, "1")), Taken::InForce);
+        for (second, version, taken, in_force) in
+            [(9, "0", Taken::Older, "1"), (10, "1b", Taken::InForce, "1b"), (11, "2", Taken::InForce, "2")]
+        {
+            assert_eq!(models.put(&model(second, version)), taken, "version {version}");
+            assert_eq!(models.power(Some("A100")).map(|model| model.version), Some(in_force));
+        }
+        assert!(models.withdraw("power/A100") && !models.withdraw("power/A100"));
+    }
+}

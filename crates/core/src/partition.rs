@@ -481,3 +481,51 @@ fn name_at(workloads: &[Option<WorkloadState>], i: usize) -> &str {
 pub fn merge_key(time: EventTime, stamp: EventTime, max_future: Option<i64>) -> EventTime {
     if max_future.is_some() { time.min(stamp) } else { time }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use eadt_schemas::v1::Meter;
+
+    use super::*;
+    use crate::window::energy::Sample;
+    use crate::workload::source::{GpuSource, Pulse};
+
+    #[test]
+    fn the_name_of_a_device_is_no_workloads_and_says_which_it_is() {
+        assert_eq!(device_name("GPU-1"), "gpus//GPU-1");
+        assert_eq!(device_of(&device_name("GPU-1")), Some("GPU-1"));
+        assert_eq!(device_of("gpus/GPU-1"), None, "a workload of the namespace gpus");
+    }
+
+    #[test]
+    fn a_device_stays_with_the_collector_that_named_it_first_and_a_workload_with_none() {
+        let found_by = |name: &str, first: Option<&str>| {
+            let settings = FoldSettings::default();
+            let time = EventTime::from_micros(1);
+            let sample = Sample::of(&GpuTelemetry { time, ..GpuTelemetry::default() });
+            let gpu = GpuSource {
+                device: "GPU-1".into(),
+                collector: "nvml/second".into(),
+                meter: Meter::Gpu,
+                pulse: Pulse::new(time, time, 0),
+                sample,
+                stretches: VecDeque::new(),
+                pending: VecDeque::new(),
+                lost: None,
+                unassigned: 0.0,
+                primary: false,
+            };
+            let mut head = WorkloadState::new(name, Tumbling { size: settings.window, origin: time }, 0).head;
+            head.found_by = first.map(Into::into);
+            let mut partition = Partition::new(settings);
+            partition.adopt(WorkloadState::restored(head, vec![gpu], Vec::new()));
+            assert_eq!(partition.size(), (1, 1));
+            partition.workloads[0].as_ref().and_then(|state| state.head.found_by.as_deref().map(str::to_owned))
+        };
+        assert_eq!(found_by(&device_name("GPU-1"), Some("nvml/first")).as_deref(), Some("nvml/first"));
+        assert_eq!(found_by(&device_name("GPU-1"), None).as_deref(), Some("nvml/second"), "as far as it is known");
+        assert_eq!(found_by("team/job", None), None);
+    }
+}

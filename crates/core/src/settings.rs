@@ -120,3 +120,34 @@ impl Default for FoldSettings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_decides_about_the_workloads_that_name_it_where_there_is_one() {
+        let named = |name: &str| Workload { controller: Some(name.to_owned()), ..Workload::default() };
+        let names = ["power-budget", "sm-partition", "hybrid"];
+        let stages = |settings: &FoldSettings| {
+            let of = |name: &str| {
+                let workload = named(name);
+                (settings.shares_budget(&workload), settings.shares_gpus(&workload), settings.decided_together(&workload))
+            };
+            names.map(of)
+        };
+        let none = FoldSettings::default();
+        assert_eq!(stages(&none), [(false, false, false); 3]);
+        let gpus = FoldSettings { sm_partition: Some(SmPartitionSettings::default()), ..none.clone() };
+        assert_eq!(stages(&gpus), [(false, false, false), (false, true, true), (false, false, false)]);
+        let budget = FoldSettings { power_budget: Some(BudgetSettings::default()), ..none };
+        assert_eq!(stages(&budget), [(true, false, true), (false, false, false), (false, false, false)]);
+    }
+
+    #[test]
+    fn a_counter_is_waited_for_as_long_as_a_source_or_half_of_the_open_windows() {
+        let settings = FoldSettings { window: 60 * SECOND, max_open_windows: 10, ..FoldSettings::default() };
+        assert_eq!(settings.counter_gap(), 120 * SECOND);
+        assert_eq!(FoldSettings { idle_grace: None, ..settings }.counter_gap(), 300 * SECOND);
+    }
+}

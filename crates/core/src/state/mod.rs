@@ -4,6 +4,8 @@
 //! JSON, as heads still are; 2 is the present one, [`wire`]. What is read is what was written, to the last bit. A workload's
 //! sources are written in blocks, because thousands of them in one record would exceed the log's message limit.
 
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::collections::BTreeMap;

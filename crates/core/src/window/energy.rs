@@ -316,4 +316,74 @@ mod tests {
             .sum();
         assert!((whole - parts).abs() < 1e-9);
     }
+
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn of_a_share_of_a_device_so_much_of_its_power_counts_at_each_end() {
+        let shared = |seconds, power, average, share| Sample { average, share, ..sample(seconds, None, power) };
+        let flow = |a: &Sample, b: &Sample| Flow::between(a, b, 120_000_000).map(|flow| (flow.kind, flow.from, flow.to));
+        let (a, b) = (shared(0, Some(100.0), None, 0.25), shared(10, Some(200.0), None, 0.5));
+        assert_eq!(flow(&a, &b), Some((Kind::Instant, 25.0, 100.0)));
+        let (a, b) = (shared(0, None, Some(100.0), 0.25), shared(10, None, Some(200.0), 0.5));
+        assert_eq!(flow(&a, &b), Some((Kind::Average, 25.0, 100.0)));
+        let counted = |seconds, joules, share| Sample { share, ..sample(seconds, Some(joules), None) };
+        // 300 J in 10 s, of which a quarter is ours at first and half in the end.
+        assert_eq!(flow(&counted(0, 0.0, 0.25), &counted(10, 300.0, 0.5)), Some((Kind::Counter, 11.25, 11.25)));
+    }
+
+    #[test]
+    fn power_is_known_over_a_gap_of_exactly_the_longest() {
+        let flow = |micros| {
+            let b = Sample { time: EventTime::from_micros(micros), ..sample(0, None, Some(20.0)) };
+            Flow::between(&sample(0, None, Some(10.0)), &b, 120_000_000).map(|flow| flow.total())
+        };
+        assert_eq!(flow(120_000_000), Some(1_800.0));
+        assert_eq!(flow(120_000_001), None);
+        assert_eq!(flow(0), None, "nothing lies between two samples of one time");
+    }
+
+    #[test]
+    fn steady_power_is_that_of_its_whole_time() {
+        assert_eq!(Flow::steady(100.0, at(10), at(30)).total(), 2_000.0);
+    }
+
+    #[test]
+    fn known_is_the_time_of_every_kind_together() {
+        assert_eq!(GpuSums { covered: [1, 20, 300], ..GpuSums::default() }.known(), 321);
+        assert_eq!(GpuSums::default().known(), 0);
+    }
+
+    #[test]
+    fn a_stretch_that_is_divided_keeps_its_whole() {
+        let whole = GpuSums {
+            joules: 90.0,
+            covered: [15_000_000, 9_000_000, 6_000_000],
+            from: at(10),
+            to: at(40),
+            largest: 5_000_000,
+            events: 7,
+            origin: Origin::Simulated,
+            ..GpuSums::default()
+        };
+        let mut before = whole.clone();
+        let (after, divided) = before.split(at(20));
+        assert!(divided);
+        // A third of the time, with a third of what is summed; the events are those before the cut.
+        let left = GpuSums { joules: 30.0, covered: [5_000_000, 3_000_000, 2_000_000], to: at(20), ..whole.clone() };
+        let right =
+            GpuSums { joules: 60.0, covered: [10_000_000, 6_000_000, 4_000_000], from: at(20), events: 0, ..whole.clone() };
+        assert_eq!((&before, &after), (&left, &right));
+        // At an edge, or outside, there is nothing to divide.
+        assert_eq!(before.split(at(20)), (GpuSums::default(), false));
+        assert_eq!(before.split(at(30)), (GpuSums::default(), false));
+        assert_eq!(before, left);
+        assert_eq!(before.split(at(10)), (left, false));
+        assert_eq!(before, GpuSums::default());
+        let mut moment = GpuSums { from: at(10), to: at(10), events: 1, ..GpuSums::default() };
+        assert_eq!(moment.split(at(5)), (GpuSums::default(), false), "a sample alone stays where it is");
+        assert_eq!(moment.events, 1);
+    }
 }

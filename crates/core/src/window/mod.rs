@@ -83,4 +83,20 @@ mod tests {
         assert_eq!(spread(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
         assert_eq!((stretch_of(&cuts, at(10)), stretch_of(&cuts, at(39)), stretch_of(&cuts, at(40))), (Some(0), Some(2), None));
     }
+
+    #[test]
+    fn no_stretch_gets_a_part_without_length_and_what_lies_behind_the_last_cut_gets_none() {
+        let cuts: Cuts = [10, 20, 40].map(at).into();
+        let parts = |from, to| {
+            let mut seen = Vec::new();
+            let before = spread(&cuts, at(from), at(to), |i, a, b| seen.push((i, a, b)));
+            (before, seen)
+        };
+        assert_eq!(parts(12, 20), (0, vec![(0, at(12), at(20))]), "up to a cut");
+        assert_eq!(parts(20, 30), (0, vec![(1, at(20), at(30))]), "from a cut on");
+        assert_eq!(parts(15, 15), (0, vec![]));
+        assert_eq!(parts(30, 50), (0, vec![(1, at(30), at(40))]));
+        assert_eq!(parts(40, 50), (0, vec![]));
+        assert_eq!(spread(&Cuts::new(), at(5), at(30), |_, _, _| panic!("nothing is open")), 25_000_000);
+    }
 }

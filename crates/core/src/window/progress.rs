@@ -289,7 +289,7 @@ impl Step {
             if matches!(gain, Gain::Unknown | Gain::Fall) {
                 return 0.0;
             }
-            if self.idle[i] {
+            if self.idle[i] || from == self.to {
                 return self.total(i).0;
             }
             let duration = (self.to.micros() - from.micros()) as f64;
@@ -302,7 +302,7 @@ impl Step {
                 sums.redone[i] += redone;
                 sums.covered[i] += b.micros() - a.micros();
             });
-            if before > 0 { gain.part(0.0, before as f64 / duration, duration / 1e6).0 } else { 0.0 }
+            gain.part(0.0, before as f64 / duration, duration / 1e6).0
         })
     }
 }
@@ -402,5 +402,100 @@ mod tests {
         assert_eq!(seen.iter().map(|step| step.1).collect::<Vec<_>>(), [0.0, 0.0, 450.0, 90.0, 460.0, 1.0]);
         let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), total(120, 400.0)]);
         assert_eq!(seen[3], (false, 0.0, 0.0), "a rate that said too much is no fall");
+    }
+
+    #[test]
+    fn what_is_divided_keeps_its_origin_and_its_longest_step() {
+        let largest = 7_000_000;
+        let whole = RankSums { from: at(10), to: at(40), largest, origin: Origin::Simulated, events: 4, ..RankSums::default() };
+        let (after, _) = whole.clone().split(at(20));
+        assert_eq!((after.largest, after.origin, after.events), (largest, Origin::Simulated, 0));
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_has_not_fallen() {
+        assert_eq!(steps(&[total(0, 100.0), total(10, 100.0)])[1], (false, 0.0, 0.0));
+    }
+
+    #[test]
+    fn a_rate_waits_for_the_total_that_is_about_to_come() {
+        // The rate says 9 a second, the total that follows says 10.
+        let seen = steps(&[total(0, 0.0), rate(10, 9.0), rate(20, 9.0), total(30, 300.0)]);
+        assert_eq!(seen.iter().map(|step| step.1).collect::<Vec<_>>(), [0.0, 0.0, 0.0, 300.0]);
+    }
+
+    #[test]
+    fn what_a_total_says_beyond_the_rate_of_the_same_time_belongs_to_no_known_time() {
+        let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
+        let cuts: Cuts = [0, 60, 120].map(at).into();
+        let mut stretches = VecDeque::new();
+        let mut add = |count: &Count| Step::to(&mut memory, count, &mut done, false, GAPS).add(&mut stretches, &cuts)[SAMPLES];
+        // By rate 450, as the total is long in coming.
+        assert_eq!([total(0, 0.0), rate(50, 9.0), rate(100, 9.0)].map(|count| add(&count)), [0.0; 3]);
+        assert_eq!(add(&total(100, 1_000.0)), 550.0);
+        assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [90.0, 360.0]);
+    }
+
+    #[test]
+    fn a_counter_is_awaited_after_it_was_named_and_before_the_gap_is_over() {
+        let awaited = |memory: Memory, seconds| memory.awaited_from(at(seconds), GAPS).map(|from| from.micros() / 1_000_000);
+        let known = |seconds| Some(Known { time: at(seconds), value: 1.0 });
+        let counted = Memory { total: known(100), ..Memory::default() };
+        let seen = [100, 101, 219, 220, 300].map(|seconds| awaited(counted, seconds));
+        assert_eq!(seen, [None, Some(100), Some(100), None, None]);
+        // Rates have told more since; a total that is given up is not awaited, rates are for their own gap.
+        assert_eq!(awaited(Memory { added: known(150), ..counted }, 200), Some(150));
+        let given_up = Memory { idle: true, rate: known(150), ..counted };
+        assert_eq!([150, 151, 209, 210].map(|seconds| awaited(given_up, seconds)), [None, Some(150), Some(150), None]);
+    }
+
+    #[test]
+    fn what_was_said_at_a_time_is_said_of_total_and_rate_apart() {
+        let mut memory = Memory::default();
+        assert_eq!(memory.said_at(at(0)), (false, false));
+        memory.gain(at(10), Some(1.0), None, 0.0, GAPS);
+        assert_eq!((memory.said_at(at(10)), memory.said_at(at(9))), ((true, false), (false, false)));
+        memory.gain(at(20), None, Some(1.0), 0.0, GAPS);
+        assert_eq!((memory.said_at(at(20)), memory.said_at(at(10))), ((false, true), (true, false)));
+    }
+
+    #[test]
+    fn a_part_of_a_rate_is_that_of_its_own_time() {
+        // From 10 to 20 a second in 10 s: the second half has 17.5 a second.
+        assert_eq!(Gain::Rate(10.0, 20.0).part(0.5, 1.0, 10.0), (87.5, 0.0));
+    }
+
+    #[test]
+    fn what_was_done_before_the_first_cut_is_handed_back() {
+        let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
+        let cuts: Cuts = [40, 60, 140].map(at).into();
+        Step::to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
+        let step = Step::to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
+        let mut stretches = VecDeque::new();
+        assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
+        assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
+        // The same of a rate, from 10 to 20 a second in 32 s: 12.5 a second in the first half, 17.5 in the second.
+        let (mut memory, mut stretches) = (Default::default(), VecDeque::new());
+        Step::to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
+        let step = Step::to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
+        assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
+        assert_eq!(stretches[0].amounts[SAMPLES], 280.0);
+    }
+
+    #[test]
+    fn an_event_or_time_touches_a_stretch_and_an_event_alone_is_a_moment() {
+        let event = |seconds| TrainingProgress { time: at(seconds), ..TrainingProgress::default() };
+        let mut sums = RankSums::default();
+        assert!(!sums.touched());
+        sums.event(&event(10), false);
+        sums.event(&event(10), false);
+        assert_eq!((sums.touched(), sums.from, sums.to, sums.events), (true, at(10), at(10), 2));
+        let mut sums = RankSums { from: at(5), to: at(30), ..RankSums::default() };
+        assert!(sums.touched());
+        sums.event(&event(30), false);
+        assert_eq!((sums.from, sums.to), (at(5), at(30)), "the time is not forgotten");
+        let mut sums = RankSums { events: 1, from: at(10), to: at(10), ..RankSums::default() };
+        sums.event(&event(20), true);
+        assert_eq!((sums.from, sums.fell), (at(10), true));
     }
 }

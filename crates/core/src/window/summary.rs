@@ -328,3 +328,218 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         ..EfficiencyWindow::default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> EventTime {
+        EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    fn stretch(from: i64, to: i64, in_run: bool) -> Stretch {
+        Stretch { from: at(from), to: at(to), in_run }
+    }
+
+    const SECOND: i64 = 1_000_000;
+
+    #[test]
+    fn totals_of_neighbouring_intervals_add_up() {
+        let energy = |factor: f64, n: i64| Energy {
+            joules: 10.0 * factor,
+            known: [n, 2 * n, 3 * n],
+            expected: 10 * n,
+            time: 11 * n,
+            filled: 20.0 * factor,
+            filled_device_time: 12 * n,
+            filled_time: 13 * n,
+        };
+        let one = Totals {
+            energy: energy(1.0, 1),
+            run: energy(2.0, 2),
+            energy_gap: 5,
+            amounts: [1.0, 2.0, 3.0],
+            redone: [0.25, 0.5, 0.75],
+            covered: [4, 5, 6],
+            progress_known: 7,
+            progress_expected: 9,
+            progress_gap: 30,
+            sums: std::array::from_fn(|i| i as f64),
+            counts: std::array::from_fn(|i| i as u64),
+            hottest: Some(50.0),
+            loss: 1.5,
+            losses: 3,
+            events: 20,
+            origin: Origin::Simulated,
+            meter: Meter::Gpu,
+            devices: 2,
+            ranks: 8,
+            fell: false,
+            observed: Some((at(10), at(60))),
+        };
+        let other = Totals {
+            energy: energy(4.0, 4),
+            run: energy(8.0, 8),
+            energy_gap: 3,
+            amounts: [10.0, 20.0, 30.0],
+            redone: [4.0, 8.0, 16.0],
+            covered: [40, 50, 60],
+            progress_known: 70,
+            progress_expected: 90,
+            progress_gap: 31,
+            sums: std::array::from_fn(|i| 100.0 * i as f64),
+            counts: std::array::from_fn(|i| 100 * i as u64),
+            hottest: Some(49.0),
+            loss: 15.0,
+            losses: 30,
+            events: 200,
+            origin: Origin::Measured,
+            meter: Meter::Wall,
+            devices: 3,
+            ranks: 4,
+            fell: true,
+            observed: Some((at(60), at(110))),
+        };
+        let both = Totals {
+            energy: energy(5.0, 5),
+            run: energy(10.0, 10),
+            energy_gap: 5,
+            amounts: [11.0, 22.0, 33.0],
+            redone: [4.25, 8.5, 16.75],
+            covered: [44, 55, 66],
+            progress_known: 77,
+            progress_expected: 99,
+            progress_gap: 31,
+            sums: std::array::from_fn(|i| 101.0 * i as f64),
+            counts: std::array::from_fn(|i| 101 * i as u64),
+            hottest: Some(50.0),
+            loss: 16.5,
+            losses: 33,
+            events: 220,
+            origin: Origin::Simulated,
+            meter: Meter::Wall,
+            devices: 3,
+            ranks: 8,
+            fell: true,
+            observed: Some((at(10), at(110))),
+        };
+        for (first, second) in [(&one, &other), (&other, &one)] {
+            let mut sum = first.clone();
+            sum.merge(second);
+            assert_eq!(sum, both);
+        }
+        let mut sum = Totals::default();
+        sum.merge(&one);
+        assert_eq!(sum, one, "to nothing yet, it is itself");
+    }
+
+    #[test]
+    fn the_largest_gap_of_a_device_is_a_step_or_lies_before_or_behind_what_is_known() {
+        let gap = |from, to, largest, until| {
+            let sums = GpuSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..GpuSums::default() };
+            let mut totals = Totals::default();
+            totals.add_device(stretch(1_000, 1_060, false), Some(&sums), at(until), &mut Default::default());
+            totals.energy_gap / SECOND
+        };
+        assert_eq!(gap(1_005, 1_050, 20, 1_060), 20, "a step");
+        assert_eq!(gap(1_030, 1_050, 20, 1_060), 30, "before");
+        assert_eq!(gap(1_005, 1_035, 20, 1_060), 25, "behind");
+        assert_eq!(gap(1_005, 1_035, 20, 1_040), 20, "only up to where it is expected");
+        assert_eq!(gap(1_030, 1_030, 0, 1_060), 60, "one sample knows of no time");
+    }
+
+    #[test]
+    fn the_largest_gap_of_a_rank_is_a_step_or_lies_before_or_behind_what_is_known() {
+        let gap = |from, to, largest| {
+            let sums = RankSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..RankSums::default() };
+            let mut totals = Totals::default();
+            totals.add_rank(stretch(1_000, 1_060, false), Some(&sums));
+            totals.progress_gap / SECOND
+        };
+        assert_eq!([gap(1_005, 1_050, 20), gap(1_030, 1_050, 20), gap(1_005, 1_035, 20)], [20, 30, 25]);
+        assert_eq!(gap(1_030, 1_030, 0), 60, "one event knows of no time");
+    }
+
+    /// A window of 60 s, of which the last 40 s are a run: 1 device with 600 J before the run and 8 kJ in it, 1 rank.
+    fn window(table: Option<&Workload>, declared: bool, samples: f64) -> EfficiencyWindow {
+        let mut totals = Totals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..Totals::default() };
+        let mut device = <[Energy; 2]>::default();
+        for (stretch, joules) in [(stretch(0, 20, false), 600.0), (stretch(20, 60, true), 8_000.0)] {
+            let known = [stretch.micros(), 0, 0];
+            let gpu = GpuSums { joules, covered: known, from: stretch.from, to: stretch.to, ..GpuSums::default() };
+            totals.add_stretch(stretch);
+            totals.add_device(stretch, Some(&gpu), at(60), &mut device);
+        }
+        totals.fill(&[device]);
+        let rank = RankSums {
+            amounts: [samples, 40.0 * samples, 7.0],
+            covered: [50 * SECOND; COUNTERS],
+            from: at(0),
+            to: at(50),
+            largest: 4 * SECOND,
+            ..RankSums::default()
+        };
+        totals.add_rank(stretch(0, 60, false), Some(&rank));
+        let interval = Interval {
+            id_prefix: "team/job",
+            workload: "team/job",
+            kind: WindowKind::Tumbling,
+            span: None,
+            start: at(0),
+            end: at(60),
+            table,
+            run_declared: declared,
+        };
+        event(&interval, &totals)
+    }
+
+    #[test]
+    fn a_window_says_what_a_sample_took_by_the_power_of_the_run() {
+        let seen = window(None, true, 500.0);
+        assert_eq!((seen.origin, seen.meter), (Origin::Imported, Meter::Node));
+        // 500 samples in the 50 s that are known.
+        assert_eq!((seen.samples, seen.samples_per_second), (Some(500.0), Some(10.0)));
+        assert_eq!((seen.tokens, seen.steps, seen.progress_largest_gap_seconds), (Some(20_000.0), Some(7.0), 10.0));
+        assert_eq!((seen.run_seconds, seen.run_energy_joules, seen.energy_joules), (40.0, Some(8_000.0), Some(8_600.0)));
+        // 200 W in the run.
+        assert_eq!((seen.joules_per_sample, seen.samples_per_joule, seen.tokens_per_joule), (Some(20.0), Some(0.05), Some(2.0)));
+        // Where no run is declared, all of the time counts: 8,600 J in 60 s.
+        let whole = window(None, false, 500.0);
+        assert_eq!((whole.run_seconds, whole.joules_per_sample), (60.0, Some(8_600.0 / 60.0 / 10.0)));
+    }
+
+    #[test]
+    fn nothing_is_divided_by_a_rate_of_zero() {
+        let seen = window(None, true, 0.0);
+        assert_eq!((seen.samples, seen.samples_per_second), (Some(0.0), Some(0.0)));
+        assert_eq!((seen.joules_per_sample, seen.samples_per_joule), (None, Some(0.0)));
+    }
+
+    #[test]
+    fn where_the_energy_of_the_run_is_not_known_that_of_the_window_speaks() {
+        let mut totals = Totals::default();
+        let mut device = <[Energy; 2]>::default();
+        for (stretch, known) in [(stretch(0, 20, false), 20 * SECOND), (stretch(20, 60, true), 0)] {
+            let gpu = GpuSums { joules: 2_000.0 * (known / SECOND) as f64 / 20.0, covered: [known, 0, 0], ..GpuSums::default() };
+            totals.add_stretch(stretch);
+            totals.add_device(stretch, Some(&gpu), at(60), &mut device);
+        }
+        totals.fill(&[device]);
+        let rank = RankSums { amounts: [600.0, 0.0, 0.0], covered: [60 * SECOND, 0, 0], ..RankSums::default() };
+        totals.add_rank(stretch(0, 60, false), Some(&rank));
+        let interval = Interval {
+            id_prefix: "team/job",
+            workload: "team/job",
+            kind: WindowKind::Tumbling,
+            span: None,
+            start: at(0),
+            end: at(60),
+            table: None,
+            run_declared: true,
+        };
+        let seen = event(&interval, &totals);
+        assert_eq!((seen.run_energy_joules, seen.run_coverage_ratio), (None, 0.0));
+        // 100 W as long as anything is known, 10 samples/s.
+        assert_eq!(seen.joules_per_sample, Some(10.0));
+    }
+}

@@ -43,7 +43,7 @@ fn kind(known: [i64; 3]) -> usize {
 impl WorkloadState {
     /// Closes what is to be closed at this log clock.
     pub fn close(&mut self, clock: i64, settings: &FoldSettings, out: &mut Vec<Output>) {
-        if self.head.cuts.is_empty() || (self.live > 0 && self.behind > 0) {
+        if self.head.cuts.is_empty() || self.behind > 0 {
             return;
         }
         let grace = self.head.joined + settings.join_grace;
@@ -340,14 +340,17 @@ impl WorkloadState {
         sum
     }
 
+    /// What the rank says that was heard last, of those that say it; of several the first one.
+    fn newest<T>(&self, said: impl Fn(&RankSource) -> Option<T>) -> Option<T> {
+        let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]);
+        let said = order.filter_map(|rank| Some((rank.pulse.last, said(rank)?)));
+        said.reduce(|best, rank| if rank.0 > best.0 { rank } else { best }).map(|(_, said)| said)
+    }
+
     /// `None`: the second stage decides.
     fn decide(&mut self, window: &EfficiencyWindow, settings: &FoldSettings) -> Option<eadt_schemas::v1::Decision> {
-        let newest = |value: fn(&RankSource) -> bool| {
-            let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]).filter(|rank| value(rank));
-            order.reduce(|best, rank| if rank.pulse.last > best.pulse.last { rank } else { best })
-        };
-        let remaining = newest(|rank| rank.remaining_seconds.is_some()).and_then(|rank| rank.remaining_seconds);
-        let checkpoint = newest(|rank| rank.checkpoint.is_some()).and_then(|rank| rank.checkpoint);
+        let remaining = self.newest(|rank| rank.remaining_seconds);
+        let checkpoint = self.newest(|rank| rank.checkpoint);
         let workload = self.head.tables.newest();
         if workload.is_some_and(|workload| settings.decided_together(workload)) {
             return None;
@@ -379,13 +382,8 @@ impl WorkloadState {
                 span.start <= from && span.end.is_none_or(|end| to <= end)
             };
             let stretches: Vec<usize> = (0..n).filter(inside).collect();
-            if let Some(first) = stretches.first() {
-                let part = self.collect(choice, stretches.iter().copied());
-                if span.totals.energy.time == 0 && self.head.cuts[*first] == span.start {
-                    span.totals = part;
-                } else {
-                    span.totals.merge(&part);
-                }
+            if !stretches.is_empty() {
+                span.totals.merge(&self.collect(choice, stretches));
                 span.gap |= gap;
             }
         }
@@ -424,5 +422,104 @@ impl WorkloadState {
             window.restarted = span.totals.fell || self.head.tables.restarted(span.start, until);
             out.push(Output::Window(Box::new(window)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::TrainingProgress;
+
+    use super::*;
+    use crate::workload::tests::{Fold, at, by, gpu, rank};
+
+    /// Two collectors see device a, one sees device b; what each has set aside.
+    fn devices(aside: [f64; 3]) -> WorkloadState {
+        let mut fold = Fold::default();
+        fold.gpu(0, &by("x", gpu("a", 0))).gpu(0, &by("y", gpu("a", 0))).gpu(0, &by("x", gpu("b", 0)));
+        for (gpu, aside) in fold.state.gpus.iter_mut().zip(aside) {
+            gpu.unassigned = aside;
+        }
+        fold.state
+    }
+
+    fn chosen(gpus: &[usize]) -> Choice {
+        let gpus = gpus.iter().map(|i| (*i, at(60))).collect();
+        Choice { stretches: 1, meter: Meter::Gpu, gpus, ranks: Vec::new() }
+    }
+
+    #[test]
+    fn what_a_silence_holds_goes_to_the_next_window_whole() {
+        let mut fold = Fold::default();
+        fold.gpu(0, &gpu("a", 0)).rank(0, &rank(0, 0));
+        let mut state = fold.state;
+        state.gpus[0].unassigned = 1.0;
+        state.gpus[0].stretches =
+            [(4.0, 2.0), (100.0, 100.0)].map(|(joules, unassigned)| GpuSums { joules, unassigned, ..GpuSums::default() }).into();
+        state.ranks[0].unassigned = [1.0, 10.0, 100.0];
+        state.ranks[0].stretches =
+            [RankSums { amounts: [4.0, 40.0, 400.0], unassigned: [2.0, 20.0, 200.0], ..RankSums::default() }].into();
+        state.unassign(1);
+        assert_eq!((state.gpus[0].unassigned, state.ranks[0].unassigned), (7.0, [7.0, 70.0, 700.0]));
+    }
+
+    #[test]
+    fn energy_that_is_set_aside_counts_once_a_device() {
+        let mut state = devices([0.0, 5.0, 7.0]);
+        assert_eq!(state.take_unassigned_energy(&chosen(&[])), 12.0, "of the first that has any");
+        assert!(state.gpus.iter().all(|gpu| gpu.unassigned == 0.0));
+        assert_eq!(devices([3.0, 5.0, 7.0]).take_unassigned_energy(&chosen(&[])), 10.0);
+        assert_eq!(devices([3.0, 5.0, 7.0]).take_unassigned_energy(&chosen(&[1, 2])), 12.0, "of the one whose figures count");
+    }
+
+    #[test]
+    fn energy_that_is_set_aside_is_that_of_whom_the_windows_had_before() {
+        for covered in [0, 1] {
+            let mut state = devices([3.0, 5.0, 0.0]);
+            state.gpus[1].primary = true;
+            state.gpus[0].stretches = [GpuSums { covered: [covered, 0, 0], ..GpuSums::default() }].into();
+            assert_eq!(state.take_unassigned_energy(&chosen(&[0])), 5.0);
+            let primary: Vec<bool> = state.gpus.iter().map(|gpu| gpu.primary).collect();
+            assert_eq!(primary, [covered > 0, covered == 0, false], "who covers nothing takes nobody's place");
+        }
+    }
+
+    /// Rank 0 as two collectors see it, rank 1, with what each has set aside.
+    fn ranks(aside: [f64; 3], scopes: [Scope; 3]) -> WorkloadState {
+        let mut fold = Fold::default();
+        for (i, (number, collector)) in [(0, "x"), (0, "y"), (1, "x")].into_iter().enumerate() {
+            fold.rank(0, &TrainingProgress { collector: collector.to_owned(), scope: scopes[i], ..rank(number, 0) });
+        }
+        for (rank, aside) in fold.state.ranks.iter_mut().zip(aside) {
+            rank.unassigned = [aside, 0.0, 0.0];
+        }
+        fold.state
+    }
+
+    #[test]
+    fn progress_that_is_set_aside_counts_once_a_rank_and_once_where_one_speaks_for_all() {
+        let aside = |aside, scopes, counting: &[usize]| {
+            let mut state = ranks(aside, scopes);
+            let choice = Choice { ranks: counting.to_vec(), ..chosen(&[]) };
+            let sum = state.take_unassigned_progress(&choice)[0];
+            assert!(state.ranks.iter().all(|rank| rank.unassigned == [0.0; COUNTERS]));
+            sum
+        };
+        let each = [Scope::Rank; 3];
+        assert_eq!(aside([5.0, 5.0, 7.0], each, &[]), 12.0);
+        assert_eq!(aside([0.0, 5.0, 7.0], each, &[]), 12.0, "of the first that has any");
+        assert_eq!(aside([4.0, 5.0, 7.0], each, &[1, 2]), 12.0, "of the one whose figures count");
+        assert_eq!(aside([4.0, 0.0, 7.0], each, &[1, 2]), 7.0, "who counts and set nothing aside has nothing");
+        assert_eq!(aside([4.0, 5.0, 7.0], [Scope::Rank, Scope::Rank, Scope::Global], &[]), 7.0);
+        assert_eq!(aside([4.0, 5.0, 7.0], [Scope::Global; 3], &[]), 4.0, "whatever their numbers");
+    }
+
+    #[test]
+    fn the_rank_that_was_heard_last_says_how_long_it_takes() {
+        let mut fold = Fold::default();
+        for (number, second, remaining) in [(0, 10, Some(100.0)), (2, 20, Some(70.0)), (1, 20, Some(50.0)), (3, 30, None)] {
+            fold.rank(second, &TrainingProgress { remaining_seconds: remaining, ..rank(number, second) });
+        }
+        assert_eq!(fold.state.newest(|rank| rank.remaining_seconds), Some(50.0));
+        assert_eq!(fold.state.newest(|rank| rank.checkpoint), None);
     }
 }

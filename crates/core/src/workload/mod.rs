@@ -3,6 +3,8 @@
 mod close;
 pub mod source;
 pub mod table;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -284,7 +286,7 @@ impl WorkloadState {
             cuts.extend(self.edges(end, after));
         }
         let most = settings.max_open_windows as usize;
-        if self.head.cuts.len() + cuts.len() > most + 1 {
+        if self.head.cuts.len() + cuts.len() > most {
             let edge = |cut: &&EventTime| windows.start(**cut) == **cut;
             let open = self.head.cuts.iter().skip(1).filter(edge).count() + cuts.len();
             if open > most {
@@ -402,7 +404,7 @@ impl WorkloadState {
         self.reached = self.ranks.iter().filter(|rank| rank.pulse.is_live()).map(|rank| rank.pulse.last).min();
     }
 
-    /// The source begins or wakes: the workload has something to wait for again.
+    /// A source begins, wakes or goes on: where none was live, the workload has something to wait for again.
     fn revive(&mut self, clock: i64) {
         if self.live == 0 {
             self.head.joined = clock;
@@ -486,6 +488,25 @@ impl WorkloadState {
         Ok(())
     }
 
+    /// Whether the spans and cuts that are kept leave room for those that an event may add.
+    fn room_for_cuts(&self, event: &TrainingProgress, settings: &FoldSettings) -> Result<(), Refusal> {
+        let refused = |field, detail| Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
+        if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty()) {
+            return refused(
+                "span",
+                format!("the workload has {MAX_SPANS} spans in its open windows, more are not kept: name fewer, or longer ones"),
+            );
+        }
+        let most = MAX_CUTS + settings.max_open_windows as usize;
+        if self.head.cuts.len() >= most {
+            return refused(
+                "time",
+                format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
+            );
+        }
+        Ok(())
+    }
+
     /// Folds one sample.
     pub fn telemetry(&mut self, event: &GpuTelemetry, place: Place, room: Room<'_>, settings: &FoldSettings) -> Taken {
         let gpus = &self.gpus;
@@ -519,12 +540,10 @@ impl WorkloadState {
         self.head.origin = self.head.origin.max(event.origin);
         let sample = Sample::of(event);
         let settled = self.settled(place.clock);
+        self.revive(place.clock);
         let noted = (!late).then(|| gauges(event));
         if let Some(i) = found {
             let before = self.gpus[i].pulse;
-            if !before.is_live() {
-                self.revive(place.clock);
-            }
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
             let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
@@ -544,7 +563,6 @@ impl WorkloadState {
             let after = gpu.pulse;
             self.moved(Some(before), after, settings);
         } else {
-            self.revive(place.clock);
             self.add_gpu(event, sample, place, settings);
             let step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
             if let Some(gpu) = self.gpus.last_mut() {
@@ -555,9 +573,7 @@ impl WorkloadState {
     }
 
     fn knows(&self, device: &str) -> bool {
-        let name = |i: &u32| &*self.gpus[*i as usize].device;
-        let at = self.gpu_order.partition_point(|i| name(i) < device);
-        self.gpu_order.get(at).is_some_and(|i| name(i) == device)
+        self.gpu_order.binary_search_by(|i| (*self.gpus[*i as usize].device).cmp(device)).is_ok()
     }
 
     fn add_gpu(&mut self, event: &GpuTelemetry, sample: Sample, place: Place, settings: &FoldSettings) {
@@ -586,7 +602,7 @@ impl WorkloadState {
         let gpus = &self.gpus;
         self.gpu_index.insert(i, |i| (&*gpus[i].device, &*gpus[i].collector));
         let key = |i: u32| (&gpus[i as usize].device, &gpus[i as usize].collector);
-        let at = self.gpu_order.partition_point(|other| key(*other) < key(i as u32));
+        let (Ok(at) | Err(at)) = self.gpu_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.gpu_order.insert(at, i as u32);
         self.moved(None, pulse, settings);
     }
@@ -608,11 +624,8 @@ impl WorkloadState {
         } else if let Err(refusal) = self.room(room, settings) {
             return Taken::Refused(refusal);
         }
-        if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty())
-            || self.head.cuts.len() >= MAX_CUTS + settings.max_open_windows as usize
-        {
-            let detail = format!("the workload has {} spans open, at most {MAX_SPANS} are kept", self.head.spans.len());
-            return Taken::Refused(Refusal { reason: DeadLetterReason::StateLimit, field: Some("span"), detail });
+        if let Err(refusal) = self.room_for_cuts(event, settings) {
+            return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
         if !late && let Err(refusal) = self.open(event.time, settings) {
@@ -620,14 +633,12 @@ impl WorkloadState {
         }
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
+        self.revive(place.clock);
         let again = self.mark_phase(event, settings);
         let count = Count::of(event);
         let mut fell = false;
         let i = if let Some(i) = found {
             let before = self.ranks[i].pulse;
-            if !before.is_live() {
-                self.revive(place.clock);
-            }
             let rank = &mut self.ranks[i];
             if again {
                 // A new job's counters begin anew; nothing of it was done before.
@@ -641,7 +652,6 @@ impl WorkloadState {
             self.moved(Some(before), after, settings);
             i
         } else {
-            self.revive(place.clock);
             self.add_rank(event, &count, place, settings)
         };
         let rank = &mut self.ranks[i];
@@ -672,8 +682,8 @@ impl WorkloadState {
             count.totals[c] = count.totals[c].filter(|_| !total);
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
-        let life = if rank.pulse.life == Life::Ended { Life::Live } else { rank.pulse.life };
-        let fell = rank.count(&count, life, &self.head.cuts, event.origin, settings);
+        // Whatever became of the source after this instant, up to it there was no other silence than the first event told of.
+        let fell = rank.count(&count, Life::Live, &self.head.cuts, event.origin, settings);
         if fell && let Some(stretch) = stretch_of(&self.head.cuts, event.time) {
             stretch_mut(&mut rank.stretches, stretch).fell = true;
         }
@@ -715,7 +725,7 @@ impl WorkloadState {
         let ranks = &self.ranks;
         self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
         let key = |i: u32| (ranks[i as usize].rank, &ranks[i as usize].collector);
-        let at = self.rank_order.partition_point(|other| key(*other) < key(i as u32));
+        let (Ok(at) | Err(at)) = self.rank_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.rank_order.insert(at, i as u32);
         self.moved(None, pulse, settings);
         i

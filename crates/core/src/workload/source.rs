@@ -426,4 +426,228 @@ mod tests {
         pulse.beat(at(2), at(2), at(9_200), 119 * SECOND, &off);
         assert_eq!(pulse.lagging_since, None);
     }
+
+    #[test]
+    fn an_event_that_lags_by_exactly_the_grace_does_not_lag() {
+        let settings = FoldSettings::default();
+        let mut pulse = Pulse::new(at(0), at(0), 0);
+        pulse.beat(at(0), at(0), at(120), 5 * SECOND, &settings);
+        assert_eq!(pulse.lagging_since, None);
+        pulse.beat(at(1), at(1), EventTime::from_micros(121 * SECOND + 1), 6 * SECOND, &settings);
+        assert_eq!(pulse.lagging_since, Some(6 * SECOND));
+    }
+
+    #[test]
+    fn one_that_lags_is_due_to_be_idle_and_one_that_ended_is_due_to_nothing() {
+        let settings = FoldSettings::default();
+        let mut pulse = Pulse { life: Life::Lagging, ..Pulse::new(at(0), at(0), 7 * SECOND) };
+        assert_eq!(pulse.due(&settings), Some(127 * SECOND));
+        pulse.end();
+        pulse.age(1_000 * SECOND, &settings);
+        assert_eq!((pulse.life, pulse.due(&settings), pulse.is_missing()), (Life::Ended, None, false));
+    }
+
+    #[test]
+    fn across_a_silence_longer_than_the_longest_a_source_was_idle() {
+        let settings = FoldSettings { max_open_windows: 10, ..FoldSettings::default() };
+        let pulse = Pulse::new(at(0), at(0), 0);
+        assert_eq!(pulse.life_at(at(600), &settings), Life::Live);
+        assert_eq!(pulse.life_at(EventTime::from_micros(600 * SECOND + 1), &settings), Life::Idle);
+        assert_eq!(Pulse { life: Life::Ended, ..pulse }.life_at(at(9_000), &settings), Life::Ended);
+    }
+
+    #[test]
+    fn a_source_is_missed_from_its_last_event_until_it_comes_back_or_nobody_expects_it() {
+        let misses = |pulse: Pulse| [50, 51, 100, 101, 200, 201].map(|end| pulse.misses(at(end)));
+        let live = Pulse::new(at(50), at(50), 0);
+        assert_eq!(misses(live), [false; 6]);
+        let mut idle = Pulse { life: Life::Idle, ..live };
+        assert_eq!(misses(idle), [false, true, true, true, true, true]);
+        // It comes back at 200 s.
+        let mut back = idle;
+        back.beat(at(200), at(200), at(200), 0, &FoldSettings::default());
+        assert_eq!((misses(back), back.life), ([false, true, true, true, true, false], Life::Live));
+        // The job is laid out anew at 100 s; what comes back later does not change that.
+        idle.give_up(at(100));
+        assert_eq!(misses(idle), [false, true, true, false, false, false]);
+        idle.beat(at(200), at(200), at(200), 0, &FoldSettings::default());
+        assert_eq!(misses(idle), [false, true, true, false, false, false]);
+    }
+
+    fn read(seconds: i64, energy: Option<f64>, power: f64) -> Sample {
+        Sample { time: at(seconds), energy, power: Some(power), average: None, share: 1.0, tenure: None }
+    }
+
+    fn device(sample: Sample) -> GpuSource {
+        GpuSource {
+            device: "a".into(),
+            collector: "nvml/node-1".into(),
+            meter: Meter::Gpu,
+            pulse: Pulse::new(sample.time, sample.time, 0),
+            sample,
+            stretches: VecDeque::new(),
+            pending: VecDeque::new(),
+            lost: None,
+            unassigned: 0.0,
+            primary: false,
+        }
+    }
+
+    /// One window of ten minutes.
+    fn window() -> Cuts {
+        [0, 600].map(at).into()
+    }
+
+    const GAP: i64 = 60 * SECOND;
+
+    /// Takes a sample as a workload does.
+    fn take(gpu: &mut GpuSource, sample: Sample, life: Life, settled: EventTime, gap: i64) -> Option<Flow> {
+        let flow = gpu.flow(&sample, life, &window(), gap);
+        let step = Pending { from: gpu.sample.time, to: sample.time, flow, origin: Origin::Measured, gauges: None };
+        gpu.sample = sample;
+        gpu.step(step, &window(), settled, gap);
+        flow
+    }
+
+    #[test]
+    fn what_is_set_aside_belongs_to_the_window_of_the_sample_that_told_of_it() {
+        let cuts: Cuts = [0, 60, 120].map(at).into();
+        let mut gpu = device(read(0, None, 0.0));
+        for (joules, seconds) in [(5.0, 70), (2.0, 119), (1.0, 10), (40.0, 120)] {
+            gpu.set_aside(joules, at(seconds), &cuts);
+        }
+        assert_eq!(gpu.stretches.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
+        assert_eq!((gpu.unassigned, gpu.set_aside_in(1), gpu.set_aside_in(2)), (40.0, 41.0, 48.0));
+    }
+
+    #[test]
+    fn what_a_device_used_after_its_end_belongs_to_nobody() {
+        let mut gpu = device(read(0, Some(0.0), 80.0));
+        take(&mut gpu, read(10, None, 80.0), Life::Live, EventTime::MIN, GAP);
+        assert!(gpu.lost.is_some());
+        assert_eq!(take(&mut gpu, read(20, Some(2_000.0), 80.0), Life::Ended, EventTime::MIN, GAP), None);
+        assert_eq!((gpu.lost, gpu.unassigned, gpu.set_aside_in(1)), (None, 0.0, 0.0));
+    }
+
+    #[test]
+    fn across_a_silence_what_power_said_stands_whether_it_is_summed_or_waits() {
+        for settled in [EventTime::MIN, EventTime::MAX] {
+            let mut gpu = device(read(0, Some(0.0), 80.0));
+            take(&mut gpu, read(10, None, 80.0), Life::Live, settled, 1_000 * SECOND);
+            assert_eq!(take(&mut gpu, read(200, None, 80.0), Life::Idle, settled, 1_000 * SECOND), None);
+            let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), Life::Live, settled, 1_000 * SECOND);
+            // 800 J before the silence and after it; the counter rose by 21 kJ.
+            assert_eq!((flow.map(|flow| flow.total()), gpu.set_aside_in(1)), (Some(800.0), 19_400.0), "{settled}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_was_away_for_exactly_the_gap_says_what_was_used() {
+        let away = |until: i64| {
+            let mut gpu = device(read(0, Some(0.0), 80.0));
+            take(&mut gpu, read(30, None, 80.0), Life::Live, EventTime::MIN, GAP);
+            let flow = take(&mut gpu, read(until, Some(100.0 * until as f64), 80.0), Life::Live, EventTime::MIN, GAP);
+            let steps: Vec<f64> = gpu.pending.iter().map(Pending::joules).collect();
+            (flow.map(|flow| flow.kind), steps, gpu.set_aside_in(1))
+        };
+        assert_eq!(away(60), (Some(energy::Kind::Counter), vec![3_000.0, 3_000.0], 0.0));
+        assert_eq!(away(61), (Some(energy::Kind::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));
+    }
+
+    #[test]
+    fn of_closed_time_the_counter_says_what_is_missing_and_never_takes_back() {
+        // 20 s are closed when the counter comes back: it rose by 5 kJ in 50 s.
+        let back = |watts: f64| {
+            let mut gpu = device(read(0, Some(0.0), watts));
+            take(&mut gpu, read(30, None, watts), Life::Live, EventTime::MIN, GAP);
+            gpu.settle(&window(), at(20));
+            take(&mut gpu, read(50, Some(5_000.0), watts), Life::Live, EventTime::MIN, GAP);
+            let steps: Vec<f64> = gpu.pending.iter().map(Pending::joules).collect();
+            (gpu.stretches[0].joules, gpu.stretches[0].unassigned, steps)
+        };
+        // 1,600 J were summed where the counter says 2,000.
+        assert_eq!(back(80.0), (1_600.0, 400.0, vec![1_000.0, 2_000.0]));
+        // 2,600 J were summed: 2,400 are left for the other 30 s.
+        assert_eq!(back(130.0), (2_600.0, 0.0, vec![800.0, 1_600.0]));
+    }
+
+    #[test]
+    fn steps_wait_until_every_rank_has_passed_them_and_no_more_than_a_thousand_do() {
+        let mut gpu = device(read(0, None, 80.0));
+        for seconds in [10, 20, 30] {
+            take(&mut gpu, read(seconds, None, 80.0), Life::Live, EventTime::MIN, GAP);
+        }
+        assert_eq!(gpu.pending.len(), 3, "a job may still say that it began");
+        take(&mut gpu, read(40, None, 80.0), Life::Live, at(20), GAP);
+        let waiting: Vec<EventTime> = gpu.pending.iter().map(|step| step.to).collect();
+        assert_eq!((waiting, gpu.stretches[0].joules), (vec![at(20), at(30), at(40)], 800.0), "what ends there may be cut there");
+        let mut gpu = device(read(0, None, 80.0));
+        let mut number = |n: i64| {
+            let time = EventTime::from_micros(n * 1_000);
+            take(&mut gpu, Sample { time, ..read(0, None, 80.0) }, Life::Live, EventTime::MIN, GAP);
+            gpu.pending.len()
+        };
+        let numbers: Vec<usize> = (1..=1_025).map(&mut number).collect();
+        assert_eq!(numbers[1_022..], [1_023, 1_024, 1_024]);
+        assert_eq!(gpu.stretches[0].covered[energy::Kind::Instant as usize], 1_000, "the oldest is summed");
+    }
+
+    #[test]
+    fn a_sample_behind_a_windows_edge_counts_once_and_its_energy_on_both_sides() {
+        let cuts: Cuts = [0, 20, 40].map(at).into();
+        let mut gpu = device(read(0, None, 80.0));
+        let sample = read(30, None, 80.0);
+        let flow = gpu.flow(&sample, Life::Live, &cuts, GAP);
+        let gauges = Some([Some(0.5); energy::GAUGES]);
+        gpu.step(Pending { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges }, &cuts, EventTime::MIN, GAP);
+        let sums = |gpu: &GpuSource| gpu.stretches.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
+        gpu.settle(&cuts, at(20));
+        assert_eq!(sums(&gpu), [(1_600.0, 0)]);
+        gpu.settle(&cuts, at(40));
+        assert_eq!((sums(&gpu), gpu.pending.len()), (vec![(1_600.0, 0), (800.0, 1)], 0));
+    }
+
+    #[test]
+    fn a_rank_that_ends_is_not_asked_what_its_counters_may_still_say() {
+        let settings = FoldSettings::default();
+        let event = |seconds, samples| TrainingProgress { time: at(seconds), samples_total: samples, ..Default::default() };
+        let mut rank = RankSource {
+            rank: 0,
+            collector: "http/node-1".into(),
+            scope: Scope::Global,
+            pulse: Pulse::new(at(0), at(0), 0),
+            counters: Default::default(),
+            stepped: at(0),
+            done: [0.0; COUNTERS],
+            stretches: VecDeque::new(),
+            unassigned: [0.0; COUNTERS],
+            span: None,
+            names_spans: false,
+            remaining_seconds: None,
+            checkpoint: None,
+        };
+        rank.count(&Count::of(&event(10, Some(1.0))), Life::Live, &window(), Origin::Measured, &settings);
+        let place = Place { stamp: at(30), capped: at(30), clock: 0 };
+        let until = |event: &TrainingProgress| rank.known_until(event, place, &settings);
+        assert_eq!(until(&event(30, None)), at(10), "its counter is to come");
+        assert_eq!(until(&TrainingProgress { phase: Phase::Finished, ..event(30, None) }), at(30));
+        assert_eq!(until(&TrainingProgress { last: true, ..event(30, None) }), at(30));
+    }
+
+    #[test]
+    fn an_index_finds_what_was_put_in_and_not_what_was_taken_out() {
+        let names = ["a", "b", "c"];
+        let mut index = Index::default();
+        for i in 0..names.len() {
+            index.insert(i, |i| names[i]);
+        }
+        let found = |index: &Index| names.map(|name| index.find(&name, |i| names[i] == name));
+        assert_eq!((found(&index), format!("{index:?}")), ([Some(0), Some(1), Some(2)], "Index(3)".to_owned()));
+        index.remove(&"b", 1);
+        assert_eq!((found(&index), index.find(&"b", |_| true)), ([Some(0), None, Some(2)], None));
+        index.remove(&"a", 2);
+        assert_eq!(found(&index), [Some(0), None, Some(2)], "that is not its place");
+        index.clear();
+        assert_eq!(names.map(|name| index.find(&name, |_| true)), [None; 3]);
+    }
 }

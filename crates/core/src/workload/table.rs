@@ -81,7 +81,7 @@ impl Tables {
 
     pub fn note(&mut self, actuation: &Actuation) {
         if matches!(actuation.outcome, Outcome::Applied | Outcome::Ready | Outcome::RolledBack | Outcome::Failed) {
-            let place = self.changes.partition_point(|time| *time < actuation.time);
+            let (Ok(place) | Err(place)) = self.changes.binary_search(&actuation.time);
             self.changes.insert(place, actuation.time);
             if self.changes.len() > MAX_LAYOUTS {
                 self.changes.pop_front();
@@ -219,5 +219,103 @@ mod tests {
         assert!(tables.restarted(at(120), at(180)), "it became ready in this window");
         assert!(!tables.restarted(at(180), at(240)));
         assert_eq!(tables.at(at(69)).map(|l| l.generation), Some(1));
+    }
+
+    fn layout(seconds: i64, generation: u64) -> Workload {
+        Workload { time: at(seconds), generation, ..Workload::default() }
+    }
+
+    fn actuation(seconds: i64, outcome: Outcome, decision: &str) -> Actuation {
+        Actuation { time: at(seconds), outcome, decision_id: decision.to_owned(), ..Actuation::default() }
+    }
+
+    /// Times of the layouts that are kept, with their generations.
+    fn kept(tables: &Tables) -> Vec<(i64, u64)> {
+        tables.layouts.iter().map(|layout| (layout.time.micros() / 1_000_000, layout.generation)).collect()
+    }
+
+    #[test]
+    fn what_happens_at_an_edge_belongs_to_the_window_that_ends_there() {
+        let mut tables = Tables::default();
+        tables.put(&layout(5, 1), None);
+        tables.put(&layout(60, 2), None);
+        assert!(tables.restarted(at(0), at(60)) && !tables.restarted(at(60), at(120)));
+        tables.note(&actuation(240, Outcome::Ready, "d"));
+        assert!(tables.restarted(at(180), at(240)) && !tables.restarted(at(240), at(300)));
+        let mut tables = Tables::default();
+        tables.put(&Workload { ready_time: Some(at(120)), ..layout(100, 1) }, None);
+        assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
+    }
+
+    #[test]
+    fn layouts_are_kept_in_the_order_of_their_times_and_one_of_the_same_time_replaces_the_other() {
+        let mut tables = Tables::default();
+        assert!(tables.is_empty());
+        assert!(!tables.put(&layout(20, 2), None));
+        assert!(!tables.is_empty());
+        assert!(!tables.put(&layout(10, 1), None), "an older generation");
+        assert_eq!(kept(&tables), [(10, 1), (20, 2)]);
+        assert!(!tables.put(&layout(30, 2), None), "the same generation");
+        assert!(tables.put(&layout(20, 3), None), "a newer one, though its time is not");
+        assert_eq!(kept(&tables), [(10, 1), (20, 3), (30, 2)]);
+    }
+
+    #[test]
+    fn so_many_layouts_and_changes_are_kept_and_of_more_the_oldest_go() {
+        let mut tables = Tables::default();
+        for n in 0..MAX_LAYOUTS as i64 {
+            tables.put(&layout(n, 1), None);
+            tables.note(&actuation(n, Outcome::Applied, "d"));
+        }
+        assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(0)));
+        assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(0)));
+        tables.put(&layout(64, 1), None);
+        tables.note(&actuation(64, Outcome::Applied, "d"));
+        assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(1)));
+        assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(1)));
+    }
+
+    #[test]
+    fn the_newest_actuation_is_remembered_and_what_changed_nothing_marks_no_window() {
+        let mut tables = Tables::default();
+        let last = |tables: &Tables| tables.last_actuation().map(|last| last.decision_id.clone());
+        assert_eq!(last(&tables), None);
+        tables.note(&actuation(20, Outcome::Ready, "one"));
+        tables.note(&actuation(10, Outcome::Applied, "older"));
+        assert_eq!(last(&tables).as_deref(), Some("one"));
+        tables.note(&actuation(20, Outcome::Refused, "same time, said later"));
+        assert_eq!(last(&tables).as_deref(), Some("same time, said later"));
+        assert_eq!(tables.changes, [at(10), at(20)], "in order, and nothing was changed by what was refused");
+    }
+
+    #[test]
+    fn what_is_in_force_at_the_oldest_open_window_stays() {
+        let mut tables = Tables::default();
+        for second in [10, 20, 30] {
+            tables.put(&layout(second, 1), None);
+            tables.note(&actuation(second, Outcome::Applied, "d"));
+        }
+        tables.prune(at(19));
+        assert_eq!((kept(&tables).len(), tables.changes.len()), (3, 2));
+        tables.prune(at(20));
+        assert_eq!((kept(&tables), tables.changes.clone()), (vec![(20, 1), (30, 1)], VecDeque::from([at(30)])));
+    }
+
+    #[test]
+    fn a_job_that_starts_when_the_former_one_ends_is_a_new_one_and_old_runs_are_forgotten() {
+        let mut runs = Runs::default();
+        runs.start(at(0));
+        runs.finish(at(10));
+        assert!(!runs.start(at(9)) && runs.0.len() == 1, "before it ended");
+        assert!(runs.start(at(10)) && runs.0.len() == 2);
+        runs.finish(at(20));
+        runs.start(at(30));
+        runs.prune(at(19));
+        assert_eq!(runs.0.len(), 2, "the second one ends in open time");
+        runs.prune(at(20));
+        assert_eq!(runs.0, [Run { start: Some(at(30)), end: None }]);
+        runs.finish(at(40));
+        runs.prune(at(1_000));
+        assert_eq!(runs.0, [Run { start: Some(at(30)), end: Some(at(40)) }], "the last one tells that runs are declared");
     }
 }

@@ -1,0 +1,117 @@
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Meter, Origin, Scope};
+
+use super::wire;
+use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
+use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
+use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
+
+fn at(seconds: i64) -> EventTime {
+    EventTime::from_micros((1_700_000_040 + seconds) * 1_000_000)
+}
+
+fn sample(seconds: i64) -> Sample {
+    Sample { time: at(seconds), energy: Some(1.5), power: None, average: Some(2.5), share: 0.25, tenure: Some(7) }
+}
+
+fn gpu() -> GpuSource {
+    let step = |from, to, flow, gauges| Pending { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges };
+    let flow = Flow { kind: Kind::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
+    GpuSource {
+        device: "GPU-1".into(),
+        collector: "nvml/node-1".into(),
+        meter: Meter::Node,
+        pulse: Pulse { life: Life::Lagging, lagging_since: Some(4), ..Pulse::new(at(30), at(29), 5) },
+        sample: sample(30),
+        stretches: VecDeque::new(),
+        pending: [
+            step(10, 20, Some(flow), Some(std::array::from_fn(|i| (i % 2 == 1).then_some(i as f64)))),
+            step(20, 30, None, Some([Some(0.0); GAUGES])),
+            step(30, 30, None, None),
+        ]
+        .into(),
+        lost: Some(Lost { sample: sample(10), summed: 4.5, idle: true }),
+        unassigned: 6.5,
+        primary: true,
+    }
+}
+
+/// A source with these gauges in one stretch.
+fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
+    GpuSource { stretches: [GpuSums { joules: 1.0, from: at(1), to: at(2), sums, counts, ..GpuSums::default() }].into(), ..gpu() }
+}
+
+fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
+    RankSource {
+        rank: 3,
+        collector: "http/node-1".into(),
+        scope: Scope::Rank,
+        pulse: Pulse { silence: Some((at(1), at(2))), ..Pulse::new(at(30), at(30), 5) },
+        counters: std::array::from_fn(|i| Memory {
+            total: Some(Known { time: at(i as i64), value: 1.0 }),
+            idle: i == 1,
+            ..Memory::default()
+        }),
+        stepped: at(20),
+        done: [1.0, 2.0, 3.0],
+        stretches: [RankSums { unassigned, redone, fell: true, ..RankSums::default() }].into(),
+        unassigned,
+        span: Some("epoch 1".into()),
+        names_spans: true,
+        remaining_seconds: Some(9.0),
+        checkpoint: Some(at(-4)),
+    }
+}
+
+fn written(gpus: &[GpuSource], ranks: &[RankSource]) -> Vec<u8> {
+    let block = wire::Block {
+        workload: "team/job",
+        number: 0,
+        of: 1,
+        head: None,
+        gpus: gpus.iter().map(wire::Gpu::of).collect(),
+        ranks: ranks.iter().map(wire::Rank::of).collect(),
+    };
+    block.write()
+}
+
+fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {
+    let bytes = written(gpus, ranks);
+    let block = wire::Block::read(&bytes[1..]).unwrap();
+    assert_eq!(block.gpus.iter().map(|gpu| gpu.read().unwrap()).collect::<Vec<_>>(), gpus);
+    assert_eq!(block.ranks.iter().map(|rank| rank.read().unwrap()).collect::<Vec<_>>(), ranks);
+}
+
+#[test]
+fn gauges_are_read_as_they_were_also_those_that_were_zero() {
+    let some = [0.5, 0.0, 3.0, 0.0, 0.0, 6.0, 0.0, 8.0];
+    for (sums, counts) in
+        [([0.0; GAUGES], [0; GAUGES]), ([0.0; GAUGES], [1; GAUGES]), (some, [1, 2, 3, 0, 5, 6, 0, 8]), (some, [9; GAUGES])]
+    {
+        is_read_as_written(&[gauged(sums, counts)], &[]);
+    }
+}
+
+#[test]
+fn gauges_that_no_sample_had_take_no_room() {
+    let bytes = |gauges: usize| {
+        let mut counts = [0; GAUGES];
+        counts[..gauges].fill(1);
+        written(&[gauged([0.0; GAUGES], counts)], &[]).len()
+    };
+    // Each sum has eight bytes, its count of one has one.
+    assert_eq!([1, 5, 8].map(|gauges| bytes(gauges) - bytes(0)), [9, 45, 72]);
+}
+
+#[test]
+fn amounts_are_read_as_they_were_whether_all_some_or_none_are_there() {
+    for unassigned in [[0.0; COUNTERS], [1.0, 2.0, 3.0], [0.0, 2.0, 0.0]] {
+        for redone in [[0.0; COUNTERS], [4.0, 5.0, 6.0], [0.0, 0.0, 7.0]] {
+            is_read_as_written(&[], &[rank(unassigned, redone)]);
+        }
+    }
+    let bytes = |amounts| written(&[], &[rank([0.0; COUNTERS], amounts)]).len();
+    assert_eq!(bytes([0.0, 0.0, 7.0]) - bytes([0.0; COUNTERS]), 24, "nothing takes no room");
+}
