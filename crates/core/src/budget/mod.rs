@@ -414,6 +414,7 @@ pub(crate) fn maintain(workload: &Workload, time: EventTime, settings: &BudgetSe
     draft(workload, time, settings, reason)
 }
 
+/// It maintains unless told otherwise.
 fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
     let in_force = workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts);
     let evidence =
@@ -425,7 +426,6 @@ fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason
         origin: workload.origin,
         controller: CONTROLLER.into(),
         controller_version: VERSION.into(),
-        action: Action::Maintain,
         reason,
         from: workload.layout.clone(),
         to: workload.layout.clone(),

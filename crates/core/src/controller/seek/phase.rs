@@ -43,8 +43,6 @@ pub(super) struct Phase {
     pub points: Vec<Point>,
     /// When its present visit began.
     pub entered: EventTime,
-    /// When it was seen last.
-    pub seen: EventTime,
     /// Length of its past visits.
     pub seconds: f64,
     pub visits: u32,
@@ -90,22 +88,6 @@ impl Phase {
     /// How far a window is from what this phase does at a stand, as the largest logarithm of a ratio over the tolerance of
     /// each figure; above 1 it does not fit. `None`: nothing is known about this stand.
     fn misfit(&self, stand: Stand, seen: &Seen, knob: &Knob, tolerance: f64) -> Option<f64> {
-        let apart = |a: f64, b: f64| if a > 0.0 && b > 0.0 { (a / b).ln().abs() } else { f64::INFINITY };
-        let of_intensity = seen
-            .dram_seconds_per_sample
-            .zip(self.dram_seconds_per_sample)
-            // Activity and throughput are uneven both, and each in its own way.
-            .map(|(now, then)| apart(now, then) / (1.25 * tolerance));
-        // Within a range no figure is apart; outside, by its distance from the nearer end.
-        let outside = |value: f64, (low, high): (f64, f64)| {
-            if value < low {
-                apart(value, low)
-            } else if value > high {
-                apart(value, high)
-            } else {
-                0.0
-            }
-        };
         let (rates, watts, slack) = if let Some(p) = self.point(stand) {
             let slack = if p.windows > 1 { 1.0 } else { 1.4 };
             ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
@@ -113,17 +95,23 @@ impl Phase {
             let range = self.curve(stand.spot, knob)?.range(stand.setting);
             (range.samples_per_second, range.watts, 1.5)
         };
+        // Within a range no figure is apart; outside, by its distance from the nearer end.
+        let outside = |value: f64, (low, high): (f64, f64)| apart(value, value.max(low).min(high));
         let worst = outside(seen.samples_per_second, rates).max(outside(seen.watts, watts)) / (slack * tolerance);
-        Some(of_intensity.map_or(worst, |intensity| intensity.max(worst)))
+        Some(self.misfit_of_intensity(seen, tolerance).map_or(worst, |intensity| intensity.max(worst)))
     }
 
-    /// Whether it can be this phase by what does not depend on the layout.
-    fn intensity_fits(&self, seen: &Seen, tolerance: f64) -> bool {
-        match seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample) {
-            Some((now, then)) if now > 0.0 && then > 0.0 => (now / then).ln().abs() <= 1.25 * tolerance,
-            _ => true,
-        }
+    /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
+    fn misfit_of_intensity(&self, seen: &Seen, tolerance: f64) -> Option<f64> {
+        let (now, then) = seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
+        // Activity and throughput are uneven both, and each in its own way.
+        Some(apart(now, then) / (1.25 * tolerance))
     }
+}
+
+/// Distance of two figures above 0, as a logarithm.
+fn apart(a: f64, b: f64) -> f64 {
+    (a / b).ln().abs()
 }
 
 /// The phases that were seen, and the present one.
@@ -173,12 +161,9 @@ impl Phases {
             self.begin(stand, &[seen], now);
             return Heard::New;
         };
-        phase.seen = now;
-        let fits = match phase.misfit(stand, &seen, knob, tolerance) {
-            Some(misfit) => misfit <= 1.0,
-            None => phase.intensity_fits(&seen, tolerance),
-        };
-        if fits {
+        // Of a layout that was not measured yet, all that is known is what does not depend on it.
+        let misfit = phase.misfit(stand, &seen, knob, tolerance).or_else(|| phase.misfit_of_intensity(&seen, tolerance));
+        if misfit.is_none_or(|misfit| misfit <= 1.0) {
             self.doubts.clear();
             phase.add(stand, &seen);
             return Heard::Same;
@@ -213,7 +198,6 @@ impl Phases {
             self.all[known].entered = now;
         }
         let phase = &mut self.all[known];
-        phase.seen = now;
         for seen in clean {
             phase.add(stand, seen);
         }
@@ -233,7 +217,7 @@ impl Phases {
         {
             self.all.remove(least);
         }
-        let mut phase = Phase { entered: now, seen: now, ..Phase::default() };
+        let mut phase = Phase { entered: now, ..Phase::default() };
         for seen in seen {
             phase.add(stand, seen);
         }
@@ -474,14 +458,19 @@ mod tests {
 
     #[test]
     fn in_a_layout_that_was_not_measured_memory_activity_alone_tells_phases_apart() {
-        let known = phase(2);
-        let fits = |intensity| known.intensity_fits(&seen(1.0, 1.0, intensity), TOLERANCE);
+        let fits = |known: Phase, intensity| {
+            let mut phases = Phases { all: vec![known], ..Phases::default() };
+            phases.hear(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default()) == Heard::Same
+        };
         let most = (1.25 * TOLERANCE).exp();
-        assert!(fits(Some(0.003 * most * 0.999)) && fits(Some(0.003 / most * 1.001)));
-        assert!(!fits(Some(0.003 * most * 1.001)) && !fits(Some(0.003 / most * 0.999)));
-        assert!(fits(None) && fits(Some(0.0)));
-        let unknown = Phase { dram_seconds_per_sample: None, ..phase(2) };
-        assert!(unknown.intensity_fits(&seen(1.0, 1.0, Some(1.0)), TOLERANCE));
+        for factor in [0.999 * most, 1.001 / most] {
+            assert!(fits(phase(2), Some(0.003 * factor)), "{factor}");
+        }
+        for factor in [1.001 * most, 0.999 / most] {
+            assert!(!fits(phase(2), Some(0.003 * factor)), "{factor}");
+        }
+        assert!(fits(phase(2), None));
+        assert!(fits(Phase { dram_seconds_per_sample: None, ..phase(2) }, Some(1.0)));
     }
 
     #[test]
@@ -493,7 +482,7 @@ mod tests {
         }
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points.len(), phase.points[0].windows, phase.points[0].samples_per_second), (1, 2, 145.0));
-        assert_eq!((phase.entered, phase.seen), (job.now, job.now));
+        assert_eq!(phase.entered, job.now);
         let before = job.phases.others().next().unwrap();
         assert_eq!((before.points[0].windows, before.visits, before.seconds), (3, 1, 300.0));
     }
@@ -506,7 +495,6 @@ mod tests {
         assert_eq!([130.0, 110.0, 90.0].map(|rate| job.hear(rate)), [Heard::Doubtful, Heard::Doubtful, Heard::Same]);
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points[0].windows, phase.visits, phase.seconds), (5, 0, 0.0));
-        assert_eq!(phase.seen, job.now);
     }
 
     #[test]
