@@ -77,8 +77,7 @@ impl SmPartitionSettings {
         if let Some(share) = self.probe_percentages.iter().find(|share| !(1..=100).contains(*share)) {
             return Err(format!("probe_percentages holds {share}, but each must be within 1 and 100"));
         }
-        let (whole, smaller): (Vec<u32>, Vec<u32>) = self.probe_percentages.iter().partition(|share| **share == 100);
-        if whole.is_empty() != smaller.is_empty() {
+        if self.probe_percentages.contains(&100) != self.probe_percentages.iter().any(|share| *share < 100) {
             return Err("probe_percentages must hold 100 and a smaller share, or be empty".to_owned());
         }
         let ranges = [
@@ -99,5 +98,65 @@ impl SmPartitionSettings {
             Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn settings_out_of_their_range_are_refused_by_name() {
+        let check = |name: &str, value: serde_json::Value| {
+            serde_json::from_value::<SmPartitionSettings>(json!({ name: value })).unwrap().check()
+        };
+        for (name, low, high) in [
+            ("floor_ratio", 0.0, 1.0),
+            ("max_slowdown_ratio", 0.0, 1.0),
+            ("gain_min_ratio", 0.0, 1.0),
+            ("hold_seconds", 0.0, 604_800.0),
+            ("give_up_seconds", 0.001, 86_400.0),
+            ("coverage_min_ratio", 0.0, 1.0),
+            ("silence_seconds", 0.001, 86_400.0),
+            ("expiry_seconds", 0.001, 86_400.0),
+        ] {
+            for value in [low, high] {
+                assert_eq!(check(name, json!(value)), Ok(()), "{name} {value}");
+            }
+            for value in [f64::next_down(low), f64::next_up(high)] {
+                let refused = check(name, json!(value)).unwrap_err();
+                assert!(refused.starts_with(&format!("{name} is {value}, ")), "{refused}");
+            }
+        }
+        for (name, low, high) in [
+            ("windows_min", 1, 100),
+            ("validation_windows", 1, 16),
+            ("step_percentage", 1, 50),
+            ("restarts_per_day_max", 0, 1_000),
+        ] {
+            for value in [low, high] {
+                assert_eq!(check(name, json!(value)), Ok(()), "{name} {value}");
+            }
+            for value in [low - 1, high + 1].into_iter().filter(|value| *value >= 0) {
+                let refused = check(name, json!(value)).unwrap_err();
+                assert!(refused.starts_with(&format!("{name} is {value}, ")), "{refused}");
+            }
+        }
+    }
+
+    #[test]
+    fn alone_a_workload_is_measured_at_the_whole_gpu_and_at_a_part_of_it_or_not_at_all() {
+        let check =
+            |shares: &[u32]| SmPartitionSettings { probe_percentages: shares.to_vec(), ..SmPartitionSettings::default() }.check();
+        for allowed in [&[][..], &[100, 1], &[20, 100], &[100, 50, 20]] {
+            assert_eq!(check(allowed), Ok(()), "{allowed:?}");
+        }
+        for one_kind in [&[100][..], &[50], &[50, 20]] {
+            assert!(check(one_kind).unwrap_err().contains("100 and a smaller share"), "{one_kind:?}");
+        }
+        assert!(check(&[100, 0]).unwrap_err().starts_with("probe_percentages holds 0, "));
+        assert!(check(&[101, 50]).unwrap_err().starts_with("probe_percentages holds 101, "));
     }
 }

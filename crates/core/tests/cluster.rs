@@ -282,8 +282,51 @@ fn a_member_beyond_the_cap_is_refused_and_nobody_gets_more() {
 }
 
 #[test]
-fn a_refused_raise_is_free_again_and_an_unanswered_one_is_not() {
-    for refused in [true, false] {
+fn who_was_crowded_out_counts_until_it_has_a_place() {
+    let mut site = Site::new(1_000.0);
+    site.cluster = Cluster::new(FoldSettings { max_workloads: 2, ..settings(1_000.0) });
+    let [a, b, c] = ["a", "b", "c"].map(|name| workload(name, 0, 1, 1, Some(150.0)));
+    site.declare(&a);
+    site.declare(&b);
+    let crowded = |site: &mut Site, minute| site.window(&window(&a, minute, 0.9))[0].reason.contains("team/c shares the budget");
+    site.cluster.fold(Event::Input(Input::Workload(&c)), Some(&c.workload), at(0), &mut Vec::new()).unwrap_err();
+    assert!(crowded(&mut site, 1));
+    // What others say changes nothing of it.
+    site.declare(&b);
+    assert!(crowded(&mut site, 2));
+    site.fold(Event::Input(Input::WorkloadGone), &b.workload);
+    assert!(crowded(&mut site, 3), "there is a place, and it does not know");
+    site.declare(&workload("c", 181, 1, 1, Some(150.0)));
+    assert!(!crowded(&mut site, 4));
+    assert_eq!(site.cluster.size(), 2);
+}
+
+#[test]
+fn a_silent_member_is_left_alone_while_the_budget_is_not_exceeded() {
+    let mut site = Site::new(2_000.0);
+    let (a, b) = (workload("a", 0, 1, 2, Some(300.0)), workload("b", -1_000, 1, 2, Some(300.0)));
+    site.declare(&b);
+    site.declare(&a);
+    let said: Vec<Decision> = (1..4).flat_map(|minute| site.window(&window(&a, minute, 0.9))).collect();
+    let turned = turned(&said);
+    assert!(!turned.is_empty() && turned.iter().all(|(name, watts)| *name == "team/a" && *watts > 300.0), "{said:?}");
+}
+
+#[test]
+fn looks_at_which_the_lowest_caps_do_not_fit_are_counted() {
+    let mut site = Site::new(200.0);
+    let a = workload("a", 0, 1, 2, None);
+    site.declare(&a);
+    for minute in 1..4 {
+        site.window(&window(&a, minute, 0.5));
+    }
+    assert_eq!((site.cluster.tally().looks, site.cluster.tally().short), (3, 3));
+}
+
+#[test]
+fn a_refused_raise_is_free_again_and_an_unanswered_or_applied_one_is_not() {
+    for answer in [Some(Outcome::Refused), Some(Outcome::Applied), None] {
+        let refused = answer == Some(Outcome::Refused);
         let mut site = Site::new(1_000.0);
         let (a, b) = (workload("a", 0, 1, 2, Some(200.0)), workload("b", 0, 1, 2, Some(200.0)));
         site.declare(&a);
@@ -293,8 +336,8 @@ fn a_refused_raise_is_free_again_and_an_unanswered_one_is_not() {
             said = [site.window(&window(&a, minute, 0.9)), site.window(&window(&b, minute, 0.02))].concat();
         }
         let raise = said.iter().find(|d| d.action == Action::SetPowerLimit).unwrap().clone();
-        if refused {
-            site.answer(&raise, 125, Outcome::Refused);
+        if let Some(answer) = answer {
+            site.answer(&raise, 125, answer);
         }
         // It leaves enforcement, so that nothing is asked of it any more; what is left over goes to the other one.
         let (left, stays) = if raise.workload == a.workload { (&a, &b) } else { (&b, &a) };
@@ -327,12 +370,14 @@ fn a_learned_curve_is_used_until_enough_is_measured_and_is_named() {
     assert_eq!(of_a.model_version.as_deref(), Some("cap-curve/team/a@7"), "{of_a:?}");
     let caps: BTreeMap<&str, f64> = turned(&said).into_iter().collect();
     assert!(caps["team/a"] < 200.0, "a flat curve needs no watts: {caps:?}");
-    // It is state: withdrawn after a restart it says nothing any more.
+    // It is state: known after a restart, and withdrawn after one it says nothing any more.
     let mut kept = BTreeMap::new();
     site.restart(&mut kept, &settings(1_000.0));
+    let said = [site.window(&window(&a, 2, 0.9)), site.window(&window(&b, 2, 0.9))].concat();
+    assert!(said.iter().any(|d| d.model_version == of_a.model_version), "{said:?}");
     site.fold(Event::Input(Input::ModelGone), "cap-curve/team/a");
     site.restart(&mut kept, &settings(1_000.0));
-    let said = [site.window(&window(&a, 2, 0.9)), site.window(&window(&b, 2, 0.9))].concat();
+    let said = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
     assert!(said.iter().all(|d| d.model_version.is_none()));
 }
 

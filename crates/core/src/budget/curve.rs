@@ -39,10 +39,9 @@ impl Concave {
             }
         };
         let inner = hull.iter().map(|knot| knot.0).filter(|watts| *watts > least && *watts < most);
-        let mut knots: Vec<f64> = std::iter::once(least).chain(inner).chain([most]).collect();
-        knots.dedup_by(|a, b| (*a - *b).abs() < EPSILON);
+        let knots = std::iter::once(least).chain(inner).chain([most]);
         let top = at(most);
-        Self { knots: knots.into_iter().map(|watts| (watts, at(watts) / top)).collect() }
+        Self { knots: knots.map(|watts| (watts, at(watts) / top)).collect() }
     }
 
     fn prior(least: f64, most: f64) -> Self {
@@ -50,9 +49,7 @@ impl Concave {
             let watts = least + (most - least) * f64::from(n) / f64::from(PRIOR_PIECES);
             (watts, (watts / most).powf(PRIOR_EXPONENT))
         };
-        let mut knots: Vec<_> = (0..=PRIOR_PIECES).map(piece).collect();
-        knots.dedup_by(|a, b| (a.0 - b.0).abs() < EPSILON);
-        Self { knots }
+        Self { knots: (0..=PRIOR_PIECES).map(piece).collect() }
     }
 
     /// The power from which on another watt only costs: where energy per sample is least with enough throughput.
@@ -62,7 +59,7 @@ impl Concave {
         for pair in self.knots.windows(2) {
             // On a straight piece energy per sample has its least at an end, or where throughput is just enough.
             let ((w0, p0), (w1, p1)) = (pair[0], pair[1]);
-            let edge = (p0 < progress_min && p1 > progress_min && p1 > p0)
+            let edge = (p0 < progress_min && p1 > progress_min)
                 .then(|| (w0 + (w1 - w0) * (progress_min - p0) / (p1 - p0), progress_min));
             for knot in [Some(pair[0]), edge, Some(pair[1])].into_iter().flatten() {
                 if knot.1 >= progress_min - EPSILON && best.is_none_or(|best| energy(knot) < energy(best)) {
@@ -81,9 +78,6 @@ fn majorant(sorted: &[(f64, f64)]) -> Vec<(f64, f64)> {
         if hull.last().is_some_and(|last| point.1 <= last.1) {
             continue;
         }
-        if hull.last().is_some_and(|last| point.0 - last.0 < EPSILON) {
-            hull.pop();
-        }
         while let [.., a, b] = hull[..]
             && (b.1 - a.1) * (point.0 - a.0) <= (point.1 - a.1) * (b.0 - a.0)
         {
@@ -98,4 +92,77 @@ fn majorant(sorted: &[(f64, f64)]) -> Vec<(f64, f64)> {
         hull.remove(0);
     }
     hull
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn points(of: &[(f64, f64)]) -> Vec<PowerPoint> {
+        of.iter().map(|(watts, rate)| PowerPoint { watts: *watts, samples_per_second: *rate }).collect()
+    }
+
+    /// That the curve has these knots, in samples/s.
+    fn assert_knots(measured: &[(f64, f64)], least: f64, most: f64, expected: &[(f64, f64)]) {
+        let top = expected[expected.len() - 1].1;
+        let knots: Vec<(f64, f64)> = Concave::of(&points(measured), least, most)
+            .knots
+            .into_iter()
+            .map(|(watts, progress)| (watts, progress * top))
+            .collect();
+        let near = |(a, b): (&(f64, f64), &(f64, f64))| (a.0 - b.0).abs() < 1e-9 && (a.1 - b.1).abs() < 1e-9;
+        assert!(
+            knots.len() == expected.len() && knots.iter().zip(expected).all(near),
+            "{measured:?}: {knots:?}, not {expected:?}"
+        );
+    }
+
+    #[test]
+    fn throughput_goes_straight_from_nothing_through_the_points_and_on_as_it_rose_last() {
+        let measured = [(100.0, 10.0), (200.0, 18.0), (300.0, 22.0)];
+        assert_knots(&measured, 50.0, 350.0, &[(50.0, 5.0), (100.0, 10.0), (200.0, 18.0), (300.0, 22.0), (350.0, 24.0)]);
+        // Of points beyond what may be only the line to them is left.
+        assert_knots(&measured, 150.0, 250.0, &[(150.0, 14.0), (200.0, 18.0), (250.0, 20.0)]);
+        assert_knots(&measured, 220.0, 280.0, &[(220.0, 18.8), (280.0, 21.2)]);
+        assert_knots(&measured, 100.0, 300.0, &measured);
+        // Above a single point it rises as a root does there: 0.5 · 10 / 200 samples/s a watt.
+        assert_knots(&[(200.0, 10.0)], 100.0, 400.0, &[(100.0, 5.0), (200.0, 10.0), (400.0, 15.0)]);
+    }
+
+    #[test]
+    fn a_point_is_a_knot_only_where_it_lies_above_the_line_of_its_neighbours() {
+        // Under it, on it, above it.
+        assert_knots(&[(100.0, 10.0), (200.0, 15.0), (300.0, 25.0)], 100.0, 300.0, &[(100.0, 10.0), (300.0, 25.0)]);
+        assert_knots(&[(100.0, 10.0), (200.0, 15.0), (300.0, 20.0)], 100.0, 300.0, &[(100.0, 10.0), (300.0, 20.0)]);
+        let above = [(100.0, 10.0), (200.0, 16.0), (300.0, 20.0)];
+        assert_knots(&above, 100.0, 300.0, &above);
+        // The first one's neighbour is the origin.
+        assert_knots(&[(100.0, 5.0), (200.0, 15.0), (300.0, 18.0)], 100.0, 300.0, &[(100.0, 7.5), (200.0, 15.0), (300.0, 18.0)]);
+        let on = [(100.0, 10.0), (200.0, 20.0), (300.0, 22.0)];
+        assert_knots(&on, 50.0, 300.0, &[(50.0, 5.0), on[0], on[1], on[2]]);
+        // More power never gives less, and of two figures at one power the higher one counts.
+        assert_knots(&[(100.0, 10.0), (200.0, 9.0), (300.0, 12.0)], 100.0, 300.0, &[(100.0, 10.0), (300.0, 12.0)]);
+        assert_knots(&[(100.0, 10.0), (100.0, 8.0), (200.0, 15.0)], 100.0, 200.0, &[(100.0, 10.0), (200.0, 15.0)]);
+        let twice = [(100.0, 10.0), (200.0, 15.0), (200.0, 16.0), (300.0, 20.0)];
+        assert_knots(&twice, 100.0, 300.0, &[(100.0, 10.0), (200.0, 16.0), (300.0, 20.0)]);
+    }
+
+    #[test]
+    fn figures_that_cannot_be_say_nothing() {
+        let good = [(100.0, 10.0), (200.0, 18.0)];
+        for bad in [
+            (0.0, 5.0),
+            (150.0, 0.0),
+            (-150.0, 30.0),
+            (150.0, -5.0),
+            (f64::INFINITY, 30.0),
+            (150.0, f64::INFINITY),
+            (f64::NAN, 30.0),
+            (150.0, f64::NAN),
+        ] {
+            let curve = |measured: &[(f64, f64)]| Concave::of(&points(measured), 80.0, 400.0);
+            assert_eq!(curve(&[bad]), curve(&[]), "{bad:?} alone");
+            assert_eq!(curve(&[good[0], bad, good[1]]), curve(&good), "{bad:?} among others");
+        }
+    }
 }

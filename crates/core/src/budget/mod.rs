@@ -266,10 +266,8 @@ fn fill(rooms: &[Room], settings: &BudgetSettings) -> Shared {
         let wanted = room.curve.wanted(1.0 - settings.max_slowdown_ratio);
         for pair in room.curve.knots.windows(2) {
             let ((w0, p0), (w1, p1)) = (pair[0], pair[1]);
-            let watts = w1.min(wanted) - w0;
-            if watts > 0.0 {
-                pieces.push(Piece { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
-            }
+            let watts = (w1.min(wanted) - w0).max(0.0);
+            pieces.push(Piece { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
         }
     }
     // Stable: pieces of one workload stay in the order of the power, those of equal slope in the order of the workloads.
@@ -362,9 +360,6 @@ pub fn share(
     }
     for i in (0..rooms.len()).filter(|_| unknown.is_none()) {
         let Room { in_force, exposed, gpus, .. } = rooms[i];
-        if shared.caps[i] <= in_force || !apart(shared.caps[i], in_force) {
-            continue;
-        }
         let others = total(&rooms) - exposed * gpus;
         let fits = ((settings.watts() - others) / gpus + EPSILON).floor();
         let watts = shared.caps[i].min(fits);
@@ -419,6 +414,7 @@ pub(crate) fn maintain(workload: &Workload, time: EventTime, settings: &BudgetSe
     draft(workload, time, settings, reason)
 }
 
+/// It maintains unless told otherwise.
 fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
     let in_force = workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts);
     let evidence =
@@ -430,7 +426,6 @@ fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason
         origin: workload.origin,
         controller: CONTROLLER.into(),
         controller_version: VERSION.into(),
-        action: Action::Maintain,
         reason,
         from: workload.layout.clone(),
         to: workload.layout.clone(),

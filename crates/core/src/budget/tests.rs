@@ -1,5 +1,5 @@
 use eadt_cases::cases;
-use eadt_schemas::v1::{Bounds, EfficiencyWindow, Layout};
+use eadt_schemas::v1::{Bounds, EfficiencyWindow, Layout, Origin};
 use proptest::prelude::*;
 
 use super::*;
@@ -267,6 +267,152 @@ fn what_is_measured_at_a_cap_is_the_mean_of_its_windows() {
     let [capped, lower] = measurements.points()[..] else { panic!("two caps") };
     assert!(near(capped.watts, 280.0) && near(capped.samples_per_second, 28.0), "{capped:?}");
     assert!(near(lower.watts, 200.0), "{lower:?}");
+}
+
+#[test]
+fn settings_out_of_their_range_are_refused_by_name() {
+    let with = |name: &str, value: f64| serde_json::from_value::<BudgetSettings>(serde_json::json!({ name: value })).unwrap();
+    for (name, low, high) in [
+        ("budget_watts", 0.001, 1e9),
+        ("power_limit_min_ratio", 0.001, 1.0),
+        ("max_slowdown_ratio", 0.0, 0.9),
+        ("turn_min_ratio", 0.0, 0.5),
+        ("coverage_min_ratio", 0.0, 1.0),
+        ("silence_seconds", 0.001, 86_400.0),
+        ("expiry_seconds", 0.001, 86_400.0),
+        ("settle_seconds", 0.0, 86_400.0),
+    ] {
+        for value in [low, high] {
+            assert_eq!(with(name, value).check(), Ok(()), "{name} {value}");
+        }
+        for value in [f64::next_down(low), f64::next_up(high)] {
+            let refused = with(name, value).check().unwrap_err();
+            assert!(refused.starts_with(&format!("{name} is {value}, ")), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn a_grant_counts_until_it_is_refused_overtaken_or_expired() {
+    let at = EventTime::from_seconds;
+    let granted = || {
+        let grant = |n: f64| Grant { decision: format!("d{n}"), time: at(n), watts: 100.0 * n, expires: at(n + 300.0) };
+        let mut state = BudgetState::default();
+        state.put("n/a", Grants([1.0, 2.0, 3.0].map(grant).to_vec()));
+        state
+    };
+    let watts = |state: &BudgetState| state.of("n/a").map(|grants| grants.0.iter().map(|grant| grant.watts).collect::<Vec<_>>());
+    let mut state = granted();
+    state.refused("n/a", "d3");
+    state.refused("n/b", "d1");
+    assert_eq!((watts(&state), state.highest_watts("n/a")), (Some(vec![100.0, 200.0]), 200.0));
+    // The actuator accepts no decision that is as old as the one in force, or older.
+    let mut state = granted();
+    state.overtaken("n/a", at(2.0));
+    assert_eq!(watts(&state), Some(vec![300.0]));
+    state.overtaken("n/a", at(3.0));
+    assert_eq!((watts(&state), state.highest_watts("n/a")), (None, 0.0));
+    // Whoever applied it at the last moment has shown so after another minute.
+    let mut state = granted();
+    state.expire(at(361.0), 60.0);
+    assert_eq!(watts(&state), Some(vec![200.0, 300.0]));
+    state.expire(at(363.0), 60.0);
+    assert_eq!(state, BudgetState::default());
+    let mut state = granted();
+    state.put("n/a", Grants::default());
+    assert_eq!(state, BudgetState::default());
+}
+
+#[test]
+fn the_time_of_a_decision_is_read_from_an_id_of_this_controller_only() {
+    let time = EventTime::from_seconds(1_700_000_060.25);
+    let id = maintain(&workload("a", 1, None), time, &BudgetSettings::default(), String::new()).id;
+    assert_eq!(decided_at("n/a", &id), Some(time));
+    for foreign in [id.replace("n/a", "n/ab"), id.replace(CONTROLLER, "hybrid"), id.replace('/', ""), "n/a@/power-budget".into()]
+    {
+        assert_eq!(decided_at("n/a", &foreign), None, "{foreign}");
+    }
+}
+
+#[test]
+fn a_decision_says_whose_it_is_and_changes_nothing_but_the_cap() {
+    let layout =
+        Layout { replicas: Some(6), mps_thread_percentage: Some(50), power_limit_watts: Some(400.0), ..Layout::default() };
+    let job = Workload { layout: layout.clone(), generation: 7, origin: Origin::Imported, ..workload("a", 2, None) };
+    let outcome = Site::new(600.0, vec![job.clone()], vec![vec![]]).look(1);
+    let [decision] = &outcome.decisions[..] else { panic!("{outcome:?}") };
+    let common = |decision: &Decision| {
+        assert_eq!((decision.workload.as_str(), decision.time), ("n/a", EventTime::from_seconds(60.0)));
+        assert_eq!((decision.controller.as_str(), decision.controller_version.as_str()), (CONTROLLER, VERSION));
+        assert_eq!((&decision.from, decision.generation, decision.origin), (&layout, Some(7), Origin::Imported));
+        assert_eq!(decision.expires, EventTime::from_seconds(360.0));
+    };
+    common(decision);
+    assert_eq!((decision.action, decision.restarts), (Action::SetPowerLimit, false));
+    assert_eq!(decision.to, Layout { power_limit_watts: Some(300.0), ..layout.clone() });
+    let stays = maintain(&job, EventTime::from_seconds(60.0), &BudgetSettings::default(), "why".into());
+    common(&stays);
+    assert_eq!((stays.action, &stays.to, stays.reason.as_str()), (Action::Maintain, &layout, "why"));
+}
+
+#[test]
+fn what_is_needed_at_least_may_take_the_whole_budget() {
+    let needs = || vec![workload("a", 1, Some(120.0)), workload("b", 1, Some(120.0))];
+    let look = |budget| Site::new(budget, needs(), vec![vec![], vec![]]).look(0);
+    assert!(!look(240.0).short && look(239.9).short);
+}
+
+#[test]
+fn without_gpus_or_a_limit_of_theirs_nobody_can_say_what_a_workload_draws() {
+    let none = Workload { gpus: Some(0), ..workload("a", 1, Some(200.0)) };
+    let unlimited = Workload { gpu_power_limit_watts: Some(0.0), ..workload("a", 1, None) };
+    for (job, why) in [(none, "how many GPUs"), (unlimited, "neither a cap nor the board's power limit")] {
+        let outcome = Site::new(500.0, vec![job], vec![vec![]]).look(0);
+        assert!(outcome.exposed_watts.is_none() && outcome.reason.contains(why), "{outcome:?}");
+    }
+}
+
+#[test]
+fn small_differences_are_left_until_the_budget_is_exceeded_and_less_than_a_watt_is_always_left() {
+    let look = |budget: f64, cap: f64| {
+        // Nothing but 297 W is possible for the first one.
+        let bounds = Bounds { power_limit_watts_min: Some(297.0), power_limit_watts_max: Some(297.0), ..Bounds::default() };
+        let jobs = vec![Workload { bounds, ..workload("a", 1, Some(cap)) }, workload("b", 1, Some(300.0))];
+        let outcome = Site::new(budget, jobs, vec![vec![], vec![]]).look(0);
+        let of_a = outcome.decisions.iter().find(|decision| decision.workload == "n/a");
+        of_a.and_then(|decision| decision.to.power_limit_watts)
+    };
+    // 1 % is less than the 2 % at which a cap is turned; a budget that is just reached is not exceeded.
+    assert_eq!(look(600.0, 300.0), None);
+    assert_eq!(look(599.0, 300.0), Some(297.0));
+    assert_eq!(look(500.0, 297.9), None);
+    // 2 % of 303.1 W are more than 6 W, of 302.9 W less than those 5.9.
+    assert_eq!(look(1_000.0, 303.1), Some(297.0));
+    assert_eq!(look(1_000.0, 302.9), None);
+}
+
+#[test]
+fn measurements_are_those_of_one_layout_and_of_the_last_three_hours() {
+    let window = |seconds: f64, watts: f64| EfficiencyWindow {
+        window_end: EventTime::from_seconds(seconds),
+        mean_power_per_gpu_watts: Some(watts),
+        samples_per_second: Some(watts / 10.0),
+        ..EfficiencyWindow::default()
+    };
+    let layout = |replicas, cap| Layout { replicas: Some(replicas), power_limit_watts: Some(cap), ..Layout::default() };
+    let mut measurements = Measurements::default();
+    let mut note = |seconds: f64, watts: f64, layout: &Layout| {
+        measurements.note(&window(seconds, watts), layout, None);
+        measurements.points().iter().map(|point| point.watts).collect::<Vec<_>>()
+    };
+    assert_eq!(note(0.0, 280.0, &layout(1, 300.0)), [280.0]);
+    // Half a watt makes another cap, less does not.
+    assert_eq!(note(60.0, 270.0, &layout(1, 299.5)), [280.0, 270.0]);
+    assert_eq!(note(120.0, 272.0, &layout(1, 299.75)), [276.0, 270.0]);
+    assert_eq!(note(10_800.0, 200.0, &layout(1, 250.0)), [276.0, 270.0, 200.0]);
+    assert_eq!(note(10_860.0, 210.0, &layout(1, 200.0)), [276.0, 200.0, 210.0], "three hours ago is too long ago");
+    assert_eq!(note(10_920.0, 150.0, &layout(2, 200.0)), [150.0], "throughput of two replicas is another one");
+    assert_eq!(note(10_980.0, 160.0, &layout(2, 300.0)), [150.0, 160.0]);
 }
 
 #[test]

@@ -164,10 +164,55 @@ mod tests {
         for seconds in [60.0, 120.0, 180.0] {
             assert!(recent.add(at(seconds), 5, 60.0));
         }
+        // Twice the time of five windows: what is ten minutes old goes.
         recent.add(at(719.0), 5, 60.0);
         assert_eq!(recent.windows.len(), 3);
+        recent.add(at(720.0), 5, 60.0);
+        assert_eq!(recent.windows.front().map(|oldest| oldest.end), Some(EventTime::from_seconds(180.0)));
         recent.restart(1);
         assert!(!recent.add(at(780.0), 5, 60.0));
         assert!(recent.add(at(840.0), 5, 60.0));
+    }
+
+    fn window() -> EfficiencyWindow {
+        EfficiencyWindow {
+            energy_coverage_ratio: 1.0,
+            progress_coverage_ratio: 1.0,
+            samples_per_second: Some(45.0),
+            mean_power_watts: Some(900.0),
+            mean_power_per_gpu_watts: Some(300.0),
+            gpus: 3,
+            ..EfficiencyWindow::default()
+        }
+    }
+
+    #[test]
+    fn a_window_says_something_if_enough_of_it_is_known() {
+        let of = |ratio| Measured::of(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
+        assert!(of(0.9).is_ok());
+        assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, under 90 %: it decides nothing");
+        assert_eq!(of(0.25).unwrap_err(), "progress is known for 25 % of this window, under 90 %: it decides nothing");
+    }
+
+    #[test]
+    fn power_of_a_gpu_is_the_windows_own_or_that_of_all_over_their_number() {
+        let of = |mean_power_per_gpu_watts, gpus| {
+            Measured::of(&EfficiencyWindow { mean_power_per_gpu_watts, gpus, ..window() }, 0.9)
+                .map(|measured| measured.watts_per_gpu)
+        };
+        assert_eq!(of(Some(250.0), 3), Ok(250.0));
+        assert_eq!(of(None, 3), Ok(300.0));
+        for unusable in [of(None, 0), of(Some(0.0), 3)] {
+            assert!(unusable.unwrap_err().contains("is zero or its GPUs are unknown"));
+        }
+    }
+
+    #[test]
+    fn where_nothing_was_processed_a_sample_has_no_energy() {
+        let medians = |samples_per_second| {
+            let measured = Measured { end: EventTime::default(), samples_per_second, watts: 900.0, watts_per_gpu: 300.0 };
+            Measured::median([&measured]).and_then(|medians| medians.joules_per_sample())
+        };
+        assert_eq!((medians(45.0), medians(0.0)), (Some(20.0), None));
     }
 }

@@ -132,4 +132,38 @@ mod tests {
         let saved = |action| state.saving(action).map(|ratio| (ratio * 1e9).round() / 1e9);
         assert_eq!([Action::Decrease, Action::Increase, Action::ScaleReplicas].map(saved), [Some(0.1), Some(0.3), None]);
     }
+
+    #[test]
+    fn a_restart_counts_for_a_day() {
+        let at = EventTime::from_seconds;
+        let mut state = ControllerState::default();
+        for seconds in [0.0, 1.0] {
+            state.count_restart(at(seconds), seconds.to_string());
+        }
+        state.forget_before(at(86_399.0));
+        assert_eq!(state.restarts.len(), 2);
+        state.forget_before(at(86_400.0));
+        assert_eq!(state.restarts.iter().map(|restart| restart.time).collect::<Vec<_>>(), [at(1.0)]);
+    }
+
+    #[test]
+    fn an_action_is_forbidden_from_one_layout_by_its_last_reason() {
+        let mut state = ControllerState::default();
+        let [few, many] = [3, 6].map(|replicas| Layout { replicas: Some(replicas), ..Layout::default() });
+        let until = EventTime::from_seconds;
+        for (from, action, seconds, why) in [
+            (&few, Action::Decrease, 1.0, "first"),
+            (&few, Action::Increase, 2.0, "another action"),
+            (&many, Action::Decrease, 3.0, "another layout"),
+            (&few, Action::Decrease, 4.0, "last"),
+        ] {
+            state.forbid(from, action, until(seconds), why);
+        }
+        let why = |from, action| state.forbidden(from, action).map(|tabu| (tabu.until, tabu.why.as_str()));
+        assert_eq!(state.tabu.len(), 3);
+        assert_eq!(why(&few, Action::Decrease), Some((until(4.0), "last")));
+        assert_eq!(why(&few, Action::Increase), Some((until(2.0), "another action")));
+        assert_eq!(why(&many, Action::Decrease), Some((until(3.0), "another layout")));
+        assert_eq!(why(&many, Action::Increase), None);
+    }
 }

@@ -121,6 +121,7 @@ mod tests {
         let table = Thresholds::precise(&ControllerSettings::default(), PowerReading::PerGpu, &Workload::default(), 1);
         let rows = [
             (254.0, 0.05, Action::Maintain),
+            (254.0, 0.3, Action::Maintain),
             (255.1, 0.05, Action::Decrease),
             (255.1, 0.096, Action::Maintain),
             (255.1, 0.104, Action::Maintain),
@@ -147,5 +148,19 @@ mod tests {
         assert_eq!(on(Some(250.0), PowerReading::PerGpu, 3), (156.25, 125.0));
         assert_eq!(on(Some(700.0), PowerReading::PerGpu, 3), (250.0, 200.0));
         assert_eq!(on(Some(250.0), PowerReading::Total, 2), (250.0, 200.0));
+        assert_eq!(on(Some(0.0), PowerReading::PerGpu, 3), (250.0, 200.0), "a limit of nothing is none");
+    }
+
+    #[test]
+    fn what_the_table_says_is_explained_by_the_thresholds_that_were_passed() {
+        let table = Thresholds::literal(&ControllerSettings::default());
+        for (watts, efficiency, words) in [
+            (280.0, 0.08, "280 W in all is above 250 W at only 0.0800 samples/s/W (poor is under 0.1)"),
+            (270.0, 0.22, "270 W in all is above 250 W at a good 0.2200 samples/s/W (over 0.1)"),
+            (180.0, 0.08, "180 W in all is below 200 W at only 0.0800 samples/s/W (good is 0.2)"),
+            (225.0, 0.08, "225 W in all at 0.0800 samples/s/W calls for no change"),
+        ] {
+            assert_eq!(table.explain(table.action(watts, efficiency), "in all", watts, efficiency), words);
+        }
     }
 }

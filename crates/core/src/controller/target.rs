@@ -1,5 +1,7 @@
 //! From an action to a layout.
 
+use std::cmp::Reverse;
+
 use eadt_schemas::v1::{Action, Bounds, Layout, Workload};
 
 use super::ControllerSettings;
@@ -130,7 +132,7 @@ pub(super) fn alternatives(from: Knobs, gpus: u32, workload: &Workload, settings
     let most = limits.replicas_max / gpus.max(1);
     let mut all: Vec<Knobs> = (1..=most.min(48)).map(of).collect();
     // More processes hide waiting, fewer never do: of two equally near numbers the larger comes first.
-    all.sort_by_key(|to| (here.abs_diff(to.replicas / gpus.max(1)), u32::MAX - to.replicas));
+    all.sort_by_key(|to| (here.abs_diff(to.replicas / gpus.max(1)), Reverse(to.replicas)));
     all.retain(|to| {
         *to != from
             && to.threads >= limits.threads_min.max(1)
@@ -233,5 +235,65 @@ impl Limits {
 
     fn replicas(&self, wanted: u32) -> u32 {
         wanted.max(self.replicas_min).min(self.replicas_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(bounds: Bounds) -> Workload {
+        Workload { bounds, backend: Some("gloo".into()), global_batch_size: Some(576), ..Workload::default() }
+    }
+
+    #[test]
+    fn bounds_may_leave_one_layout_but_not_none() {
+        let settings = ControllerSettings::default();
+        let decrease = |bounds: Bounds| {
+            precise(Action::Decrease, Knobs { replicas: 6, threads: 50 }, 3, &workload(bounds), &settings)
+                .map(|to| (to.replicas, to.threads))
+        };
+        let threads =
+            |min, max| Bounds { mps_thread_percentage_min: Some(min), mps_thread_percentage_max: Some(max), ..Bounds::default() };
+        let replicas = |min, max| Bounds { replicas_min: Some(min), replicas_max: Some(max), ..Bounds::default() };
+        assert_eq!(decrease(threads(45, 45)), Ok((6, 45)));
+        assert_eq!(decrease(replicas(6, 6)), Ok((6, 40)));
+        for excluded in [threads(46, 45), replicas(7, 6)] {
+            assert!(decrease(excluded).unwrap_err().contains("exclude every layout"));
+        }
+    }
+
+    #[test]
+    fn a_change_goes_the_way_that_its_action_means() {
+        let limits = Limits { threads_min: 25, replicas_max: 12, oversubscription: 200, ..Limits::none() };
+        let goes = |action, from: (u32, u32), to: (u32, u32)| {
+            let knobs = |(replicas, threads)| Knobs { replicas, threads };
+            check_room(action, knobs(from), knobs(to), 3, &limits).is_ok()
+        };
+        assert!(goes(Action::ScaleReplicas, (6, 50), (9, 35)) && goes(Action::ScaleReplicas, (12, 50), (12, 35)));
+        // A layout under the least threads is no reason to give each process more while scaling.
+        assert!(!goes(Action::ScaleReplicas, (6, 20), (9, 25)) && !goes(Action::ScaleReplicas, (6, 50), (3, 35)));
+        assert!(goes(Action::Increase, (6, 50), (6, 60)) && goes(Action::Increase, (6, 100), (3, 100)));
+        assert!(!goes(Action::Increase, (6, 50), (6, 50)) && !goes(Action::Increase, (6, 50), (9, 50)));
+        assert!(goes(Action::Decrease, (6, 50), (6, 40)) && !goes(Action::Decrease, (6, 50), (6, 50)));
+    }
+
+    #[test]
+    fn other_layouts_are_the_nearest_first_and_only_such_as_may_be() {
+        let settings = ControllerSettings::default();
+        let of = |from: (u32, u32), workload: &Workload| {
+            let from = Knobs { replicas: from.0, threads: from.1 };
+            alternatives(from, 3, workload, &settings).into_iter().map(|to| (to.replicas, to.threads)).collect::<Vec<_>>()
+        };
+        assert_eq!(of((6, 50), &workload(Bounds::default())), [(9, 30), (3, 100), (12, 25)]);
+        let least_threads = Bounds { mps_thread_percentage_min: Some(30), ..Bounds::default() };
+        assert_eq!(of((6, 50), &workload(least_threads)), [(9, 30), (3, 100)]);
+        let least_replicas = Bounds { replicas_min: Some(9), ..Bounds::default() };
+        assert_eq!(of((6, 50), &workload(least_replicas)), [(9, 30), (12, 25)]);
+        // 9 processes do not divide a batch of 48, and NCCL lets no two share a GPU; as many as there are need neither.
+        let batch = Workload { global_batch_size: Some(48), ..workload(Bounds::default()) };
+        assert_eq!(of((6, 60), &batch), [(6, 50), (3, 100), (12, 25)]);
+        let nccl = Workload { backend: None, ..workload(Bounds::default()) };
+        assert_eq!(of((6, 60), &nccl), [(6, 50), (3, 100)]);
     }
 }

@@ -220,6 +220,35 @@ mod precise {
         assert!(decision.reason.contains("above 156 W"), "{}", decision.reason);
     }
 
+    #[test]
+    fn windows_of_another_generation_are_not_counted() {
+        let mut bench = Bench::precise();
+        bench.feed_times(4, 280.0, 0.08);
+        bench.set_layout(layout(6, 50, 3));
+        assert!(bench.feed(280.0, 0.08).reason.contains("warms up"));
+        for seen in 1..5 {
+            assert!(bench.feed(280.0, 0.08).reason.contains(&format!("has {seen} of the 5 windows")));
+        }
+        assert_eq!(bench.feed(280.0, 0.08).action, Action::Decrease);
+    }
+
+    /// A cap is turned without any, so that to the seeking controllers none is no news.
+    #[test]
+    fn a_restart_takes_as_long_as_the_last_one_that_was_measured() {
+        for (name, none) in [(ControllerName::Matrix, 0.0), (ControllerName::PowerCap, 90.0)] {
+            let mut bench = Bench::new(name);
+            let decision = bench.feed(280.0, 0.08);
+            for (downtime, expected) in
+                [(90.0, 90.0), (-5.0, 90.0), (f64::INFINITY, 90.0), (f64::NAN, 90.0), (0.0, none), (30.0, 30.0)]
+            {
+                bench.report(&decision, Outcome::Ready, "");
+                bench.actuation.as_mut().unwrap().downtime_seconds = Some(downtime);
+                bench.feed(280.0, 0.08);
+                assert_eq!(bench.state.rollout_seconds, Some(expected), "{name}: {downtime}");
+            }
+        }
+    }
+
     fn refusal(change: impl Fn(&mut Bench), watts: f64, efficiency: f64) -> String {
         let mut bench = Bench::precise();
         change(&mut bench);

@@ -267,7 +267,7 @@ impl<'a> Curve<'a> {
         // A single point says nothing about the way down, unless there is none. For the products it is no reason not to look.
         let explored = self.nodes.len() > 1 || first.at <= least + SAME;
         let objective = if explored { objective } else { Objective::Energy };
-        let stride = if self.nodes.len() > 1 && self.slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
+        let stride = if self.slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
         let low = if beyond { least.max(first.at + stride.ln()).min(first.at) } else { first.at };
         let high = self.free.unwrap_or(last.at);
         let steps = ((high - low) / GRID).ceil().max(1.0);
@@ -487,6 +487,104 @@ mod tests {
         let curve = Curve::of([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
         let best = curve.best(120.0, Objective::Energy);
         assert_eq!((best.setting, best.feasible, best.settled), (400.0, false, true));
+    }
+
+    #[test]
+    fn six_digits_are_kept_and_what_is_no_figure_stays_as_it_is() {
+        for (value, expected) in [
+            (123_456.7, 123_457.0),
+            (1_234_567.0, 1_234_570.0),
+            (0.001_234_567_8, 0.001_234_57),
+            (-98_765.43, -98_765.4),
+            (100.0, 100.0),
+            (0.0, 0.0),
+            (f64::INFINITY, f64::INFINITY),
+        ] {
+            assert_eq!(six_digits(value), expected);
+        }
+        assert!(six_digits(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn a_setting_as_good_as_measured_has_one_value_and_is_inside() {
+        let knob = knob();
+        let curve = Curve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        // 2.5 % beyond the lowest and the highest are the same setting.
+        for setting in [196.0, 200.0, 203.0, 250.0, 316.0, 320.0, 326.0] {
+            let range = curve.range(setting);
+            assert_eq!(range.watts.0.to_bits(), range.watts.1.to_bits(), "{setting} W");
+            assert!(near(range.watts.0, curve.at(setting).watts) && curve.at(setting).inside, "{setting} W");
+        }
+        for setting in [194.0, 329.0] {
+            let range = curve.range(setting);
+            assert!(range.watts.1 > range.watts.0 * 1.01 && !curve.at(setting).inside, "{setting} W");
+        }
+    }
+
+    #[test]
+    fn below_what_was_measured_power_falls_as_between_the_lowest_two() {
+        let knob = knob();
+        // Half as fast as the setting, in logarithms; less than a fifth, and more than it.
+        for (exponent, taken) in [(0.5_f64, 0.5), (0.1, 0.2), (1.5, 1.0)] {
+            let higher = Point { watts: 600.0 * 1.5_f64.powf(exponent), ..point(300.0, 300.0, 95.0) };
+            let curve = Curve::of([&point(200.0, 200.0, 80.0), &higher], &knob).unwrap();
+            assert!(near(curve.at(150.0).watts, 600.0 * 0.75_f64.powf(taken)), "{exponent}: {:?}", curve.at(150.0));
+        }
+    }
+
+    #[test]
+    fn a_single_point_at_the_lowest_setting_says_enough() {
+        let knob = knob();
+        let best = |setting: f64, objective| Curve::of([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);
+        for objective in [Objective::Energy, Objective::Edp] {
+            // 121 W are as good as the 120 W below which no cap is.
+            assert!(best(120.0, objective).settled && best(121.0, objective).settled, "{objective:?}");
+            let next = best(140.0, objective);
+            assert_eq!((next.setting, next.settled), (120.0, false), "{objective:?}");
+        }
+    }
+
+    #[test]
+    fn throughput_that_is_just_enough_is_enough() {
+        let knob = knob();
+        for rate in 50..150 {
+            let rate = f64::from(rate);
+            let curve = Curve::of([&point(200.0, 200.0, rate)], &knob).unwrap();
+            assert!(curve.best_measured(rate, Objective::Energy).feasible, "{rate}");
+            assert!(!curve.best_measured(rate * (1.0 + 1e-7), Objective::Energy).feasible, "{rate}");
+        }
+    }
+
+    #[test]
+    fn above_the_highest_it_looks_only_where_that_may_help() {
+        let knob = knob();
+        let of = |points: &[Point], floor: f64| {
+            let best = Curve::of(points, &knob).unwrap().best(floor, Objective::Energy);
+            (best.setting, best.feasible, best.settled)
+        };
+        // 395 W are as good as the 400 W of the board: no more is to be had.
+        assert_eq!(of(&[point(395.0, 395.0, 90.0)], 100.0), (400.0, false, true));
+        // The highest is needed, and took more than the one below it.
+        let costly = [point(200.0, 200.0, 80.0), point(260.0, 260.0, 84.0)];
+        assert_eq!(of(&costly, 83.99), (260.0, true, true));
+        // 7.50 and 7.46 J/sample are the same, 7.50 and 7.35 J are not.
+        let with = |rate| [point(200.0, 200.0, 80.0), point(260.0, 260.0, rate)];
+        assert_eq!(of(&with(780.0 / 7.46), 50.0), (260.0, true, true));
+        assert_eq!(of(&with(780.0 / 7.35), 50.0), ((260.0 / 0.85_f64).round(), true, false));
+        // It was better than the one below it, and far from the best.
+        let valley = [point(150.0, 150.0, 90.0), point(200.0, 200.0, 91.0), point(260.0, 260.0, 125.0)];
+        assert!(of(&valley, 89.0).0 < 140.0);
+    }
+
+    #[test]
+    fn three_that_fall_are_averaged_by_all_their_windows() {
+        let knob = knob();
+        let with = |setting: f64, rate: f64, windows| Point { windows, ..point(setting, setting, rate) };
+        let curve = Curve::of([&with(200.0, 96.0, 10), &with(250.0, 94.0, 10), &with(300.0, 90.0, 30)], &knob).unwrap();
+        let pooled = ((10.0 * 96.0_f64.ln() + 10.0 * 94.0_f64.ln() + 30.0 * 90.0_f64.ln()) / 50.0).exp();
+        for setting in [200.0, 250.0, 300.0] {
+            assert!(near(curve.at(setting).samples_per_second, pooled), "{setting} W: {}", curve.at(setting).samples_per_second);
+        }
     }
 
     proptest! {

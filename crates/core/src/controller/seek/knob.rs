@@ -112,3 +112,49 @@ impl Knob {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::Bounds;
+
+    use super::*;
+
+    fn power_limit(board: Option<f64>, min: Option<f64>, max: Option<f64>) -> Result<(f64, f64), String> {
+        let bounds = Bounds { power_limit_watts_min: min, power_limit_watts_max: max, ..Bounds::default() };
+        let workload = Workload { gpu_power_limit_watts: board, bounds, ..Workload::default() };
+        Knob::power_limit(&workload, None, &ControllerSettings::default()).map(|knob| (knob.least, knob.top))
+    }
+
+    #[test]
+    fn a_knob_is_told_by_its_name() {
+        let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
+        let knob = Knob::power_limit(&workload, None, &ControllerSettings::default()).unwrap();
+        assert_eq!((knob.name(), knob.unit()), ("cap", "W"));
+    }
+
+    #[test]
+    fn a_cap_goes_from_its_lowest_to_the_least_of_what_limits_it() {
+        assert_eq!(power_limit(Some(400.0), None, None), Ok((120.0, 400.0)));
+        assert_eq!(power_limit(Some(400.0), Some(150.0), Some(300.0)), Ok((150.0, 300.0)));
+        assert_eq!(power_limit(Some(0.0), None, Some(300.0)), Ok((90.0, 300.0)), "a board's limit of nothing is none");
+        assert!(power_limit(Some(0.0), None, None).unwrap_err().contains("no cap can be sought"));
+        assert_eq!(power_limit(Some(400.0), Some(300.0), Some(300.0)), Ok((300.0, 300.0)), "one setting is a range");
+        for excluded in [Some(301.0), Some(f64::NAN)] {
+            assert!(power_limit(Some(400.0), excluded, Some(300.0)).unwrap_err().contains("exclude every setting"));
+        }
+    }
+
+    #[test]
+    fn a_clock_goes_from_half_to_the_highest_that_was_seen_in_steps_of_15_mhz() {
+        let clock = |own, highest| Knob::clock(own, highest, &ControllerSettings::default());
+        let knob = clock(None, Some(1_410.0)).unwrap();
+        assert_eq!((knob.least, knob.top, knob.name(), knob.unit()), (705.0, 1_410.0, "clock", "MHz"));
+        for (wanted, settable) in [(100.0, 705.0), (1_000.0, 1_005.0), (997.0, 990.0), (1_409.0, 1_410.0), (2_000.0, 1_410.0)] {
+            assert_eq!(knob.settable(wanted), settable, "{wanted} MHz");
+        }
+        assert_eq!(clock(Some(1_200.0), Some(1_410.0)).map(|knob| knob.top), Ok(1_200.0));
+        for unknown in [None, Some(0.0)] {
+            assert!(clock(None, unknown).unwrap_err().contains("no clock can be sought"));
+        }
+    }
+}

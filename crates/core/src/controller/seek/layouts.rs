@@ -245,3 +245,358 @@ fn alike(a: &Phase, b: &Phase, top: f64) -> f64 {
 fn words(spot: Spot) -> String {
     format!("{} replicas at {} %", spot.replicas, spot.threads)
 }
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::EventTime;
+    use eadt_schemas::v1::Bounds;
+
+    use super::super::by_hand::{Desk, FREE, HERE, Measured, OTHER, THIRD, phases};
+    use super::super::{Barred, Change};
+    use super::*;
+    use crate::controller::testing::layout;
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-9 * b.abs().max(1.0)
+    }
+
+    /// 12 J/sample here without a cap, 10 J in the other layout.
+    const BOTH: &[Measured] = &[(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 120.0, 8)];
+    const FREE_HERE: &[Measured] = &[(HERE, FREE, 1_200.0, 100.0, 8)];
+
+    /// At the starting layout without a cap, in the first of these phases, with so many seconds of the job left.
+    fn desk(remaining: f64, all: &[&[Measured]]) -> Desk {
+        let mut desk = Desk::new(FREE, all);
+        desk.bench.remaining_seconds = Some(remaining);
+        desk.bench.workload.bounds = Bounds::default();
+        desk
+    }
+
+    /// How long the phases lasted on past visits; the present one has just begun.
+    fn lasted(desk: &mut Desk, seconds: &[f64]) {
+        let mut phases = serde_json::to_value(&desk.seek.phases).unwrap();
+        for (phase, seconds) in phases["all"].as_array_mut().unwrap().iter_mut().zip(seconds) {
+            phase["seconds"] = (*seconds).into();
+            phase["visits"] = 1.into();
+            phase["entered"] = serde_json::to_value(desk.bench.now).unwrap();
+        }
+        desk.seek.phases = serde_json::from_value(phases).unwrap();
+    }
+
+    /// What it is worth to go to a layout from here, where a sample takes 12 J.
+    fn candidate(desk: &Desk, to: Spot, settled: bool) -> Option<Candidate> {
+        desk.view(|view| view.candidate(to, view.seek.phases.present().unwrap(), 93.0, 12.0, settled))
+    }
+
+    #[test]
+    fn a_job_goes_on_as_it_says_or_as_long_as_it_has_gone_on() {
+        let future = |remaining: Option<f64>, began: f64, horizon: f64| {
+            let mut desk = desk(0.0, &[FREE_HERE]);
+            desk.bench.remaining_seconds = remaining;
+            desk.bench.settings.horizon_seconds = horizon;
+            desk.seek.began = desk.bench.now.plus_seconds(-began);
+            desk.view(|view| view.future_seconds())
+        };
+        assert_eq!([Some(5_000.0), Some(-1.0), Some(1e9)].map(|says| future(says, 20_000.0, 14_400.0)), [5_000.0, 0.0, 1e9]);
+        for unknown in [None, Some(f64::INFINITY), Some(f64::NAN)] {
+            assert_eq!(future(unknown, 20_000.0, 14_400.0), 20_000.0);
+        }
+        assert_eq!(future(None, 100.0, 14_400.0), 14_400.0);
+        assert_eq!(future(None, 1e7, 14_400.0), 604_800.0, "a week at the most");
+        assert_eq!(future(None, 1e7, 700_000.0), 700_000.0);
+    }
+
+    #[test]
+    fn phases_are_alike_by_their_power_with_nothing_held_back() {
+        let alike = |other: &[Measured]| {
+            let desk = desk(0.0, &[BOTH, other]);
+            desk.view(|view| alike(view.seek.phases.present().unwrap(), view.seek.phases.others().next().unwrap(), FREE))
+        };
+        let drawing = |watts| (HERE, FREE, watts, 50.0, 3);
+        assert!(near(alike(&[drawing(1_200.0)]), 1.0));
+        for factor in [0.15_f64.exp(), (-0.15_f64).exp()] {
+            assert!(near(alike(&[drawing(1_200.0 * factor)]), (-1.0_f64).exp()));
+        }
+        // The most that it draws counts, and not what it draws under a cap.
+        assert!(near(alike(&[drawing(600.0), (OTHER, FREE, 1_200.0, 60.0, 3), (THIRD, 399.0, 2_000.0, 60.0, 3)]), 1.0));
+        assert!(near(alike(&[(HERE, 300.0, 600.0, 50.0, 3)]), 1.0), "nothing is known of it");
+    }
+
+    #[test]
+    fn what_is_known_of_a_layout_is_its_best_setting_or_what_more_speed_would_cost() {
+        let measured: &[Measured] =
+            &[(HERE, FREE, 1_200.0, 100.0, 8), (HERE, 330.0, 990.0, 95.0, 3), (OTHER, FREE, 1_200.0, 120.0, 2)];
+        let known = |spot, floor| {
+            let found = desk(0.0, &[measured]).view(|view| view.known(view.seek.phases.present().unwrap(), spot, floor));
+            found.map(|known| (known.score, known.setting, known.feasible))
+        };
+        let (score, setting, feasible) = known(HERE, Some(95.0)).unwrap();
+        assert!(near(score, 990.0 / 95.0) && setting == 330.0 && feasible, "{score} {setting}");
+        // 5 % too slow even without a cap: 1.05² of what that takes.
+        let (score, setting, feasible) = known(HERE, Some(105.0)).unwrap();
+        assert!(near(score, 12.0 * 1.05_f64.powi(2)) && setting == FREE && !feasible, "{score} {setting}");
+        // Where no throughput is demanded, 93 % of the starting layout's is.
+        assert_eq!(known(HERE, None), known(HERE, Some(93.0)));
+        assert_eq!((known(OTHER, Some(93.0)), known(THIRD, Some(93.0))), (None, None), "two windows are too few");
+    }
+
+    #[test]
+    fn a_layout_that_was_never_tried_has_a_chance_that_shrinks_and_does_what_it_did_elsewhere() {
+        let estimate =
+            |all: &[&[Measured]]| desk(0.0, all).view(|view| view.estimate(view.seek.phases.present().unwrap(), THIRD, 93.0));
+        // 5 % less than the best one, half as much once another one was tried.
+        let (score, setting) = estimate(&[FREE_HERE]).unwrap();
+        assert!(near(score, 12.0 * 0.95) && setting == FREE, "{score}");
+        assert!(near(estimate(&[BOTH]).unwrap().0, 10.0 * 0.975));
+        // In a phase that draws as much it took half of what this one takes: that weighs twice as much as the chance.
+        let half = [(HERE, FREE, 1_200.0, 100.0, 8), (THIRD, FREE, 1_200.0, 200.0, 3)];
+        let expected = 12.0 * ((0.5 * 0.95_f64.ln() + 0.5_f64.ln()) / 1.5).exp();
+        assert!(near(estimate(&[FREE_HERE, &half]).unwrap().0, expected));
+        // One that draws 15 % more says a third as much.
+        let more = 0.15_f64.exp();
+        let unlike = half.map(|(spot, setting, watts, rate, windows)| (spot, setting, watts * more, rate, windows));
+        let part = (-1.0_f64).exp();
+        let expected = 12.0 * ((0.5 * 0.95_f64.ln() + part * 0.5_f64.ln()) / (0.5 + part)).exp();
+        assert!(near(estimate(&[FREE_HERE, &unlike]).unwrap().0, expected));
+        assert!(estimate(&[&[(HERE, FREE, 1_200.0, 100.0, 2)]]).is_none(), "there is nothing to compare it with");
+    }
+
+    #[test]
+    fn a_change_is_worth_what_it_saves_in_the_time_that_is_left_less_its_restarts() {
+        // A sixth of 10,000 s, less 120 s for the restart and 60 s of work that is done again.
+        let known = candidate(&desk(10_000.0, &[BOTH]), OTHER, true).unwrap();
+        assert!(known.measured && !known.compares && known.to == OTHER && known.setting == FREE, "{known:?}");
+        assert!(near(known.gain, 1.0 / 6.0) && near(known.worth, 10_000.0 / 6.0 - 180.0), "{known:?}");
+        // One that was never tried may have to be taken back.
+        let unknown = candidate(&desk(10_000.0, &[BOTH]), THIRD, true).unwrap();
+        let gain = 1.0 - 9.75 / 12.0;
+        assert!(!unknown.measured && near(unknown.gain, gain) && near(unknown.worth, 10_000.0 * gain - 360.0), "{unknown:?}");
+        // Restarts take as long as they did last.
+        let mut measured = desk(10_000.0, &[BOTH]);
+        measured.bench.state.rollout_seconds = Some(500.0);
+        assert!(near(candidate(&measured, OTHER, true).unwrap().worth, 10_000.0 / 6.0 - 560.0));
+        // While this one is still being explored, only one that is known to be better is gone to.
+        assert!(candidate(&desk(10_000.0, &[BOTH]), OTHER, false).is_some());
+        assert!(candidate(&desk(10_000.0, &[BOTH]), THIRD, false).is_none());
+        // One that was tried and is too slow is no choice, and one that gains less than 2 % is not worth a word.
+        let slow = [BOTH[0], (OTHER, FREE, 900.0, 90.0, 8)];
+        assert!(candidate(&desk(10_000.0, &[&slow]), OTHER, true).is_none());
+        let rate = |joules: f64| [BOTH[0], (OTHER, FREE, 1_200.0, 1_200.0 / joules, 8)];
+        assert!(candidate(&desk(1e6, &[&rate(11.77)]), OTHER, true).is_none());
+        assert!(candidate(&desk(1e6, &[&rate(11.75)]), OTHER, true).is_some());
+    }
+
+    #[test]
+    fn the_time_after_this_phase_is_that_of_all_phases() {
+        // In the other phase the other layout takes a fifth more, and it made up three quarters of the time.
+        let elsewhere = [(HERE, FREE, 1_000.0, 100.0, 8), (OTHER, FREE, 1_200.0, 100.0, 8)];
+        let mut desk = desk(10_000.0, &[BOTH, &elsewhere]);
+        lasted(&mut desk, &[1_000.0, 3_000.0]);
+        let found = candidate(&desk, OTHER, true).unwrap();
+        // 1,000 s as this phase lasted before, and then 9,000 s of a quarter of a sixth saved and three quarters of a fifth lost.
+        let saved = 1_000.0 / 6.0 + 9_000.0 * (0.25 / 6.0 - 0.75 * 0.2);
+        assert!(near(found.gain, 1.0 / 6.0) && near(found.worth, saved - 180.0), "{found:?}, not {saved}");
+        // Of a phase in which it was not measured nothing is known.
+        desk.seek.phases = phases(0, &[BOTH, &elsewhere[..1]]);
+        lasted(&mut desk, &[1_000.0, 3_000.0]);
+        let found = candidate(&desk, OTHER, true).unwrap();
+        assert!(near(found.worth, 1_000.0 / 6.0 + 9_000.0 * 0.25 / 6.0 - 180.0), "{found:?}");
+    }
+
+    #[test]
+    fn a_layout_is_worth_a_lot_where_this_one_cannot_be_fast_enough() {
+        let desk = desk(10_000.0, &[BOTH]);
+        let found =
+            desk.view(|view| view.candidate(OTHER, view.seek.phases.present().unwrap(), 110.0, f64::INFINITY, true)).unwrap();
+        assert!(near(found.gain, 1.0) && near(found.worth, 10_000.0 - 180.0), "{found:?}");
+    }
+
+    /// A layout that is not the starting one, which is faster than need be.
+    const PRESENT: &[Measured] =
+        &[(OTHER, FREE, 1_200.0, 120.0, 8), (OTHER, 330.0, 990.0, 114.0, 8), (OTHER, 270.0, 810.0, 108.0, 8)];
+
+    /// What it is worth to see what the starting layout would do, where 110 samples/s are demanded and a sample takes 10 J.
+    fn comparison(others: &[&[Measured]]) -> Option<Candidate> {
+        let all: Vec<_> = std::iter::once(PRESENT).chain(others.iter().copied()).collect();
+        desk(10_000.0, &all).at(OTHER).view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 9.0))
+    }
+
+    #[test]
+    fn the_starting_layout_is_gone_to_where_knowing_it_may_allow_more() {
+        // This one is a tenth ahead of it, where no phase says: 101.8 samples/s would be demanded instead of 112.
+        let found = comparison(&[]).unwrap();
+        assert!(found.compares && !found.measured && found.to == HERE && found.setting == FREE, "{found:?}");
+        let relaxed = |floor: f64| {
+            let desk = desk(0.0, &[PRESENT]);
+            let knob = desk.knob();
+            let curve = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap();
+            curve.best(floor, crate::controller::Objective::Energy).expected.joules_per_sample()
+        };
+        let gain = |ahead: f64| 1.0 - relaxed(112.0 / ahead) / 9.0;
+        assert!(near(found.gain, gain(1.1)) && found.gain > 0.1, "{found:?}");
+        // Less two restarts with work done again, and nine windows at a third more power.
+        assert!(near(found.worth, 10_000.0 * found.gain - 2.0 * 180.0 - 0.3 * 540.0), "{found:?}");
+        // 1,000 s as this phase lasted before, and a quarter of the time after it.
+        let mut later = desk(10_000.0, &[PRESENT, &[(HERE, 300.0, 900.0, 95.0, 8)]]).at(OTHER);
+        lasted(&mut later, &[1_000.0, 3_000.0]);
+        let worth = later.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 9.0)).unwrap().worth;
+        assert!(near(worth, 3_250.0 * found.gain - 2.0 * 180.0 - 0.3 * 540.0), "{worth}");
+        // A phase in which it was ahead by less says as much as that guess.
+        let ahead = |rate| [(OTHER, FREE, 1_200.0, rate, 3), (HERE, FREE, 1_200.0, 100.0, 3)];
+        let mean = |rate: f64| (1.1 * rate / 100.0).sqrt();
+        assert!(near(comparison(&[&ahead(104.0)]).unwrap().gain, gain(mean(104.0))));
+        // Where it was behind, no more is demanded than was.
+        assert!(near(comparison(&[&ahead(60.0)]).unwrap().gain, gain(1.0)));
+        // What was measured need not be compared.
+        let mut measured = desk(10_000.0, &[BOTH]).at(OTHER);
+        assert!(measured.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 10.0)).is_none());
+        measured.seek.phases = phases(0, &[&[BOTH[1], (HERE, FREE, 1_200.0, 100.0, 7)]]);
+        assert!(measured.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 100.0)).is_some());
+    }
+
+    /// Where to go from here, at 12 J/sample and with nothing better to turn to.
+    fn other_layout(desk: &Desk, feasible: bool, settled: bool) -> Option<(Spot, f64, String)> {
+        let knob = desk.knob();
+        let phase = desk.seek.phases.present().unwrap();
+        let expected = phase.curve(desk.stand.spot, &knob).unwrap().at(desk.stand.setting);
+        let here = Best { setting: desk.stand.setting, expected, feasible, settled };
+        match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 93.0, &here, settled)) {
+            Some(Step::Move { to, setting, why }) => Some((to, setting, why)),
+            None => None,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    #[test]
+    fn the_layout_of_the_greatest_worth_is_gone_to_and_it_is_said_why() {
+        let (to, setting, why) = other_layout(&desk(10_000.0, &[BOTH]), true, true).unwrap();
+        assert_eq!((to, setting), (THIRD, FREE));
+        assert!(
+            why.starts_with("9 replicas at 30 % is expected to save 18.") && why.ends_with(" %, which is worth a restart"),
+            "{why}"
+        );
+        let (to, _, why) = other_layout(&desk(5_000.0, &[BOTH]), true, true).unwrap();
+        assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better by 16.7 %"));
+        // Nothing is worth the restarts in half an hour.
+        assert_eq!(other_layout(&desk(1_000.0, &[BOTH]), true, true), None);
+        // While this one is explored, it may still become better by a twentieth.
+        let (to, _, why) = other_layout(&desk(10_000.0, &[BOTH]), true, false).unwrap();
+        assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better by 12.3 %"));
+        let (_, _, why) = other_layout(&desk(10_000.0, &[BOTH]), false, true).unwrap();
+        assert_eq!(why, "this layout is too slow here, 6 replicas at 100 % is not");
+        let (_, _, why) = other_layout(&desk(10_000.0, &[FREE_HERE]), false, true).unwrap();
+        assert_eq!(why, "this layout is too slow here, 9 replicas at 30 % may not be");
+    }
+
+    #[test]
+    fn a_layout_that_is_better_in_other_phases_is_gone_to_though_it_is_not_in_this_one() {
+        let here = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_250.0, 100.0, 8)];
+        let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 600.0, 100.0, 8)];
+        let mut desk = desk(100_000.0, &[&here, &elsewhere]);
+        lasted(&mut desk, &[1_000.0, 3_000.0]);
+        desk.seek.barred = [THIRD, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }].map(bar).to_vec();
+        let (to, _, why) = other_layout(&desk, true, true).unwrap();
+        assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better over all phases, though not in this one"));
+    }
+
+    #[test]
+    fn a_layout_that_was_not_tried_here_may_be_gone_to_for_what_it_saves_elsewhere() {
+        // Elsewhere it takes thrice what the best one here takes, which is barred, and a quarter of what this one does.
+        let here = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 200.0, 8)];
+        let elsewhere = [(HERE, FREE, 1_200.0, 100.0, 8), (OTHER, FREE, 1_200.0, 1_200.0, 8), (THIRD, FREE, 1_200.0, 400.0, 8)];
+        let mut desk = desk(100_000.0, &[&here, &elsewhere]);
+        lasted(&mut desk, &[1_000.0, 3_000.0]);
+        desk.seek.barred = [OTHER, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }].map(bar).to_vec();
+        let (to, _, why) = other_layout(&desk, true, true).unwrap();
+        assert_eq!((to, why.as_str()), (THIRD, "9 replicas at 30 % is better over all phases, though not in this one"));
+    }
+
+    #[test]
+    fn the_starting_layout_is_seen_in_a_phase_in_which_it_never_was() {
+        let desk = |barred: &[Spot]| {
+            let mut desk = desk(10_000.0, &[&[BOTH[1]]]).at(OTHER);
+            desk.seek.barred = barred.iter().copied().map(bar).collect();
+            desk.stand.setting = 395.0;
+            desk
+        };
+        let others =
+            [THIRD, Spot { replicas: 3, threads: 100 }, Spot { replicas: 12, threads: 25 }, Spot { replicas: 6, threads: 50 }];
+        let goes = |barred: &[Spot]| {
+            let desk = desk(barred);
+            let knob = desk.knob();
+            let expected = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap().at(FREE);
+            let here = Best { setting: FREE, expected, feasible: true, settled: true };
+            match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 112.0, &here, true)) {
+                Some(Step::Move { to, why, .. }) => Some((to, why)),
+                _ => None,
+            }
+        };
+        let (to, why) = goes(&others[..3]).unwrap();
+        assert_eq!(to, HERE);
+        assert!(why.starts_with("what 6 replicas at 50 % would do in this phase was never measured: "), "{why}");
+        assert_eq!(goes(&others), None);
+    }
+
+    #[test]
+    fn without_gpus_there_is_no_other_layout() {
+        let mut none = desk(5_000.0, &[BOTH]);
+        none.bench.workload.gpus = Some(0);
+        assert_eq!(other_layout(&none, true, true), None);
+    }
+
+    fn bar(spot: Spot) -> Barred {
+        Barred { spot, until: EventTime::from_seconds(0.0), why: String::new() }
+    }
+
+    #[test]
+    fn one_restart_is_kept_for_the_way_back_and_what_is_barred_is_not_gone_to() {
+        let restarts = |used: u32, allowed: Option<u32>, of_hybrid: u32| {
+            let mut desk = desk(5_000.0, &[BOTH]);
+            for n in 0..used {
+                desk.bench.state.count_restart(desk.bench.now, n.to_string());
+            }
+            desk.bench.workload.bounds.restarts_per_day_max = allowed;
+            desk.bench.settings.hybrid_restarts_per_day_max = of_hybrid;
+            desk
+        };
+        let goes = |desk: &Desk| other_layout(desk, true, true).map(|(to, ..)| to);
+        assert_eq!((goes(&restarts(3, None, 5)), goes(&restarts(4, None, 5))), (Some(OTHER), None));
+        assert_eq!((goes(&restarts(1, Some(3), 5)), goes(&restarts(2, Some(3), 5))), (Some(OTHER), None), "the lesser of both");
+        assert_eq!(goes(&restarts(0, Some(8), 1)), None);
+        // The way back is what was kept.
+        let mut back = restarts(4, None, 5);
+        back.seek.trial = Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1 });
+        assert_eq!(goes(&back), Some(OTHER));
+        let mut barred = restarts(0, None, 5);
+        barred.seek.barred = vec![bar(OTHER)];
+        assert_eq!(goes(&barred), Some(THIRD), "the next best");
+    }
+
+    #[test]
+    fn a_little_too_slow_a_layout_is_taken_at_the_price_of_more_speed_while_it_is_explored() {
+        // 12 J/sample at 95 % of what is demanded, and higher settings are to come.
+        let step = |setting: f64, floor: f64, settled: bool| {
+            let desk = desk(1e6, &[&[(HERE, 350.0, 1_200.0, 100.0, 8), (OTHER, FREE, 1_300.0, 130.0, 8)]]);
+            let phase = desk.seek.phases.present().unwrap();
+            let knob = desk.knob();
+            let expected = phase.curve(HERE, &knob).unwrap().at(350.0);
+            let here = Best { setting, expected, feasible: false, settled };
+            let mut desk = desk;
+            desk.stand.setting = 350.0;
+            match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), floor, &here, settled)) {
+                Some(Step::Move { why, .. }) => why,
+                step => format!("{step:?}"),
+            }
+        };
+        // 10 J of 12 J · 1.05 · 0.95.
+        assert_eq!(step(FREE, 105.0, false), "6 replicas at 100 % is better by 16.5 %");
+        assert_eq!(
+            step(FREE, 119.0, false),
+            format!("6 replicas at 100 % is better by {:.1} %", 100.0 - 1_000.0 / (12.0 * 1.19 * 0.95))
+        );
+        let given_up = "this layout is too slow here, 6 replicas at 100 % is not";
+        assert_eq!(step(350.0, 105.0, false), given_up, "it is no higher");
+        assert_eq!(step(FREE, 121.0, false), given_up, "a fifth is too much");
+        assert_eq!(step(FREE, 105.0, true), given_up, "it is at its best");
+    }
+}

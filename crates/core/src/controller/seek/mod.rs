@@ -15,6 +15,8 @@
 //!        known phase | new phase: measure without a cap first
 //! ```
 
+#[cfg(test)]
+mod by_hand;
 mod curve;
 mod knob;
 mod layouts;
@@ -174,6 +176,9 @@ impl Seek {
             Err(_) if workload.paused => return draft.maintain("the workload is paused"),
             Err(reason) => return draft.maintain(reason),
         };
+        if measured.samples_per_second <= 0.0 {
+            return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
+        }
         let stand = Stand { spot: spot(&workload.layout), setting: knob.of(&workload.layout) };
         let seen = Seen {
             samples_per_second: measured.samples_per_second,
@@ -181,12 +186,9 @@ impl Seek {
             reading: knob.reading(window, measured.watts_per_gpu),
             dram_seconds_per_sample: window
                 .mean_dram_active_ratio
-                .filter(|ratio| *ratio > 0.0 && measured.samples_per_second > 0.0)
+                .filter(|ratio| *ratio > 0.0)
                 .map(|ratio| ratio / measured.samples_per_second),
         };
-        if measured.samples_per_second <= 0.0 {
-            return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
-        }
         let heard = self.phases.hear(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
         if matches!(heard, Heard::Known | Heard::New) {
             // What was being tried was tried on other work.

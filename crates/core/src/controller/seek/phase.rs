@@ -43,8 +43,6 @@ pub(super) struct Phase {
     pub points: Vec<Point>,
     /// When its present visit began.
     pub entered: EventTime,
-    /// When it was seen last.
-    pub seen: EventTime,
     /// Length of its past visits.
     pub seconds: f64,
     pub visits: u32,
@@ -90,22 +88,6 @@ impl Phase {
     /// How far a window is from what this phase does at a stand, as the largest logarithm of a ratio over the tolerance of
     /// each figure; above 1 it does not fit. `None`: nothing is known about this stand.
     fn misfit(&self, stand: Stand, seen: &Seen, knob: &Knob, tolerance: f64) -> Option<f64> {
-        let apart = |a: f64, b: f64| if a > 0.0 && b > 0.0 { (a / b).ln().abs() } else { f64::INFINITY };
-        let of_intensity = seen
-            .dram_seconds_per_sample
-            .zip(self.dram_seconds_per_sample)
-            // Activity and throughput are uneven both, and each in its own way.
-            .map(|(now, then)| apart(now, then) / (1.25 * tolerance));
-        // Within a range no figure is apart; outside, by its distance from the nearer end.
-        let outside = |value: f64, (low, high): (f64, f64)| {
-            if value < low {
-                apart(value, low)
-            } else if value > high {
-                apart(value, high)
-            } else {
-                0.0
-            }
-        };
         let (rates, watts, slack) = if let Some(p) = self.point(stand) {
             let slack = if p.windows > 1 { 1.0 } else { 1.4 };
             ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
@@ -113,17 +95,23 @@ impl Phase {
             let range = self.curve(stand.spot, knob)?.range(stand.setting);
             (range.samples_per_second, range.watts, 1.5)
         };
+        // Within a range no figure is apart; outside, by its distance from the nearer end.
+        let outside = |value: f64, (low, high): (f64, f64)| apart(value, value.max(low).min(high));
         let worst = outside(seen.samples_per_second, rates).max(outside(seen.watts, watts)) / (slack * tolerance);
-        Some(of_intensity.map_or(worst, |intensity| intensity.max(worst)))
+        Some(self.misfit_of_intensity(seen, tolerance).map_or(worst, |intensity| intensity.max(worst)))
     }
 
-    /// Whether it can be this phase by what does not depend on the layout.
-    fn intensity_fits(&self, seen: &Seen, tolerance: f64) -> bool {
-        match seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample) {
-            Some((now, then)) if now > 0.0 && then > 0.0 => (now / then).ln().abs() <= 1.25 * tolerance,
-            _ => true,
-        }
+    /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
+    fn misfit_of_intensity(&self, seen: &Seen, tolerance: f64) -> Option<f64> {
+        let (now, then) = seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
+        // Activity and throughput are uneven both, and each in its own way.
+        Some(apart(now, then) / (1.25 * tolerance))
     }
+}
+
+/// Distance of two figures above 0, as a logarithm.
+fn apart(a: f64, b: f64) -> f64 {
+    (a / b).ln().abs()
 }
 
 /// The phases that were seen, and the present one.
@@ -173,12 +161,9 @@ impl Phases {
             self.begin(stand, &[seen], now);
             return Heard::New;
         };
-        phase.seen = now;
-        let fits = match phase.misfit(stand, &seen, knob, tolerance) {
-            Some(misfit) => misfit <= 1.0,
-            None => phase.intensity_fits(&seen, tolerance),
-        };
-        if fits {
+        // Of a layout that was not measured yet, all that is known is what does not depend on it.
+        let misfit = phase.misfit(stand, &seen, knob, tolerance).or_else(|| phase.misfit_of_intensity(&seen, tolerance));
+        if misfit.is_none_or(|misfit| misfit <= 1.0) {
             self.doubts.clear();
             phase.add(stand, &seen);
             return Heard::Same;
@@ -213,7 +198,6 @@ impl Phases {
             self.all[known].entered = now;
         }
         let phase = &mut self.all[known];
-        phase.seen = now;
         for seen in clean {
             phase.add(stand, seen);
         }
@@ -233,7 +217,7 @@ impl Phases {
         {
             self.all.remove(least);
         }
-        let mut phase = Phase { entered: now, seen: now, ..Phase::default() };
+        let mut phase = Phase { entered: now, ..Phase::default() };
         for seen in seen {
             phase.add(stand, seen);
         }
@@ -340,5 +324,248 @@ mod tests {
         job.hear_times(2, 130.0);
         assert_eq!(job.phases.dwell_seconds(job.now), Some(600.0), "two minutes are over");
         assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(780.0)), Some(450.0), "of 15 minutes half");
+    }
+
+    const HERE: Spot = Spot { replicas: 6, threads: 50 };
+    const OTHER: Spot = Spot { replicas: 6, threads: 100 };
+
+    fn at(spot: Spot, setting: f64) -> Stand {
+        Stand { spot, setting }
+    }
+
+    fn seen(samples_per_second: f64, watts: f64, dram_seconds_per_sample: Option<f64>) -> Seen {
+        Seen { samples_per_second, watts, reading: watts / 3.0, dram_seconds_per_sample }
+    }
+
+    /// A phase of 100/s at 900 W without a cap, and of 90/s at 720 W at 240 W a GPU, over so many windows each.
+    fn phase(windows: u32) -> Phase {
+        let mut phase = Phase::default();
+        for _ in 0..windows {
+            phase.add(at(HERE, 400.0), &seen(100.0, 900.0, Some(0.003)));
+            phase.add(at(HERE, 240.0), &seen(90.0, 720.0, Some(0.003)));
+        }
+        phase
+    }
+
+    fn near(a: f64, b: f64) -> bool {
+        (a - b).abs() < 1e-6
+    }
+
+    #[test]
+    fn settings_less_than_half_apart_in_one_layout_are_one_point() {
+        let mut phase = phase(1);
+        assert_eq!(phase.point(at(HERE, 240.4)).map(|point| point.setting), Some(240.0));
+        assert!(phase.point(at(HERE, 240.5)).is_none() && phase.point(at(OTHER, 240.0)).is_none());
+        phase.add(at(HERE, 240.4), &seen(90.0, 720.0, None));
+        phase.add(at(HERE, 240.5), &seen(90.0, 720.0, None));
+        phase.add(at(OTHER, 240.0), &seen(90.0, 720.0, None));
+        let points: Vec<_> = phase.points.iter().map(|point| (point.spot, point.setting, point.windows)).collect();
+        assert_eq!(points, [(HERE, 400.0, 1), (HERE, 240.0, 2), (HERE, 240.5, 1), (OTHER, 240.0, 1)]);
+    }
+
+    #[test]
+    fn a_throughput_without_a_limit_is_one_at_the_top_over_enough_windows() {
+        let (phase, knob) = (phase(3), knob());
+        assert_eq!(phase.free_rate(HERE, &knob, 3), Some(100.0));
+        assert_eq!((phase.free_rate(HERE, &knob, 4), phase.free_rate(OTHER, &knob, 1)), (None, None));
+        let capped = Phase { points: phase.points[1..].to_vec(), ..Phase::default() };
+        assert_eq!(capped.free_rate(HERE, &knob, 3), None);
+    }
+
+    #[test]
+    fn memory_activity_is_a_mean_over_the_last_hour() {
+        let mut phase = Phase::default();
+        let mut mean = |intensity| {
+            phase.add(at(HERE, 400.0), &seen(100.0, 900.0, intensity));
+            phase.dram_seconds_per_sample.unwrap()
+        };
+        assert_eq!(mean(Some(0.002)), 0.002);
+        assert_eq!(mean(Some(0.004)), 0.003);
+        assert_eq!(mean(None), 0.003, "nothing is no figure");
+        assert_eq!(mean(Some(0.007)), 0.004, "a fourth of four windows");
+        for _ in 0..100 {
+            mean(Some(0.004));
+        }
+        assert_eq!(mean(Some(0.01)), 0.0041, "a sixtieth of sixty");
+    }
+
+    #[test]
+    fn of_24_points_the_ones_of_other_layouts_with_the_fewest_windows_go_first() {
+        let mut phase = Phase::default();
+        let mut windows = |spot, setting: u32, count: u32| {
+            for _ in 0..count {
+                phase.add(at(spot, f64::from(setting)), &seen(100.0, 900.0, None));
+            }
+            phase.points.iter().map(|point| (point.spot, point.setting as u32)).collect::<Vec<_>>()
+        };
+        for setting in 300..320 {
+            windows(HERE, setting, 1);
+        }
+        windows(OTHER, 300, 3);
+        windows(OTHER, 310, 2);
+        windows(OTHER, 320, 4);
+        assert_eq!(windows(OTHER, 330, 5).len(), 24);
+        let points = windows(HERE, 340, 1);
+        assert!(points.len() == 24 && !points.contains(&(OTHER, 310)) && points.contains(&(HERE, 340)), "{points:?}");
+        let points = windows(HERE, 350, 1);
+        assert!(points.len() == 24 && !points.contains(&(OTHER, 300)), "{points:?}");
+    }
+
+    #[test]
+    fn a_window_fits_a_point_within_the_tolerance_of_each_figure() {
+        let knob = knob();
+        let misfit = |phase: &Phase, setting, seen: Seen| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
+        let known = phase(2);
+        for (rate, watts, apart) in [
+            (100.0, 900.0, 0.0),
+            (105.0, 900.0, 1.05_f64.ln()),
+            (100.0 / 1.05, 900.0, 1.05_f64.ln()),
+            (100.0, 990.0, 1.1_f64.ln()),
+            (105.0, 900.0 / 1.1, 1.1_f64.ln()),
+        ] {
+            let found = misfit(&known, 400.0, seen(rate, watts, None));
+            assert!(near(found, apart / TOLERANCE), "{rate}/s, {watts} W: {found}");
+            // A single window is a figure with a noise of its own.
+            let found = misfit(&phase(1), 400.0, seen(rate, watts, None));
+            assert!(near(found, apart / (1.4 * TOLERANCE)), "{rate}/s, {watts} W: {found}");
+        }
+        assert_eq!(misfit(&known, 400.0, seen(0.0, 900.0, None)), f64::INFINITY);
+        // Memory activity may differ by a quarter more, and counts where it is the largest.
+        let found = misfit(&known, 400.0, seen(105.0, 900.0, Some(0.003 * 1.1)));
+        assert!(near(found, 1.1_f64.ln() / (1.25 * TOLERANCE)), "{found}");
+        let found = misfit(&known, 400.0, seen(110.0, 900.0, Some(0.003 / 1.05)));
+        assert!(near(found, 1.1_f64.ln() / TOLERANCE), "{found}");
+        assert!(known.misfit(at(OTHER, 400.0), &seen(100.0, 900.0, None), &knob, TOLERANCE).is_none());
+    }
+
+    #[test]
+    fn at_a_setting_that_was_not_measured_a_window_may_be_anything_that_is_possible() {
+        let (known, knob) = (phase(2), knob());
+        let misfit = |setting, rate, watts| known.misfit(at(HERE, setting), &seen(rate, watts, None), &knob, TOLERANCE).unwrap();
+        // It draws 300 W a GPU by itself. Halfway down to 240 W, in logarithms, it has the means of both.
+        let halfway = (300.0_f64 * 240.0).sqrt();
+        let (rate, watts) = (9_000.0_f64.sqrt(), (900.0_f64 * 720.0).sqrt());
+        assert!(near(misfit(halfway, rate, watts), 0.0));
+        assert!(near(misfit(halfway, rate * 1.05, watts), 1.05_f64.ln() / (1.5 * TOLERANCE)));
+        // At 200 W anything down to the power of 1.6, and no more than at 240 W.
+        let far = (200.0_f64 / 240.0).powf(1.6);
+        for (rate, watts) in [(90.0, 720.0), (90.0 * far, 720.0 * far), (80.0, 650.0)] {
+            assert!(near(misfit(200.0, rate, watts), 0.0), "{rate}/s, {watts} W");
+        }
+        assert!(near(misfit(200.0, 90.0 * far / 1.05, 650.0), 1.05_f64.ln() / (1.5 * TOLERANCE)));
+        assert!(near(misfit(200.0, 80.0, 720.0 * 1.1), 1.1_f64.ln() / (1.5 * TOLERANCE)));
+    }
+
+    #[test]
+    fn in_a_layout_that_was_not_measured_memory_activity_alone_tells_phases_apart() {
+        let fits = |known: Phase, intensity| {
+            let mut phases = Phases { all: vec![known], ..Phases::default() };
+            phases.hear(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default()) == Heard::Same
+        };
+        let most = (1.25 * TOLERANCE).exp();
+        for factor in [0.999 * most, 1.001 / most] {
+            assert!(fits(phase(2), Some(0.003 * factor)), "{factor}");
+        }
+        for factor in [1.001 * most, 0.999 / most] {
+            assert!(!fits(phase(2), Some(0.003 * factor)), "{factor}");
+        }
+        assert!(fits(phase(2), None));
+        assert!(fits(Phase { dram_seconds_per_sample: None, ..phase(2) }, Some(1.0)));
+    }
+
+    #[test]
+    fn a_new_phase_begins_with_the_windows_after_the_first_doubtful_one() {
+        let mut job = Job::new();
+        job.hear_times(3, 100.0);
+        for rate in [120.0, 140.0, 150.0] {
+            job.hear(rate);
+        }
+        let phase = job.phases.present().unwrap();
+        assert_eq!((phase.points.len(), phase.points[0].windows, phase.points[0].samples_per_second), (1, 2, 145.0));
+        assert_eq!(phase.entered, job.now);
+        let before = job.phases.others().next().unwrap();
+        assert_eq!((before.points[0].windows, before.visits, before.seconds), (3, 1, 300.0));
+    }
+
+    #[test]
+    fn doubts_that_cancel_out_are_more_of_the_same() {
+        let mut job = Job::new();
+        job.hear_times(3, 100.0);
+        // Each is 10 % off, and both together are not.
+        assert_eq!([130.0, 110.0, 90.0].map(|rate| job.hear(rate)), [Heard::Doubtful, Heard::Doubtful, Heard::Same]);
+        let phase = job.phases.present().unwrap();
+        assert_eq!((phase.points[0].windows, phase.visits, phase.seconds), (5, 0, 0.0));
+    }
+
+    #[test]
+    fn of_the_phases_that_were_seen_the_nearest_one_is_recognised() {
+        let mut job = Job::new();
+        job.hear_times(3, 100.0);
+        job.hear_times(3, 140.0);
+        job.hear_times(3, 155.0);
+        job.hear_times(3, 100.0);
+        // 146/s are 4 % from 140/s and 6 % from 155/s.
+        assert_eq!(job.hear_times(3, 146.0)[2], Heard::Known);
+        assert_eq!(job.phases.number(), 2);
+        let phase = job.phases.present().unwrap();
+        assert_eq!((phase.points[0].windows, phase.entered, phase.visits), (4, job.now, 1));
+    }
+
+    #[test]
+    fn a_phase_is_recognised_by_its_memory_activity_where_both_clean_windows_had_one() {
+        let heard = |intensities: [Option<f64>; 3]| {
+            let (mut phases, knob, now) = (Phases::default(), knob(), EventTime::from_seconds(0.0));
+            let mut hear = |rate, intensity| phases.hear(at(HERE, 400.0), seen(rate, 900.0, intensity), &knob, TOLERANCE, now);
+            for (rate, intensity) in [(100.0, 0.001), (100.0, 0.001), (150.0, 0.002), (150.0, 0.002), (150.0, 0.002)] {
+                hear(rate, Some(intensity));
+            }
+            intensities.map(|intensity| hear(100.0, intensity))[2].clone()
+        };
+        assert_eq!(heard([Some(0.004); 3]), Heard::New, "as fast as the first one, and it is not");
+        assert_eq!(heard([Some(0.009), Some(0.0005), Some(0.0015)]), Heard::Known, "by the mean of the last two");
+        assert_eq!(heard([Some(0.001), Some(0.001), Some(0.004)]), Heard::New);
+        assert_eq!(heard([Some(0.004), Some(0.004), None]), Heard::Known, "by all else");
+    }
+
+    #[test]
+    fn of_eight_phases_the_one_that_lasted_least_is_forgotten() {
+        let mut job = Job::new();
+        // The third one lasts for the shortest time.
+        for n in 0..8 {
+            job.hear_times(if n == 2 { 4 } else { 6 }, 100.0 * 1.3_f64.powi(n));
+        }
+        assert_eq!(job.phases.others().count(), 7);
+        job.hear_times(6, 100.0 * 1.3_f64.powi(8));
+        let rates: Vec<_> =
+            job.phases.all.iter().map(|phase| (phase.points[0].samples_per_second / 100.0).log(1.3).round()).collect();
+        assert_eq!(rates, [0.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(job.phases.number(), 8);
+    }
+
+    #[test]
+    fn a_phase_that_comes_again_is_expected_to_last_as_long_as_its_own_visits_did() {
+        let mut job = Job::new();
+        job.hear_times(10, 100.0);
+        job.hear_times(20, 130.0);
+        job.hear_times(3, 100.0);
+        // It began at minute 1 and ended at 13; the other one from then to 33.
+        assert_eq!(job.phases.dwell_seconds(job.now), Some(720.0));
+        assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(240.0)), Some(480.0));
+        assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(600.0)), Some(300.0));
+        job.hear_times(3, 170.0);
+        // A new one: as long as the visits of all, 12, 20 and 3 minutes.
+        assert_eq!(job.phases.dwell_seconds(job.now), Some(700.0));
+    }
+
+    #[test]
+    fn shares_of_phases_are_those_of_the_time_so_far() {
+        let mut job = Job::new();
+        assert_eq!(job.phases.share(&Phase::default(), job.now), 0.0, "no time has passed");
+        job.hear_times(10, 100.0);
+        job.hear_times(3, 130.0);
+        // 12 minutes of the first one, and then 4 of the second.
+        let now = job.now.plus_seconds(240.0);
+        let [first, second] = [&job.phases.all[0], &job.phases.all[1]];
+        assert_eq!((job.phases.share(first, now), job.phases.share(second, now)), (0.75, 0.25));
     }
 }

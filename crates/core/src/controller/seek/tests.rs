@@ -294,6 +294,28 @@ fn a_hot_gpu_is_never_given_more() {
 }
 
 #[test]
+fn a_hot_gpu_may_be_given_less() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    let turned = (0..30).find_map(|_| {
+        let mut window = plant.window();
+        window.max_temperature_celsius = Some(90.0);
+        Some(plant.bench.decide(&window)).filter(|decision| decision.action == Action::SetPowerLimit)
+    });
+    assert!(turned.unwrap().to.power_limit_watts.unwrap() < 400.0);
+}
+
+#[test]
+fn what_was_only_recommended_cannot_be_refused() {
+    let mut plant = Plant::new(ControllerName::PowerCap, HUNGRY);
+    plant.bench.workload.mode = UpdateMode::Recommend;
+    let asked = (0..30).map(|_| plant.step()).find(|decision| decision.action != Action::Maintain).unwrap();
+    plant.pending = None;
+    plant.bench.report(&asked, Outcome::Refused, "nobody enforces it");
+    assert!(plant.step().reason.contains("what was recommended last has not been done"));
+    assert_eq!(plant.bench.state.proposals.len(), 1);
+}
+
+#[test]
 fn what_nobody_knows_is_not_guessed() {
     let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY);
     plant.bench.workload.gpu_power_limit_watts = None;
