@@ -1,6 +1,8 @@
 //! The second stage: when it looks, what counts, that the budget is never exceeded, and that neither a restart nor the order of
 //! what comes at one time changes what it says.
 
+mod support;
+
 use std::collections::BTreeMap;
 
 use eadt_cases::cases;
@@ -9,7 +11,7 @@ use eadt_core::cluster::Cluster;
 use eadt_core::controller::ControllerName;
 use eadt_core::joint::{Event, Joint};
 use eadt_core::settings::SECOND;
-use eadt_core::{Event as Input, FoldSettings, Partition, StateRecord};
+use eadt_core::{Event as Input, FoldSettings, Partition, StateError, StateRecord};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, WindowKind, Workload};
 use proptest::prelude::*;
@@ -396,6 +398,79 @@ fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_at_which_
     let said = site.window(&window(&a, 3, 0.5));
     assert_eq!(said.last().unwrap().evidence["members"], 1.0);
     assert_eq!(site.cluster.size(), 1, "nothing is kept of who left");
+}
+
+/// What `tests/state/cluster.vN.jsonl` is of: members of which some have grants under way and one refused, and a model of one that is to come.
+fn kept() -> (Site, Vec<Workload>) {
+    let mut site = Site::new(1_000.0);
+    let member = |name| Workload { gpu_model: Some("H100".into()), ..workload(name, 0, 1, 1, None) };
+    let members: Vec<Workload> = ["a", "b", "c"].map(member).into();
+    for member in &members {
+        site.declare(member);
+    }
+    let law = json!({"a": 1.0, "b": 0.02, "offset_watts": 0.0, "r_squared": 0.9, "mape_ratio": 0.02, "peak_watts": null,
+        "peak_measured": false});
+    let curve = json!({"power_law": {"a": 1.0, "b": 0.02, "r_squared": 0.9, "mape_ratio": 0.02}, "offset_power_law": law,
+        "verdict": "informative", "watts_range": [100.0, 400.0], "count": 9});
+    let parameters =
+        json!({"format": "eadt.cap-curve.v1", "gpu_model": "H100", "layout": [null, null, null, null], "curve": curve});
+    let model = Model { name: "cap-curve/team/d".into(), version: "7".into(), time: at(10), parameters, ..Model::default() };
+    site.fold(Event::Input(Input::Model(&model)), "cap-curve/team/d");
+    let mut site = (site, members);
+    minutes(&mut site, 1..4);
+    let (site, members) = &mut site;
+    let refused = site.window(&window(&members[2], 4, 0.9)).pop().expect("a decision for each window");
+    site.answer(&refused, 241, Outcome::Refused);
+    // What it said for the others waits for their windows.
+    (Site { cluster: std::mem::replace(&mut site.cluster, Cluster::new(settings(1_000.0))), said: Vec::new() }, members.clone())
+}
+
+/// Windows of these minutes; what is decided is applied, but for `c`.
+fn minutes((site, members): &mut (Site, Vec<Workload>), minutes: std::ops::Range<i64>) {
+    for minute in minutes {
+        for i in 0..members.len() {
+            let said = site.window(&window(&members[i], minute, 0.9));
+            for (name, watts) in turned(&said) {
+                let Some(i) = members.iter().position(|member| member.workload == name).filter(|i| *i != 2) else { continue };
+                let seconds = minute * 60 + 5;
+                members[i].layout.power_limit_watts = Some(watts);
+                members[i].generation += 1;
+                (members[i].time, members[i].ready_time) = (at(seconds), Some(at(seconds)));
+                site.declare(&members[i].clone());
+            }
+        }
+    }
+}
+
+#[test]
+fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
+    let state = support::stored("cluster.v1", || kept().0.cluster.take_changes());
+    let mut straight = kept();
+    let mut restored = (Site::new(1_000.0), straight.1.clone());
+    restored.0.cluster = Cluster::restore(settings(1_000.0), state.clone()).unwrap();
+    for both in [&mut straight, &mut restored] {
+        let d = Workload { gpu_model: Some("H100".into()), ..workload("d", 301, 1, 1, None) };
+        both.0.declare(&d);
+        both.1.push(d);
+        minutes(both, 6..30);
+    }
+    assert!(turned(&straight.0.said).len() > 2, "something is decided: {:?}", turned(&straight.0.said));
+    assert!(straight.0.said.iter().any(|decision| decision.model_version.is_some()));
+    assert_eq!(straight.0.said, restored.0.said);
+    // All kinds of keys are in it, and of each a newer form is refused; a newer kind, too.
+    let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).collect();
+    let member = |name: &str| format!("#cluster//member//team/{name}");
+    assert_eq!(keys, ["#cluster//", "#cluster//model//cap-curve/team/d", &member("a"), &member("b"), &member("c")]);
+    let restore = |key: &str, value: Vec<u8>| Cluster::restore(settings(1_000.0), [(key, Some(value))]).map(drop);
+    for (key, value) in &state {
+        let newer = [&[2], &value.clone().unwrap()[..]].concat();
+        let error = restore(key, newer).unwrap_err();
+        assert!(matches!(error, StateError::Newer { form: 2, .. }) && error.to_string().contains(&format!("{key:?}")), "{error}");
+    }
+    assert!(matches!(restore("#cluster//later//x", b"{}".to_vec()), Err(StateError::NewKind { .. })));
+    // Others' records are theirs to judge.
+    restore("team/a#0", vec![9]).unwrap();
+    restore("#gpu//later//x", vec![9]).unwrap();
 }
 
 /// One step of a random history.

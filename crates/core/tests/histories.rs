@@ -201,6 +201,26 @@ fn counters_that_fall_fall_back_to_power_and_a_change_of_tenure_is_no_difference
     assert!(bench.windows[0].energy_largest_gap_seconds == 30.0);
 }
 
+/// A GPU that comes back to a workload whose windows closed as it left, and whose counter is away twice in closed time.
+#[test]
+fn what_a_counter_tells_of_closed_time_is_unassigned_however_often_it_was_away() {
+    for away in [vec![], vec![12], vec![12, 13], vec![13, 15], vec![58, 59, 60, 61]] {
+        let mut bench = Bench::default();
+        let stay = |second: i32, tenure| GpuTelemetry {
+            tenure: Some(tenure),
+            energy_joules_total: (!away.contains(&second)).then_some(f64::from(second) * 10.0),
+            ..gpu("a", f64::from(second), 0.0)
+        };
+        bench.put(stay(1, 1)).put(last(stay(10, 1)));
+        for second in 11..=70 {
+            bench.put(stay(second, 2));
+        }
+        bench.finish();
+        let sum: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap_or(0.0) + w.unassigned_energy_joules).sum();
+        assert_eq!(round(sum), 90.0 + 590.0, "away at {away:?}");
+    }
+}
+
 #[test]
 fn two_collectors_of_one_gpu_do_not_double_its_energy() {
     let mut bench = Bench::default();

@@ -1,5 +1,5 @@
 //! A model of a few dozen lines against the fold, on random histories: sources that are slow, dead, skewed, restarted;
-//! duplicates; a crash at any commit. And: how the sources' events are interleaved changes nothing.
+//! duplicates; a crash at any commit; GPUs that are moved between workloads. And: how the sources' events are interleaved changes nothing.
 
 mod support;
 
@@ -10,7 +10,7 @@ use eadt_core::clock::LogClock;
 use eadt_core::settings::SECOND;
 use eadt_core::{FoldSettings, Merge};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry, TrainingProgress};
+use eadt_schemas::v1::{DeadLetterReason, EfficiencyWindow, GpuTelemetry, TrainingProgress};
 use proptest::prelude::*;
 use support::{Bench, Item, at, gpu, rank, round};
 
@@ -333,6 +333,139 @@ fn interleaved_around_an_outage() {
     batched_and_interleaved(&[life, second, third], (10, 114), &[1], 4_256_940_940_086_819_604);
 }
 
+/// A GPU's time with one workload, or with none.
+#[derive(Debug, Clone)]
+struct Stay {
+    workload: Option<usize>,
+    beat: i64,
+    samples: usize,
+    watts: f64,
+    /// Before this sample its counter starts again.
+    restart: usize,
+    /// These samples leave the counter out.
+    blank: std::ops::Range<usize>,
+    /// How it ends.
+    then: Then,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Then {
+    /// The reading goes to the next workload as well.
+    HandedOver,
+    /// Its end is said; so many seconds later the GPU is seen again.
+    Away(i64),
+    /// Nothing is said: its collector died, and sees the GPU again so many seconds later.
+    Lost(i64),
+}
+
+fn stay() -> impl Strategy<Value = Stay> {
+    let then = prop_oneof![
+        3 => Just(Then::HandedOver),
+        1 => (1..400_i64).prop_map(Then::Away),
+        1 => (1..400_i64).prop_map(Then::Lost),
+    ];
+    (
+        prop_oneof![4 => (0..3_usize).prop_map(Some), 1 => Just(None)],
+        1..20_i64,
+        1..30_usize,
+        0..400_u32,
+        1..60_usize,
+        (0..60_usize, 0..10_usize),
+        then,
+    )
+        .prop_map(|(workload, beat, samples, watts, restart, (hidden, hides), then)| {
+            let blank = hidden..hidden + hides;
+            Stay { workload, beat, samples, watts: f64::from(watts), restart, blank, then }
+        })
+}
+
+/// Joules that a counter told of a workload between two of its readings.
+#[derive(Debug)]
+struct Told {
+    workload: String,
+    seconds: (i64, i64),
+    joules: f64,
+}
+
+impl Told {
+    /// What of it lies in the minute that begins at `start`.
+    fn within(&self, start: i64) -> f64 {
+        let (from, to) = self.seconds;
+        self.joules * (to.min(start + 60) - from.max(start)).max(0) as f64 / (to - from) as f64
+    }
+}
+
+/// A GPU's records as a collector writes them, and what its counter tells within each of its tenures. Between two of them it works on,
+/// for whom nobody knows.
+fn moved(name: usize, begins: i64, stays: &[Stay]) -> (Vec<(i64, Item)>, Vec<Told>) {
+    let (mut items, mut told) = (Vec::new(), Vec::new());
+    let (mut now, mut total, mut begins_handed_over) = (begins, 1_000.0, false);
+    let device = format!("GPU-{name}");
+    for (i, stay) in stays.iter().enumerate() {
+        let workload = stay.workload.map(|workload| format!("team/{workload}"));
+        // A workload that goes on with it has one stay, not two.
+        let next = stays.get(i + 1).filter(|next| next.workload != stay.workload);
+        let then = if matches!(stay.then, Then::HandedOver) && next.is_none() { Then::Away(1) } else { stay.then };
+        let handed_over = matches!(then, Then::HandedOver);
+        // The reading after the one that it came with is the first that it can leave with.
+        let samples = if handed_over || begins_handed_over { stay.samples.max(2) } else { stay.samples };
+        let (tenure, mut known) = (now, None);
+        for sample in 0..samples {
+            if sample > 0 {
+                now += stay.beat;
+                total = if sample == stay.restart { 7.0 } else { total + stay.beat as f64 * stay.watts };
+            }
+            let seen = (!stay.blank.contains(&sample)).then_some(total);
+            let event = GpuTelemetry {
+                workload: workload.clone(),
+                tenure: Some(tenure as u64),
+                energy_joules_total: seen,
+                last: sample + 1 == samples && !matches!(then, Then::Lost(_)),
+                ..gpu(&device, now as f64, 0.0)
+            };
+            items.push((now, event.into()));
+            if let (Some((second, before)), Some(after)) = (known, seen)
+                && after >= before
+            {
+                let workload = workload.clone().unwrap_or_else(|| format!("gpus//{device}"));
+                told.push(Told { workload, seconds: (second, now), joules: after - before });
+            }
+            known = seen.map(|seen| (now, seen)).or(known);
+        }
+        if let Then::Away(seconds) | Then::Lost(seconds) = then {
+            now += seconds;
+            total += seconds as f64 * 100.0;
+        }
+        begins_handed_over = handed_over;
+    }
+    (items, told)
+}
+
+/// The records of all, and what they tell; in the end each workload has a GPU that draws nothing, so that what waits for a window of it
+/// comes into one.
+fn moves(gpus: &[(i64, Vec<Stay>)]) -> (Vec<(i64, Item)>, Vec<Told>) {
+    let (items, told): (Vec<_>, Vec<_>) = gpus.iter().enumerate().map(|(i, (begins, stays))| moved(i, *begins, stays)).unzip();
+    let mut log: Vec<(i64, Item)> = items.into_iter().flatten().collect();
+    log.sort_by_key(|(stamp, _)| *stamp);
+    let end = log.last().map_or(0, |(stamp, _)| *stamp);
+    log.extend((1..20).map(|i| (end + 10 * i, Item::Heartbeat)));
+    for seconds in [300, 330] {
+        let of = |device: String, workload| {
+            let event = gpu(&device, (end + seconds) as f64, 0.0);
+            (end + seconds, GpuTelemetry { workload, tenure: Some((end + 300) as u64), ..event }.into())
+        };
+        log.extend((0..3).map(|i| of(format!("GPU-of-{i}"), Some(format!("team/{i}")))));
+        log.extend((0..gpus.len()).map(|i| of(format!("GPU-{i}"), None)));
+    }
+    log.extend((1..20).map(|i| (end + 330 + 10 * i, Item::Heartbeat)));
+    (log, told.into_iter().flatten().collect())
+}
+
+/// The workload of a window, or the GPU that has none.
+fn whose(window: &EfficiencyWindow) -> &str {
+    window.id.split_once("/tumbling/").expect("an id says which window it is").0
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(400) })]
 
@@ -373,6 +506,40 @@ proptest! {
         );
         prop_assert_eq!(straight.decisions, crashed.decisions);
         prop_assert_eq!(straight.refused, crashed.refused);
+    }
+
+    #[test]
+    fn what_a_gpu_that_is_moved_draws_is_its_workloads_while_it_is_theirs_and_nobodys_between(
+        gpus in prop::collection::vec((0..100_i64, prop::collection::vec(stay(), 1..6)), 1..4),
+        crashes in prop::collection::vec(0..400_usize, 0..4),
+    ) {
+        let (log, told) = moves(&gpus);
+        let bench = run(&log, &crashes);
+        let near = |found: f64, expected: f64| (found - expected).abs() < 1e-6 * expected.max(1.0);
+        let mut sums: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        for window in &bench.windows {
+            sums.entry(whose(window)).or_default().0 += window.energy_joules.unwrap_or(0.0) + window.unassigned_energy_joules;
+        }
+        for told in &told {
+            sums.entry(&told.workload).or_default().1 += told.joules;
+        }
+        for (workload, (found, expected)) in sums {
+            prop_assert!(near(found, expected), "{workload}: {found} J of {expected} J");
+        }
+        // Late is who comes to a workload whose windows closed because everybody had left.
+        let late = bench.refused.iter().any(|refusal| refusal.reason != DeadLetterReason::Late);
+        prop_assert!(!late, "{:?}", bench.refused);
+        // Nor is it in other windows than in those in which it was drawn, where the counter is not away for long.
+        if bench.refused.is_empty() && told.iter().all(|told| told.seconds.1 - told.seconds.0 <= 120) {
+            for window in &bench.windows {
+                let start = window.window_start.seconds_since(at(0.0)) as i64;
+                let expected: f64 =
+                    told.iter().filter(|told| told.workload == whose(window)).map(|told| told.within(start)).sum();
+                let found = window.energy_joules.unwrap_or(0.0);
+                prop_assert!(near(found, expected), "{} at {start} s: {found} J of {expected} J", whose(window));
+                prop_assert_eq!(window.unassigned_energy_joules, 0.0);
+            }
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod support;
 use eadt_core::{FoldSettings, Partition};
 use eadt_schemas::v1::{GpuTelemetry, Layout, Model, UpdateMode, Workload};
 use serde_json::{Value, json};
-use support::{Bench, JOB, at, gpu, layout, rank};
+use support::{Bench, JOB, at, gpu, layout, rank, stored};
 
 const BOARD: &str = "A100-SXM4-40GB";
 
@@ -159,4 +159,30 @@ fn a_withdrawn_model_is_forgotten_for_good() {
     let named: Vec<bool> = bench.decisions.iter().map(|decision| decision.model_version.is_some()).collect();
     assert!(named.starts_with(&[false, true]) && named.ends_with(&[true, false, false, false]), "{named:?}");
     assert!(Partition::restore(FoldSettings::default(), committed).is_ok());
+}
+
+/// What is kept of learned models, in the form of every release: `tests/state/models.vN.jsonl`.
+#[test]
+fn models_that_any_release_kept_are_in_force_as_if_nothing_had_happened() {
+    let learned = || run(&[power_model(200.0, "1", 50.0), cap_curve(310.0, BOARD)], None);
+    let after = |bench: &mut Bench| {
+        for second in (1_210..=1_800).step_by(10) {
+            let now = f64::from(second);
+            let mut sample = gpu("a", now, now * 300.0);
+            (sample.sm_active_ratio, sample.dram_active_ratio, sample.sm_clock_mhz) = (Some(0.8), Some(0.4), Some(1200.0));
+            bench.put(sample).put(rank(0, now, now * 30.0));
+        }
+    };
+    let state = stored("models.v1", || learned().partition.take_changes());
+    let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).filter(|key| key.starts_with("#models//")).collect();
+    assert_eq!(keys, [format!("#models//cap-curve/{JOB}"), format!("#models//power/{BOARD}")]);
+    let mut straight = learned();
+    let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
+    after(&mut straight);
+    let partition = Partition::restore(FoldSettings::default(), state).unwrap();
+    let mut bench = Bench { partition, ..Bench::default() };
+    after(&mut bench);
+    assert!(bench.decisions.last().unwrap().model_version.is_some(), "{:?}", bench.decisions.last());
+    let rest = (&straight.windows[windows..], &straight.decisions[decisions..]);
+    assert_eq!(serde_json::to_string(&rest).unwrap(), text(&bench));
 }

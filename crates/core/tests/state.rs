@@ -1,16 +1,15 @@
 //! State of every version that was ever written can be read, and goes on as if nothing had happened.
 //!
 //! `tests/state/vN.jsonl` holds what release N's format made of [`before`]; `EADT_WRITE_STATE_SAMPLE=1 cargo test -p eadt-core
-//! --test state` writes the file of the present format where it is missing, and never changes one that is there.
+//! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of models and
+//! of the cluster's stage are kept by their own tests, those of shared GPUs by their crate.
 
 mod support;
-
-use std::path::PathBuf;
 
 use eadt_core::controller::ControllerName;
 use eadt_core::{FoldSettings, Partition, StateError};
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
-use support::{Bench, at, gpu, last, layout, phase, power, rank};
+use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
 const PRESENT: u32 = 2;
@@ -80,46 +79,20 @@ fn after(bench: &mut Bench) {
     bench.finish();
 }
 
-fn file(version: u32) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/v{version}.jsonl"))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("two digits")).collect()
-}
-
-/// Keys and values of a stored sample.
-fn stored(version: u32) -> Vec<(String, Option<Vec<u8>>)> {
-    let text = std::fs::read_to_string(file(version)).expect("a sample of each version");
-    let line = |line: &str| -> (String, Option<Vec<u8>>) {
-        let (key, value): (String, String) = serde_json::from_str(line).expect("key and value");
-        (key, Some(unhex(&value)))
-    };
-    text.lines().map(line).collect()
+fn of_version(version: u32) -> Stored {
+    stored(&format!("v{version}"), || before().partition.take_changes())
 }
 
 #[test]
 fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
     let mut straight = before();
-    if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file(PRESENT).exists() {
-        let line = |(key, value): (String, Option<Vec<u8>>)| {
-            serde_json::to_string(&(key, hex(&value.expect("nothing is deleted")))).expect("texts") + "\n"
-        };
-        let records = straight.partition.take_changes().into_iter().map(|record| (record.key, record.value));
-        std::fs::write(file(PRESENT), records.map(line).collect::<String>()).expect("a writable folder");
-        straight = before();
-    }
     let settings = straight.partition.settings().clone();
     let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
     after(&mut straight);
     assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
     for version in 1..=PRESENT {
         let mut bench = Bench::new(settings.clone());
-        bench.partition = Partition::restore(settings.clone(), stored(version)).unwrap();
+        bench.partition = Partition::restore(settings.clone(), of_version(version)).unwrap();
         after(&mut bench);
         let json = |windows: &[_]| serde_json::to_string(windows).unwrap();
         assert_eq!(json(&bench.windows), json(&straight.windows[windows..]), "version {version}");
@@ -130,7 +103,7 @@ fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
 
 #[test]
 fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
-    let (key, value) = stored(PRESENT).into_iter().find(|(key, _)| key == "team/job#0").unwrap();
+    let (key, value) = of_version(PRESENT).into_iter().find(|(key, _)| key == "team/job#0").unwrap();
     let value = value.unwrap();
     let restore = |value: &[u8]| Partition::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
@@ -150,5 +123,29 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
         if let Err(error) = restore(&damaged) {
             assert!(matches!(error, StateError::Unreadable { .. } | StateError::Incomplete { .. }), "byte {i}: {error}");
         }
+    }
+}
+
+#[test]
+fn a_newer_form_of_any_key_is_refused_and_a_key_of_a_newer_kind_too() {
+    let restore = |key: &str, value: &[u8]| {
+        let state = of_version(PRESENT).into_iter().chain([(key.to_owned(), Some(value.to_vec()))]);
+        Partition::restore(FoldSettings::default(), state).map(drop)
+    };
+    let partition = of_version(PRESENT).into_iter().find(|(key, _)| key == "#").unwrap().1.unwrap();
+    restore("#", &partition).unwrap();
+    for key in ["#", "#models//power/A100", "team/job#0", "team/new#0"] {
+        let error = restore(key, &[&[9], &partition[..]].concat()).unwrap_err();
+        assert!(matches!(error, StateError::Newer { form: 9, .. }), "{key}: {error}");
+        assert!(error.to_string().ends_with("was written by a newer release, start that one"), "{error}");
+        assert!(error.to_string().contains(&format!("{key:?} has form 9")), "{error}");
+        assert!(matches!(restore(key, b"").unwrap_err(), StateError::Unreadable { .. }), "{key}");
+    }
+    let error = restore("#later//x", b"{}").unwrap_err();
+    assert!(matches!(error, StateError::NewKind { .. }), "{error}");
+    assert!(error.to_string().contains("\"#later//x\" is of a kind"), "{error}");
+    // Those of the second stages are theirs to judge.
+    for key in ["#cluster//", "#cluster//later//x", "#gpu//", "#gpu//later//x"] {
+        restore(key, &[9]).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use eadt_cases::cases;
 use eadt_core::joint::{Event, Joint};
 use eadt_core::sharing::SmPartitionSettings;
-use eadt_core::{FoldSettings, partition};
+use eadt_core::{FoldSettings, StateError, partition};
 use eadt_partition::published::PartitionDocument;
 use eadt_partition::{CoRun, Counters, Gpus, Measurements, Metric, SlowdownModel, SoloPoint, SoloProfile, Tenant};
 use eadt_schemas::EventTime;
@@ -405,6 +405,55 @@ fn learned() -> Model {
     let mut parameters = serde_json::to_value(PartitionDocument::new(model)).unwrap();
     parameters["origin"] = "simulated".into();
     Model { time: at(0), name: "partition/board".into(), version: "7".into(), parameters, ..Model::default() }
+}
+
+/// The sample `tests/state/NAME.jsonl`, lines of key and JSON. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one
+/// that is there never changes.
+fn stored(name: &str, present: &mut Gpus) -> Vec<(String, Option<String>)> {
+    let file = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/{name}.jsonl"));
+    if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file.exists() {
+        let text = |value: Option<Vec<u8>>| String::from_utf8(value.expect("nothing is deleted")).expect("JSON");
+        let records = present.take_changes().into_iter();
+        let lines: String = records.map(|r| serde_json::to_string(&(r.key, text(r.value))).expect("texts") + "\n").collect();
+        std::fs::write(&file, lines).expect("a writable folder");
+    }
+    let line = |line: &str| -> (String, Option<String>) { serde_json::from_str(line).expect("key and value") };
+    std::fs::read_to_string(file).expect("a sample of each version").lines().map(line).collect()
+}
+
+/// In the middle of a change: probes are done, a partition was found and is not in force yet.
+#[test]
+fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
+    let mut site = Site::new(in_turn());
+    (site.contention, site.profiled) = (crowding, true);
+    site.learn(&learned());
+    site.run(85);
+    let state = stored("v1", &mut site.stage);
+    let before = site.said.len();
+    let (jobs, minute, coming) = (site.jobs.clone(), site.minute, site.coming.clone());
+    site.run(60);
+    assert_eq!(site.shares(), [70, 30], "{:#?}", site.changes().last());
+    let mut restored = Site::new(Vec::new());
+    (restored.contention, restored.profiled) = (crowding, true);
+    (restored.jobs, restored.minute, restored.coming) = (jobs, minute, coming);
+    restored.stage = Gpus::restore(settings(), state.clone()).unwrap();
+    restored.run(60);
+    assert!(site.said[before..].iter().any(|decision| decision.action != Action::Maintain), "something is decided");
+    assert_eq!(site.said[before..], restored.said);
+    // All kinds of keys are in it, and of each a newer form is refused; a newer kind, too.
+    let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).collect();
+    let members = ["#gpu//member//a/steep", "#gpu//member//b/flat"];
+    assert_eq!(keys, ["#gpu//", "#gpu//model//partition/board", members[0], members[1], "#gpu//device//GPU-0"]);
+    let restore = |key: &str, value: &[u8]| Gpus::restore(settings(), [(key, Some(value))]).map(drop);
+    for (key, value) in &state {
+        let newer = [&[2], value.as_deref().unwrap().as_bytes()].concat();
+        let error = restore(key, &newer).unwrap_err();
+        assert!(matches!(error, StateError::Newer { form: 2, .. }) && error.to_string().contains(&format!("{key:?}")), "{error}");
+    }
+    assert!(matches!(restore("#gpu//later//x", b"{}"), Err(StateError::NewKind { .. })));
+    // Others' records are theirs to judge.
+    restore("a/steep#0", &[9]).unwrap();
+    restore("#cluster//later//x", &[9]).unwrap();
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus as _, MemberOptions, Membership, Step, TopicPartition};
 use eadt_core::budget::BudgetSettings;
-use eadt_processor::{HeartbeatClock, Service, Settings, run, run_cluster};
+use eadt_core::sharing::SmPartitionSettings;
+use eadt_processor::{HeartbeatClock, Service, Settings, run, run_cluster, run_gpu};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, GpuTelemetry, Layout, Phase, TrainingProgress, UpdateMode, Workload};
 use eadt_schemas::{EventTime, Topic};
@@ -256,4 +257,27 @@ fn a_first_start_passes_over_what_would_have_expired() {
     let shared = |decision: &&Decision| decision.evidence.contains_key("budget_watts");
     let times: Vec<EventTime> = site.decisions().iter().filter(shared).map(|decision| decision.time).collect();
     assert_eq!((times.len(), times[0]), (60, at(11.0 * 60.0)));
+}
+
+#[test]
+fn state_of_a_newer_release_stops_the_stage_that_it_is_of_with_words() {
+    let settings =
+        Settings { sm_partition: SmPartitionSettings { enabled: true, ..SmPartitionSettings::default() }, ..settings() };
+    for (key, value, own) in [
+        ("#cluster//", &[9, 1][..], run_cluster as fn(&Service) -> _),
+        ("#cluster//member//team/one", &[9, 1], run_cluster),
+        ("#cluster//later//x", b"{}", run_cluster),
+        ("#gpu//", &[9, 1], run_gpu),
+        ("#gpu//device//GPU-1", &[9, 1], run_gpu),
+        ("#gpu//later//x", b"{}", run_gpu),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut site = Site::open(Log::open(dir.path()));
+        site.log.send(0.0, Topic::ProcessorState, key, Some(0), value);
+        let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+        let error = own(&site.service(&settings, &shutdown, &metrics, &health, "stage")).unwrap_err();
+        let text = std::error::Error::source(&error).unwrap().to_string();
+        assert!(text.contains(&format!("{key:?}")) && text.contains("a newer release, start that one"), "{text}");
+        assert!(text.contains("to give it up") && site.decisions().is_empty(), "{text}");
+    }
 }

@@ -476,10 +476,17 @@ fn a_replay_of_the_log_says_the_same_byte_for_byte() {
 
 #[test]
 fn state_that_cannot_be_read_stops_with_words() {
-    for (value, words) in [(&b"{\"what\":1}"[..], "missing field `workload`"), (&[9, 1], "a newer release, start that one")] {
+    let newer = "a newer release, start that one";
+    for (key, value, words) in [
+        ("team/one#0", &b"{\"what\":1}"[..], "missing field `workload`"),
+        ("team/one#0", &[9, 1], newer),
+        ("#", &[9, 1], newer),
+        ("#models//power/A100", &[9, 1], newer),
+        ("#later//x", b"{}", newer),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let mut rig = Rig::open(dir.path());
-        rig.send(0.0, Topic::ProcessorState, "team/one#0", Bytes::from_static(value));
+        rig.send(0.0, Topic::ProcessorState, key, Bytes::from_static(value));
         let service = Service {
             settings: settings(),
             bus: rig.bus(),
@@ -490,6 +497,6 @@ fn state_that_cannot_be_read_stops_with_words() {
         };
         let error = run(&service).unwrap_err();
         let text = std::error::Error::source(&error).unwrap().to_string();
-        assert!(text.contains("team/one#0") && text.contains(words) && text.contains("to give it up"), "{text}");
+        assert!(text.contains(&format!("{key:?}")) && text.contains(words) && text.contains("to give it up"), "{text}");
     }
 }

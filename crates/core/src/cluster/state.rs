@@ -56,6 +56,8 @@ pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
             cluster.members.insert(name.to_owned(), member);
         } else if key.starts_with(MODEL) {
             cluster.models.put(&from_json(key, value.as_ref())?);
+        } else if key.starts_with(CLUSTER_PREFIX) {
+            return Err(StateError::NewKind { key: key.to_owned() });
         }
     }
     Ok(cluster)

@@ -1,8 +1,13 @@
 //! What a commit writes of a partition's state, and how it is read again.
 //!
-//! A record's first byte names its form, so that a state of an older release can be read by a newer one: `{` is the first form,
-//! JSON, as heads still are; 2 is the present one, [`wire`]. What is read is what was written, to the last bit. A workload's
-//! sources are written in blocks, because thousands of them in one record would exceed the log's message limit.
+//! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a newer
+//! release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those of the
+//! second stages, too; 2 is the present one of workloads, [`wire`]. Fields of JSON may come within a form, where who does not know
+//! them may leave them out; what means something else by the same bytes gets a form of its own. What is read is what was written, to
+//! the last bit. A workload's sources are written in blocks, because thousands of them in one record would exceed the log's
+//! message limit.
+//!
+//! Of every kind of key and every form a sample is kept beside the tests of its crate, and read for good.
 
 #[cfg(test)]
 mod tests;
@@ -11,6 +16,7 @@ mod wire;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::partition::Partition;
@@ -18,6 +24,8 @@ use crate::settings::FoldSettings;
 use crate::workload::source::{GpuSource, RankSource};
 use crate::workload::{Head, WorkloadState};
 
+/// First byte of the first form: a JSON object.
+const JSON: u8 = b'{';
 /// Most sources in one record.
 pub const BLOCK: usize = 256;
 /// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than their prefix.
@@ -43,8 +51,14 @@ pub struct StateRecord {
 pub enum StateError {
     #[error("state record {key:?} cannot be read: {detail}")]
     Unreadable { key: String, detail: String },
-    #[error("state record {key:?} has form {form}, and this release knows forms 1 and {known}: it was written by a newer release, start that one", known = wire::FORM)]
+    #[error(
+        "state record {key:?} has form {form}, which this release does not know: it was written by a newer release, start that one"
+    )]
     Newer { key: String, form: u8 },
+    #[error(
+        "state record {key:?} is of a kind that this release does not know: it was written by a newer release, start that one"
+    )]
+    NewKind { key: String },
     #[error("state of workload {workload:?} is incomplete: {found} of {expected} blocks; the state topic has lost records")]
     Incomplete { workload: String, found: usize, expected: usize },
 }
@@ -66,14 +80,22 @@ fn key(workload: &str, block: u32) -> String {
     format!("{workload}#{block}")
 }
 
-/// The form of small records.
+/// The first form, that of small records.
 pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
-/// Reads what [`json`] wrote.
-pub fn from_json<T: serde::de::DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
-    serde_json::from_slice(value).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
+/// Reads a record of which [`json`] is the only form so far.
+pub fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
+    match value.first() {
+        Some(&JSON) => parse(key, value),
+        Some(form) => Err(StateError::Newer { key: key.to_owned(), form: *form }),
+        None => Err(StateError::Unreadable { key: key.to_owned(), detail: "it is empty".to_owned() }),
+    }
+}
+
+fn parse<T: DeserializeOwned>(key: &str, json: &[u8]) -> Result<T, StateError> {
+    serde_json::from_slice(json).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
 }
 
 impl BlockIn {
@@ -81,14 +103,12 @@ impl BlockIn {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
         let wire = match value.split_first() {
             Some((&wire::FORM, rest)) => wire::Block::read(rest).map_err(unreadable)?,
-            Some((b'{', _)) => return from_json(key, value),
-            Some((form, _)) => return Err(StateError::Newer { key: key.to_owned(), form: *form }),
-            None => return Err(unreadable("it is empty".to_owned())),
+            _ => return from_json(key, value),
         };
         Ok(Self {
             workload: wire.workload.to_owned(),
             block: wire.number,
-            head: wire.head.map(|head| from_json(key, head)).transpose()?,
+            head: wire.head.map(|head| parse(key, head)).transpose()?,
             blocks: wire.of,
             gpus: wire
                 .gpus
@@ -169,6 +189,10 @@ impl Partition {
             if key.starts_with(MODEL_PREFIX) {
                 Arc::make_mut(&mut partition.models).put(&from_json(&key, value.as_ref())?);
                 continue;
+            }
+            // As in MODEL_PREFIX: no workload is called so.
+            if key.starts_with(PARTITION_KEY) && key.contains("//") {
+                return Err(StateError::NewKind { key });
             }
             let block = BlockIn::read(&key, value.as_ref())?;
             workloads.entry(block.workload.clone()).or_default().push(block);

@@ -117,6 +117,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// How long it is.
+    pub fn micros(&self) -> i64 {
+        self.to.micros() - self.from.micros()
+    }
+
     /// Joules of the step.
     pub fn joules(&self) -> f64 {
         self.flow.map_or(0.0, |flow| flow.joules(self.from, self.to))

@@ -204,7 +204,9 @@ impl GpuSource {
             self.set_aside((whole.total() - known).max(0.0), sample.time, cuts);
             return between;
         }
-        let from = self.pending.get(open).map_or(self.sample.time, |step| step.from);
+        // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their length matters.
+        let waiting: i64 = self.pending.range(open..).map(Pending::micros).sum();
+        let from = self.sample.time.plus_micros(-waiting);
         let closed = whole.joules(since, from).max(lost.summed);
         self.set_aside(closed - lost.summed, sample.time, cuts);
         let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);

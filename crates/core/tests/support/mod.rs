@@ -1,8 +1,10 @@
 //! A partition under test: events by seconds, outputs by kind.
 #![allow(dead_code)]
 
+use std::path::PathBuf;
+
 use eadt_core::settings::SECOND;
-use eadt_core::{Event, FoldSettings, Input, Output, Partition};
+use eadt_core::{Event, FoldSettings, Input, Output, Partition, StateRecord};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{
     DeadLetterReason, Decision, EfficiencyWindow, GpuTelemetry, Model, Phase, TrainingProgress, WindowKind, Workload,
@@ -202,4 +204,28 @@ pub fn round(value: f64) -> f64 {
 pub fn last(mut event: GpuTelemetry) -> GpuTelemetry {
     event.last = true;
     event
+}
+
+/// State as a restart reads it.
+pub type Stored = Vec<(String, Option<Vec<u8>>)>;
+
+/// The sample `tests/state/NAME.jsonl`. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one that is there never
+/// changes.
+pub fn stored(name: &str, present: impl FnOnce() -> Vec<StateRecord>) -> Stored {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/state/{name}.jsonl"));
+    if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !file.exists() {
+        let hex = |bytes: Vec<u8>| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+        let line = |StateRecord { key, value }| {
+            serde_json::to_string(&(key, hex(value.expect("nothing is deleted")))).expect("texts") + "\n"
+        };
+        std::fs::write(&file, present().into_iter().map(line).collect::<String>()).expect("a writable folder");
+    }
+    let unhex = |text: &str| -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|i| u8::from_str_radix(&text[i..i + 2], 16).expect("two digits")).collect()
+    };
+    let line = |line: &str| -> (String, Option<Vec<u8>>) {
+        let (key, value): (String, String) = serde_json::from_str(line).expect("key and value");
+        (key, Some(unhex(&value)))
+    };
+    std::fs::read_to_string(file).expect("a sample of each version").lines().map(line).collect()
 }

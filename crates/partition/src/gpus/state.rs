@@ -40,6 +40,8 @@ pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
             stage.shared.insert(device.to_owned(), from_json(key, value.as_ref())?);
         } else if key.starts_with(MODEL) {
             stage.models.put(&from_json(key, value.as_ref())?);
+        } else if key.starts_with(GPU_PREFIX) {
+            return Err(StateError::NewKind { key: key.to_owned() });
         }
     }
     Ok(stage)
