@@ -16,8 +16,8 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "invented-ids",
-    fault: "a collector names GPUs that do not exist, each once; a round is one GPU",
-    promise: "new ones refused at its share of the caps, none evicted; newcomers of others taken; memory bounded; honest windows right",
+    fault: "a collector names GPUs that do not exist, each once, where the caps are as nobody has set them; a round is one GPU",
+    promise: "new ones refused at its share of the caps, none evicted; newcomers of others taken; 10 MB at most for those beyond its share; honest windows right",
     without: "caps on sources and workloads, and shares of them",
     full: 10_000_000,
     batch: 10_000_000,
@@ -102,9 +102,9 @@ fn run(run: Run) -> Result<Outcome> {
     crate::world::runs(&mut part)?;
     let (_, peak) = part.memory()?;
     let (more, share_bytes) = (peak.saturating_sub(full), full.saturating_sub(honest));
-    outcome.peak("memory at most with honest and refused events (MB)", honest as f64 / 1e6);
-    outcome.peak(&format!("and with the {most} GPUs of a collector's share (MB)"), full as f64 / 1e6);
-    outcome.peak("and with all that it invented (MB)", peak as f64 / 1e6);
+    outcome.peak("memory (MB) at most: honest and refused events", honest as f64 / 1e6);
+    outcome.peak(&format!("memory (MB) at most: its share of {most} GPUs, too"), full as f64 / 1e6);
+    outcome.peak("memory (MB) at most: then all that it invented", peak as f64 / 1e6);
     outcome.check(share_bytes <= GPU_BYTES * most as u64, || format!("{most} GPUs of a collector took {share_bytes} bytes"));
     outcome.check(more <= MORE_BYTES, || format!("GPUs beyond a collector's share took {more} bytes"));
     let (mut refused, mut newcomers, sent) = (0, 0, u64::from(run.rounds));
