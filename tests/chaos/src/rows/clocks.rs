@@ -95,7 +95,10 @@ fn run(run: Run) -> Result<Outcome> {
                 ensure!(producer.flush(LIMIT)?, "what was told so far was not acknowledged");
                 part.take().map_or(Ok(()), Part::kill)?;
                 world.clock_ahead_seconds.set(seconds);
-                part = Some(world.processor(settings.clone(), None)?);
+                let next = part.insert(world.processor(settings.clone(), None)?);
+                // Stamps are of now, and cap no time that is ahead of the others: an input with one is read behind the other one until
+                // all sources are known.
+                ensure!(world.await_folded(LIMIT)?, "what was told so far was not folded: {}", next.tail());
             }
             told_seconds += 1;
             std::thread::sleep(Duration::from_millis(10));
