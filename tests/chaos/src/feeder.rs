@@ -16,6 +16,7 @@ const FLUSH: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Feeder {
     stop: Arc<AtomicBool>,
+    hushed: Arc<AtomicBool>,
     seconds: Arc<AtomicU64>,
     thread: JoinHandle<Result<Story>>,
 }
@@ -76,6 +77,8 @@ impl Feeder {
         ensure!(producer.flush(FLUSH)?, "the first second was not acknowledged");
         let (stop, seconds, prefix) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)), prefix.to_owned());
         let (asked, count) = (Arc::clone(&stop), Arc::clone(&seconds));
+        let hushed = Arc::new(AtomicBool::new(false));
+        let silent = Arc::clone(&hushed);
         let thread = std::thread::spawn(move || {
             while !asked.load(Ordering::SeqCst) {
                 let from = story.tick();
@@ -85,17 +88,26 @@ impl Feeder {
             }
             // What happened before the end is in the log before anybody ends.
             ensure!(producer.flush(FLUSH)?, "records were not acknowledged");
+            if silent.load(Ordering::SeqCst) {
+                return Ok(story);
+            }
             let from = story.end();
             tell(&mut *producer, &prefix, &story.told[from..])?;
             ensure!(producer.flush(FLUSH)?, "the last records were not acknowledged");
             Ok(story)
         });
-        Ok(Self { stop, seconds, thread })
+        Ok(Self { stop, hushed, seconds, thread })
     }
 
     /// Seconds of the story told so far.
     pub fn seconds(&self) -> u64 {
         self.seconds.load(Ordering::SeqCst)
+    }
+
+    /// Says nothing any more, and nothing of that; what was told.
+    pub fn hush(self) -> Result<Story> {
+        self.hushed.store(true, Ordering::SeqCst);
+        self.finish()
     }
 
     /// Ends the story; what was told.

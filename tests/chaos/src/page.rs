@@ -32,8 +32,11 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         fault: "the embedded log's disk is full",
-        promise: "it stops with words, and goes on when there is room",
-        tests: &[("crates/bus/tests/embedded_crash.rs", "a_full_disk_stops_with_words_and_leaves_nothing_half")],
+        promise: "it refuses with words below its reserve, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
+        tests: &[
+            ("crates/bus/tests/embedded_crash.rs", "a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room"),
+            ("crates/bus/tests/embedded_crash.rs", "a_full_disk_stops_with_words_and_leaves_nothing_half"),
+        ],
     },
     Elsewhere {
         fault: "crashes at every call of the bus, in simulated time, by seed",

@@ -9,25 +9,31 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// The request that ends a transaction.
-pub const END_TXN: i16 = 26;
+/// A request of a transaction, by its key on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i16)]
+pub enum Request {
+    Produce = 0,
+    InitProducerId = 22,
+    AddPartitionsToTxn = 24,
+    AddOffsetsToTxn = 25,
+    EndTxn = 26,
+    TxnOffsetCommit = 28,
+}
 
-/// What to do with the next request that ends a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum NextEnd {
-    #[default]
-    Pass,
+/// What to do with the next request of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
     /// The network is slow: it arrives after so long, whatever became of its sender.
     Delay(Duration),
-    /// It is kept back, and its connection is lost. [`Proxy::deliver`] sends it on.
+    /// It is kept back, and its connection is lost. [`Proxy::deliver`] sends it on, behind whatever was sent meanwhile.
     Hold,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    next: NextEnd,
+    next: Option<(Request, Next)>,
     held: Option<Vec<u8>>,
-    ends: u64,
 }
 
 #[derive(Debug)]
@@ -64,34 +70,44 @@ impl Proxy {
         self.port
     }
 
-    pub fn on_next_end(&self, next: NextEnd) {
-        lock(&self.state).next = next;
+    pub fn on_next(&self, request: Request, next: Next) {
+        lock(&self.state).next = Some((request, next));
     }
 
-    /// Ends of transactions seen so far.
-    pub fn ends(&self) -> u64 {
-        lock(&self.state).ends
-    }
-
-    pub fn await_held(&self, limit: Duration) -> Result<()> {
+    /// Waits until the request that was chosen has come.
+    pub fn await_taken(&self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
-        while lock(&self.state).held.is_none() {
-            ensure!(begun.elapsed() < limit, "no end of a transaction came within {limit:?}");
+        while let Some((request, _)) = lock(&self.state).next {
+            ensure!(begun.elapsed() < limit, "no {request:?} came within {limit:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// Sends the held request to the broker, over a connection of its own; the error code of the answer, 0 for none.
-    pub fn deliver(&self) -> Result<i16> {
+    pub fn await_held(&self, limit: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while lock(&self.state).held.is_none() {
+            ensure!(begun.elapsed() < limit, "nothing that could be held came within {limit:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// Sends the held end of a transaction to the broker, over a connection of its own; the error code of the answer, 0 for none.
+    pub fn deliver_end(&self) -> Result<i16> {
+        let answer = self.deliver()?;
+        // Length, correlation id, throttle time, error code: versions 0 and 1, which librdkafka speaks.
+        let code = answer.get(12..14).context("an answer that is too short")?;
+        Ok(i16::from_be_bytes([code[0], code[1]]))
+    }
+
+    /// Sends the held request to the broker, over a connection of its own; the answer.
+    pub fn deliver(&self) -> Result<Vec<u8>> {
         let frame = lock(&self.state).held.take().context("nothing is held")?;
         let mut broker = TcpStream::connect(self.upstream)?;
         broker.set_read_timeout(Some(Duration::from_secs(20)))?;
         broker.write_all(&frame)?;
-        let answer = read_frame(&mut broker)?.context("the broker hung up")?;
-        // Length, correlation id, throttle time, error code: versions 0 and 1, which librdkafka speaks.
-        let code = answer.get(12..14).context("an answer that is too short")?;
-        Ok(i16::from_be_bytes([code[0], code[1]]))
+        read_frame(&mut broker)?.context("the broker hung up")
     }
 
     /// Throws the held request away.
@@ -116,21 +132,15 @@ fn carry(client: TcpStream, broker: TcpStream, state: Arc<Mutex<State>>) -> Resu
 fn requests(mut client: TcpStream, mut broker: TcpStream, state: &Mutex<State>) -> Result<()> {
     while let Some(frame) = read_frame(&mut client)? {
         let key = i16::from_be_bytes([frame[4], frame[5]]);
-        if key == END_TXN {
-            let next = {
-                let mut state = lock(state);
-                state.ends += 1;
-                std::mem::take(&mut state.next)
-            };
-            match next {
-                NextEnd::Pass => {}
-                NextEnd::Delay(time) => std::thread::sleep(time),
-                NextEnd::Hold => {
-                    lock(state).held = Some(frame);
-                    client.shutdown(Shutdown::Both)?;
-                    broker.shutdown(Shutdown::Both)?;
-                    return Ok(());
-                }
+        let next = lock(state).next.take_if(|(request, _)| *request as i16 == key);
+        match next.map(|(_, next)| next) {
+            None => {}
+            Some(Next::Delay(time)) => std::thread::sleep(time),
+            Some(Next::Hold) => {
+                lock(state).held = Some(frame);
+                client.shutdown(Shutdown::Both)?;
+                broker.shutdown(Shutdown::Both)?;
+                return Ok(());
             }
         }
         broker.write_all(&frame)?;

@@ -36,7 +36,7 @@ pub struct Row {
 }
 
 /// What was found; outcomes of batches add up.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     pub rounds: u32,
     pub lost: u64,
@@ -52,6 +52,9 @@ pub struct Outcome {
     pub counts: BTreeMap<String, u64>,
     /// Figures of which the largest counts.
     pub peaks: BTreeMap<String, f64>,
+    /// Figures of which the smallest counts.
+    #[serde(default)]
+    pub lows: BTreeMap<String, f64>,
 }
 
 impl Outcome {
@@ -93,6 +96,11 @@ impl Outcome {
         *peak = peak.max(value);
     }
 
+    pub fn low(&mut self, what: &str, value: f64) {
+        let low = self.lows.entry(what.to_owned()).or_insert(value);
+        *low = low.min(value);
+    }
+
     pub fn add(&mut self, other: Self) {
         self.rounds += other.rounds;
         self.lost += other.lost;
@@ -110,6 +118,9 @@ impl Outcome {
         for (what, value) in other.peaks {
             self.peak(&what, value);
         }
+        for (what, value) in other.lows {
+            self.low(&what, value);
+        }
     }
 
     /// The figures in one line.
@@ -123,7 +134,7 @@ impl Outcome {
         for (what, count) in &self.counts {
             write!(text, "; {what} {count}").expect("a string takes what is written");
         }
-        for (what, value) in &self.peaks {
+        for (what, value) in self.peaks.iter().chain(&self.lows) {
             write!(text, "; {what} {value:.1}").expect("a string takes what is written");
         }
         text
@@ -153,12 +164,15 @@ mod tests {
         let mut outcome = Outcome { rounds: 2, lost: 1, ..Outcome::default() };
         outcome.took("recovery", 1.0);
         outcome.peak("memory", 5.0);
+        outcome.low("share", 5.0);
         let mut other = Outcome { rounds: 3, ..Outcome::default() };
         other.took("recovery", 2.0);
         other.peak("memory", 4.0);
+        other.low("share", 4.0);
         other.check(false, || "no".into());
         outcome.add(other);
-        assert_eq!((outcome.rounds, outcome.violations(), outcome.peaks["memory"]), (5, 2, 5.0));
+        assert_eq!((outcome.rounds, outcome.violations()), (5, 2));
+        assert_eq!((outcome.peaks["memory"], outcome.lows["share"]), (5.0, 4.0));
         assert!(outcome.figure().contains("recovery p50 1.00 s, p99 2.00 s"), "{}", outcome.figure());
     }
 }

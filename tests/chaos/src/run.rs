@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 /// What a row found.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Found {
     pub with: Outcome,
     /// Without the mitigation.

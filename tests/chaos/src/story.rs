@@ -10,7 +10,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use eadt_bus::{Header, Outgoing, partition_for_key};
 use eadt_schemas::envelope::header;
-use eadt_schemas::v1::{Action, GpuTelemetry, Layout, TrainingProgress, Workload};
+use eadt_schemas::v1::{Action, GpuTelemetry, Layout, Scope, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
 
 use crate::chance::Chance;
@@ -66,11 +66,20 @@ pub struct Expected {
 /// A counter as it was told: seconds since the base, and the total then.
 type Line = Vec<(f64, f64)>;
 
+/// Who tells something of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Teller {
+    Gpu(usize),
+    /// The job's progress as a whole.
+    Job,
+    /// One rank's progress, where each tells its own.
+    Rank(u32),
+}
+
 #[derive(Debug, Clone)]
 struct Source {
     workload: usize,
-    /// `None`: the job's progress.
-    device: Option<usize>,
+    teller: Teller,
     /// Its samples come this long after the full second.
     phase: f64,
     /// How far its clock is ahead.
@@ -103,25 +112,27 @@ pub const MOST_SKEW: f64 = 60.0;
 
 impl Story {
     pub fn new(seed: u64, workloads: usize) -> Self {
-        Self::with_clocks(seed, 0..workloads, BASE_SECONDS, |_, _| 0.0)
+        Self::with_clocks(seed, 0..workloads, BASE_SECONDS, |_| 0, |_, _| 0.0)
     }
 
-    /// Of these workloads, from another begin, a multiple of a window, on; `skew`: how many seconds the clock of a workload's
-    /// source (a GPU, or the job itself) is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
+    /// Of these workloads, from another begin, a multiple of a window, on; `ranks`: how many of a workload tell their own progress, 0:
+    /// the job tells it; `skew`: how many seconds the clock of who tells is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
     pub fn with_clocks(
         seed: u64,
         workloads: Range<usize>,
         base_seconds: i64,
-        skew: impl Fn(usize, Option<usize>) -> f64,
+        ranks: impl Fn(usize) -> u32,
+        skew: impl Fn(usize, Teller) -> f64,
     ) -> Self {
         let mut chance = Chance::new(seed);
         let mut sources = Vec::new();
         for workload in workloads.clone() {
-            for device in (0..GPUS).map(Some).chain([None]) {
+            let job = (ranks(workload) == 0).then_some(Teller::Job);
+            for teller in (0..GPUS).map(Teller::Gpu).chain(job).chain((0..ranks(workload)).map(Teller::Rank)) {
                 // Milliseconds, so that times are exact on the wire.
                 let phase = (50 + chance.below(850)) as f64 / 1000.0;
-                let skew = skew(workload, device);
-                sources.push(Source { workload, device, phase, skew, rate: 0.0, line: Vec::new() });
+                let skew = skew(workload, teller);
+                sources.push(Source { workload, teller, phase, skew, rate: 0.0, line: Vec::new() });
             }
         }
         // In a second, events come in this order.
@@ -186,9 +197,10 @@ impl Story {
             let Self { chance, sources, second, .. } = self;
             let source = &mut sources[i];
             if turn {
-                source.rate = match source.device {
-                    Some(_) => chance.between(60.0, 220.0).round(),
-                    None => chance.between(5.0, 70.0).round(),
+                source.rate = match source.teller {
+                    Teller::Gpu(_) => chance.between(60.0, 220.0).round(),
+                    Teller::Job => chance.between(5.0, 70.0).round(),
+                    Teller::Rank(_) => chance.between(2.0, 35.0).round(),
                 };
             }
             let now = *second as f64 + source.phase + source.skew;
@@ -200,9 +212,9 @@ impl Story {
             } else {
                 source.line.push((now, total));
             }
-            let (workload, device) = (Self::name(source.workload), source.device);
+            let (workload, teller) = (Self::name(source.workload), source.teller);
             let now = now - back.unwrap_or(0.0);
-            if let Some(device) = device {
+            if let Teller::Gpu(device) = teller {
                 let event = GpuTelemetry {
                     time: self.at(now),
                     workload: Some(workload.clone()),
@@ -217,6 +229,8 @@ impl Story {
                 let event = TrainingProgress {
                     time: self.at(now),
                     workload: workload.clone(),
+                    rank: if let Teller::Rank(rank) = teller { rank } else { 0 },
+                    scope: if teller == Teller::Job { Scope::Global } else { Scope::Rank },
                     collector: "http/chaos".into(),
                     samples_total: Some(total),
                     last,
@@ -246,7 +260,10 @@ impl Story {
         let mut expected = self.beside.clone();
         for workload in self.workloads.clone().filter(|workload| !self.impossible.contains(workload)) {
             let lines = |gpus: bool| -> Vec<&Line> {
-                let of = self.sources.iter().filter(|source| source.workload == workload && source.device.is_some() == gpus);
+                let of = self
+                    .sources
+                    .iter()
+                    .filter(|source| source.workload == workload && matches!(source.teller, Teller::Gpu(_)) == gpus);
                 of.map(|source| &source.line).collect()
             };
             let (energy, progress) = (lines(true), lines(false));
@@ -271,8 +288,11 @@ impl Story {
                     filled += joules * own / time.max(1e-9);
                 }
                 let watts = filled / (to - from);
-                let known = device_seconds / due >= 0.9 && seconds / (to - from) >= 0.9;
-                let action = if known { table(watts, samples / seconds / watts) } else { Action::Maintain };
+                // Each rank that is there is to tell of the whole window.
+                let ranks = progress.iter().filter(|line| line.first().is_some_and(|(time, _)| *time < to) && last(line) >= from);
+                let ranks = ranks.count() as f64;
+                let known = device_seconds / due >= 0.9 && seconds / (ranks * (to - from)) >= 0.9;
+                let action = if known { table(watts, ranks * samples / seconds / watts) } else { Action::Maintain };
                 expected.push(Expected {
                     workload: Self::name(workload),
                     start: self.base_seconds + start,

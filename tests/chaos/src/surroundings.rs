@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Parts and machine of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Surroundings {
-    /// Version, and the commit where git knows it.
+    /// Version, and the commit where git knows it, marked where the tree has changes beside it.
     pub eadt: String,
     pub kafka: String,
     /// Empty in runs of before it was needed.
@@ -22,10 +22,9 @@ pub struct Surroundings {
 impl Surroundings {
     pub fn here() -> Self {
         let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
-        let commit = told("git", &["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty=, changed", "--exclude=*"]);
         let version = env!("CARGO_PKG_VERSION");
         Self {
-            eadt: commit.map_or_else(|| version.to_owned(), |commit| format!("{version} ({})", first(commit))),
+            eadt: commit().map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})")),
             kafka: eadt_tests::kafka::version().to_owned(),
             kubernetes: eadt_tests::kubernetes::version().to_owned(),
             librdkafka: librdkafka(),
@@ -34,6 +33,33 @@ impl Surroundings {
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
         }
     }
+}
+
+/// What the commit is marked with where there are changes beside it.
+const CHANGED: &str = ", changed";
+/// What a run of the harness writes itself, from the root of the repository.
+const WRITTEN: [&str; 2] = ["docs/reliability.json", "docs/reliability.md"];
+
+impl Surroundings {
+    /// Whether no commit is what was run.
+    pub fn is_changed(&self) -> bool {
+        self.eadt.contains(CHANGED)
+    }
+}
+
+fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        told("git", &[&["-C", root], arguments].concat())
+    };
+    let commit = git(&["describe", "--always", "--exclude=*"])?;
+    let changes = git(&["status", "--porcelain"])?;
+    Some(format!("{}{}", commit.trim(), if has_code(&changes) { CHANGED } else { "" }))
+}
+
+/// Whether a status by git names anything but what the harness writes.
+fn has_code(status: &str) -> bool {
+    status.lines().any(|line| line.get(3..).is_none_or(|path| !WRITTEN.contains(&path)))
 }
 
 fn told(program: &str, arguments: &[&str]) -> Option<String> {
@@ -52,6 +78,12 @@ fn librdkafka() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_harness_writes_itself_is_no_change() {
+        assert!(!has_code("") && !has_code(" M docs/reliability.json\nM  docs/reliability.md\n"));
+        assert!(has_code(" M docs/reliability.md\n M tests/chaos/src/row.rs\n") && has_code("?? docs/reliability.md.rs\n"));
+    }
 
     #[test]
     fn everything_is_known() {

@@ -1,6 +1,7 @@
 //! What is in the log against what must be there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -90,9 +91,28 @@ pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: imp
     Ok(())
 }
 
-/// Windows and decisions by their id, as the code under test writes them when nothing ever happens to it.
-pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
-    let (mut windows, mut decisions, mut out) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+/// A window or a decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub id: String,
+    /// When the window begins, or the one that is decided about, in seconds.
+    pub begin: i64,
+    pub text: String,
+}
+
+impl Said {
+    pub fn window(window: &EfficiencyWindow, text: String) -> Self {
+        Self { id: window.id.clone(), begin: window.window_start.micros() / 1_000_000, text }
+    }
+
+    fn decision(decision: &Decision, text: String) -> Self {
+        Self { id: decision.id.clone(), begin: decision.time.micros() / 1_000_000 - WINDOW_SECONDS, text }
+    }
+}
+
+/// Windows and decisions, as the code under test writes them when nothing ever happens to it.
+pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (Vec<Said>, Vec<Said>) {
+    let (mut windows, mut decisions, mut out) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..partitions {
         let mut partition = Partition::new(settings.clone());
         for (i, told) in told.iter().enumerate().filter(|(_, told)| told.partition(partitions) == number) {
@@ -102,12 +122,8 @@ pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (BTr
             partition.fold(&input, &mut out);
             for output in out.drain(..) {
                 match output {
-                    Output::Window(window) => {
-                        windows.insert(window.id.clone(), json(&*window));
-                    }
-                    Output::Decision(decision) => {
-                        decisions.insert(decision.id.clone(), json(&*decision));
-                    }
+                    Output::Window(window) => windows.push(Said::window(&window, json(&*window))),
+                    Output::Decision(decision) => decisions.push(Said::decision(&decision, json(&*decision))),
                     Output::Refused(_) => {}
                 }
             }
@@ -126,13 +142,14 @@ fn text(record: &Record, known: &impl serde::Serialize) -> String {
     if text.contains(eadt_faults::OF_THE_NEXT_VERSION) { json(known) } else { text.into_owned() }
 }
 
-/// Each id of `wanted` once with its value, and nothing else.
-pub fn once(what: &str, wanted: &BTreeMap<String, String>, found: &[(String, String)], findings: &mut Findings) {
+/// Each id of `wanted` once with its text, and nothing else.
+pub fn once(what: &str, wanted: &[Said], found: &[Said], findings: &mut Findings) {
+    let wanted: BTreeMap<&str, &str> = wanted.iter().map(|said| (said.id.as_str(), said.text.as_str())).collect();
     let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-    for (id, value) in found {
+    for Said { id, text, .. } in found {
         let count = seen.entry(id).or_default();
         *count += 1;
-        match wanted.get(id) {
+        match wanted.get(id.as_str()) {
             _ if *count > 1 => {
                 findings.duplicated += 1;
                 findings.example(|| format!("{what} {id} is there {count} times"));
@@ -141,14 +158,14 @@ pub fn once(what: &str, wanted: &BTreeMap<String, String>, found: &[(String, Str
                 findings.wrong += 1;
                 findings.example(|| format!("{what} {id} should not be there"));
             }
-            Some(wanted) if wanted != value => {
+            Some(wanted) if wanted != text => {
                 findings.wrong += 1;
-                findings.example(|| format!("{what} {id} is {value} and should be {wanted}"));
+                findings.example(|| format!("{what} {id} is {text} and should be {wanted}"));
             }
             Some(_) => {}
         }
     }
-    for id in wanted.keys().filter(|id| !seen.contains_key(id.as_str())) {
+    for id in wanted.keys().filter(|id| !seen.contains_key(*id)) {
         findings.lost += 1;
         findings.example(|| format!("{what} {id} is missing"));
     }
@@ -158,11 +175,11 @@ pub fn once(what: &str, wanted: &BTreeMap<String, String>, found: &[(String, Str
 /// What the processor wrote.
 #[derive(Debug, Default)]
 struct Written {
-    windows: Vec<(String, String)>,
+    windows: Vec<Said>,
     /// By workload and begin.
     by_begin: BTreeMap<(String, i64), EfficiencyWindow>,
-    decisions: Vec<(String, String)>,
-    /// By workload and time.
+    decisions: Vec<Said>,
+    /// By workload and begin of the window that is decided about.
     actions: BTreeMap<(String, i64), Action>,
 }
 
@@ -172,28 +189,89 @@ impl Written {
         for record in read_committed(bus, &format!("{prefix}{}", Topic::EfficiencyWindows), partitions)? {
             let window: EfficiencyWindow =
                 serde_json::from_slice(record.value.as_deref().unwrap_or_default()).context("a window")?;
-            written.windows.push((window.id.clone(), text(&record, &window)));
-            written.by_begin.insert((window.workload.clone(), window.window_start.micros() / 1_000_000), window);
+            written.take_window(text(&record, &window), window);
         }
         for record in read_committed(bus, &format!("{prefix}{}", Topic::Decisions), partitions)? {
             let decision: Decision = serde_json::from_slice(record.value.as_deref().unwrap_or_default()).context("a decision")?;
-            written.decisions.push((decision.id.clone(), text(&record, &decision)));
-            written.actions.insert((decision.workload.clone(), decision.time.micros() / 1_000_000), decision.action);
+            written.take_decision(text(&record, &decision), &decision);
         }
         Ok(written)
+    }
+
+    fn take_window(&mut self, text: String, window: EfficiencyWindow) {
+        let said = Said::window(&window, text);
+        self.by_begin.insert((window.workload.clone(), said.begin), window);
+        self.windows.push(said);
+    }
+
+    fn take_decision(&mut self, text: String, decision: &Decision) {
+        let said = Said::decision(decision, text);
+        self.actions.insert((decision.workload.clone(), said.begin), decision.action);
+        self.decisions.push(said);
+    }
+
+    /// What is of windows that begin at these times.
+    fn of(&self, begins: impl Fn(i64) -> bool) -> Self {
+        Self {
+            windows: self.windows.iter().filter(|said| begins(said.begin)).cloned().collect(),
+            by_begin: self
+                .by_begin
+                .iter()
+                .filter(|((_, begin), _)| begins(*begin))
+                .map(|(at, w)| (at.clone(), w.clone()))
+                .collect(),
+            decisions: self.decisions.iter().filter(|said| begins(said.begin)).cloned().collect(),
+            actions: self.actions.iter().filter(|((_, begin), _)| begins(*begin)).map(|(at, a)| (at.clone(), *a)).collect(),
+        }
     }
 }
 
 /// Everything that the processor wrote for a story that has ended.
 pub fn processor(bus: &dyn Bus, prefix: &str, story: &Story, settings: &FoldSettings, partitions: i32) -> Result<Findings> {
-    let mut findings = Findings::default();
+    Ok(processor_apart(bus, prefix, story, settings, partitions, &[])?.0)
+}
+
+/// The same, windows that begin within these times, in seconds, and their decisions apart: the others, and these.
+pub fn processor_apart(
+    bus: &dyn Bus,
+    prefix: &str,
+    story: &Story,
+    settings: &FoldSettings,
+    partitions: i32,
+    apart: &[RangeInclusive<i64>],
+) -> Result<(Findings, Findings)> {
     let logged = Logged::read(bus, prefix, story, partitions)?;
-    let (windows, decisions) = straight(&logged.told, settings, partitions);
+    let wanted = Wanted::new(story, &logged, settings, partitions);
     let written = Written::read(bus, prefix, partitions)?;
-    once("window", &windows, &written.windows, &mut findings);
-    once("decision", &decisions, &written.decisions, &mut findings);
-    model(&story.expected(), &written.by_begin, &written.actions, &logged.repeated, &mut findings);
-    Ok(findings)
+    let is_apart = |begin: i64| apart.iter().any(|times| times.contains(&begin));
+    Ok((wanted.compare(&written, |begin| !is_apart(begin)), wanted.compare(&written, is_apart)))
+}
+
+/// What must be there.
+#[derive(Debug)]
+struct Wanted {
+    windows: Vec<Said>,
+    decisions: Vec<Said>,
+    model: Vec<Expected>,
+    repeated: BTreeSet<(String, i64)>,
+}
+
+impl Wanted {
+    fn new(story: &Story, logged: &Logged, settings: &FoldSettings, partitions: i32) -> Self {
+        let (windows, decisions) = straight(&logged.told, settings, partitions);
+        Self { windows, decisions, model: story.expected(), repeated: logged.repeated.clone() }
+    }
+
+    /// Against what was written, as far as windows begin at these times.
+    fn compare(&self, written: &Written, begins: impl Fn(i64) -> bool + Copy) -> Findings {
+        let of = |all: &[Said]| all.iter().filter(|said| begins(said.begin)).cloned().collect::<Vec<_>>();
+        let (written, mut findings) = (written.of(begins), Findings::default());
+        once("window", &of(&self.windows), &written.windows, &mut findings);
+        once("decision", &of(&self.decisions), &written.decisions, &mut findings);
+        let expected: Vec<Expected> = self.model.iter().filter(|wanted| begins(wanted.start)).cloned().collect();
+        model(&expected, &written.by_begin, &written.actions, &self.repeated, &mut findings);
+        findings
+    }
 }
 
 /// A story as it stands in the log. Where a broker dies before it has answered, its sender begins anew and says again what it had
@@ -271,7 +349,7 @@ fn model(
         let whole = near(window.energy_joules, wanted.energy_joules) && near(window.samples, wanted.samples);
         let again = repeated.contains(&(wanted.workload.clone(), wanted.start));
         let counted = window.late == 0 && (window.duplicates == 0 || again) && (window.stale == 0 || wanted.fell_back || again);
-        let action = actions.get(&(wanted.workload.clone(), window.window_end.micros() / 1_000_000));
+        let action = actions.get(&(wanted.workload.clone(), wanted.start));
         if !whole || !counted || action != Some(&wanted.action) {
             findings.wrong += 1;
             findings.example(|| {
@@ -293,25 +371,40 @@ mod tests {
     use super::*;
     use crate::part::processor_settings;
 
+    /// What was written where nothing happened.
+    fn written(story: &Story) -> Written {
+        let (windows, decisions) = straight(&story.told, &processor_settings("").fold(), 2);
+        let mut written = Written::default();
+        for Said { text, .. } in windows {
+            let window = serde_json::from_str(&text).unwrap();
+            written.take_window(text, window);
+        }
+        for Said { text, .. } in decisions {
+            let decision = serde_json::from_str(&text).unwrap();
+            written.take_decision(text, &decision);
+        }
+        written
+    }
+
+    fn story(seed: u64) -> Story {
+        let mut story = Story::new(seed, 3);
+        for _ in 0..45 + seed {
+            story.tick();
+        }
+        story.end();
+        story
+    }
+
     /// The model and the fold have nothing in common but what the design says, and agree on every seed.
     #[test]
     fn the_model_agrees_with_the_fold() {
         let mut kinds = std::collections::BTreeSet::new();
         for seed in 0..50 {
-            let mut story = Story::new(seed, 3);
-            for _ in 0..45 + seed {
-                story.tick();
-            }
-            story.end();
-            let (windows, decisions) = straight(&story.told, &processor_settings("").fold(), 2);
-            let windows = windows.values().map(|text| serde_json::from_str::<EfficiencyWindow>(text).unwrap());
-            let windows = windows.map(|w| ((w.workload.clone(), w.window_start.micros() / 1_000_000), w)).collect();
-            let decisions = decisions.values().map(|text| serde_json::from_str::<Decision>(text).unwrap());
-            let actions: BTreeMap<_, _> =
-                decisions.map(|d| ((d.workload.clone(), d.time.micros() / 1_000_000), d.action)).collect();
-            kinds.extend(actions.values().copied());
+            let story = story(seed);
+            let written = written(&story);
+            kinds.extend(written.actions.values().copied());
             let mut findings = Findings::default();
-            model(&story.expected(), &windows, &actions, &BTreeSet::new(), &mut findings);
+            model(&story.expected(), &written.by_begin, &written.actions, &BTreeSet::new(), &mut findings);
             assert_eq!(findings.violations(), 0, "seed {seed}: {:#?}", findings.examples);
         }
         assert_eq!(kinds.len(), 4, "every cell of the matrix occurs: {kinds:?}");
@@ -323,27 +416,42 @@ mod tests {
         for seed in 0..20 {
             let mut story = crate::rows::clocks::story(seed, BASE_SECONDS);
             crate::rows::clocks::tell(&mut story, 100, |_| Ok(())).unwrap();
-            let (windows, decisions) = straight(&story.told, &processor_settings("").fold(), 2);
-            let windows = windows.values().map(|text| serde_json::from_str::<EfficiencyWindow>(text).unwrap());
+            let mut written = written(&story);
             // Without a limit nothing of the future is refused; it is not in the model.
-            let windows: BTreeMap<_, _> = windows
-                .map(|w| ((w.workload.clone(), w.window_start.micros() / 1_000_000), w))
-                .filter(|((workload, _), _)| *workload != Story::name(crate::rows::clocks::HOUR_AHEAD))
-                .collect();
-            let decisions = decisions.values().map(|text| serde_json::from_str::<Decision>(text).unwrap());
-            let actions = decisions.map(|d| ((d.workload.clone(), d.time.micros() / 1_000_000), d.action)).collect();
+            written.by_begin.retain(|(workload, _), _| *workload != Story::name(crate::rows::clocks::HOUR_AHEAD));
             let mut findings = Findings::default();
-            model(&story.expected(), &windows, &actions, &BTreeSet::new(), &mut findings);
+            model(&story.expected(), &written.by_begin, &written.actions, &BTreeSet::new(), &mut findings);
             assert_eq!(findings.violations(), 0, "seed {seed}: {:#?}", findings.examples);
         }
     }
 
     #[test]
     fn what_is_missing_doubled_or_other_is_found() {
-        let wanted = BTreeMap::from([("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())]);
-        let found = [("a", "1"), ("a", "1"), ("c", "3")].map(|(id, value)| (id.to_owned(), value.to_owned()));
+        let said = |(id, text): (&str, &str)| Said { id: id.into(), begin: 0, text: text.into() };
+        let wanted = [("a", "1"), ("b", "2")].map(said);
+        let found = [("a", "1"), ("a", "1"), ("c", "3")].map(said);
         let mut findings = Findings::default();
         once("window", &wanted, &found, &mut findings);
         assert_eq!((findings.lost, findings.duplicated, findings.wrong), (1, 1, 1));
+    }
+
+    /// What happens to windows that are judged apart excuses no other one.
+    #[test]
+    fn windows_that_are_judged_apart_are_left_out_and_no_others() {
+        let story = story(1);
+        let logged = Logged { told: story.told.clone(), repeated: BTreeSet::new() };
+        let wanted = Wanted::new(&story, &logged, &processor_settings("").fold(), 2);
+        let apart = |begin: i64| (BASE_SECONDS + 10..=BASE_SECONDS + 19).contains(&begin);
+        let mut written = written(&story);
+        let lose = |written: &mut Written, begin: i64| {
+            written.windows.retain(|said| said.begin != begin);
+            written.by_begin.retain(|(_, of), _| *of != begin);
+        };
+        lose(&mut written, BASE_SECONDS + 10);
+        let (rest, these) = (wanted.compare(&written, |begin| !apart(begin)), wanted.compare(&written, apart));
+        assert_eq!((rest.violations(), rest.compared), (0, 24), "{:#?}", rest.examples);
+        assert!(these.violations() > 0 && these.compared == 6, "{these:#?}");
+        lose(&mut written, BASE_SECONDS + 20);
+        assert!(wanted.compare(&written, |begin| !apart(begin)).violations() > 0);
     }
 }

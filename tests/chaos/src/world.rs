@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub struct World {
     pub properties: BTreeMap<String, String>,
     /// Whatever is started plays the next minor version of itself.
     pub next: std::cell::Cell<bool>,
+    /// How far the clock of whatever is started is ahead of the machine's, in seconds.
+    pub clock_ahead_seconds: std::cell::Cell<i64>,
     started: std::cell::Cell<u32>,
 }
 
@@ -93,6 +96,7 @@ impl World {
             off,
             properties: BTreeMap::new(),
             next: std::cell::Cell::new(false),
+            clock_ahead_seconds: std::cell::Cell::new(0),
             started: std::cell::Cell::new(0),
         })
     }
@@ -112,7 +116,7 @@ impl World {
             properties: self.properties.clone(),
             prefix: self.prefix.clone(),
             service,
-            clock_ahead_seconds: 0,
+            clock_ahead_seconds: self.clock_ahead_seconds.get(),
         }
     }
 
@@ -185,16 +189,21 @@ impl World {
         verify::processor(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS)
     }
 
+    /// The same, windows that begin within these times, in seconds, and their decisions apart: the others, and these.
+    pub fn judge_apart(&self, story: &Story, apart: &[RangeInclusive<i64>]) -> Result<(Findings, Findings)> {
+        verify::processor_apart(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS, apart)
+    }
+
     /// Watches windows appear.
     pub fn watch(&self) -> Result<Watch> {
         Watch::start(&self.bus, &self.topic(Topic::EfficiencyWindows))
     }
 }
 
-/// When windows could be read.
+/// When windows could be read, and of which partition.
 #[derive(Debug)]
 pub struct Watch {
-    seen: Arc<Mutex<Vec<Instant>>>,
+    seen: Arc<Mutex<Vec<(Instant, i32)>>>,
     stop: Arc<std::sync::atomic::AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -211,8 +220,11 @@ impl Watch {
                 // A broker that is away comes back, or the row ends.
                 drop(reader.poll(1000, Duration::from_millis(20), &mut polled));
                 let now = Instant::now();
-                let records = polled.drain(..).filter(|item| matches!(item, Polled::Record(_))).count();
-                kept.lock().unwrap_or_else(PoisonError::into_inner).extend(std::iter::repeat_n(now, records));
+                let partitions = polled.drain(..).filter_map(|item| match item {
+                    Polled::Record(record) => Some((now, record.at.partition)),
+                    _ => None,
+                });
+                kept.lock().unwrap_or_else(PoisonError::into_inner).extend(partitions);
             }
         });
         Ok(Self { seen, stop, thread: Some(thread) })
@@ -222,9 +234,20 @@ impl Watch {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// How many of one partition.
+    pub fn count_of(&self, partition: i32) -> usize {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, of)| *of == partition).count()
+    }
+
     /// When the first one after this moment came; `None`: not yet.
     fn first_after(&self, moment: Instant) -> Option<Instant> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().find(|seen| *seen > moment)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(seen, _)| *seen).find(|seen| *seen > moment)
+    }
+
+    /// Whether every partition had one after this moment.
+    pub fn has_all_after(&self, moment: Instant) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..PARTITIONS).all(|partition| seen.iter().any(|(seen, of)| *of == partition && *seen > moment))
     }
 
     /// Waits for a window after this moment; how long after it that was.

@@ -9,6 +9,7 @@ use eadt_chaos::page::page;
 use eadt_chaos::row::Row;
 use eadt_chaos::rows::ROWS;
 use eadt_chaos::run::{self, Options, State};
+use eadt_chaos::surroundings::Surroundings;
 
 const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS_LOG=FILTER says how much that is (info).";
 
@@ -33,7 +34,7 @@ struct Arguments {
     #[arg(long)]
     list: bool,
     /// Write docs/reliability.md from what is kept, where something is, beside the rows that are there already, and end. A full run
-    /// does so by itself.
+    /// does so by itself. What is kept must be of a commit, not of a tree with changes.
     #[arg(long)]
     page: bool,
     /// Where what was found is kept after every batch.
@@ -68,10 +69,10 @@ fn run() -> Result<bool> {
     let whole = arguments.rows.is_empty() && arguments.rounds.is_none();
     let Arguments { rounds, seed, resume, .. } = arguments;
     let kept = Some(arguments.state.clone());
-    let state = run::run(&rows, &Options { rounds, seed, state: kept, resume })?;
-    if whole {
-        write_page(&arguments.state)?;
+    if whole && Surroundings::here().is_changed() {
+        eprintln!("the tree has changes that no commit names: docs/reliability.md will not be written");
     }
+    let state = run::run(&rows, &Options { rounds, seed, state: kept, resume })?;
     if let Some(path) = arguments.json {
         std::fs::write(&path, serde_json::to_vec_pretty(&state)?).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -82,6 +83,9 @@ fn run() -> Result<bool> {
         eprintln!("{}: {}", row.name, found.verdict());
         found.with.examples.iter().for_each(|example| eprintln!("  {example}"));
     }
+    if whole {
+        write_page(&arguments.state)?;
+    }
     Ok(bad.is_empty())
 }
 
@@ -90,6 +94,16 @@ fn write_page(kept: &Path) -> Result<()> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
     let figures = docs.join("reliability.json");
     let before = figures.exists().then(|| State::read(&figures)).transpose()?;
+    if kept.exists() {
+        let new = State::read(kept)?;
+        let written = |name: &str| before.as_ref().and_then(|before| before.rows.get(name));
+        // Nobody could repeat it.
+        for (name, found) in new.rows.iter().filter(|(name, found)| written(name) != Some(*found)) {
+            if found.surroundings.iter().any(Surroundings::is_changed) {
+                bail!("row {name} was run from a tree with changes, which no commit names: commit them, and run it again");
+            }
+        }
+    }
     let state = match (kept.exists(), before) {
         (false, Some(before)) => before,
         (_, None) => State::read(kept)?,

@@ -1,4 +1,4 @@
-//! Clocks that are wrong: by an hour either way, by most of a minute, and one that falls back.
+//! Clocks that are wrong: of who reports by an hour either way, or by most of a minute, one that falls back, and the processor's own.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,15 +9,16 @@ use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeadLetterReason, dead_letter_header};
 
 use crate::feeder::send;
+use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
-use crate::story::{MOST_SKEW, Story, Told, WINDOW_SECONDS};
+use crate::story::{MOST_SKEW, Story, Teller, Told, WINDOW_SECONDS};
 use crate::verify::{by_model, read_committed};
 use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "clocks",
-    fault: "workloads an hour ahead and an hour behind, a GPU 50 s ahead, another 50 s behind, clocks that fall back by an hour",
-    promise: "windows of the others and of those that are right in themselves stay right; what cannot be right is refused and counted",
+    fault: "workloads an hour ahead and an hour behind, a GPU and a rank 50 s ahead, others 50 s behind, clocks that fall back by an hour; a processor an hour ahead, and its next process an hour behind",
+    promise: "windows of the others and of those that are right in themselves stay right; what cannot be right is refused and counted; the processor's clock changes nothing",
     without: "the limit on how far ahead of the log an event may be",
     full: 50,
     batch: 5,
@@ -32,7 +33,11 @@ const HOUR_BEHIND: usize = 2;
 const GPU_AHEAD: usize = 3;
 const GPU_BEHIND: usize = 4;
 const FALLS_BACK: usize = 5;
-const WORKLOADS: usize = 6;
+const RANK_AHEAD: usize = 6;
+const RANK_BEHIND: usize = 7;
+const WORKLOADS: usize = 8;
+/// Of workloads that tell their progress by rank.
+const RANKS: u32 = 3;
 const HOUR_SECONDS: f64 = 3600.0;
 const MOST_OF_A_MINUTE: f64 = 50.0;
 /// How long a clock stays back, in seconds.
@@ -42,11 +47,12 @@ const SECONDS: i64 = 300;
 
 /// A story with these clocks.
 pub fn story(seed: u64, base_seconds: i64) -> Story {
-    Story::with_clocks(seed, 0..WORKLOADS, base_seconds, |workload, device| match (workload, device) {
+    let ranks = |workload| if matches!(workload, RANK_AHEAD | RANK_BEHIND) { RANKS } else { 0 };
+    Story::with_clocks(seed, 0..WORKLOADS, base_seconds, ranks, |workload, teller| match (workload, teller) {
         (HOUR_AHEAD, _) => HOUR_SECONDS,
         (HOUR_BEHIND, _) => -HOUR_SECONDS,
-        (GPU_AHEAD, Some(1)) => MOST_OF_A_MINUTE,
-        (GPU_BEHIND, Some(1)) => -MOST_OF_A_MINUTE,
+        (GPU_AHEAD, Teller::Gpu(1)) | (RANK_AHEAD, Teller::Rank(1)) => MOST_OF_A_MINUTE,
+        (GPU_BEHIND, Teller::Gpu(1)) | (RANK_BEHIND, Teller::Rank(1)) => -MOST_OF_A_MINUTE,
         _ => 0.0,
     })
 }
@@ -70,18 +76,31 @@ fn run(run: Run) -> Result<Outcome> {
     for round in 0..run.rounds {
         let world = World::start(Cluster::One, None)?;
         let limit = Limit((!run.bites).then_some(MOST_SKEW));
-        let settings = Settings { max_future_seconds: limit, ..world.settings() };
+        // Heartbeats by its clock as soon as nothing comes for a moment.
+        let settings = Settings { max_future_seconds: limit, heartbeat_seconds: 0.2, ..world.settings() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() as i64;
         let base = (now - SECONDS - 10) / WINDOW_SECONDS * WINDOW_SECONDS;
         let mut story = story(run.seed.wrapping_add(u64::from(round)), base);
         let mut producer = world.bus.producer("chaos-clocks")?;
-        let mut part = None;
+        let (mut part, mut told_seconds) = (None::<Part>, 0);
         tell(&mut story, SECONDS, |told| {
             told.iter().try_for_each(|told| send(&mut *producer, &told.outgoing(&world.prefix)))?;
-            if part.is_none() {
-                ensure!(producer.flush(LIMIT)?, "the first second was not acknowledged");
-                part = Some(world.processor(settings.clone(), None)?);
+            // One an hour ahead, and in the middle of the story another one that takes its place, an hour behind.
+            let clock_ahead = match told_seconds {
+                0 => Some(HOUR_SECONDS as i64),
+                seconds if seconds == SECONDS / 2 => Some(-HOUR_SECONDS as i64),
+                _ => None,
+            };
+            if let Some(seconds) = clock_ahead {
+                ensure!(producer.flush(LIMIT)?, "what was told so far was not acknowledged");
+                part.take().map_or(Ok(()), Part::kill)?;
+                world.clock_ahead_seconds.set(seconds);
+                let next = part.insert(world.processor(settings.clone(), None)?);
+                // Stamps are of now, and cap no time that is ahead of the others: an input with one is read behind the other one until
+                // all sources are known.
+                ensure!(world.await_folded(LIMIT)?, "what was told so far was not folded: {}", next.tail());
             }
+            told_seconds += 1;
             std::thread::sleep(Duration::from_millis(10));
             Ok(())
         })?;

@@ -16,8 +16,8 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
 pub const ROW: Row = Row {
     name: "invented-ids",
-    fault: "a collector names GPUs that do not exist, each once; a round is one GPU",
-    promise: "new ones refused at its share of the caps, none evicted; newcomers of others taken; memory bounded; honest windows right",
+    fault: "a collector names GPUs that do not exist, each once, where the caps are as nobody has set them; a round is one GPU",
+    promise: "new ones refused at its share of the caps, none evicted; newcomers of others taken; 10 MB at most for those beyond its share; honest windows right",
     without: "caps on sources and workloads, and shares of them",
     full: 10_000_000,
     batch: 10_000_000,
@@ -26,15 +26,15 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Sources and workloads of a partition; the honest ones are 9 of 3.
-const CAP: usize = 200;
-/// What of them one collector, or namespace, may have.
-const SHARE: usize = 150;
+/// More than one collector can have of what is kept where it is shut out at nothing.
+const NO_CAP: usize = 10_000_000;
 /// GPUs that another collector names after all that.
 const NEWCOMERS: u32 = 30;
 const NEWCOMER: &str = "GPU-new-";
-/// What invented GPUs may take beyond as many honest and refused events.
+/// What GPUs beyond a collector's share may take beyond what is taken when that is full.
 const MORE_BYTES: u64 = 10_000_000;
+/// What one GPU of that share may take beyond as many honest and refused events, all that is done with it included.
+const GPU_BYTES: u64 = 8_000;
 /// Queues are full where as many events again take no more than this.
 const FULL_BYTES: u64 = 1_000_000;
 /// How often that is tried, with how many events.
@@ -46,14 +46,19 @@ const SLOWEST: u32 = 500;
 fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, None)?;
     let mut outcome = Outcome::default();
-    let (cap, share) = if run.bites { (10_000_000, 10_000_000) } else { (CAP, SHARE) };
-    let settings = Settings {
-        max_sources: cap,
-        max_sources_per_namespace: Some(share),
-        max_workloads: cap,
-        max_workloads_per_namespace: Some(share),
-        buffer_bytes: 1 << 20,
-        ..world.settings()
+    // As they are where nobody sets them.
+    let standard = world.settings();
+    let share = standard.max_workloads / 2;
+    let settings = if run.bites {
+        Settings {
+            max_sources: NO_CAP,
+            max_sources_per_namespace: Some(NO_CAP),
+            max_workloads: NO_CAP,
+            max_workloads_per_namespace: Some(NO_CAP),
+            ..standard
+        }
+    } else {
+        standard
     };
     let mut part = world.processor(settings, None)?;
     // Where many GPUs are invented it takes a while, and the honest story is kept in memory.
@@ -79,7 +84,14 @@ fn run(run: Run) -> Result<Outcome> {
             break;
         }
     }
-    burst(&world, &mut *producer, run.rounds, |number| telemetry(format!("GPU-{:016x}-{number}", run.seed), at(1.0), 300.0))?;
+    let most = share * PARTITIONS as usize;
+    // Names do not fall evenly into partitions: a tenth more.
+    let filling = run.rounds.min((most + most / 10) as u32);
+    let invented = |number| telemetry(format!("GPU-{:016x}-{number}", run.seed), at(1.0), 300.0);
+    burst(&world, &mut *producer, filling, invented)?;
+    await_letters(&world)?;
+    let (_, full) = part.memory()?;
+    burst(&world, &mut *producer, run.rounds - filling, |number| invented(filling + number))?;
     burst(&world, &mut *producer, NEWCOMERS, |number| GpuTelemetry {
         collector: "nvml/new".into(),
         ..telemetry(format!("{NEWCOMER}{number}"), at(1.0), 300.0)
@@ -89,10 +101,12 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
     let (_, peak) = part.memory()?;
-    let more = peak.saturating_sub(honest);
-    outcome.peak("memory at most with honest and refused events (MB)", honest as f64 / 1e6);
-    outcome.peak("and with invented GPUs (MB)", peak as f64 / 1e6);
-    outcome.check(more <= MORE_BYTES, || format!("invented GPUs took {more} bytes more than honest and refused events"));
+    let (more, share_bytes) = (peak.saturating_sub(full), full.saturating_sub(honest));
+    outcome.peak("memory (MB) at most: honest and refused events", honest as f64 / 1e6);
+    outcome.peak(&format!("memory (MB) at most: its share of {most} GPUs, too"), full as f64 / 1e6);
+    outcome.peak("memory (MB) at most: then all that it invented", peak as f64 / 1e6);
+    outcome.check(share_bytes <= GPU_BYTES * most as u64, || format!("{most} GPUs of a collector took {share_bytes} bytes"));
+    outcome.check(more <= MORE_BYTES, || format!("GPUs beyond a collector's share took {more} bytes"));
     let (mut refused, mut newcomers, sent) = (0, 0, u64::from(run.rounds));
     each_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS, |letter| {
         if letter.header(dead_letter_header::REASON) == Some(DeadLetterReason::StateLimit.name()) {
@@ -102,7 +116,7 @@ fn run(run: Run) -> Result<Outcome> {
     })?;
     outcome.count("refused with the reason", refused);
     outcome.check(newcomers == 0, || format!("{newcomers} of {NEWCOMERS} newcomers of another collector were refused"));
-    let most = (SHARE * PARTITIONS as usize) as u64;
+    let most = most as u64;
     outcome.check(refused + most >= sent && refused < sent, || format!("{refused} of {sent} were refused; {most} have room"));
     // Honest workloads alone are the story's; windows of `gpus` are the inventor's.
     let (mut findings, honest) = (crate::verify::Findings::default(), "chaos/");
@@ -114,7 +128,7 @@ fn run(run: Run) -> Result<Outcome> {
         .filter_map(|record| {
             let value = String::from_utf8_lossy(record.value.as_deref()?).into_owned();
             let window: eadt_schemas::v1::EfficiencyWindow = serde_json::from_str(&value).ok()?;
-            Some((window.id, value))
+            Some(crate::verify::Said::window(&window, value))
         })
         .collect();
     crate::verify::once("window", &windows, &found, &mut findings);

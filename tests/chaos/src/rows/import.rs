@@ -44,7 +44,7 @@ fn run(run: Run) -> Result<Outcome> {
         explain(watch.await_next(Instant::now()), &part)?;
         let first = LIVE + IMPORTED * round as usize;
         let base = BASE_SECONDS - DAY_SECONDS * i64::from(round + 1);
-        let mut story = Story::with_clocks(run.seed + u64::from(round) + 1, first..first + IMPORTED, base, |_, _| 0.0);
+        let mut story = Story::with_clocks(run.seed + u64::from(round) + 1, first..first + IMPORTED, base, |_| 0, |_, _| 0.0);
         for _ in 0..RUN_SECONDS {
             story.tick();
         }

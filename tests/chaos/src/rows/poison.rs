@@ -31,7 +31,7 @@ pub const ROW: Row = Row {
 /// Nearly as much as a record may have.
 const LARGE_BYTES: usize = 1_000_000;
 /// What memory may grow by once buffers and pools are filled: a process moves by as much from one run to the next.
-const GROWTH_BYTES: u64 = 16 << 20;
+const GROWTH_BYTES: u64 = 10_000_000;
 /// Of so many records the large ones come to more than that; of fewer, memory says nothing.
 const TELLING_ROUNDS: u32 = 1_000;
 

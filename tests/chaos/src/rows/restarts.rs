@@ -1,18 +1,21 @@
 //! Brokers that are killed and come back: the only one, or one of three.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use eadt_bus::TopicPartition;
-use eadt_schemas::Topic;
+use eadt_bus::{Bus, TopicPartition};
+use eadt_schemas::{EventTime, Topic};
 use eadt_tests::Kafka;
+use serde::Deserialize;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
 use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
-use crate::story::Story;
-use crate::verify::high;
+use crate::story::{BASE_SECONDS, Story, WINDOW_SECONDS};
+use crate::verify::{each_committed, high};
 use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain};
 
 pub const ONE: Row = Row {
@@ -48,6 +51,51 @@ const AWAY: Duration = Duration::from_secs(14);
 /// joining and was killed before it could answer.
 const FENCED: &str = "a newer member of the same instance has taken over";
 
+/// A kill of the broker. Of everything, a transaction that the broker forgot then may have taken away only what is of the step that was open.
+#[derive(Debug)]
+struct Killed {
+    /// Positions that were committed before it, by input; `None`: none were.
+    positions: Vec<Option<i64>>,
+    /// What had been told by then, in seconds of the story.
+    told: u64,
+    /// Bytes of the broker's log.
+    logged: usize,
+    /// The broker forgot a transaction, and an operator ended it.
+    helped: bool,
+}
+
+impl Killed {
+    /// When the windows begin that the step can have a part in, in seconds: that were open at its first event or later.
+    fn open(&self, inputs: &[Vec<(i64, i64)>]) -> RangeInclusive<i64> {
+        let after = |(input, position): (&Vec<(i64, i64)>, &Option<i64>)| {
+            let position = position.unwrap_or(0);
+            input.iter().filter(|(offset, _)| *offset >= position).map(|(_, seconds)| *seconds).min()
+        };
+        let told = BASE_SECONDS + self.told as i64;
+        let first = inputs.iter().zip(&self.positions).filter_map(after).min().unwrap_or(told);
+        // A window is open until the next event of each source, which comes within a second.
+        first - WINDOW_SECONDS - 1..=told
+    }
+}
+
+/// Offsets of the inputs' events, and their times in seconds.
+fn event_times(world: &World) -> Result<Vec<Vec<(i64, i64)>>> {
+    #[derive(Deserialize)]
+    struct Timed {
+        time: EventTime,
+    }
+    let mut times: BTreeMap<TopicPartition, Vec<(i64, i64)>> = BTreeMap::new();
+    for topic in Topic::PROCESSOR_INPUTS {
+        each_committed(&world.bus, &world.topic(topic), PARTITIONS, |record| {
+            // Heartbeats have none.
+            if let Ok(Timed { time }) = serde_json::from_slice(record.value.as_deref().unwrap_or_default()) {
+                times.entry(record.at).or_default().push((record.offset, time.micros() / 1_000_000));
+            }
+        })?;
+    }
+    Ok(world.inputs().iter().map(|at| times.remove(at).unwrap_or_default()).collect())
+}
+
 fn one(run: Run) -> Result<Outcome> {
     let mut chance = Chance::new(run.seed);
     let mut world = World::start(Cluster::One, run.bites.then_some("rewind"))?;
@@ -57,19 +105,22 @@ fn one(run: Run) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(20))?;
     let mut part = world.processor(world.settings(), run.bites.then_some(("step.begun", 3)))?;
-    let mut helped = false;
+    let (inputs, mut kills) = (world.inputs(), Vec::<Killed>::new());
     for _ in 0..run.rounds {
         if run.bites {
             part.await_phase(LIMIT)?;
         } else {
             // A step that the broker forgot may be missed only when the state is read again.
             if let Err(late) = watch.await_next(Instant::now()) {
-                help(&world.brokers[0], &late, &part, &mut outcome)?;
-                helped = true;
+                help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
                 explain(watch.await_next(Instant::now()), &part)?;
             }
             std::thread::sleep(Duration::from_millis(chance.below(500)));
         }
+        // Those of before do where they cannot be learned now.
+        let before = || kills.last().map_or_else(|| vec![None; inputs.len()], |before| before.positions.clone());
+        let positions = world.bus.committed("processor", &inputs).unwrap_or_else(|_| before());
+        let logged = std::fs::read(world.brokers[0].log())?.len();
         let killed = Instant::now();
         // Switched off, what is looked at is EADT; a broker that is killed may itself forget what it confirmed.
         if run.bites || chance.below(3) == 0 {
@@ -77,6 +128,7 @@ fn one(run: Run) -> Result<Outcome> {
         } else {
             world.brokers[0].kill()?;
         }
+        kills.push(Killed { positions, told: feeder.seconds(), logged, helped: false });
         if run.bites {
             part.go_on()?;
             std::thread::sleep(AWAY);
@@ -102,8 +154,7 @@ fn one(run: Run) -> Result<Outcome> {
                 explain(watch.await_next(Instant::now()), &part)?;
             }
             Err(late) => {
-                help(&world.brokers[0], &late, &part, &mut outcome)?;
-                helped = true;
+                help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
                 explain(watch.await_next(Instant::now()), &part)?;
             }
         }
@@ -117,33 +168,44 @@ fn one(run: Run) -> Result<Outcome> {
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
-    let findings = world.judge(&story)?;
-    if helped {
+    if kills.iter().any(|kill| kill.helped) {
+        let times = event_times(&world)?;
+        let open: Vec<_> = kills.iter().filter(|kill| kill.helped).map(|kill| kill.open(&times)).collect();
+        let (rest, theirs) = world.judge_apart(&story, &open)?;
+        outcome.take(rest);
         // Kafka's to keep: of a transaction that it forgot to mark in some partitions, and marked in others, a part is gone.
-        outcome.count("outputs that such a transaction took away, doubled or changed", findings.violations());
-        outcome.compared += findings.compared;
+        outcome.count("windows and decisions that were open in such a transaction's step, compared apart", theirs.compared);
+        outcome.count("of these taken away, doubled or changed", theirs.violations());
     } else {
-        outcome.take(findings);
+        outcome.take(world.judge(&story)?);
     }
     Ok(outcome)
 }
 
 /// No windows come. Counted by itself: what EADT promises then is to go on once its keeper has helped the broker.
-fn help(broker: &Kafka, late: &anyhow::Error, part: &Part, outcome: &mut Outcome) -> Result<()> {
+fn help(broker: &Kafka, late: &anyhow::Error, part: &Part, kills: &mut [Killed], outcome: &mut Outcome) -> Result<()> {
+    let log = std::fs::read(broker.log())?;
+    let ends: Vec<usize> = kills.iter().skip(1).map(|next| next.logged).chain([log.len()]).collect();
+    for (kill, end) in kills.iter_mut().zip(ends) {
+        kill.helped |= String::from_utf8_lossy(&log[kill.logged..end]).contains(FORGOT);
+    }
+    let forgot = kills.iter().any(|kill| kill.helped);
+    explain(forgot.then_some(()).with_context(|| format!("the broker forgot no transaction: {late:#}")), part)?;
     let ended = explain(end_forgotten(broker).context(format!("{late:#}")), part)?;
     outcome.count("times that the broker forgot a transaction, and an operator ended it", 1);
     outcome.count("parts of such transactions", ended);
     Ok(())
 }
 
+/// What the broker says where it gives up to mark a transaction.
+const FORGOT: &str = "Couldn't find leader endpoint for partitions";
+
 /// What an operator does about a transaction that a broker forgot to mark when it was killed (docs/operations.md, "A transaction that
-/// stays open"), where it says that it did; how many partitions had a part in it.
+/// stays open"); how many partitions had a part in it.
 fn end_forgotten(broker: &Kafka) -> Result<u64> {
     const TOOL: &str = "org.apache.kafka.tools.TransactionsCommand";
     // What was listed may be over by then: with one part ended, who waited for it goes on and has the broker end the others.
     const OVER: &str = "Could not find any open transactions";
-    let log = std::fs::read_to_string(broker.log())?;
-    ensure!(log.contains("Couldn't find leader endpoint for partitions"), "the broker forgot no transaction");
     let found = broker.tool(TOOL, &["find-hanging", "--broker-id", "1", "--max-transaction-timeout", "1"])?;
     let mut ended = 0;
     // Who reads the state to its end goes on once it can, and its next step commits what is open still: the state comes last.
@@ -222,4 +284,24 @@ fn goes_on(world: &World, limit: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(100));
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forgotten_transaction_excuses_what_was_open_in_its_step_and_nothing_else() {
+        let inputs = [(0..100).map(|n| (n, BASE_SECONDS + n)).collect(), (0..100).map(|n| (2 * n, BASE_SECONDS + n)).collect()];
+        let kill = |positions: [Option<i64>; 2]| Killed { positions: positions.into(), told: 70, logged: 0, helped: true };
+        let open = kill([Some(55), Some(120)]).open(&inputs);
+        assert_eq!(
+            open,
+            BASE_SECONDS + 44..=BASE_SECONDS + 70,
+            "from the window that second 55 is in, and its neighbour's last second"
+        );
+        assert!(kill([None, Some(120)]).open(&inputs).contains(&BASE_SECONDS), "nothing was committed");
+        let ahead = kill([Some(500), Some(500)]).open(&inputs);
+        assert_eq!(*ahead.start(), BASE_SECONDS + 59, "everything told was folded");
+    }
 }
