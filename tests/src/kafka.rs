@@ -30,7 +30,7 @@ const SMALL: [&str; 7] = [
 /// As fast as on a machine of its own.
 const FAST: [&str; 5] = ["-Xms1g", "-Xmx1g", "-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true"];
 const LOGGING: [&str; 2] = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.showDateTime=true"];
-const READY_WITHIN: Duration = Duration::from_mins(1);
+const READY_WITHIN: Duration = Duration::from_mins(2);
 
 /// Ends the broker and removes its data once standard input closes, which it does however the parent ends.
 const KEEPER: &str = r#"
@@ -293,7 +293,7 @@ impl Kafka {
             }
             let alive = is_alive(broker);
             if !alive || begun.elapsed() > READY_WITHIN {
-                let state = if alive { "is not ready after a minute" } else { "ended at its start" };
+                let state = if alive { "is not ready after two minutes" } else { "ended at its start" };
                 let told = lines[lines.len().saturating_sub(15)..].join("\n");
                 bail!("the Kafka broker {state}; its log is {}:\n{told}", self.log.display());
             }
