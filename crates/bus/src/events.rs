@@ -13,14 +13,8 @@ use crate::{Header, Outgoing, Record, chaos};
 impl Outgoing {
     /// An event of these types' own: its value as JSON, its envelope as headers. The partition is the key's.
     pub fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl Serialize) -> Self {
-        let mut value = serde_json::to_vec(value).expect("events have string keys and no failing serialiser");
-        if chaos::is_next()
-            && let Ok(mut event) = serde_json::from_slice(&value)
-        {
-            chaos::next_version(&mut event);
-            value = event.to_string().into_bytes();
-        }
-        Self::enveloped(topic, key, envelope, Some(value.into()))
+        let value = serde_json::to_string(value).expect("events have string keys and no failing serialiser");
+        Self::enveloped(topic, key, envelope, Some(chaos::written(value).into()))
     }
 
     /// A tombstone without an envelope: nothing stands under this key any more.

@@ -20,13 +20,17 @@ pub const NEXT: &str = "EADT_CHAOS_NEXT";
 /// A field that this version does not know.
 pub const OF_THE_NEXT_VERSION: &str = "of_the_next_version";
 
+/// The names in these are free, and their values of one type.
+const FREE: [&str; 3] = ["evidence", "metrics", "controller_settings"];
+/// One of several things, with what belongs to it under its name: a second name would be a second thing.
+const ENUMERATIONS: [&str; 2] = ["field", "original"];
+
 /// Makes an event what a later minor version may write: with fields, at every level, that this version does not know.
 pub fn next_version(event: &mut Value) {
     match event {
         Value::Object(fields) => {
-            // The names in these are free, and their values of one type.
             let known =
-                fields.iter_mut().filter(|(name, _)| !["evidence", "metrics", "controller_settings"].contains(&name.as_str()));
+                fields.iter_mut().filter(|(name, _)| !FREE.contains(&name.as_str()) && !ENUMERATIONS.contains(&name.as_str()));
             known.for_each(|(_, value)| next_version(value));
             fields.insert(OF_THE_NEXT_VERSION.into(), json!({"numbers": [1, 2.5, null], "text": "x"}));
         }
@@ -47,6 +51,30 @@ pub fn is_next() -> bool {
     use std::sync::OnceLock;
     static IS_NEXT: OnceLock<bool> = OnceLock::new();
     *IS_NEXT.get_or_init(|| std::env::var_os(NEXT).is_some())
+}
+
+/// What this process writes down as JSON of its own, elsewhere than into an event.
+pub fn written(text: String) -> String {
+    match is_next().then(|| serde_json::from_str(&text)) {
+        Some(Ok(mut value)) => {
+            next_version(&mut value);
+            value.to_string()
+        }
+        _ => text,
+    }
+}
+
+/// Whether a record's value has fields that its reader does not know, and is not to be taken for that.
+#[cfg(not(feature = "chaos"))]
+#[inline]
+pub const fn is_refused(_: &[u8]) -> bool {
+    false
+}
+
+#[cfg(feature = "chaos")]
+pub fn is_refused(value: &[u8]) -> bool {
+    let name = OF_THE_NEXT_VERSION.as_bytes();
+    is_off("unknown-fields") && value.windows(name.len()).any(|part| part == name)
 }
 
 /// Whether a promise is switched off.
@@ -97,5 +125,22 @@ pub fn reach(phase: &str) {
         if let Err(error) = std::fs::remove_file(told) {
             tracing::error!(%error, file, "the chaos harness cannot be told that a phase is left");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_next_version_adds_changes_nothing_that_is_known() {
+        let event = json!({
+            "layout": {"replicas": 4}, "evidence": {"watts": 1.5}, "devices": [{"original": {"application": {"mhz": 5}}}],
+        });
+        let mut next = event.clone();
+        next_version(&mut next);
+        assert!(next["layout"][OF_THE_NEXT_VERSION].is_object() && next["devices"][0][OF_THE_NEXT_VERSION].is_object());
+        assert_eq!((&next["evidence"], &next["devices"][0]["original"]), (&event["evidence"], &event["devices"][0]["original"]));
+        assert_eq!(next["layout"]["replicas"], 4);
     }
 }

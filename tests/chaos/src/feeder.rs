@@ -38,7 +38,7 @@ pub fn tell<'a>(producer: &mut dyn Producer, prefix: &str, told: impl IntoIterat
 }
 
 /// The same, every second one as a producer of the next minor version would write it.
-fn tell_mixed(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
+pub fn tell_mixed(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
     for (number, told) in told.iter().enumerate() {
         let mut outgoing = told.outgoing(prefix);
         if number % 2 == 1

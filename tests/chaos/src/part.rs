@@ -17,6 +17,9 @@ use crate::story::WINDOW_SECONDS;
 /// A folder that keeps what the processes of one run say; without it that goes with the run.
 const LOGS: &str = "EADT_CHAOS_LOGS";
 
+/// How long a process may take until it listens to signals.
+const STARTS: Duration = Duration::from_mins(1);
+
 /// Which service, with what settings.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,6 +29,7 @@ pub enum Service {
     Collector(Box<eadt_collector::RawSettings>),
     Actuator(Box<Actuator>),
     Agent(Box<Agent>),
+    Optimizer(Box<eadt_optimizer::Settings>),
 }
 
 /// How the API server is reached.
@@ -219,9 +223,24 @@ impl Part {
         Ok(fs::read_to_string(&self.out)?)
     }
 
-    /// SIGTERM.
+    /// SIGTERM, once it listens to that: who is only just starting would end of it like anybody.
     pub fn ask_to_end(&self) -> Result<()> {
+        let begun = Instant::now();
+        while self.hears_term() == Some(false) && begun.elapsed() < STARTS {
+            std::thread::sleep(Duration::from_millis(2));
+        }
         Ok(kill_process(self.pid(), Signal::TERM)?)
+    }
+
+    /// Whether it has a handler of SIGTERM; `None`: it is gone.
+    fn hears_term(&self) -> Option<bool> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        if status.contains("State:\tZ") {
+            return None;
+        }
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+        Some(caught >> (Signal::TERM.as_raw() - 1) & 1 == 1)
     }
 
     /// Waits until it has ended, and how it did.

@@ -266,7 +266,7 @@ pub fn percentage_of(object: &Value) -> String {
     environment(object).remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE").unwrap_or_default()
 }
 
-fn now() -> EventTime {
+pub fn now() -> EventTime {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     EventTime::from_micros(since.as_micros() as i64)
 }

@@ -16,7 +16,10 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::Context;
 use super::packing::{Content, Packer};
-use crate::{Record, TopicPartition};
+use crate::{Record, TopicPartition, chaos};
+
+/// Stands for an event that is not taken with the fields that it has, where a test of that is run.
+const REFUSED: &[u8] = b"fields that are not known";
 
 /// What the client library has to say.
 #[derive(Debug)]
@@ -113,6 +116,7 @@ impl Events {
         let stamp = unsafe { native::rd_kafka_message_timestamp(message, &raw mut kind) };
         // SAFETY: pointers and lengths describe the message's own bytes.
         let (key, value) = unsafe { (bytes(message.key, message.key_len), bytes(message.payload, message.len)) };
+        let value = value.map(|value| if chaos::is_refused(value) { REFUSED } else { value });
         let Content { key, value, headers } = self.packer.pack(key, value, headers(message));
         Event::Record(Record { at, offset: message.offset, stamp: EventTime::from_millis(stamp), key, value, headers })
     }

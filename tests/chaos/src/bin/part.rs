@@ -107,6 +107,18 @@ fn run() -> Result<bool> {
                 serde_json::json!({"sampled": summary.sampled, "sent": summary.sent, "dropped": summary.dropped.total()})
             );
         }
+        Service::Optimizer(settings) => {
+            eadt_optimizer::run(&eadt_optimizer::Service {
+                settings: *settings,
+                prefix: task.prefix,
+                bus,
+                clock: eadt_service::Clock::new(now),
+                shutdown,
+                metrics,
+                ready: health.part("optimizer"),
+                once: false,
+            })?;
+        }
         Service::Agent(_) => unreachable!("an agent needs no log to begin"),
     }
     Ok(true)

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use eadt_collector::RawSettings;
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Phase, TrainingProgress};
@@ -35,10 +35,17 @@ const BATCH: u64 = 20;
 
 /// What the process prints at its end.
 #[derive(Debug, Deserialize)]
-struct Summary {
-    sampled: u64,
-    sent: u64,
-    dropped: u64,
+pub struct Summary {
+    pub sampled: u64,
+    pub sent: u64,
+    pub dropped: u64,
+}
+
+impl Summary {
+    pub fn read(said: &str) -> Result<Self> {
+        let line = said.lines().last().context("the collector printed nothing")?;
+        serde_json::from_str(line).context("the collector's summary")
+    }
 }
 
 fn run(run: Run) -> Result<Outcome> {
@@ -72,8 +79,7 @@ fn run(run: Run) -> Result<Outcome> {
         if stays_away {
             world.brokers[0].start_again()?;
         }
-        let line = said.lines().last().context("the collector printed nothing")?;
-        let Summary { sampled, sent, dropped } = serde_json::from_str(line).context("the collector's summary")?;
+        let Summary { sampled, sent, dropped } = Summary::read(&said)?;
         // The end of the job's only source is an event, too.
         let told = job.told + 1;
         outcome.check(sampled == told, || format!("{sampled} of {told} events were sampled"));
@@ -124,22 +130,30 @@ impl Job {
     }
 
     fn post(&self, body: &str) -> Result<()> {
-        let mut stream = TcpStream::connect(self.address)?;
-        stream.set_read_timeout(Some(LIMIT))?;
-        let (address, length) = (self.address, body.len());
-        let head = format!(
-            "POST /v1/progress HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\n\
-             content-length: {length}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes())?;
-        stream.write_all(body.as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        if !answer.starts_with("HTTP/1.1 202") {
-            bail!("the collector answered: {answer}");
-        }
+        let answer = post(self.address, body)?;
+        ensure!(is_accepted(&answer), "the collector answered: {answer}");
         Ok(())
     }
+}
+
+/// Reports progress; the answer, empty where the collector hung up without one.
+pub fn post(address: SocketAddr, body: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    let length = body.len();
+    let head = format!(
+        "POST /v1/progress HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         content-length: {length}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+pub fn is_accepted(answer: &str) -> bool {
+    answer.starts_with("HTTP/1.1 202")
 }
 
 /// Events of a workload in the log, and how many of them are there again.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use eadt_archiver::Settings;
 use eadt_lake::Archive;
 
-use super::archive::{await_archived, judge};
+use super::archive::{OF_A_STORY, await_archived, judge};
 use crate::chance::Chance;
 use crate::feeder::Feeder;
 use crate::part::{Part, Service};
@@ -70,11 +70,11 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.rounds += 1;
     }
     let story = feeder.finish()?;
-    let reached = await_archived(&world, &archive, &mut part, LIMIT)?;
+    let reached = await_archived(&world, &archive, &OF_A_STORY, &mut part, LIMIT)?;
     outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
     crate::world::runs(&mut part)?;
     part.kill()?;
-    judge(&world, &place, &archive, &mut outcome)?;
+    judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
     outcome.count("events", story.told.len() as u64);
     Ok(outcome)
 }

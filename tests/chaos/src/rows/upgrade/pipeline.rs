@@ -1,4 +1,4 @@
-//! Services that are replaced one after the other by those of the next minor version, and back, while both kinds of events come in.
+//! Processors, the archiver and producers.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use anyhow::Result;
 use eadt_archiver::Settings;
 use eadt_lake::Archive;
 
-use super::archive::{await_archived, judge};
 use crate::feeder::Feeder;
 use crate::part::Service;
 use crate::row::{Outcome, Row, Run};
+use crate::rows::archive::{OF_A_STORY, await_archived, judge};
 use crate::story::Story;
-use crate::world::{Cluster, LIMIT, World, explain, runs};
+use crate::world::{Cluster, LIMIT, World, explain};
 
 pub const ROW: Row = Row {
     name: "upgrade",
@@ -55,13 +55,13 @@ fn run(run: Run) -> Result<Outcome> {
     let story = feeder.finish()?;
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", one.tail()));
-    for part in [&mut one, &mut two] {
-        runs(part)?;
-    }
+    // They would go on with heartbeats, which are not archived yet when they are looked for.
+    one.stop(LIMIT)?;
+    two.stop(LIMIT)?;
     outcome.take(world.judge(&story)?);
     let archive = Archive::folder(&place)?;
-    let reached = await_archived(&world, &archive, &mut files, LIMIT)?;
+    let reached = await_archived(&world, &archive, &OF_A_STORY, &mut files, LIMIT)?;
     outcome.check(reached, || format!("not everything was archived: {}", files.tail()));
-    judge(&world, &place, &archive, &mut outcome)?;
+    judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
     Ok(outcome)
 }

@@ -1,4 +1,7 @@
-//! The archiver is killed, at any time and between a file and what the group hears of it.
+//! Faults between the log and the files of the archive.
+
+pub mod broker;
+pub mod killed;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,77 +13,28 @@ use eadt_bus::Bus;
 use eadt_lake::{Archive, Row as LakeRow};
 use eadt_schemas::Topic;
 
-use crate::chance::Chance;
-use crate::feeder::Feeder;
-use crate::part::{Part, Service};
-use crate::row::{Outcome, Row, Run};
-use crate::story::Story;
+use crate::part::Part;
+use crate::row::Outcome;
 use crate::verify::read_committed;
-use crate::world::{Cluster, LIMIT, PARTITIONS, World};
+use crate::world::{PARTITIONS, World};
 
-pub const ROW: Row = Row {
-    name: "archiver",
-    fault: "SIGKILL of the archiver at any time, and after a file before its position",
-    promise: "each offset in exactly one file, readable by pyarrow, too",
-    without: "going on from the files (from the group's positions instead)",
-    full: 1000,
-    batch: 100,
-    short: 8,
-    off: 3,
-    run,
-};
+/// What a story is told to.
+pub const OF_A_STORY: [Topic; 2] = [Topic::GpuTelemetry, Topic::TrainingProgress];
 
-fn run(run: Run) -> Result<Outcome> {
-    let mut chance = Chance::new(run.seed);
-    let world = World::start(Cluster::One, run.bites.then_some("files"))?;
-    let mut outcome = Outcome::default();
-    let place = world.dir().join("archive");
-    let settings = Settings {
+/// An archiver whose files are small.
+pub fn settings(place: &Path) -> Settings {
+    Settings {
         location: place.display().to_string(),
         roll_rows: 150,
         roll_seconds: 0.5,
         retry_max_seconds: 1.0,
         ..Settings::default()
-    };
-    let start = |wait| world.part(Service::Archiver(Box::new(settings.clone())), wait);
-    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(10))?;
-    for round in 0..run.rounds {
-        let waits = run.bites || round % 2 == 0;
-        let (file, begun) = (1 + chance.below(3), Instant::now());
-        let mut part = start(waits.then_some(("archive.rolled", file)))?;
-        if waits {
-            let reached = part.await_phase(LIMIT);
-            if file == 1 && round > 0 {
-                outcome.took("from the start after a kill to the first file", begun.elapsed().as_secs_f64());
-            }
-            if run.bites && part.ended()?.is_some() {
-                // The archive itself shows what is wrong: the archiver will not write beside it.
-                outcome.check(false, || format!("it ended: {}", part.tail()));
-                outcome.rounds += 1;
-                feeder.finish()?;
-                return Ok(outcome);
-            }
-            reached?;
-        } else {
-            std::thread::sleep(Duration::from_millis(chance.below(1500)));
-        }
-        part.kill()?;
-        outcome.rounds += 1;
     }
-    let story = feeder.finish()?;
-    let mut part = start(None)?;
-    let archive = Archive::folder(&place)?;
-    let reached = await_archived(&world, &archive, &mut part, if run.bites { Duration::from_secs(20) } else { LIMIT })?;
-    outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
-    part.kill()?;
-    judge(&world, &place, &archive, &mut outcome)?;
-    outcome.count("events", story.told.len() as u64);
-    Ok(outcome)
 }
 
-/// Waits until the last events of the story are in files; false where that is not reached.
-pub fn await_archived(world: &World, archive: &Archive, part: &mut Part, limit: Duration) -> Result<bool> {
-    let ends = ends(world)?;
+/// Waits until the last events of these topics are in files; false where that is not reached.
+pub fn await_archived(world: &World, archive: &Archive, topics: &[Topic], part: &mut Part, limit: Duration) -> Result<bool> {
+    let ends = ends(world, topics)?;
     let begun = Instant::now();
     loop {
         let whole = archive.files().is_ok_and(|listing| {
@@ -94,8 +48,8 @@ pub fn await_archived(world: &World, archive: &Archive, part: &mut Part, limit: 
     }
 }
 
-/// Whether each offset of the story is in exactly one readable file, and nothing else.
-pub fn judge(world: &World, place: &Path, archive: &Archive, outcome: &mut Outcome) -> Result<()> {
+/// Whether each offset of these topics is in exactly one readable file, and nothing else.
+pub fn judge(world: &World, place: &Path, archive: &Archive, topics: &[Topic], outcome: &mut Outcome) -> Result<()> {
     let listing = match archive.files() {
         Ok(listing) => listing,
         Err(error) => {
@@ -109,7 +63,7 @@ pub fn judge(world: &World, place: &Path, archive: &Archive, outcome: &mut Outco
     });
     let seen = by_pyarrow(place);
     outcome.check(seen.is_ok(), || format!("pyarrow cannot read it: {:#}", seen.as_ref().expect_err("just looked at")));
-    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+    for topic in topics.iter().copied() {
         let mut logged: BTreeMap<(i32, i64), Option<Vec<u8>>> = BTreeMap::new();
         for record in read_committed(&world.bus, &world.topic(topic), PARTITIONS)? {
             logged.insert((record.at.partition, record.offset), record.value.map(|value| value.to_vec()));
@@ -176,10 +130,10 @@ fn parsed(value: Option<&[u8]>) -> Option<serde_json::Value> {
     serde_json::from_slice(value?).ok()
 }
 
-/// The last offset of every partition that the story is in.
-fn ends(world: &World) -> Result<BTreeMap<(Topic, i32), i64>> {
+/// The last offset of every partition of these topics that has any.
+fn ends(world: &World, topics: &[Topic]) -> Result<BTreeMap<(Topic, i32), i64>> {
     let mut ends = BTreeMap::new();
-    for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+    for topic in topics.iter().copied() {
         for partition in 0..PARTITIONS {
             let at = eadt_bus::TopicPartition::new(world.topic(topic), partition);
             let high = world.bus.watermarks(&at)?.high;
