@@ -40,7 +40,20 @@ fn gpu() -> GpuSource {
 
 /// A source with these gauges in one stretch.
 fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
-    GpuSource { stretches: [GpuSums { joules: 1.0, from: at(1), to: at(2), sums, counts, ..GpuSums::default() }].into(), ..gpu() }
+    let stretch = GpuSums {
+        joules: 1.5,
+        covered: [1, 2, 3],
+        from: at(1),
+        to: at(2),
+        largest: 4,
+        events: 5,
+        origin: Origin::Simulated,
+        sums,
+        counts,
+        hottest: Some(50.5),
+        unassigned: 6.5,
+    };
+    GpuSource { stretches: [stretch, GpuSums::default()].into(), ..gpu() }
 }
 
 fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
@@ -56,7 +69,24 @@ fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
         }),
         stepped: at(20),
         done: [1.0, 2.0, 3.0],
-        stretches: [RankSums { unassigned, redone, fell: true, ..RankSums::default() }].into(),
+        stretches: [
+            RankSums {
+                amounts: [1.5, 0.0, 2.5],
+                redone,
+                covered: [1, 2, 3],
+                from: at(-2),
+                to: at(-1),
+                largest: 4,
+                events: 5,
+                origin: Origin::Imported,
+                loss: 0.5,
+                losses: 6,
+                fell: true,
+                unassigned,
+            },
+            RankSums::default(),
+        ]
+        .into(),
         unassigned,
         span: Some("epoch 1".into()),
         names_spans: true,

@@ -356,6 +356,14 @@ mod tests {
     }
 
     #[test]
+    fn a_sample_or_time_touches_a_stretch() {
+        assert!(!GpuSums::default().touched());
+        assert!(!GpuSums { unassigned: 5.0, from: at(3), to: at(3), ..GpuSums::default() }.touched());
+        assert!(GpuSums { events: 1, ..GpuSums::default() }.touched());
+        assert!(GpuSums { from: at(3), to: at(4), ..GpuSums::default() }.touched());
+    }
+
+    #[test]
     fn known_is_the_time_of_every_kind_together() {
         assert_eq!(GpuSums { covered: [1, 20, 300], ..GpuSums::default() }.known(), 321);
         assert_eq!(GpuSums::default().known(), 0);

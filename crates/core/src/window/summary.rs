@@ -509,6 +509,27 @@ mod tests {
     }
 
     #[test]
+    fn of_nothing_known_no_figure_is_made() {
+        let interval = Interval {
+            id_prefix: "team/job",
+            workload: "team/job",
+            kind: WindowKind::Tumbling,
+            span: None,
+            start: at(0),
+            end: at(60),
+            table: None,
+            run_declared: true,
+        };
+        let seen = event(&interval, &Totals::default());
+        assert_eq!((seen.energy_method, seen.energy_joules, seen.run_energy_joules), (EnergyMethod::None, None, None));
+        let ratios = [seen.energy_coverage_ratio, seen.run_coverage_ratio, seen.progress_coverage_ratio];
+        assert_eq!((ratios, seen.run_seconds), ([0.0; 3], 0.0));
+        assert_eq!((seen.mean_power_watts, seen.mean_power_per_gpu_watts, seen.joules_per_sample), (None, None, None));
+        assert_eq!((seen.samples, seen.samples_per_second, seen.tokens, seen.steps), (None, None, None, None));
+        assert_eq!((seen.mean_loss, seen.mean_utilization_ratio, seen.max_temperature_celsius), (None, None, None));
+    }
+
+    #[test]
     fn nothing_is_divided_by_a_rate_of_zero() {
         let seen = window(None, true, 0.0);
         assert_eq!((seen.samples, seen.samples_per_second), (Some(0.0), Some(0.0)));

@@ -554,6 +554,13 @@ mod tests {
         };
         assert_eq!(away(60), (Some(energy::Kind::Counter), vec![3_000.0, 3_000.0], 0.0));
         assert_eq!(away(61), (Some(energy::Kind::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));
+        // It is waited for while it may still come within the gap.
+        let mut gpu = device(read(0, Some(0.0), 80.0));
+        let mut awaited = |seconds| {
+            take(&mut gpu, read(seconds, None, 80.0), Life::Live, EventTime::MIN, GAP);
+            gpu.awaited_from(GAP)
+        };
+        assert_eq!([30, 59, 60].map(&mut awaited), [Some(at(0)), Some(at(0)), None]);
     }
 
     #[test]

@@ -221,6 +221,16 @@ fn the_grace_for_those_who_join_begins_anew_when_nobody_is_live() {
 }
 
 #[test]
+fn a_window_closes_when_the_grace_for_those_who_join_is_over() {
+    let mut fold = Fold::default();
+    fold.gpu(0, &gpu("a", 0)).gpu(9, &gpu("a", 60)).close(9);
+    assert_eq!((fold.cuts(), fold.due()), (vec![0, 60, 120], Some(0)));
+    fold.age(9);
+    assert_eq!(fold.due(), Some(10));
+    assert_eq!(fold.close(10).cuts(), [60, 120]);
+}
+
+#[test]
 fn a_device_is_shared_where_it_has_more_than_one_tenant() {
     let mut fold = Fold::default();
     let on = |device, second, tenants| GpuTelemetry { tenants, ..gpu(device, second) };
