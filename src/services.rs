@@ -14,8 +14,8 @@ use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, Service as Processor};
 use eadt_schemas::v1::Origin;
-use eadt_service::supervise::{OnFailure, on_signals};
-use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, http};
+use eadt_service::supervise::{beside, on_signals};
+use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, http, tasks};
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
@@ -41,27 +41,27 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     let bus = crate::bus::shared(&settings)?;
     let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;
     tracing::debug!(partitions, "topics are as they should be");
-    let mut tasks = Supervisor::new(shutdown.clone());
+    let mut supervisor = Supervisor::new(shutdown.clone());
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
-            spawn_collector(&mut tasks, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+            spawn_collector(&mut supervisor, raw, &settings, &bus, &shutdown, &metrics, &health)?;
         }
         Single::Processor => {
-            spawn_processor(&mut tasks, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
+            spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
         Single::Actuator(cli::Actuator { kubernetes: Some(context), .. }) => {
             let clock: eadt_kubernetes::Clock = Arc::new(|| Clock::wall().now());
             let cluster = connect(&settings, &context, Origin::Measured, clock).await?;
-            spawn_leading(&mut tasks, &settings, &bus, &cluster, &shutdown, &metrics, &health);
+            spawn_leading(&mut supervisor, &settings, &bus, &cluster, &shutdown, &metrics, &health);
         }
         Single::Actuator(cli::Actuator { simulation: flags, .. }) => {
             up::simulate(&mut settings, &flags)?;
             let clock = SimClock::new(settings.simulator.start);
-            let cluster = up::spawn_simulator(&mut tasks, &settings, clock, &bus, &shutdown, &metrics, &health)?;
-            spawn_actuator(&mut tasks, &settings, &bus, cluster, &shutdown, &metrics, &health);
+            let cluster = up::spawn_simulator(&mut supervisor, &settings, clock, &bus, &shutdown, &metrics, &health)?;
+            spawn_actuator(&mut supervisor, &settings, &bus, cluster, &shutdown, &metrics, &health);
         }
-        Single::Archiver => spawn_archiver(&mut tasks, &settings, &bus, &shutdown, &metrics, &health),
+        Single::Archiver => spawn_archiver(&mut supervisor, &settings, &bus, &shutdown, &metrics, &health),
         Single::Optimizer => {
             let service = Optimizer {
                 settings: settings.optimizer.clone(),
@@ -73,18 +73,18 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
                 ready: health.part("optimizer"),
                 once: false,
             };
-            tasks.spawn_thread("optimizer", OnFailure::Fatal, move || eadt_optimizer::run(&service).map(drop));
+            supervisor.spawn_thread(&tasks::OPTIMIZER, move || eadt_optimizer::run(&service).map(drop));
         }
     }
     tracing::info!(address = %bound, "metrics and health");
-    tasks.spawn("http", OnFailure::Report, server);
-    tasks.join().await?;
+    supervisor.spawn(&tasks::HTTP, server);
+    supervisor.join().await?;
     Ok(())
 }
 
 /// `raw`: the collector's settings, which `up --gpus nvml` changes.
 pub fn spawn_collector(
-    tasks: &mut Supervisor,
+    supervisor: &mut Supervisor,
     raw: RawSettings,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
@@ -96,7 +96,7 @@ pub fn spawn_collector(
     let mut environment =
         Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
     let context = settings.kubernetes.context.clone();
-    tasks.spawn("collector", OnFailure::Fatal, async move {
+    supervisor.spawn(&tasks::COLLECTOR, async move {
         if collector.asks_api_server() || collector.asks_for_reviews() {
             let what = if collector.asks_api_server() { "kubelet.api_server" } else { "progress.service_accounts" };
             let client = eadt_kubernetes::client(context.as_deref()).await.with_context(|| format!("collector.{what}"))?;
@@ -127,7 +127,7 @@ pub async fn connect(
 /// The actuator on Kubernetes: stands by until it leads, and again once it no longer does. All replicas have one name in the consumer
 /// group: only one of them is in it, and whoever leads next takes its place at once.
 pub fn spawn_leading(
-    tasks: &mut Supervisor,
+    supervisor: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     cluster: &KubernetesCluster,
@@ -144,14 +144,14 @@ pub fn spawn_leading(
         metrics: metrics.clone(),
         ready: health.part("actuator"),
     };
-    tasks.spawn("actuator", OnFailure::Fatal, async move {
+    supervisor.spawn(&tasks::ACTUATOR, async move {
         let acting = cluster.run_for(eadt_actuator::lead(service, cluster.leading())).await;
         anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
     });
 }
 
 pub fn spawn_actuator(
-    tasks: &mut Supervisor,
+    supervisor: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     cluster: SimulatedCluster,
@@ -167,11 +167,11 @@ pub fn spawn_actuator(
         metrics: metrics.clone(),
         ready: health.part("actuator"),
     };
-    tasks.spawn_thread("actuator", OnFailure::Fatal, move || eadt_actuator::run(&service));
+    supervisor.spawn_thread(&tasks::ACTUATOR, move || eadt_actuator::run(&service));
 }
 
 pub fn spawn_processor(
-    tasks: &mut Supervisor,
+    supervisor: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     clock: HeartbeatClock,
@@ -189,18 +189,18 @@ pub fn spawn_processor(
     };
     if settings.processor.shares_power() {
         let cluster = service("cluster", clock.clone());
-        tasks.spawn_thread("cluster", OnFailure::Fatal, move || eadt_processor::run_cluster(&cluster));
+        supervisor.spawn_thread(&tasks::CLUSTER, move || eadt_processor::run_cluster(&cluster));
     }
     if settings.processor.sm_partition.enabled {
         let gpu = service("gpu", clock.clone());
-        tasks.spawn_thread("gpu", OnFailure::Fatal, move || eadt_processor::run_gpu(&gpu));
+        supervisor.spawn_thread(&tasks::GPU, move || eadt_processor::run_gpu(&gpu));
     }
     let service = service("processor", clock);
-    tasks.spawn_thread("processor", OnFailure::Fatal, move || eadt_processor::run(&service));
+    supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run(&service));
 }
 
 pub fn spawn_archiver(
-    tasks: &mut Supervisor,
+    supervisor: &mut Supervisor,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
     shutdown: &Shutdown,
@@ -216,14 +216,10 @@ pub fn spawn_archiver(
         metrics: metrics.clone(),
         ready: health.part("archiver"),
     };
-    tasks.spawn_thread("archiver", OnFailure::Fatal, move || eadt_archiver::run(&service));
+    supervisor.spawn_thread(&tasks::ARCHIVER, move || eadt_archiver::run(&service));
 }
 
 /// Drains at the first signal, ends at the second.
 pub fn watch_signals(shutdown: Shutdown) {
-    tokio::spawn(async move {
-        if let Err(error) = on_signals(shutdown, up::give_terminal_back).await {
-            tracing::error!(%error, "signals cannot be watched: stop this process with SIGKILL");
-        }
-    });
+    beside(&tasks::SIGNALS, on_signals(shutdown, up::give_terminal_back));
 }

@@ -8,6 +8,7 @@ use eadt_service::Metrics;
 /// All metrics as Markdown.
 pub fn reference() -> String {
     let metrics = Metrics::default();
+    eadt_service::tasks::HTTP.begin();
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ClusterMetrics::new(&metrics);

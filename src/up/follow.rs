@@ -14,6 +14,7 @@ use eadt_bus::{Bus, Isolation, Polled, Start};
 use eadt_schemas::v1::{Action, Decision};
 use eadt_schemas::{Topic, decode};
 use eadt_service::Shutdown;
+use eadt_service::tasks::FOLLOWER;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 
@@ -39,8 +40,14 @@ pub fn wants_view(args: &Up) -> bool {
 }
 
 impl Follower {
-    /// Begins with the oldest kept event, so that savings count from the start of the data folder.
-    pub fn start(args: &Up, settings: &Settings, bus: &Arc<dyn Bus>, simulated: bool) -> anyhow::Result<Self> {
+    /// Begins with the oldest kept event, so that savings count from the start of the data folder. Where it fails, everything drains by `shutdown`.
+    pub fn start(
+        args: &Up,
+        settings: &Settings,
+        bus: &Arc<dyn Bus>,
+        simulated: bool,
+        shutdown: Shutdown,
+    ) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
         let from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
         let old: HashMap<_, _> =
@@ -53,7 +60,7 @@ impl Follower {
             format!("this machine's GPUs · {}", place(settings))
         };
         let open: usize = from.len();
-        let thread = std::thread::Builder::new().name("follower".into()).spawn(move || {
+        let follow = move || {
             let mut tally = Tally::default();
             let mut screen = if viewing { Some(Screen::open()?) } else { None };
             let (mut batch, mut drawn) = (Vec::new(), None::<Instant>);
@@ -90,7 +97,17 @@ impl Follower {
                     drawn = Some(Instant::now());
                 }
             }
-            Ok(tally)
+            anyhow::Ok(tally)
+        };
+        let thread = FOLLOWER.thread(move || {
+            let tally = match FOLLOWER.watch(follow) {
+                Ok(tally) => tally.inspect_err(|error| FOLLOWER.failed(&format!("{error:#}"))),
+                Err(panic) => Err(anyhow::Error::msg(panic)),
+            };
+            if tally.is_err() {
+                shutdown.cancel();
+            }
+            tally
         })?;
         Ok(Self { stop, thread })
     }
@@ -98,7 +115,8 @@ impl Follower {
     /// Takes in what is left, gives the terminal back, returns everything.
     pub fn finish(self) -> anyhow::Result<Tally> {
         self.stop.cancel();
-        self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the view panicked")))
+        let tally = self.thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("its thread panicked")));
+        tally.context("the task that follows the outputs failed")
     }
 }
 
@@ -184,5 +202,88 @@ pub fn give_terminal_back() {
         && let Err(error) = execute!(std::io::stdout(), cursor::Show, LeaveAlternateScreen)
     {
         tracing::debug!(%error, "the terminal could not be given back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use clap::Parser;
+    use eadt_bus::embedded::Stamps;
+    use eadt_bus::{Member, MemberOptions, Polled, Producer, Reader, Result, TopicPartition, TopicSpec, Watermarks};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// A log whose readers panic.
+    #[derive(Debug)]
+    struct Panics(Arc<dyn Bus>);
+
+    #[derive(Debug)]
+    struct PanickingReader(Box<dyn Reader>);
+
+    impl Reader for PanickingReader {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<Polled>) -> Result<()> {
+            panic!("on purpose")
+        }
+        fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.0.pause(at)
+        }
+        fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.0.resume(at)
+        }
+    }
+
+    impl Bus for Panics {
+        fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+            self.0.topics(prefix)
+        }
+        fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
+            self.0.create_topic(topic)
+        }
+        fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+            self.0.alter_topic(name, settings)
+        }
+        fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
+            self.0.add_partitions(name, partitions)
+        }
+        fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
+            self.0.watermarks(at)
+        }
+        fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
+            self.0.producer(name)
+        }
+        fn reader(&self, from: &[(TopicPartition, Start)], isolation: Isolation) -> Result<Box<dyn Reader>> {
+            Ok(Box::new(PanickingReader(self.0.reader(from, isolation)?)))
+        }
+        fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
+            self.0.member(options)
+        }
+        fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+            self.0.committed(group, of)
+        }
+    }
+
+    #[test]
+    fn a_panic_drains_everything_at_once_and_is_the_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = crate::settings::load(None, &crate::settings::Variables::new(), &[]).unwrap();
+        settings.bus.data_dir = dir.path().to_owned();
+        let log: Arc<dyn Bus> = Arc::new(super::super::open_embedded(&settings, Stamps::Wall).unwrap());
+        super::super::apply_topics(&*log, &settings).unwrap();
+        let Command::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
+        for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
+            let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
+            let follower = Follower::start(&args, &settings, &bus, true, shutdown.clone()).unwrap();
+            while panics && !shutdown.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let ended = follower.finish().map(drop).map_err(|error| format!("{error:#}"));
+            let said = "the task that follows the outputs failed: panicked: on purpose".to_owned();
+            assert_eq!(ended, if panics { Err(said) } else { Ok(()) });
+            assert_eq!(FOLLOWER.failures() - before, u64::from(panics));
+            assert_eq!(shutdown.is_cancelled(), panics);
+        }
     }
 }

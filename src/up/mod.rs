@@ -19,8 +19,7 @@ use eadt_processor::{HeartbeatClock, Limit};
 use eadt_report::Form;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
-use eadt_service::supervise::OnFailure;
-use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, http};
+use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, http, tasks};
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
@@ -118,14 +117,14 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let address = settings.http.address.parse().context("http.address")?;
     let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), keeping.clone()).await?;
     tracing::info!(address = %bound, "metrics and health");
-    keepers.spawn("http", OnFailure::Report, server);
+    keepers.spawn(&tasks::HTTP, server);
 
     if let Some(context) = &args.kubernetes {
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
         let follower = eadt_simulator_service::Follower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
         let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
-        sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
+        sampling.spawn_thread(&tasks::SIMULATOR, move || {
             let ended = follower.run(&*bus, &stop, &metrics, &ready);
             stop.cancel();
             ended
@@ -139,7 +138,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     if let Some(duration) = real_duration {
         let stop = shutdown.clone();
-        sampling.spawn("duration", OnFailure::Report, async move {
+        sampling.spawn(&tasks::DURATION, async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = tokio::time::sleep(duration) => {
@@ -158,11 +157,12 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
-    let follower = follow::Follower::start(args, &settings, &bus, simulated)?;
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
-    let tally = follower.finish()?;
+    let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
     ended?;
+    let tally = tally?;
     let report = tally.report();
     crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
     Ok(())
@@ -177,22 +177,27 @@ fn collector_settings(settings: &Settings) -> eadt_collector::RawSettings {
 
 /// Lets the stages end one after another, whichever ended first; the first failure is returned.
 async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages: [Shutdown; 3]) -> Result<(), Failure> {
-    let mut tasks = [first, second, third].map(|stage| tokio::spawn(stage.join()));
-    let [a, b, c] = &mut tasks;
+    tasks::STAGE.begin();
+    let mut joining = [first, second, third].map(|stage| tokio::spawn(stage.join()));
+    let [a, b, c] = &mut joining;
     let mut results = Vec::new();
     let which = tokio::select! {
         result = a => { results.push(result); 0 }
         result = b => { results.push(result); 1 }
         result = c => { results.push(result); 2 }
     };
-    for (index, (task, stage)) in tasks.iter_mut().zip(&stages).enumerate() {
+    for (index, (task, stage)) in joining.iter_mut().zip(&stages).enumerate() {
         stage.cancel();
         if index != which {
             results.push(task.await);
         }
     }
     for result in results {
-        result.unwrap_or_else(|error| Err(Failure { task: "stage", detail: error.to_string() }))?;
+        result.unwrap_or_else(|error| {
+            let detail = error.to_string();
+            tasks::STAGE.failed(&detail);
+            Err(Failure { task: tasks::STAGE.name, detail })
+        })?;
     }
     Ok(())
 }
@@ -209,7 +214,7 @@ pub fn spawn_simulator(
 ) -> anyhow::Result<SimulatedCluster> {
     let (driver, cluster) = Driver::new(settings.simulator.clone(), clock)?;
     let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
-    sampling.spawn_thread("simulator", OnFailure::Fatal, move || {
+    sampling.spawn_thread(&tasks::SIMULATOR, move || {
         let ended = driver.run(&*bus, &stop, &metrics, &ready).map(drop);
         // Without its cluster the rest has nothing to do: it drains.
         stop.cancel();
@@ -269,7 +274,7 @@ fn apply_topics(bus: &dyn Bus, settings: &Settings) -> anyhow::Result<()> {
 type Now = Arc<dyn Fn() -> EventTime + Send + Sync>;
 
 fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutdown: Shutdown) {
-    keepers.spawn("maintenance", OnFailure::Report, async move {
+    keepers.spawn(&tasks::MAINTENANCE, async move {
         let mut every = tokio::time::interval(std::time::Duration::from_mins(1));
         every.tick().await;
         loop {
@@ -277,11 +282,10 @@ fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: Now, shutd
                 () = shutdown.cancelled() => return Ok::<_, eadt_bus::BusError>(()),
                 _ = every.tick() => {}
             }
-            let (log, now) = (log.clone(), now());
-            match tokio::task::spawn_blocking(move || log.maintain(now)).await {
-                Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(%error, "the log could not be tidied; tried again in a minute"),
-                Err(error) => tracing::error!(%error, "the log's upkeep panicked; tried again in a minute"),
+            let (log, now) = (log.clone(), now.clone());
+            let tidied = tokio::task::spawn_blocking(move || tasks::MAINTENANCE.watch(|| log.maintain(now()))).await;
+            if let Ok(Ok(Err(error))) = tidied {
+                tracing::warn!(%error, "the log could not be tidied; tried again in a minute");
             }
         }
     });

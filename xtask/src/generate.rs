@@ -60,6 +60,7 @@ fn documents_from(options: Options, program: &Command) -> anyhow::Result<()> {
     let mut wanted: Vec<Document> =
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
     wanted.push(("docs/events.md".into(), documents::events_page()));
+    wanted.push(("docs/tasks.md".into(), eadt_tasks::page()));
     let mut failed = Vec::new();
     for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {
         match printed(program, arguments) {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{fresh_topic, join, outgoing, read_all, send_all};
@@ -206,4 +206,46 @@ fn a_dropped_producer_still_delivers_what_it_took_and_closing_the_log_waits_for_
     }
     drop((producer, log));
     assert_eq!(read_all(&time.open(), &topic, 1, Isolation::ReadCommitted).len(), 500);
+}
+
+#[test]
+fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
+    let dir = tempfile::tempdir().unwrap();
+    let broken = Arc::new(AtomicBool::new(false));
+    let panics = Arc::clone(&broken);
+    let clock = move || {
+        assert!(!panics.load(Ordering::Relaxed), "on purpose");
+        at(1)
+    };
+    let options = EmbeddedOptions { stamps: Stamps::Injected(Arc::new(clock)), reserve_bytes: 0, ..EmbeddedOptions::default() };
+    let log = EmbeddedLog::open(dir.path(), options.clone()).unwrap();
+    let topic = fresh_topic(&log, 1, &[]);
+    send_all(&log, &[outgoing(&topic, "k", "a")]);
+    let (mut one, other) = (log.producer("one").unwrap(), log.producer("other").unwrap());
+    let before = eadt_tasks::LOG_WRITER.failures();
+    broken.store(true, Ordering::Relaxed);
+    for value in ["b", "c"] {
+        one.send(outgoing(&topic, "k", value)).unwrap();
+    }
+    let error = one.flush(Duration::from_mins(1)).unwrap_err();
+    assert_eq!(error.remedy, Remedy::Stop, "{error}");
+    assert!(error.to_string().contains("the writer of the embedded log panicked"), "{error}");
+    let counts = one.counts();
+    assert_eq!((counts.taken, counts.acknowledged, counts.failed), (2, 0, 2));
+    assert_eq!(eadt_tasks::LOG_WRITER.failures(), before + 1, "counted");
+    // Whoever comes later, or again, is told, too, and nothing more is taken.
+    for mut producer in [one, other, log.producer("new").unwrap()] {
+        let taken = producer.counts().taken;
+        assert_eq!(producer.send(outgoing(&topic, "k", "d")).unwrap_err().remedy, Remedy::Stop);
+        assert_eq!(producer.flush(Duration::from_secs(1)).unwrap_err().remedy, Remedy::Stop);
+        assert_eq!(producer.counts().taken, taken);
+    }
+    drop(log);
+    // The next start has what was acknowledged, and works.
+    broken.store(false, Ordering::Relaxed);
+    let log = EmbeddedLog::open(dir.path(), options).unwrap();
+    send_all(&log, &[outgoing(&topic, "k", "e")]);
+    let values: Vec<_> =
+        read_all(&log, &topic, 1, Isolation::ReadCommitted).into_iter().filter_map(|record| record.value).collect();
+    assert_eq!(values, ["a", "e"]);
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use eadt_cluster::{Change, Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed, RollBack};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin};
+use eadt_tasks::KUBERNETES;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions};
 use serde_json::Value;
@@ -304,6 +305,7 @@ impl KubernetesCluster {
         let client = shared.server.client.clone();
         let namespace = settings.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
         let candidate = Candidate::new(client, &namespace, &settings.lease, &settings.identity());
+        KUBERNETES.begin();
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(watch::policies(shared.clone()));
         tasks.spawn(watch::namespaces(shared.clone()));
@@ -317,8 +319,9 @@ impl KubernetesCluster {
         tasks.spawn(status::write(shared.clone()));
         let ended = async {
             // None of them ends by itself.
-            if let Some(Err(error)) = tasks.join_next().await {
-                tracing::error!(%error, "a part of the Kubernetes backend ended");
+            match tasks.join_next().await {
+                Some(Err(error)) => KUBERNETES.failed(&error.to_string()),
+                _ => KUBERNETES.failed("a part of the Kubernetes backend ended by itself"),
             }
         };
         let stop = async {

@@ -8,13 +8,41 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::routing::get;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 
 use crate::Shutdown;
 
 /// The metrics of a process. Each crate registers its own in one file.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Metrics(Arc<Mutex<Registry>>);
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        registry.sub_registry_with_prefix("eadt_service").register_collector(Box::new(Failures));
+        Self(Arc::new(Mutex::new(registry)))
+    }
+}
+
+/// Failures of the tasks that run in this process.
+#[derive(Debug)]
+struct Failures;
+
+impl Collector for Failures {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let help = "Tasks that failed or panicked; docs/tasks.md says what it means";
+        let mut family = encoder.encode_descriptor("task_failures", help, None, MetricType::Counter)?;
+        for task in eadt_tasks::ALL.iter().filter(|task| task.has_begun()) {
+            let label = [("task", task.name)];
+            ConstCounter::new(task.failures()).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,7 +179,8 @@ mod tests {
             metrics.register("test", |registry| registry.register("seen", "Seen", family.clone()));
             family.get_or_create(&vec![("name".to_owned(), name.clone())]).inc();
             let text = metrics.text();
-            let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+            let ours = |line: &&str| !line.starts_with('#') && !line.starts_with("eadt_service_");
+            let lines: Vec<&str> = text.lines().filter(ours).collect();
             prop_assert_eq!(lines.len(), 1, "{}", text);
             let value = label_of(lines[0]);
             prop_assert_eq!(value.as_deref(), Some(&*name), "{}", text);

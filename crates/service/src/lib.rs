@@ -8,6 +8,7 @@ pub mod logs;
 pub mod supervise;
 
 pub use clock::Clock;
+pub use eadt_tasks as tasks;
 pub use http::{Health, Metrics, serve};
 pub use supervise::{Failure, Supervisor};
 pub use tokio_util::sync::CancellationToken as Shutdown;

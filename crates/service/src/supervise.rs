@@ -1,24 +1,16 @@
 //! Supervised tasks: no task dies silently.
 //!
 //! The first signal cancels [`Supervisor::shutdown`]; a task that sees it finishes what it holds and returns;
-//! when the last one has returned, [`Supervisor::join`] does. What happens when a task fails is data: [`OnFailure`].
+//! when the last one has returned, [`Supervisor::join`] does. What happens when a task fails is data: [`eadt_tasks::ALL`].
 
 use std::fmt;
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tokio::task::JoinSet;
+use eadt_tasks::{OnFailure, Task, panicked};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 use crate::Shutdown;
-
-/// What a failed task means for the others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnFailure {
-    /// The service cannot go on: everything drains, and the process ends with an error.
-    Fatal,
-    /// It is reported and counted; the others go on without it.
-    Report,
-}
 
 /// A task that failed or panicked.
 #[derive(Debug, thiserror::Error)]
@@ -29,8 +21,7 @@ pub struct Failure {
 }
 
 struct Ended {
-    task: &'static str,
-    on_failure: OnFailure,
+    task: &'static Task,
     result: Result<(), String>,
 }
 
@@ -63,33 +54,28 @@ impl Supervisor {
     }
 
     /// Runs an async task.
-    pub fn spawn<F, E>(&mut self, task: &'static str, on_failure: OnFailure, future: F)
+    pub fn spawn<F, E>(&mut self, task: &'static Task, future: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
         E: Into<AnyError> + Send + 'static,
     {
-        self.tasks.spawn(async move {
-            // A task of its own, so that a panic is an error here and not an abort of the set.
-            let result = match tokio::spawn(future).await {
-                Ok(result) => result.map_err(chain),
-                Err(error) => Err(format!("panicked: {error}")),
-            };
-            Ended { task, on_failure, result }
-        });
+        task.begin();
+        // A task of its own, so that a panic is an error here and not an abort of the set.
+        self.tasks.spawn(async move { Ended { task, result: ended(tokio::spawn(future).await) } });
     }
 
     /// Runs a blocking task on a thread of its own; bus calls block.
-    pub fn spawn_thread<F, E>(&mut self, task: &'static str, on_failure: OnFailure, body: F)
+    pub fn spawn_thread<F, E>(&mut self, task: &'static Task, body: F)
     where
         F: FnOnce() -> Result<(), E> + Send + 'static,
         E: Into<AnyError> + Send + 'static,
     {
         let (tell, told) = tokio::sync::oneshot::channel();
-        let spawned = std::thread::Builder::new().name(task.to_owned()).spawn(move || {
-            let result = std::panic::catch_unwind(AssertUnwindSafe(body));
-            let result = match result {
+        let spawned = task.thread(move || {
+            // Caught here: it is said once, with the errors, by whoever joins.
+            let result = match catch_unwind(AssertUnwindSafe(body)) {
                 Ok(result) => result.map_err(chain),
-                Err(panic) => Err(format!("panicked: {}", panic_text(&*panic))),
+                Err(panic) => Err(panicked(&*panic)),
             };
             // The receiver lives in the join set; it is gone only when the process is aborted.
             drop(tell.send(result));
@@ -99,7 +85,7 @@ impl Supervisor {
                 Ok(_) => told.await.unwrap_or_else(|_| Err("its thread vanished".to_owned())),
                 Err(error) => Err(format!("its thread did not start: {error}")),
             };
-            Ended { task, on_failure, result }
+            Ended { task, result }
         });
     }
 
@@ -109,12 +95,12 @@ impl Supervisor {
         while let Some(ended) = self.tasks.join_next().await {
             let Ok(ended) = ended else { continue };
             match ended.result {
-                Ok(()) => tracing::debug!(task = ended.task, "task ended"),
+                Ok(()) => tracing::debug!(task = ended.task.name, "task ended"),
                 Err(detail) => {
-                    tracing::error!(task = ended.task, %detail, "task failed");
-                    if ended.on_failure == OnFailure::Fatal {
+                    ended.task.failed(&detail);
+                    if ended.task.on_failure == OnFailure::Fatal {
                         self.shutdown.cancel();
-                        first.get_or_insert(Failure { task: ended.task, detail });
+                        first.get_or_insert(Failure { task: ended.task.name, detail });
                     }
                 }
             }
@@ -141,8 +127,26 @@ fn chain(error: impl Into<AnyError>) -> String {
     text
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+/// Runs an async task for which nobody waits: one that ends with the process. Its failure is said and counted.
+pub fn beside<F, E>(task: &'static Task, future: F) -> JoinHandle<()>
+where
+    F: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<AnyError> + Send + 'static,
+{
+    task.begin();
+    tokio::spawn(async move {
+        if let Err(detail) = ended(tokio::spawn(future).await) {
+            task.failed(&detail);
+        }
+    })
+}
+
+/// How an async task ended; one that the runtime let go of did not fail.
+fn ended<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> Result<(), String> {
+    match joined {
+        Ok(result) => result.map_err(chain),
+        Err(error) => error.try_into_panic().map_or(Ok(()), |panic| Err(panicked(&*panic))),
+    }
 }
 
 /// Exit status after a second SIGINT, as shells have it.
@@ -176,13 +180,13 @@ mod tests {
     async fn a_panic_is_seen_and_drains_the_others() {
         let mut supervisor = Supervisor::default();
         let shutdown = supervisor.shutdown();
-        supervisor.spawn("waits", OnFailure::Fatal, async move {
+        supervisor.spawn(&eadt_tasks::PROCESSOR, async move {
             shutdown.cancelled().await;
             Ok::<_, String>(())
         });
-        supervisor.spawn_thread("panics", OnFailure::Fatal, || -> Result<(), String> { panic!("on purpose") });
+        supervisor.spawn_thread(&eadt_tasks::ARCHIVER, || -> Result<(), String> { panic!("on purpose") });
         let failure = supervisor.join().await.unwrap_err();
-        assert_eq!((failure.task, failure.detail.contains("on purpose")), ("panics", true));
+        assert_eq!((failure.task, failure.detail.contains("on purpose")), ("archiver", true));
     }
 
     #[tokio::test]
@@ -192,7 +196,7 @@ mod tests {
         struct Start(#[source] std::io::Error);
         let mut supervisor = Supervisor::default();
         let missing = std::io::Error::other("library not found");
-        supervisor.spawn("collector", OnFailure::Fatal, async { Err::<(), _>(Start(missing)) });
+        supervisor.spawn(&eadt_tasks::COLLECTOR, async { Err::<(), _>(Start(missing)) });
         let failure = supervisor.join().await.unwrap_err();
         assert_eq!(failure.detail, "a source cannot start: library not found");
     }
@@ -201,9 +205,23 @@ mod tests {
     async fn a_reported_failure_lets_the_others_finish() {
         let mut supervisor = Supervisor::default();
         let shutdown = supervisor.shutdown();
-        supervisor.spawn("fails", OnFailure::Report, async { Err("no".to_owned()) });
-        supervisor.spawn("works", OnFailure::Fatal, async { Ok::<_, String>(()) });
+        let metrics = crate::Metrics::default();
+        let counted = |text: &str| metrics.text().lines().any(|line| line == text);
+        supervisor.spawn(&eadt_tasks::CONNECTION, async { Err("no".to_owned()) });
+        supervisor.spawn(&eadt_tasks::PROCESSOR, async { Ok::<_, String>(()) });
+        assert!(counted("eadt_service_task_failures_total{task=\"connection\"} 0"), "{}", metrics.text());
         assert!(supervisor.join().await.is_ok());
         assert!(!shutdown.is_cancelled());
+        assert!(counted("eadt_service_task_failures_total{task=\"connection\"} 1"), "{}", metrics.text());
+    }
+
+    #[tokio::test]
+    async fn a_task_for_which_nobody_waits_is_said_to_have_failed() {
+        let before = eadt_tasks::SIGNALS.failures();
+        beside(&eadt_tasks::SIGNALS, async { Ok::<_, String>(()) }).await.unwrap();
+        assert_eq!(eadt_tasks::SIGNALS.failures(), before);
+        beside(&eadt_tasks::SIGNALS, async { Err::<(), String>(panic!("on purpose")) }).await.unwrap();
+        beside(&eadt_tasks::SIGNALS, async { Err("no".to_owned()) }).await.unwrap();
+        assert_eq!(eadt_tasks::SIGNALS.failures(), before + 2);
     }
 }

@@ -1,6 +1,5 @@
 //! Everything together: a thread a device, one for intents, one for what is said, and a watch over them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,6 +10,7 @@ use eadt_nvml::set::SettableDriver;
 use eadt_nvml::{Lost, NvmlDriver};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceReport, DeviceState, SettingOutcome};
+use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Health, Metrics, Shutdown};
 
 use crate::gpu::GpuHolder;
@@ -29,6 +29,8 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 const SAY_AGAIN: Duration = Duration::from_mins(1);
 /// How long the last words wait for the log.
 const LAST_WORDS: Duration = Duration::from_secs(3);
+/// The pause before what talks to the log is begun again after a panic.
+const AGAIN: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(50);
 /// Held over a step where the chaos harness has all devices share one thread's time; never otherwise.
 static IN_TURN: Mutex<()> = Mutex::new(());
@@ -99,8 +101,8 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     let said = Arc::new(AtomicBool::new(environment.log.is_none()));
     if let Some(log) = environment.log.clone() {
         let (outbox, said, client) = (outbox.clone(), said.clone(), format!("eadt-agent-{}", settings.node));
-        std::thread::Builder::new().name("publisher".to_owned()).spawn(move || {
-            outbox.run(&log, &client);
+        tasks::OUTBOX.thread(move || {
+            tasks::OUTBOX.until_it_returns(AGAIN, || outbox.run(&log, &client));
             said.store(true, Ordering::Release);
         })?;
     }
@@ -178,7 +180,7 @@ fn left(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
 async fn open(settings: &Settings, given: Option<Arc<dyn SettableDriver>>) -> Result<(Arc<dyn SettableDriver>, u32), AgentError> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let path = settings.library_path.clone();
-    std::thread::Builder::new().name("nvml-open".to_owned()).spawn(move || {
+    tasks::NVML_OPEN.thread(move || {
         let opened = match given {
             Some(driver) => Ok(driver),
             None => NvmlDriver::load(path.as_deref(), "agent.library_path").map(|nvml| {
@@ -225,18 +227,16 @@ fn follow(
         (Source::Log, Some(log)) => Follow::Log(log),
         (Source::Log, None) => return Err(AgentError::NothingToFollow),
     };
-    std::thread::Builder::new().name("intents".to_owned()).spawn(move || {
+    tasks::INTENTS.thread(move || {
         let seen = || caught_up.store(true, Ordering::Release);
-        while !stop.is_cancelled() {
-            let followed = catch_unwind(AssertUnwindSafe(|| match &source {
-                Follow::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
-                Follow::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
-            }));
-            if followed.is_err() {
-                tracing::error!("following intents panicked; it is tried again, and nothing is held past its time to live");
-                std::thread::sleep(Duration::from_secs(1));
+        tasks::INTENTS.until_it_returns(AGAIN, || {
+            while !stop.is_cancelled() {
+                match &source {
+                    Follow::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
+                    Follow::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
+                }
             }
-        }
+        });
     })?;
     Ok(())
 }
@@ -259,9 +259,9 @@ impl Workers {
         let slot = Arc::new(Slot::new(format!("index-{index}")));
         let (mine, orders, ledger, metrics, settings) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), self.settings.clone());
-        std::thread::Builder::new().name(format!("gpu-{index}")).spawn(move || {
+        tasks::GPU_HOLDER.thread_of(index, move || {
             let run = || hold_gpu(index, &*driver, &mine, &orders, &ledger, &metrics, &settings);
-            supervised(&mine, &orders, settings.retry, run);
+            supervised(&tasks::GPU_HOLDER, &mine, &orders, settings.retry, run);
         })?;
         Ok(Unit { slot })
     }
@@ -271,7 +271,7 @@ impl Workers {
         let (mine, orders, ledger, metrics, daemon, check) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), daemon.clone(), self.settings.check);
         let retry = self.settings.retry;
-        std::thread::Builder::new().name("mps".to_owned()).spawn(move || {
+        tasks::MPS_HOLDER.thread(move || {
             let run = || {
                 let mut holder = MpsHolder::new(&ledger, &metrics, &daemon);
                 loop {
@@ -286,19 +286,19 @@ impl Workers {
                     orders.wait(&now, check);
                 }
             };
-            supervised(&mine, &orders, retry, run);
+            supervised(&tasks::MPS_HOLDER, &mine, &orders, retry, run);
         })?;
         Ok(Unit { slot })
     }
 }
 
 /// Runs a thread's body; a panic costs the time until it is tried again, not the device.
-fn supervised<R: Clone>(slot: &Slot<R>, orders: &Orders, retry: Duration, run: impl Fn()) {
-    while catch_unwind(AssertUnwindSafe(&run)).is_err() {
+fn supervised<R: Clone>(task: &Task, slot: &Slot<R>, orders: &Orders, retry: Duration, run: impl Fn()) {
+    while task.watch(&run).is_err() {
         slot.end();
         slot.lost("holding its settings panicked; this is a defect".to_owned());
         let now = orders.now();
-        tracing::error!(device = slot.look().name, "holding the settings of a device panicked; it is tried again");
+        tracing::error!(device = slot.look().name, "this device's thread is the one that panicked");
         if now.stopping {
             break;
         }

@@ -13,8 +13,8 @@ use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_nvml::NvmlDriver;
 use eadt_nvml::set::SettableDriver;
-use eadt_service::supervise::on_signals;
-use eadt_service::{Health, Metrics, Shutdown, http, logs};
+use eadt_service::supervise::{beside, on_signals};
+use eadt_service::{Health, Metrics, Shutdown, http, logs, tasks};
 use serde_json::json;
 
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
@@ -103,17 +103,15 @@ async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
     let log = log(raw)?;
     let shutdown = Shutdown::new();
-    let signals = tokio::spawn(on_signals(shutdown.clone(), || ()));
+    beside(&tasks::SIGNALS, on_signals(shutdown.clone(), || ()));
     let (metrics, health) = (Metrics::default(), Health::default());
     let routes = http::routes(metrics.clone(), health.clone());
     // Ends with the process: it tells of the agent while everything is put back, too.
     let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
     tracing::info!(address = %bound, "metrics and health");
-    let server = tokio::spawn(server);
-    let summary = eadt_agent::run(settings, Environment::new(log, metrics, health, shutdown)).await;
-    signals.abort();
-    server.abort();
-    Ok(say_left(&summary?))
+    beside(&tasks::HTTP, server);
+    let summary = eadt_agent::run(settings, Environment::new(log, metrics, health, shutdown)).await?;
+    Ok(say_left(&summary))
 }
 
 async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
+use eadt_service::tasks::MPS_CONTROL;
 
 use crate::decide::Seen;
 use crate::gpu::{split, told};
@@ -70,7 +71,7 @@ impl Daemon {
                 .and_then(|_| read(complaint.as_mut().map(|from| from as &mut dyn Read), &mut text[1]));
             drop(tell.send(result.map(|_| text)));
         };
-        let spawned = std::thread::Builder::new().name("mps-control".to_owned()).spawn(talk);
+        let spawned = MPS_CONTROL.thread(talk);
         let answer = match spawned {
             Ok(_) => told.recv_timeout(self.timeout),
             Err(error) => {

@@ -23,6 +23,34 @@ struct Waiting {
     closed: Option<Instant>,
 }
 
+/// What is being said. Dropped before it was settled, by a panic, too, it waits again.
+struct Taken<'a> {
+    outbox: &'a Outbox,
+    state: Option<DeviceState>,
+    letters: VecDeque<Outgoing>,
+    closed: Option<Instant>,
+}
+
+impl Taken<'_> {
+    fn settle(&mut self) {
+        self.state = None;
+        self.letters.clear();
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.outbox.lock();
+        // A newer state has the older one's place.
+        if waiting.state.is_none() {
+            waiting.state = self.state.take();
+        }
+        for letter in std::mem::take(&mut self.letters).into_iter().rev() {
+            waiting.letters.push_front(letter);
+        }
+    }
+}
+
 /// What waits for the log.
 #[derive(Debug)]
 pub(crate) struct Outbox {
@@ -66,39 +94,38 @@ impl Outbox {
         self.changed.notify_all();
     }
 
+    /// Waits for something to say, or for the end.
+    fn take(&self) -> Taken<'_> {
+        let waiting = self.lock();
+        let idle = |w: &mut Waiting| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
+        let mut waiting = self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner);
+        let (state, letters) = (waiting.state.take(), std::mem::take(&mut waiting.letters));
+        Taken { outbox: self, state, letters, closed: waiting.closed }
+    }
+
     /// Publishes until closed and empty, or until the time to drain is over.
     pub fn run(&self, log: &Log, client: &str) {
         let mut producer: Option<Box<dyn Producer>> = None;
         loop {
-            let (state, letters, closed) = {
-                let waiting = self.lock();
-                let idle = |w: &mut Waiting| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
-                let mut waiting = self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner);
-                (waiting.state.take(), std::mem::take(&mut waiting.letters), waiting.closed)
-            };
-            if state.is_none() && letters.is_empty() {
+            let mut taken = self.take();
+            if taken.state.is_none() && taken.letters.is_empty() {
                 return;
             }
-            let mut unsent = letters.clone();
-            unsent.extend(state.as_ref().map(|state| self.event(state)));
+            let mut unsent = taken.letters.clone();
+            unsent.extend(taken.state.as_ref().map(|state| self.event(state)));
             if self.send(log, client, &mut producer, &mut unsent) {
+                taken.settle();
                 continue;
             }
-            if closed.is_some_and(|until| Instant::now() >= until) {
+            if taken.closed.is_some_and(|until| Instant::now() >= until) {
+                taken.settle();
                 self.metrics.unsaid("state");
                 tracing::warn!("the log does not take the agent's last words");
                 return;
             }
             producer = None;
-            let mut waiting = self.lock();
-            // A newer state has the older one's place.
-            if waiting.state.is_none() {
-                waiting.state = state;
-            }
-            for letter in letters.into_iter().rev() {
-                waiting.letters.push_front(letter);
-            }
-            drop(self.changed.wait_timeout(waiting, AWAY).unwrap_or_else(PoisonError::into_inner));
+            drop(taken);
+            drop(self.changed.wait_timeout(self.lock(), AWAY).unwrap_or_else(PoisonError::into_inner));
         }
     }
 

@@ -2,13 +2,19 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::Bus;
+use eadt_agent::Log;
+use eadt_bus::{Bus, BusError, Remedy};
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
+use eadt_nvml::set::{SettableDriver, SettableGpu};
+use eadt_nvml::{Lost, NvmlDriver};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, DeviceState, MpsTenant, SettingOutcome};
-use support::{NODE, allow, earlier, intent, log, publish, publish_raw, read, settings, start, states};
+use support::{NODE, allow, earlier, intent, log, publish, publish_raw, read, settings, start, start_on, start_with, states};
 
 fn wish(device: Option<&str>, watts: Option<f64>, mhz: Option<f64>) -> DeviceSetting {
     DeviceSetting { device: device.map(str::to_owned), power_limit_watts: watts, sm_clock_mhz: mhz, ..DeviceSetting::default() }
@@ -359,4 +365,67 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     running.until("seen", || last(&*bus).mps_default_outcome == SettingOutcome::ChangedByOthers).await;
     running.stop().await.unwrap();
     assert_eq!(mps.default(), "80");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_talks_to_the_log_is_begun_again_after_a_panic() {
+    let (fake, folder) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
+    let bus = log(&folder.path().join("log"));
+    let (tried, connected) = (Mutex::new(BTreeMap::<String, u32>::new()), bus.clone());
+    let connect = move || {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = tried.entry(thread.clone()).or_default();
+        *times += 1;
+        assert!(*times > 2, "on purpose, in {thread}");
+        // Whoever connects first does so for both.
+        if ["outbox", "intents"].iter().all(|thread| tried.get(*thread).is_some_and(|times| *times > 2)) {
+            Ok(connected.clone())
+        } else {
+            Err(BusError::new(Remedy::Retry, "connecting", "not yet"))
+        }
+    };
+    let running = start_on(&settings(&fake, &folder.path().join("state")), Some(Log::new(connect)));
+    running.until("its state is said", || !states(&*bus).is_empty()).await;
+    running.until("ready", || running.health.waiting().is_empty()).await;
+    publish(&*bus, &asking(vec![wish(None, Some(400.0), None)]));
+    running.until("followed", || of(&fake, 0) == (400_000, 0)).await;
+    for task in ["outbox", "intents"] {
+        assert_eq!(running.metric(&format!("eadt_service_task_failures_total{{task=\"{task}\"}}")), Some(2.0), "{task}");
+    }
+    assert!(running.stop().await.unwrap().left.is_empty());
+    assert_eq!(of(&fake, 0), AS_BEFORE);
+    assert!(last(&*bus).stopped);
+}
+
+/// NVML, where opening the first GPU panics once.
+#[derive(Debug)]
+struct PanicsOnce {
+    driver: NvmlDriver,
+    left: AtomicBool,
+}
+
+impl SettableDriver for PanicsOnce {
+    fn count(&self) -> Result<u32, Lost> {
+        SettableDriver::count(&self.driver)
+    }
+
+    fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), Lost> {
+        assert!(index != 0 || !self.left.swap(false, Ordering::SeqCst), "on purpose");
+        self.driver.with_settable_gpu(index, body)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gpus_thread_is_begun_again_after_a_panic() {
+    let (fake, folder) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
+    let bus = log(&folder.path().join("log"));
+    let driver = NvmlDriver::load(Some(&fake.library()), "agent.library_path").unwrap();
+    let driver = Arc::new(PanicsOnce { driver, left: AtomicBool::new(true) });
+    let running = start_with(&settings(&fake, &folder.path().join("state")), &bus, driver);
+    publish(&*bus, &asking(vec![wish(None, Some(400.0), None)]));
+    running.until("held on all", || (0..3).all(|gpu| of(&fake, gpu) == (400_000, 0))).await;
+    assert_eq!(running.metric("eadt_service_task_failures_total{task=\"gpu-holder\"}"), Some(1.0));
+    assert!(running.stop().await.unwrap().left.is_empty());
+    assert_eq!(of(&fake, 0), AS_BEFORE);
 }

@@ -31,8 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use eadt_bus::Bus;
-use eadt_service::supervise::OnFailure;
-use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor};
+use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, tasks};
 
 use assignments::Assignments;
 use buffer::{Buffer, Limits};
@@ -111,14 +110,14 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         }
     }
 
-    let mut tasks = Supervisor::new(shutdown.clone());
+    let mut collecting = Supervisor::new(shutdown.clone());
     for source in sources {
         let stop = shutdown.clone();
-        tasks.spawn(source.name(), OnFailure::Fatal, async move { source.run(stop).await });
+        collecting.spawn(source.task(), async move { source.run(stop).await });
     }
     if let Some(path) = settings.assignments_file.clone() {
         let follow = assignments.follow(path, metrics.clone(), shutdown.clone());
-        tasks.spawn("assignments", OnFailure::Fatal, async move {
+        collecting.spawn(&tasks::ASSIGNMENTS, async move {
             follow.await;
             Ok::<_, SourceError>(())
         });
@@ -128,7 +127,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         let said = kubelet::Said::new(outlet.clone(), settings.node.clone(), environment.clock.clone());
         let follower = kubelet::Follower::new(kubelet, owners, pods.clone(), metrics.clone(), said);
         let stop = shutdown.clone();
-        tasks.spawn("kubelet", OnFailure::Fatal, async move {
+        collecting.spawn(&tasks::KUBELET, async move {
             follower.run(stop).await;
             Ok::<_, SourceError>(())
         });
@@ -147,7 +146,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         metrics,
     };
     let slot = result.clone();
-    publishing.spawn_thread("publisher", OnFailure::Fatal, move || {
+    publishing.spawn_thread(&tasks::PUBLISHER, move || {
         let ended = publisher.run();
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         Ok::<_, PublishError>(())
@@ -156,7 +155,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     tracing::info!(name = settings.name, node = settings.node, "collector runs");
 
     let collecting = async {
-        let ended = tasks.join().await;
+        let ended = collecting.join().await;
         // Only now has every source said its last.
         buffer.close();
         ended

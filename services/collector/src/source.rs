@@ -4,6 +4,7 @@ use std::fmt;
 use std::pin::Pin;
 
 use eadt_service::Shutdown;
+use eadt_service::tasks::Task;
 
 /// A boxed future.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -25,8 +26,8 @@ impl SourceError {
 
 /// Where events come from.
 pub trait Source: Send + fmt::Debug {
-    /// Kind of source, as in metrics.
-    fn name(&self) -> &'static str;
+    /// What it runs as.
+    fn task(&self) -> &'static Task;
     /// Takes hold of what it needs (a port, a library), so that what is missing is an error at start.
     fn open(&mut self) -> Boxed<'_, Result<(), SourceError>>;
     /// Delivers until `shutdown`, then marks the end of what it delivered and returns.

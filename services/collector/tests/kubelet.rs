@@ -223,3 +223,29 @@ async fn what_is_offered_can_be_asked_and_a_missing_socket_says_so() {
     let error = Kubelet::connect(&folder.path().join("nothing"), Duration::from_secs(10)).await.unwrap_err();
     assert!(error.contains("No such file"), "{error}");
 }
+
+/// Panics instead of an answer.
+#[derive(Debug)]
+struct Panics;
+
+impl Owners for Panics {
+    fn facts<'a>(&'a self, _: &'a Pod) -> Boxed<'a, Result<PodFacts, String>> {
+        Box::pin(async { panic!("on purpose") })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_question_about_a_pod_that_panics_is_counted_and_holds_up_nobody() {
+    let (fake, folder, kubelet) = (FakeLibrary::new(""), tempfile::tempdir().unwrap(), FakeKubelet::default());
+    kubelet.set("team", &[("llama-0", "nvidia.com/gpu", &["GPU-fake-0"])]);
+    let running = start_with(&settings(&fake, &kubelet, folder.path()), Some(Arc::new(Panics)));
+    let failures = || running.metric("eadt_service_task_failures_total{task=\"pod-facts\"}").unwrap_or_default();
+    running.until("the panic", |_| failures() >= 1.0).await;
+    let before = running.bus.telemetry().len();
+    running
+        .until("further samples of a GPU that is nobody's", |events| {
+            events[before.min(events.len())..].iter().any(|event| event.device == "GPU-fake-0" && event.workload.is_none())
+        })
+        .await;
+    running.stop().await.unwrap();
+}

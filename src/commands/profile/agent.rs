@@ -12,6 +12,7 @@ use eadt_models::energy::{Rule, Sample, Series};
 use eadt_nvml::{Driver, NvmlDriver};
 use eadt_recordings::parse_interval;
 use eadt_schemas::latest::GpuTelemetry;
+use eadt_service::tasks::{GPU_READER, ORDER};
 use eadt_tune::plan::Step;
 
 use super::{Measured, Profile, ProfileKnob, Rig};
@@ -144,7 +145,7 @@ impl Rig for Device {
         let (driver, gpu, stopped) = (self.driver.clone(), self.gpu, stop.clone());
         let began = Instant::now();
         let (tell, reads) = sync_channel(1);
-        let sampler = std::thread::spawn(move || sample(&driver, gpu, began, &stopped, &tell));
+        let sampler = GPU_READER.thread(move || sample(&driver, gpu, began, &stopped, &tell))?;
         // The whole run lies between two readings. Where there is none, joining says why.
         let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);
@@ -248,7 +249,7 @@ impl Order {
         }
         let (text, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
         let (own, last, stopped) = (path.to_owned(), text.clone(), stop.clone());
-        let thread = std::thread::spawn(move || {
+        let prolong = move || {
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::park_timeout(PROLONG);
                 let text = last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -259,7 +260,8 @@ impl Order {
                     tracing::warn!(%error, "the order cannot be prolonged");
                 }
             }
-        });
+        };
+        let thread = ORDER.thread(move || ORDER.until_it_returns(Duration::from_secs(1), prolong))?;
         Ok(Self { path: path.to_owned(), text, stop, thread: Some(thread) })
     }
 

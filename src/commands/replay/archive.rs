@@ -8,6 +8,7 @@ use eadt_processor::offline::{Fed, Raw};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventType, Topic};
+use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};
 use super::check::Own;
@@ -23,13 +24,13 @@ pub fn read<'a>(
     partition: i32,
     check: bool,
     own: &'a RefCell<Own>,
-) -> Batches<'a> {
+) -> anyhow::Result<Batches<'a>> {
     let (lanes, batches) = Batches::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
     for lane in lanes {
         let rows = archive.stored(listing, topic, partition);
-        std::thread::spawn(move || decode(rows, &lane, check));
+        REPLAY_READER.thread(move || decode(rows, &lane, check))?;
     }
-    batches
+    Ok(batches)
 }
 
 /// What the first of the record's windows that says so says about the settings that it was made by.

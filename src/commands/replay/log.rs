@@ -10,6 +10,7 @@ use anyhow::Context;
 use eadt_processor::offline::Raw;
 use eadt_recordings::{Chunk, EventRef, LogChunks, LogError, LogReader};
 use eadt_schemas::{EventType, Topic};
+use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batch, Batches, Lane};
 use super::check::Own;
@@ -67,10 +68,10 @@ pub fn read<'a>(path: &Path, check: bool, own: &'a RefCell<Own>) -> anyhow::Resu
     for lane in lanes {
         let (send, receive) = sync_channel(1);
         let give_back = give_back.clone();
-        std::thread::spawn(move || take_apart(&lane, &receive, &give_back, check));
+        REPLAY_READER.thread(move || take_apart(&lane, &receive, &give_back, check))?;
         work.push(send);
     }
-    std::thread::spawn(move || cut(name, file, &work, &used));
+    REPLAY_READER.thread(move || cut(name, file, &work, &used))?;
     Ok(batches)
 }
 

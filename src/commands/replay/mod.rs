@@ -70,7 +70,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             recorded.extend(archive::settings(&archive, &listing)?);
             for (topic, partition) in listing.partitions().into_keys() {
                 if Topic::PROCESSOR_INPUTS.contains(&topic) {
-                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, args.check, own)));
+                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, args.check, own)?));
                 }
             }
             if args.check {

@@ -4,6 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use eadt_tasks::LOG_WRITER;
+
 use super::append::{admit, append, size};
 use super::store::Survives;
 use super::topic::Topic;
@@ -35,6 +37,27 @@ struct LaneState {
     counts: ProducerCounts,
     /// Why records failed; the next call says it.
     failed: Option<BusError>,
+    /// The writer is gone: nothing is taken any more, and every call says so.
+    given_up: bool,
+}
+
+impl LaneState {
+    /// What a call has to say before it does anything.
+    fn check(&mut self, name: &str) -> Result<()> {
+        if self.given_up {
+            let detail = "the writer of the embedded log panicked; start the process again, it goes on where the log ends";
+            return Err(BusError::new(Remedy::Stop, format!("appending records of {name}"), detail));
+        }
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// What is not written by now never will be.
+    fn give_up(&mut self) {
+        self.waiting.clear();
+        self.bytes = 0;
+        self.counts.failed = self.counts.taken - self.counts.acknowledged;
+        self.given_up = true;
+    }
 }
 
 /// All producers' lanes, and what the writer waits for.
@@ -52,6 +75,8 @@ struct LanesState {
     /// Somebody flushes.
     urgent: bool,
     closing: bool,
+    /// The writer panicked.
+    given_up: bool,
 }
 
 /// The writer thread; dropping it writes what waits and ends it.
@@ -64,9 +89,13 @@ pub struct Writer {
 impl Writer {
     pub fn start(shared: Arc<Shared>) -> Result<Self> {
         let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("log-writer".to_owned())
-            .spawn(move || write(&of_thread))
+        let thread = LOG_WRITER
+            .thread(move || {
+                // Whatever it had not written is lost with it. It is not begun again: nobody knows what the store was left with.
+                if LOG_WRITER.watch(|| write(&of_thread)).is_err() {
+                    give_up(&of_thread.lanes);
+                }
+            })
             .map_err(|error| BusError::new(Remedy::Stop, "starting the writer of the embedded log", error))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -76,9 +105,20 @@ impl Drop for Writer {
     fn drop(&mut self) {
         lock(&self.shared.lanes.state).closing = true;
         self.shared.lanes.wake.notify_all();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the writer of the embedded log panicked");
+        if let Some(thread) = self.thread.take() {
+            // Its panic was said when it came.
+            thread.join().ok();
         }
+    }
+}
+
+/// Tells every producer, those to come, too.
+fn give_up(lanes: &Lanes) {
+    let mut state = lock(&lanes.state);
+    state.given_up = true;
+    for lane in &state.lanes {
+        lock(&lane.state).give_up();
+        lane.settled.notify_all();
     }
 }
 
@@ -203,7 +243,10 @@ pub struct EmbeddedProducer {
 impl EmbeddedProducer {
     pub fn new(log: EmbeddedLog, name: &str) -> Self {
         let lane = Arc::new(Lane { name: name.to_owned(), ..Lane::default() });
-        lock(&log.shared.lanes.state).lanes.push(Arc::clone(&lane));
+        let mut lanes = lock(&log.shared.lanes.state);
+        lock(&lane.state).given_up = lanes.given_up;
+        lanes.lanes.push(Arc::clone(&lane));
+        drop(lanes);
         Self { log, lane, last: None }
     }
 
@@ -228,9 +271,7 @@ impl Producer for EmbeddedProducer {
         let bytes = size(&record);
         {
             let mut state = lock(&self.lane.state);
-            if let Some(error) = state.failed.take() {
-                return Err(error);
-            }
+            state.check(&self.lane.name)?;
             let limit = self.log.shared.options.producer_buffer_bytes;
             if state.bytes + bytes > limit && state.bytes > 0 {
                 return Err(BusError::new(
@@ -261,9 +302,7 @@ impl Producer for EmbeddedProducer {
             .wait_timeout_while(lock(&self.lane.state), timeout, unsettled)
             .unwrap_or_else(PoisonError::into_inner);
         let mut state = waited.0;
-        if let Some(error) = state.failed.take() {
-            return Err(error);
-        }
+        state.check(&self.lane.name)?;
         if unsettled(&mut state) {
             return Ok(false);
         }

@@ -192,7 +192,7 @@ impl Drop for Events {
         drop(consumer.unassign());
         // Carries nothing: its end is the news.
         let (tell, told) = std::sync::mpsc::sync_channel::<()>(0);
-        let closing = std::thread::Builder::new().name("kafka-close".into()).spawn(move || {
+        let closing = eadt_tasks::KAFKA_CLOSE.thread(move || {
             drop(consumer);
             drop(tell);
         });

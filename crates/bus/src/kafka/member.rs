@@ -297,13 +297,13 @@ fn send_positions(
     // One answer.
     let (tell, hear) = mpsc::sync_channel(1);
     let (producer, positions) = (Arc::clone(producer), positions.clone());
-    std::thread::spawn(move || {
+    let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || {
         let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
         drop(producer);
         // Whoever asked may have given up.
         drop(tell.send(sent));
     });
-    hear.recv_timeout(TRANSACTION_TIMEOUT + HEARD).ok()
+    asking.is_ok().then(|| hear.recv_timeout(TRANSACTION_TIMEOUT + HEARD).ok()).flatten()
 }
 
 /// Hears everything that the library has said so far: it does so on a queue, and a lost connection is known only once that was

@@ -9,6 +9,7 @@ use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partition_for_key, topics};
 use eadt_nvml::fake::{FakeLibrary, FakeMps};
+use eadt_nvml::set::SettableDriver;
 use eadt_schemas::v1::{DeviceIntent, DeviceState};
 use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::{Clock, Health, Metrics, Shutdown};
@@ -97,9 +98,24 @@ pub struct Running {
 
 /// Starts an agent on this log, or on none.
 pub fn start(raw: &RawSettings, bus: Option<Arc<dyn Bus>>) -> Running {
+    start_on(raw, bus.map(|bus| Log::new(move || Ok(bus.clone()))))
+}
+
+/// Starts an agent that connects like this.
+pub fn start_on(raw: &RawSettings, log: Option<Log>) -> Running {
+    launch(raw, log, None)
+}
+
+/// Starts an agent on this log that sets GPUs through this driver.
+pub fn start_with(raw: &RawSettings, bus: &Arc<dyn Bus>, driver: Arc<dyn SettableDriver>) -> Running {
+    let bus = bus.clone();
+    launch(raw, Some(Log::new(move || Ok(bus.clone()))), Some(driver))
+}
+
+fn launch(raw: &RawSettings, log: Option<Log>, driver: Option<Arc<dyn SettableDriver>>) -> Running {
     let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
-    let log = bus.map(|bus| Log::new(move || Ok(bus.clone())));
-    let environment = Environment::new(log, metrics.clone(), health.clone(), shutdown.clone());
+    let mut environment = Environment::new(log, metrics.clone(), health.clone(), shutdown.clone());
+    environment.driver = driver;
     let settings = raw.validate("host").unwrap();
     Running { metrics, health, shutdown, task: tokio::spawn(run(settings, environment)) }
 }

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
+use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 
 pub use reading::{DeviceReading, Rules, Scraped, Skipped, read};
@@ -135,8 +136,8 @@ fn publish(outlet: &Outlet, events: &[GpuTelemetry]) {
 }
 
 impl Source for DcgmSource {
-    fn name(&self) -> &'static str {
-        KIND
+    fn task(&self) -> &'static Task {
+        &tasks::DCGM
     }
 
     fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {

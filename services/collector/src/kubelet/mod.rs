@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::v1::{DeviceHolders, HeldDevice, PodName, ShareMethod};
+use eadt_service::tasks::POD_FACTS;
 use eadt_service::{Clock, Shutdown};
 use tokio::task::JoinSet;
 
@@ -312,6 +313,7 @@ impl Follower {
             if known.due <= now {
                 known.due = now + ASK_AGAIN;
                 let (owners, pod) = (self.owners.clone(), pod.clone());
+                POD_FACTS.begin();
                 self.asking.spawn(async move {
                     let facts = owners.facts(&pod).await;
                     (pod, facts)
@@ -321,8 +323,9 @@ impl Follower {
         // Answers that take longer are taken the next time: the rest of the node does not wait for them.
         let all = async {
             while let Some(done) = self.asking.join_next().await {
-                if let Ok(found) = done {
-                    learn(&mut self.known, &mut self.complained, found);
+                match done {
+                    Ok(found) => learn(&mut self.known, &mut self.complained, found),
+                    Err(error) => POD_FACTS.failed(&error.to_string()),
                 }
             }
         };

@@ -10,6 +10,7 @@ mod schedule;
 use std::sync::Arc;
 use std::time::Duration;
 
+use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 
 pub use eadt_nvml::{Driver, FailedReading, Gpu, Identity, Instances, Lost, NvmlDriver};
@@ -65,9 +66,8 @@ impl NvmlSource {
         let (tell, told) = tokio::sync::oneshot::channel();
         let (given, path) = (self.driver.clone(), self.settings.library_path.clone());
         // A thread of its own: with a broken driver these calls may never return.
-        std::thread::Builder::new()
-            .name("nvml-open".to_owned())
-            .spawn(move || {
+        tasks::NVML_OPEN
+            .thread(move || {
                 let opened = match given {
                     Some(driver) => Ok(driver),
                     None => NvmlDriver::load(path.as_deref(), "collector.nvml.library_path").map(|nvml| {
@@ -107,8 +107,8 @@ impl NvmlSource {
 }
 
 impl Source for NvmlSource {
-    fn name(&self) -> &'static str {
-        KIND
+    fn task(&self) -> &'static Task {
+        &tasks::NVML
     }
 
     fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {
@@ -123,9 +123,8 @@ impl Source for NvmlSource {
             for index in self.gpus {
                 let sampler = Arc::new(Sampler::new(index, first, self.settings.clone(), self.context.clone()));
                 let (thread, driver) = (sampler.clone(), driver.clone());
-                std::thread::Builder::new()
-                    .name(format!("gpu-{index}"))
-                    .spawn(move || thread.run_supervised(&*driver))
+                tasks::GPU_SAMPLER
+                    .thread_of(index, move || thread.run_supervised(&*driver))
                     .map_err(|error| SourceError::new(KIND, format!("cannot start a thread for GPU {index}: {error}")))?;
                 samplers.push(sampler);
             }

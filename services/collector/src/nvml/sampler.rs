@@ -1,12 +1,12 @@
 //! One GPU's thread, and what others may know of it while it hangs in a call.
 
 use std::collections::BTreeSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
+use eadt_service::tasks::GPU_SAMPLER;
 
 use super::counter_check::{CounterCheck, Verdict};
 use super::schedule::Schedule;
@@ -88,9 +88,8 @@ impl Sampler {
 
     /// The thread. A panic costs the samples until it goes on, not the GPU.
     pub fn run_supervised(&self, driver: &dyn Driver) {
-        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(driver))) {
-            let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            tracing::error!(gpu = self.index, panic = text, "sampling a GPU panicked; it is tried again");
+        while GPU_SAMPLER.watch(|| self.run(driver)).is_err() {
+            tracing::error!(gpu = self.index, "this GPU's thread is the one that panicked");
             let device = self.lock().device.clone();
             self.end_call();
             self.context.up(&device, false);

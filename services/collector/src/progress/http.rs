@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 use serde::Serialize;
 
@@ -130,8 +131,8 @@ impl HttpSource {
 }
 
 impl Source for HttpSource {
-    fn name(&self) -> &'static str {
-        KIND
+    fn task(&self) -> &'static Task {
+        &tasks::PROGRESS
     }
 
     fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {

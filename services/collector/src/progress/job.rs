@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{Scope, TrainingProgress};
+use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -233,8 +234,8 @@ impl JobSource {
 }
 
 impl Source for JobSource {
-    fn name(&self) -> &'static str {
-        KIND
+    fn task(&self) -> &'static Task {
+        &tasks::JOB
     }
 
     fn open(&mut self) -> Boxed<'_, Result<(), SourceError>> {

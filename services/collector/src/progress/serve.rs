@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use axum::Router;
 use eadt_service::Shutdown;
+use eadt_service::tasks::CONNECTION;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -96,9 +97,11 @@ pub async fn serve(
         let accepted = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,
+            Some(ended) = connections.join_next() => {
+                closed(&ended);
+                continue;
+            }
         };
-        // A panic of one costs that connection, and hyper has answered or not by then.
-        while connections.try_join_next().is_some() {}
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -115,9 +118,19 @@ pub async fn serve(
             shutdown: shutdown.clone(),
             _permit: permit,
         };
+        CONNECTION.begin();
         connections.spawn(connection.run(stream));
     }
-    while connections.join_next().await.is_some() {}
+    while let Some(ended) = connections.join_next().await {
+        closed(&ended);
+    }
+}
+
+/// A panic of one costs that connection, and hyper has answered or not by then.
+fn closed(ended: &Result<(), JoinError>) {
+    if let Err(error) = ended {
+        CONNECTION.failed(&error.to_string());
+    }
 }
 
 struct Connection {
@@ -173,5 +186,37 @@ impl Connection {
 
     fn refused(&self, reason: &'static str) {
         self.metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_of_one_connection_is_counted_and_costs_that_one() {
+        async fn panics() {
+            panic!("on purpose");
+        }
+        let router = Router::new().route("/panics", get(panics)).route("/works", get(|| async { "it works" }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let limits = crate::settings::RawSettings::default().validate("host").unwrap().progress.unwrap().limits;
+        let (metrics, shutdown) = (CollectorMetrics::new(&eadt_service::Metrics::default()), Shutdown::new());
+        let serving = tokio::spawn(serve(listener, None, router, limits, metrics, shutdown.clone()));
+        let before = CONNECTION.failures();
+        for (path, answer) in [("/panics", ""), ("/works", "it works")] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes()).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert!(text.ends_with(answer) && text.is_empty() == answer.is_empty(), "{path}: {text}");
+        }
+        shutdown.cancel();
+        serving.await.unwrap();
+        assert_eq!(CONNECTION.failures(), before + 1);
     }
 }
