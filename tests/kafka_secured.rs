@@ -6,20 +6,45 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use eadt_bus::{Bus, Outgoing};
+use eadt_nvml::fake::FakeLibrary;
+use eadt_schemas::v1::{DeviceIntent, DeviceSetting};
+use eadt_schemas::{EventTime, Topic};
+use eadt_tests::Kubernetes;
 use eadt_tests::kafka::secured::{ADMIN, SecuredKafka, password};
-use serde_json::Value;
-use support::{Running, eadt, ends, json, signal, text};
+use serde_json::{Value, json};
+use support::budget::with_budget;
+use support::rollout::{decision, objects, percentage};
+use support::{Running, agent_program, eadt, ends, signal, text};
 
 /// The program as a user with a password.
 fn as_user(kafka: &SecuredKafka, dir: &Path, user: &str, args: &[&str]) -> Command {
     let mut command = eadt(dir, args);
+    identify(&mut command, kafka, user);
+    command
+}
+
+/// The node agent of these GPUs, as a user with a password.
+fn agent_as(kafka: &SecuredKafka, dir: &Path, user: &str, fake: &FakeLibrary) -> Command {
+    let mut command = Command::new(agent_program());
+    identify(&mut command, kafka, user);
+    command
+        .env("EADT_AGENT__NODE", "node-1")
+        .env("EADT_AGENT__STATE_DIR", dir.join("agent-state"))
+        .env("EADT_AGENT__LIBRARY_PATH", fake.library())
+        .env("EADT_AGENT__CHECK_SECONDS", "0.1")
+        .env("EADT_HTTP__ADDRESS", "127.0.0.1:0")
+        .stdin(Stdio::null());
+    command
+}
+
+fn identify(command: &mut Command, kafka: &SecuredKafka, user: &str) {
     command
         .env("KAFKA_BROKERS", kafka.brokers())
         .env("EADT_BUS__SECURITY__PROTOCOL", "sasl_ssl")
         .env("EADT_BUS__SECURITY__USERNAME", user)
         .env("EADT_BUS__SECURITY__PASSWORD_FILE", kafka.password_file(user).unwrap())
         .env("EADT_BUS__SECURITY__CA_FILE", kafka.authority.ca_file());
-    command
 }
 
 /// The program as the administrator, who has a certificate.
@@ -85,7 +110,8 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     assert!(succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"])).contains("as they should be"), "idempotent");
 
     // Nobody else gets anywhere, and is told what for.
-    for (service, lacks) in [("processor", "Describe"), ("archiver", "Describe"), ("collector", "Describe")] {
+    for service in ["processor", "archiver", "collector", "optimizer"] {
+        let lacks = "Describe";
         let (_, err, good) = text(as_user(&kafka, dir, "nobody", &[service]));
         assert!(!good && err.contains(&format!("User:nobody lacks the right {lacks} on topic eadt.")), "{service}: {err}");
     }
@@ -114,7 +140,16 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         command.env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off").stdout(Stdio::null());
         Running(command.spawn().unwrap())
     };
-    let (processor, archiver) = (simulated("processor", &["processor"]), simulated("archiver", &["archiver"]));
+    // With its joint stages: one decides, the other one has no shared GPU and looks on.
+    let page_of_processor = free_address();
+    let mut processor = with_budget(as_user(&kafka, dir, "processor", &["processor"]));
+    processor
+        .env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off")
+        .env("EADT_PROCESSOR__SM_PARTITION__ENABLED", "true")
+        .env("EADT_HTTP__ADDRESS", &page_of_processor)
+        .stdout(Stdio::null());
+    let processor = Running(processor.spawn().unwrap());
+    let archiver = simulated("archiver", &["archiver"]);
     let cluster = simulated("cluster", &["actuator", "--speed", "max", "--duration", "40m"]);
     ends(cluster, Duration::from_mins(5));
     let began = Instant::now();
@@ -126,12 +161,162 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         assert!(began.elapsed() < Duration::from_mins(2), "{} decisions", out.lines().count());
         std::thread::sleep(Duration::from_millis(500));
     }
+    let metrics = page(&page_of_processor, "/metrics").unwrap();
+    let counted = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    assert!(counted("eadt_power_budget_decisions_total").is_some_and(|count| count >= 2.0 * 35.0), "{metrics}");
+    assert!(counted("eadt_sm_partition_runs_here") == Some(1.0), "{metrics}");
     for process in [processor, archiver] {
         signal(&process.0, "-TERM");
         ends(process, Duration::from_mins(1));
     }
-    let report = json(eadt(dir, &["report", dir.to_str().unwrap(), "--json"]));
+    let report = support::json(eadt(dir, &["report", dir.to_str().unwrap(), "--json"]));
     assert_eq!(report["workloads"].as_array().unwrap().len(), 2, "{report}");
+}
+
+/// Looks until it sees something.
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(begun.elapsed() < Duration::from_mins(2), "not within two minutes: {what}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// A secured broker whose users are the parts, each with the rights of its own file.
+struct Parts {
+    kafka: SecuredKafka,
+    dir: tempfile::TempDir,
+}
+
+impl Parts {
+    fn start(parts: &[&str]) -> Self {
+        let parts = [parts, &["topics", "reader"]].concat();
+        let this = Self { kafka: SecuredKafka::start(&parts).unwrap(), dir: tempfile::tempdir().unwrap() };
+        for part in parts {
+            grant(&this.kafka, this.dir.path(), part, &[part]);
+        }
+        succeeds(this.as_part("topics", &["topics", "apply"]));
+        this
+    }
+
+    fn as_part(&self, part: &str, args: &[&str]) -> Command {
+        as_user(&self.kafka, self.dir.path(), part, args)
+    }
+
+    /// What a topic holds, as the reader sees it.
+    fn told(&self, topic: &str) -> Vec<Value> {
+        let out = succeeds(self.as_part("reader", &["tail", topic, "--until-end", "--json"]));
+        out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
+    }
+
+    /// Says something in the name of a part that does not run here.
+    fn say(&self, record: Outgoing) {
+        let mut producer = self.kafka.admin().unwrap().producer("test").unwrap();
+        producer.send(record).unwrap();
+        assert!(producer.flush(Duration::from_mins(1)).unwrap());
+    }
+}
+
+fn runs(mut command: Command) -> Running {
+    Running(command.stdout(Stdio::null()).spawn().unwrap())
+}
+
+fn stops(process: Running) {
+    signal(&process.0, "-TERM");
+    ends(process, Duration::from_mins(1));
+}
+
+#[test]
+fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
+    let parts = Parts::start(&["collector", "agent", "optimizer"]);
+    let (dir, fake) = (parts.dir.path(), FakeLibrary::new(""));
+
+    // The collector reads GPUs and takes a job's progress.
+    let address = free_address();
+    let mut collector = parts.as_part("collector", &["collector"]);
+    collector
+        .env("EADT_COLLECTOR__NVML__ENABLED", "true")
+        .env("EADT_COLLECTOR__NVML__LIBRARY_PATH", fake.library())
+        .env("EADT_COLLECTOR__PROGRESS__LISTEN", &address);
+    let collector = runs(collector);
+    let time = EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64());
+    let progress = json!({"time": time, "workload": "lab/bert", "rank": 0, "samples_total": 1024}).to_string();
+    let accepted = eventually("progress is taken", || ask(&address, "POST", "/v1/progress", &progress));
+    assert!(accepted.starts_with("HTTP/1.1 2"), "{accepted}");
+    eventually("both are in the log", || {
+        let gpus = parts.told("gpu.telemetry.v1").iter().any(|event| event["device"] == "GPU-fake-0");
+        let jobs = parts.told("training.progress.v1").iter().any(|event| event["workload"] == "lab/bert");
+        (gpus && jobs).then_some(())
+    });
+    stops(collector);
+
+    // The agent follows an intent, says so, and puts everything back.
+    let agent = runs(agent_as(&parts.kafka, dir, "agent", &fake));
+    let intent = DeviceIntent {
+        time: EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64()),
+        node: "node-1".into(),
+        decision_id: "d-1".into(),
+        time_to_live_seconds: 600.0,
+        devices: Some(vec![DeviceSetting { power_limit_watts: Some(400.0), ..DeviceSetting::default() }]),
+        ..DeviceIntent::default()
+    };
+    parts.say(Outgoing {
+        topic: format!("eadt.{}", Topic::DeviceIntents).into(),
+        partition: None,
+        key: Some(b"node-1".to_vec().into()),
+        value: Some(serde_json::to_vec(&intent).unwrap().into()),
+        headers: Vec::new(),
+    });
+    let watts = || fake.settings(0).power_milliwatts / 1000;
+    eventually("the intent is held", || (watts() == 400).then_some(()));
+    let says = |state: &Value| state["node"] == "node-1" && state["devices"][0]["power_limit_outcome"] == "held";
+    eventually("and said to be", || parts.told("device-states.v1").iter().any(says).then_some(()));
+    stops(agent);
+    assert_eq!(watts(), 700);
+    assert_eq!(parts.told("device-states.v1").last().unwrap()["stopped"], true);
+
+    // The optimizer learns from an archive, and publishes.
+    let simulated = dir.join("simulated");
+    succeeds(eadt(&simulated, &["up", "--speed", "max", "--duration", "3h", "--no-view"]));
+    let mut optimizer = parts.as_part("optimizer", &["optimizer"]);
+    optimizer.env("EADT_OPTIMIZER__LOCATION", simulated.join("archive"));
+    let optimizer = runs(optimizer);
+    let models = eventually("models are published", || Some(parts.told("models.v1")).filter(|models| !models.is_empty()));
+    assert!(models.iter().all(|model| model["version"] == "1"), "{models:#?}");
+    stops(optimizer);
+}
+
+#[test]
+fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
+    let parts = Parts::start(&["actuator"]);
+    let kubernetes = Kubernetes::shared();
+    kubernetes.define(include_str!("../deploy/crds/energypolicies.yaml")).unwrap();
+    let namespace = kubernetes.namespace("rights").unwrap();
+    for object in objects() {
+        kubernetes.apply(&namespace, &object.to_string()).unwrap();
+    }
+    let mut actuator = parts.as_part("actuator", &["actuator", "--kubernetes"]);
+    actuator
+        .env("KUBECONFIG", kubernetes.admin_kubeconfig())
+        .env("EADT_KUBERNETES__NAMESPACE", &namespace)
+        .env("EADT_KUBERNETES__ONLY_NAMESPACE", &namespace)
+        .env("EADT_ACTUATOR__CHANGE_INTERVAL_SECONDS", "0");
+    let actuator = runs(actuator);
+    let present = eventually("the workload is said to be ready", || {
+        let last = parts.told("workloads.v1").pop().filter(|last| last["ready_time"].is_string())?;
+        Some(serde_json::from_value(last).unwrap())
+    });
+    parts.say(decision("d-1", present, 45));
+    eventually("45 % is in force", || {
+        let set = kubernetes.kubectl(&["-n", &namespace, "get", "statefulset", "llm", "-o", "json"]).unwrap();
+        (percentage(&serde_json::from_str(&set).unwrap()) == Some("45")).then_some(())
+    });
+    let ready = |event: &Value| event["decision_id"] == "d-1" && event["outcome"] == "ready";
+    eventually("what came of it is said", || parts.told("actuations.v1").iter().any(ready).then_some(()));
+    stops(actuator);
 }
 
 /// Every text that a process has written, and what its page said.
@@ -147,10 +332,20 @@ impl Said {
     }
 }
 
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
 fn page(address: &str, path: &str) -> Option<String> {
+    ask(address, "GET", path, "")
+}
+
+fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").ok()?;
+    let length = body.len();
+    let head = "host: x\r\nconnection: close\r\ncontent-type: application/json";
+    write!(stream, "{method} {path} HTTP/1.1\r\n{head}\r\ncontent-length: {length}\r\n\r\n{body}").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     Some(answer)
@@ -161,20 +356,39 @@ fn no_secret_is_ever_said() {
     let kafka = SecuredKafka::start(&["worker", "other"]).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    grant(&kafka, dir, "worker", &["topics", "processor", "archiver", "collector", "reader"]);
+    let parts = ["topics", "processor", "archiver", "collector", "actuator", "simulator", "optimizer", "agent", "reader"];
+    grant(&kafka, dir, "worker", &parts);
     succeeds(as_user(&kafka, dir, "worker", &["topics", "apply"]));
     let secrets = [password("worker"), password("other"), "planted-key-password-91ab".to_owned(), "0123456789".to_owned()];
     let mut said = Said(Vec::new());
     let talkative = |command: &mut Command| {
         // Everything that the client library can be made to say, too.
-        command.args(["--log", "trace"]).env("EADT_BUS__PROPERTIES__DEBUG", "all");
+        command.env("EADT_LOG__FILTER", "trace").env("EADT_BUS__PROPERTIES__DEBUG", "all");
     };
+    let fake = FakeLibrary::new("");
+    let empty = dir.join("empty-archive");
+    std::fs::create_dir_all(&empty).unwrap();
 
     // Services at work, at the most verbose level.
-    for (service, form) in [("processor", "text"), ("archiver", "json"), ("collector", "text")] {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let services = [
+        ("processor", "text"),
+        ("archiver", "json"),
+        ("collector", "text"),
+        ("actuator", "json"),
+        ("optimizer", "text"),
+        ("agent", "json"),
+    ];
+    for (service, form) in services {
+        let address = free_address();
         let log = dir.join(format!("{service}.log"));
-        let mut command = as_user(&kafka, dir, "worker", &[service]);
+        let mut command = if service == "agent" {
+            agent_as(&kafka, dir, "worker", &fake)
+        } else {
+            // Not the agent's: it refuses settings of others.
+            let mut command = as_user(&kafka, dir, "worker", &[service]);
+            command.env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0").env("EADT_OPTIMIZER__LOCATION", &empty);
+            command
+        };
         talkative(&mut command);
         // As a value of its own this time.
         command
@@ -182,7 +396,6 @@ fn no_secret_is_ever_said() {
             .env("EADT_BUS__SECURITY__PASSWORD", password("worker"))
             .env("EADT_LOG__FORMAT", form)
             .env("EADT_HTTP__ADDRESS", &address)
-            .env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0")
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).unwrap());
         let process = Running(command.spawn().unwrap());
@@ -244,5 +457,5 @@ fn no_secret_is_ever_said() {
             assert!(!text.contains(secret.as_str()), "{what} says {secret}");
         }
     }
-    assert!(said.0.len() > 20, "{}", said.0.len());
+    assert!(said.0.len() > 35, "{}", said.0.len());
 }

@@ -3,18 +3,16 @@
 mod support;
 
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, Outgoing};
-use eadt_schemas::v1::{Action, Decision, Layout, Workload};
-use eadt_schemas::{Envelope, EventTime, EventType, Topic};
+use eadt_schemas::v1::Workload;
 use eadt_tests::{Kafka, Kubernetes};
 use serde_json::{Value, json};
+use support::rollout::{decision, objects};
 use support::{Running, eadt, ends, signal, text};
 
-const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 const WITHIN: Duration = Duration::from_mins(3);
 /// A member that does not leave, and whose place in the group nobody takes, keeps its partitions for half a minute.
 const LEFT: Duration = Duration::from_secs(15);
@@ -88,29 +86,7 @@ impl Place {
 
     /// Decides for another percentage, and waits until the object has it; how long that took.
     fn change(&self, id: &str, present: Workload, percentage: u32) -> Duration {
-        let time = EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64());
-        let decision = Decision {
-            id: id.into(),
-            workload: present.workload.clone(),
-            time,
-            action: Action::Decrease,
-            reason: "the test wants it".into(),
-            to: Layout { mps_thread_percentage: Some(percentage), ..present.layout.clone() },
-            from: present.layout,
-            generation: Some(present.generation),
-            restarts: true,
-            expires: time.plus_seconds(300.0),
-            ..Decision::default()
-        };
-        let (kind, subject) = (EventType::Decision, present.workload.clone());
-        let envelope = Envelope { id: id.into(), source: "/test".into(), kind, time, subject };
-        let record = Outgoing {
-            topic: format!("eadt.{}", Topic::Decisions).into(),
-            partition: None,
-            key: Some(present.workload.into_bytes().into()),
-            value: Some(serde_json::to_vec(&decision).unwrap().into()),
-            headers: envelope.headers().map(|(name, value)| (Arc::from(name), value.into())).to_vec(),
-        };
+        let record = decision(id, present, percentage);
         let options = KafkaOptions { brokers: self.kafka.brokers().clone(), properties: [].into(), client_id: "test".into() };
         let mut producer = KafkaBus::connect(options).unwrap().producer("test").unwrap();
         producer.send(record).unwrap();
@@ -119,15 +95,10 @@ impl Place {
         let wanted = percentage.to_string();
         self.eventually(&format!("{percentage} % is in force"), || {
             let set: Value = serde_json::from_str(&self.kubectl(&["get", "statefulset", "llm", "-o", "json"])).unwrap();
-            let entry = &set["spec"]["template"]["spec"]["containers"][0]["env"][0];
-            (entry["name"] == MPS && entry["value"] == *wanted).then_some(())
+            (support::rollout::percentage(&set) == Some(&*wanted)).then_some(())
         });
         begun.elapsed()
     }
-}
-
-fn apply(place: &Place, object: &Value) {
-    place.kubernetes.apply(&place.namespace, &object.to_string()).unwrap();
 }
 
 #[test]
@@ -137,29 +108,9 @@ fn an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was
     let namespace = kubernetes.namespace("takeover").unwrap();
     let place = Place { kafka: Kafka::start().unwrap(), kubernetes, namespace, data: tempfile::tempdir().unwrap() };
     assert!(text(place.on(&["topics", "apply"])).2);
-    apply(
-        &place,
-        &json!({
-            "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "llm"},
-            "spec": {
-                "replicas": 2, "serviceName": "llm", "podManagementPolicy": "Parallel", "selector": {"matchLabels": {"app": "llm"}},
-                "template": {"metadata": {"labels": {"app": "llm"}}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [{
-                    "name": "train", "image": "example.invalid/train:1", "env": [{"name": MPS, "value": "50"}],
-                    "resources": {"limits": {"nvidia.com/gpu": "1"}},
-                }]}},
-            },
-        }),
-    );
-    apply(
-        &place,
-        &json!({
-            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy", "metadata": {"name": "llm"},
-            "spec": {
-                "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm"}, "updateMode": "Enforce",
-                "bounds": {"mpsThreadPercentage": {"min": 25, "max": 100}}, "cooldown": "0s", "restartBudget": {"perDay": 100},
-            },
-        }),
-    );
+    for object in objects() {
+        place.kubernetes.apply(&place.namespace, &object.to_string()).unwrap();
+    }
     let first = place.actuator("a");
     place.leads("a");
     let second = place.actuator("b");

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
-use support::{Running, signal, text};
+use support::{Running, agent_program, signal, text};
 
 const WITHIN: Duration = Duration::from_mins(2);
 const WATTS: f64 = 250.0;
@@ -65,16 +65,6 @@ impl Node {
 }
 
 /// The agent's program. Whoever tests everything has built it; alone this builds it.
-fn agent_program() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_eadt")).with_file_name("eadt-agent");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "--package", "eadt-agent"]).status().unwrap();
-        assert!(built.success() && program.exists(), "{} cannot be built", program.display());
-    }
-    program
-}
-
 fn rows(path: &Path) -> Vec<Vec<String>> {
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().skip(1).map(|line| line.split(',').map(str::to_owned).collect()).collect()
