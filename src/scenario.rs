@@ -106,6 +106,8 @@ fn variants(root: &Value, schema: &Value, path: &str, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use eadt_simulator::gpu::BoardModel;
+
     use super::*;
 
     fn from(text: &str) -> anyhow::Result<Scenario> {
@@ -113,6 +115,18 @@ mod tests {
         let path = dir.path().join("mine.toml");
         std::fs::write(&path, text).unwrap();
         load(&path)
+    }
+
+    #[test]
+    fn the_built_in_scenario_is_the_seeds_initial_configuration_and_a_second_workload() {
+        let scenario = Scenario::default();
+        let [seeds, second] = &scenario.workloads[..] else { panic!("{scenario:?}") };
+        assert_eq!(
+            (&*seeds.name, &*seeds.kind, seeds.board, seeds.gpus),
+            ("eadt/llm-training", "StatefulSet", BoardModel::A100, 3)
+        );
+        assert_eq!((seeds.replicas, seeds.mps_thread_percentage), (6, 50));
+        assert_eq!((second.board, second.gpus), (BoardModel::H100, 2));
     }
 
     #[test]

@@ -31,6 +31,29 @@ fn outputs(dir: &Path, count: usize) -> Vec<(String, Vec<Value>)> {
     all
 }
 
+/// Each workload's decisions, as they are in the log.
+fn decisions(dir: &Path) -> Vec<(String, Vec<Value>)> {
+    outputs(dir, usize::MAX).into_iter().skip(2).collect()
+}
+
+#[test]
+fn within_hours_the_matrix_changes_shares_and_replicas_keeps_one_change_and_takes_another_back() {
+    let dir = tempfile::tempdir().unwrap();
+    json(eadt(dir.path(), &[RUN, &["--controller", "matrix"]].concat()));
+    let all: Vec<Value> = decisions(dir.path()).into_iter().flat_map(|(_, said)| said).collect();
+    for (field, value) in [
+        ("action", "decrease"),
+        ("action", "increase"),
+        ("action", "scale_replicas"),
+        ("action", "revert"),
+        ("validation", "kept"),
+        ("validation", "failed"),
+    ] {
+        assert!(all.iter().any(|decision| decision[field] == value), "{field} {value}");
+    }
+    assert!(all.iter().all(|decision| decision["controller"] == "matrix"));
+}
+
 #[test]
 fn a_replay_goes_by_the_controller_and_the_settings_of_the_record() {
     let dir = tempfile::tempdir().unwrap();
@@ -65,6 +88,18 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
         assert!(workload["energy_joules"].as_f64().unwrap() > 0.0);
         assert!(workload["samples"].as_f64().unwrap() > 0.0);
     }
+    for (workload, said) in decisions(dir.path()) {
+        // First without a cap, then the cap that saves energy and keeps the throughput, then layouts: one kept, one taken back.
+        let first = said.iter().find(|decision| decision["action"] != "maintain").unwrap();
+        let reason = first["reason"].as_str().unwrap();
+        assert!(first["action"] == "set_power_limit" && reason.contains("100 % of the throughput without a limit"), "{first}");
+        let has = |part: &str| said.iter().any(|decision| decision["reason"].as_str().unwrap().contains(part));
+        assert!(has("holds ") && has("of the throughput without a limit") && has("is expected to save"), "{workload}");
+        assert!(said.iter().any(|decision| decision["action"] == "revert" && decision["validation"] == "failed"), "{workload}");
+        assert_ne!(said.last().unwrap()["to"]["mps_thread_percentage"], said[0]["from"]["mps_thread_percentage"], "{workload}");
+        assert!(has("the job does again what it did before"), "{workload}");
+    }
+    assert!(workloads.iter().all(|workload| workload["saving_joules"].as_f64().unwrap() > 0.0), "{closing}");
     let from_archive = json(eadt(dir.path(), &["report", dir.path().to_str().unwrap(), "--json"]));
     assert_eq!(from_archive["workloads"], closing["workloads"], "the archive tells what the live run told");
 

@@ -1,0 +1,112 @@
+//! Every claim of SECURITY.md and every promise of docs/promises.md names the test or the fault row that shows it, and that exists.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// What a text says in code.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// The references `file::test` of a text.
+fn tests(text: &str) -> Vec<(&str, &str)> {
+    let references = code(text).filter_map(|code| code.split_once("::"));
+    references.filter(|(file, _)| Path::new(file).extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// The fault rows that a text tells to run, but for the command itself.
+fn rows(text: &str) -> Vec<&str> {
+    let named = code(text).filter_map(|code| code.strip_prefix("cargo xtask chaos "));
+    named.flat_map(str::split_whitespace).filter(|row| row.starts_with(|first: char| first.is_ascii_lowercase())).collect()
+}
+
+/// The rows of the harness, by their declarations.
+fn known_rows() -> BTreeSet<String> {
+    let mut folders = vec![root().join("tests/chaos/src/rows")];
+    let mut known = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let text = std::fs::read_to_string(path).unwrap();
+                let names = text.lines().filter_map(|line| line.trim().strip_prefix("name: \"")?.split('"').next());
+                known.extend(names.map(str::to_owned));
+            }
+        }
+    }
+    known
+}
+
+/// Fails where a text names what is not there; how much it names.
+fn check(text: &str, known: &BTreeSet<String>) -> usize {
+    let (tests, rows) = (tests(text), rows(text));
+    for (file, test) in &tests {
+        assert!(read(file).contains(&format!("fn {test}(")), "{file} has no {test}: {text}");
+    }
+    for row in &rows {
+        assert!(known.contains(*row), "there is no row {row}: {text}");
+    }
+    tests.len() + rows.len()
+}
+
+#[test]
+fn every_claim_about_security_names_a_test_that_exists() {
+    let text = read("SECURITY.md");
+    let (_, rest) = text.split_once("## What holds").expect("the section with the claims");
+    let (claims, _) = rest.split_once("\n## ").expect("a section after it");
+    let claims: Vec<&str> = claims.split("\n- ").skip(1).collect();
+    assert!(claims.len() >= 25, "{}", claims.len());
+    let known = known_rows();
+    for claim in claims {
+        assert!(check(claim, &known) > 0, "no test is named: {claim}");
+    }
+}
+
+#[test]
+fn every_promise_names_what_shows_it() {
+    let (text, known) = (read("docs/promises.md"), known_rows());
+    let promises: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with('|') && !line.starts_with("|---") && !line.starts_with("| promise "))
+        .collect();
+    assert!(promises.len() >= 30, "{}", promises.len());
+    for promise in promises {
+        let (_, shown) = promise.rsplit_once(" | ").expect("two columns");
+        assert!(check(shown, &known) > 0, "nothing is named: {promise}");
+    }
+}
+
+#[test]
+fn the_readme_leads_to_the_promises_and_names_nothing_that_is_not_there() {
+    let (text, known) = (read("README.md"), known_rows());
+    assert!(text.contains("](docs/promises.md)"), "the README does not lead to docs/promises.md");
+    assert!(check(&text, &known) > 0);
+    let (_, today) = text.split_once("## What is true today").unwrap();
+    let (today, _) = today.split_once("\n## ").unwrap();
+    // What is not there yet shows nothing.
+    let lines =
+        today.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |") && !line.starts_with("| not there"));
+    for line in lines {
+        assert!(check(line, &known) > 0, "nothing is named: {line}");
+    }
+}
+
+#[test]
+fn references_are_found_in_code_only() {
+    let text = "- holds: `a/b.rs::one`,\n  `c.rs::two`; see `cargo xtask sbom`, `core::time` and d.rs::three; `cargo xtask chaos [ROW…]`";
+    assert_eq!(tests(text), [("a/b.rs", "one"), ("c.rs", "two")]);
+    assert_eq!(rows(text), Vec::<&str>::new());
+    assert_eq!(rows("`cargo xtask chaos killed storm`, cargo xtask chaos zombie"), ["killed", "storm"]);
+    let known = known_rows();
+    assert!(known.len() > 25 && known.contains("killed"), "{known:?}");
+}
