@@ -393,9 +393,13 @@ fn no_secret_is_ever_said() {
     for (service, form) in services {
         let address = free_address();
         let log = dir.join(format!("{service}.log"));
-        let mut command = match service {
-            "agent" => agent_as(&kafka, dir, "worker", &fake),
-            _ => as_user(&kafka, dir, "worker", &[service]),
+        let mut command = if service == "agent" {
+            agent_as(&kafka, dir, "worker", &fake)
+        } else {
+            // Not the agent's: it refuses settings of others.
+            let mut command = as_user(&kafka, dir, "worker", &[service]);
+            command.env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0").env("EADT_OPTIMIZER__LOCATION", &empty);
+            command
         };
         talkative(&mut command);
         // As a value of its own this time.
@@ -404,8 +408,6 @@ fn no_secret_is_ever_said() {
             .env("EADT_BUS__SECURITY__PASSWORD", password("worker"))
             .env("EADT_LOG__FORMAT", form)
             .env("EADT_HTTP__ADDRESS", &address)
-            .env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0")
-            .env("EADT_OPTIMIZER__LOCATION", &empty)
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(&log).unwrap());
         let process = Running(command.spawn().unwrap());
