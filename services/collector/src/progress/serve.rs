@@ -199,6 +199,7 @@ mod tests {
     #[tokio::test]
     async fn a_panic_of_one_connection_is_counted_and_costs_that_one() {
         async fn panics() {
+            tokio::task::yield_now().await;
             panic!("on purpose");
         }
         let router = Router::new().route("/panics", get(panics)).route("/works", get(|| async { "it works" }));

@@ -186,11 +186,14 @@ fn await_settled(world: &World, archive: &Archive, settings: &Settings, part: &m
     }
 }
 
+/// What there is of one version: a partition, and the model in it.
+type Copies<'a> = Vec<(usize, &'a Model)>;
+
 /// Each version once in every partition, and none left out.
 fn judge(world: &World, rounds: u32, outcome: &mut Outcome) -> Result<()> {
     let models = models(world)?;
     // By name and version, what each partition has of it.
-    let mut versions: BTreeMap<&str, BTreeMap<u64, Vec<(usize, &Model)>>> = BTreeMap::new();
+    let mut versions: BTreeMap<&str, BTreeMap<u64, Copies<'_>>> = BTreeMap::new();
     for (partition, model) in models.iter().enumerate().flat_map(|(partition, of)| of.iter().map(move |model| (partition, model)))
     {
         versions.entry(&model.name).or_default().entry(model.version.parse()?).or_default().push((partition, model));
