@@ -122,3 +122,117 @@ impl Decoded {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOPICS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
+
+    /// A whole event of each input topic, laid out by hand.
+    fn sample(topic: Topic) -> &'static [u8] {
+        match topic {
+            Topic::GpuTelemetry => include_bytes!("../../../schemas/samples/v1/gpu.telemetry.json"),
+            Topic::TrainingProgress => include_bytes!("../../../schemas/samples/v1/training.progress.json"),
+            Topic::Workloads => include_bytes!("../../../schemas/samples/v1/workload.json"),
+            Topic::Actuations => include_bytes!("../../../schemas/samples/v1/actuation.json"),
+            Topic::Models => include_bytes!("../../../schemas/samples/v1/model.json"),
+            other => panic!("{other} is no input"),
+        }
+    }
+
+    fn kind(topic: Topic) -> &'static str {
+        EventType::of_topic(topic).name()
+    }
+
+    /// The same event as EADT writes it; `None`: of a topic of which few come, and no short way is taken.
+    fn written(topic: Topic) -> Option<Vec<u8>> {
+        match Decoded::of(topic, None, Some(sample(topic))) {
+            Decoded::Telemetry(event) => Some(serde_json::to_vec(&event).unwrap()),
+            Decoded::Progress(event) => Some(serde_json::to_vec(&event).unwrap()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn each_topic_has_its_events() {
+        for topic in TOPICS {
+            let decoded = Decoded::of(topic, Some(kind(topic)), Some(sample(topic)));
+            let fits = match topic {
+                Topic::GpuTelemetry => matches!(decoded, Decoded::Telemetry(_)),
+                Topic::TrainingProgress => matches!(decoded, Decoded::Progress(_)),
+                Topic::Workloads => matches!(decoded, Decoded::Workload(_)),
+                Topic::Actuations => matches!(decoded, Decoded::Actuation(_)),
+                _ => matches!(decoded, Decoded::Model(_)),
+            };
+            assert!(fits, "{topic}: {decoded:?}");
+            assert_eq!(
+                format!("{decoded:?}"),
+                format!("{:?}", Decoded::of(topic, None, Some(sample(topic)))),
+                "a topic's own without a type"
+            );
+            assert!(matches!(Decoded::of(topic, Some(EventType::Heartbeat.name()), None), Decoded::Heartbeat), "{topic}");
+            let tombstone = Decoded::of(topic, Some(kind(topic)), None);
+            let fits = match topic {
+                Topic::Workloads => matches!(tombstone, Decoded::WorkloadGone),
+                Topic::Models => matches!(tombstone, Decoded::ModelGone),
+                _ => matches!(&tombstone, Decoded::Refused(refusal) if refusal.reason == DeadLetterReason::Malformed),
+            };
+            assert!(fits, "{topic}: {tombstone:?}");
+        }
+        for (topic, kind) in [(Topic::GpuTelemetry, kind(Topic::TrainingProgress)), (Topic::Decisions, kind(Topic::Decisions))] {
+            let Decoded::Refused(refusal) = Decoded::of(topic, Some(kind), Some(b"{}")) else { panic!("{topic} takes {kind}") };
+            assert_eq!(refusal.reason, DeadLetterReason::UnexpectedType);
+        }
+    }
+
+    #[test]
+    fn what_stood_there_before_says_nothing_about_what_comes() {
+        let held: Vec<Decoded> = TOPICS.iter().map(|topic| Decoded::of(*topic, None, Some(sample(*topic)))).collect();
+        let bad: [&[u8]; 3] = [b"{}", b"null", br#"{"time":"2023-11-14T22:13:20Z","power_watts":-1}"#];
+        for topic in TOPICS {
+            let own = written(topic);
+            let values = bad.into_iter().chain([sample(topic)]).chain(own.as_deref()).map(Some).chain([None]);
+            for (value, before) in values.flat_map(|value| held.iter().map(move |before| (value, before))) {
+                let kinds = TOPICS.map(kind).map(Some).into_iter().chain([None, Some(EventType::Heartbeat.name()), Some("else")]);
+                for kind in kinds {
+                    let fresh = format!("{:?}", Decoded::of(topic, kind, value));
+                    let mut again = before.clone();
+                    again.renew(topic, kind, value);
+                    assert_eq!(format!("{again:?}"), fresh, "{topic} {kind:?} over {before:?}");
+                    let mut short = before.clone();
+                    if value.is_some_and(|value| short.renew_canonical(topic, kind, value)) {
+                        assert_eq!(format!("{short:?}"), fresh, "{topic} {kind:?} over {before:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_eadt_writes_goes_the_short_way_and_is_checked_there_too() {
+        let takes = |topic, kind, value: &[u8]| Decoded::Heartbeat.renew_canonical(topic, kind, value);
+        for topic in TOPICS {
+            assert_eq!(
+                written(topic).is_some_and(|own| takes(topic, Some(kind(topic)), &own)),
+                written(topic).is_some(),
+                "{topic}"
+            );
+            assert!(!takes(topic, Some(kind(topic)), sample(topic)), "{topic}: by hand");
+        }
+        let own = written(Topic::GpuTelemetry).unwrap();
+        assert!(!takes(Topic::GpuTelemetry, None, &own), "without a type");
+        assert!(!takes(Topic::TrainingProgress, Some(kind(Topic::TrainingProgress)), &own), "another topic's");
+
+        let Decoded::Telemetry(mut event) = Decoded::of(Topic::GpuTelemetry, None, Some(&own)) else { panic!("no telemetry") };
+        event.power_watts = Some(-1.0);
+        let mut decoded = Decoded::Heartbeat;
+        assert!(decoded.renew_canonical(
+            Topic::GpuTelemetry,
+            Some(kind(Topic::GpuTelemetry)),
+            &serde_json::to_vec(&event).unwrap()
+        ));
+        let Decoded::Refused(refusal) = decoded else { panic!("{decoded:?}") };
+        assert_eq!(refusal.field, Some("power_watts"));
+    }
+}

@@ -324,10 +324,10 @@ pub fn size(record: &Record) -> usize {
 pub const BOOKKEEPING: usize = 256;
 
 /// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it.
-pub fn balance<'a>(
+pub fn balance<'a, T>(
     reader: &mut dyn Reader,
     inputs: impl Iterator<Item = &'a TopicPartition>,
-    merge: &Merge<Record>,
+    merge: &Merge<T>,
     paused: &mut [bool],
     budget: usize,
 ) -> Result<()> {
@@ -342,4 +342,56 @@ pub fn balance<'a>(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use eadt_bus::Polled;
+
+    use super::*;
+
+    /// Notes what is paused and resumed.
+    #[derive(Debug, Default)]
+    struct Noted(Vec<(&'static str, i32)>);
+
+    impl Reader for Noted {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<Polled>) -> Result<()> {
+            Ok(())
+        }
+
+        fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.0.extend(at.iter().map(|at| ("pause", at.partition)));
+            Ok(())
+        }
+
+        fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.0.extend(at.iter().map(|at| ("resume", at.partition)));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_is_far_ahead_of_the_merge_is_paused_once_and_resumed_at_half() {
+        let inputs: Vec<_> = (0..2).map(|number| TopicPartition::new("topic", number)).collect();
+        let mut paused = [false; 2];
+        let mut noted = Noted::default();
+        for (bytes, said) in [
+            ([10, 0], &[] as &[_]),
+            ([11, 10], &[("pause", 0)]),
+            ([20, 11], &[("pause", 1)]),
+            ([6, 6], &[]),
+            ([5, 6], &[("resume", 0)]),
+            ([10, 0], &[("resume", 1)]),
+            ([11, 0], &[("pause", 0)]),
+        ] {
+            let mut merge = Merge::new(&[0, 0], None);
+            for (input, bytes) in bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
+                merge.push(input, 0, EventTime::default(), bytes, ());
+            }
+            balance(&mut noted, inputs.iter(), &merge, &mut paused, 10).unwrap();
+            assert_eq!(std::mem::take(&mut noted.0), said, "{bytes:?}");
+        }
+    }
 }
