@@ -277,6 +277,7 @@ mod tests {
         let registered =
             source.split("fn register(").nth(1).unwrap().split("\n    }\n").next().unwrap().matches("registry.register").count();
         assert!(before < registered);
-        assert_eq!(shown(metrics.text()), registered);
+        // Beside those that every service has.
+        assert_eq!(shown(metrics.text()), registered + shown(Metrics::default().text()));
     }
 }
