@@ -30,7 +30,7 @@ pub struct Options {
 const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
 /// How many stories each simulation of the commit path tells: minutes of CI's time, seconds of a developer's.
-const SEEDS: (&str, &str) = ("EADT_SIMULATION_SEEDS", "10000");
+const SEEDS: (&str, &str) = ("EADT_TEST_SEEDS", "10000");
 
 /// Test binaries that need more than Rust.
 fn needs_more(binary: &str) -> bool {
@@ -202,6 +202,13 @@ mod tests {
         ]});
         let kept: Vec<String> = integration_tests(&metadata).into_iter().filter(|name| !needs_more(name)).collect();
         assert_eq!(kept, ["lake", "walls"]);
+    }
+
+    #[test]
+    fn what_tests_are_told_is_no_setting_of_the_programs_that_they_start() {
+        for name in [PROGRAM, SEEDS.0] {
+            assert!(name.starts_with("EADT_TEST_"), "{name} would be refused as a setting that is unknown");
+        }
     }
 
     #[test]

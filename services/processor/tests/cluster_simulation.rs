@@ -1,7 +1,7 @@
 //! The commit path of the cluster's stage under chance, as `simulation.rs` has it for the first stage: however the story goes, what
 //! is in the log at its end is what a fold without a story says.
 //!
-//! A failing seed prints how to repeat it; `EADT_SIMULATION_SEEDS` says how many are told (`simulation.rs`).
+//! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` says how many are told (`simulation.rs`).
 
 #[path = "simulation/bus.rs"]
 mod bus;

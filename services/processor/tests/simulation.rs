@@ -2,7 +2,7 @@
 //! steps that have to be tried again, rebalances, records that come bit by bit. However the story goes, what is in the log at
 //! its end is what a fold without a story says: each window, decision and dead letter once, and the same state.
 //!
-//! One seed is one story. A failing one prints how to repeat it; `EADT_SIMULATION_SEEDS` says how many are told: 250 without it,
+//! One seed is one story. A failing one prints how to repeat it; `EADT_TEST_SEEDS` says how many are told: 250 without it,
 //! 10,000 where `CI=true` (`cargo xtask test`).
 
 #[path = "simulation/bus.rs"]

@@ -99,12 +99,10 @@ fn number(name: &str) -> Option<u64> {
 
 /// One story a seed, as many at a time as there are cores; each gives the number of its crashes, or what is wrong at its end.
 pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
-    let seeds = number("EADT_SIMULATION_SEED").map_or(0..number("EADT_SIMULATION_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
+    let seeds = number("EADT_TEST_SEED").map_or(0..number("EADT_TEST_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
     let stories = seeds.end - seeds.start;
     let crashes = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
-        panic!(
-            "seed {seed}: {wrong}\nrepeat it with: EADT_SIMULATION_SEED={seed} cargo test -p eadt-processor --test {test} however"
-        )
+        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p eadt-processor --test {test} however")
     });
     println!("{stories} stories with {crashes} crashes");
     assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
