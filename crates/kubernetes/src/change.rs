@@ -472,7 +472,7 @@ fn set_variables(object: &mut Value, container: &Container, values: &Values) {
 }
 
 fn text(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("marks have string keys and no failing serialiser")
+    eadt_faults::written(serde_json::to_string(value).expect("marks have string keys and no failing serialiser"))
 }
 
 #[cfg(test)]

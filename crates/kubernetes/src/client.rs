@@ -287,7 +287,7 @@ pub fn value(object: &DynamicObject) -> Result<Value, ClusterError> {
 }
 
 fn text(value: &impl serde::Serialize) -> Result<String, Error> {
-    serde_json::to_string(value).map_err(Error::SerdeError)
+    serde_json::to_string(value).map(eadt_faults::written).map_err(Error::SerdeError)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eadt_bus::chaos;
 use eadt_nvml::set::ApplicationClocks;
 use serde::{Deserialize, Serialize};
 
@@ -222,10 +223,10 @@ impl Ledger {
             }
         } else {
             let next = path.with_extension("next");
-            let text = serde_json::to_vec_pretty(record).expect("a record is plain JSON");
+            let text = chaos::written(serde_json::to_string_pretty(record).expect("a record is plain JSON"));
             let write = || {
                 let mut file = File::create(&next)?;
-                file.write_all(&text)?;
+                file.write_all(text.as_bytes())?;
                 file.sync_all()?;
                 std::fs::rename(&next, &path)
             };

@@ -54,8 +54,10 @@ pub struct Agent {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Actuator {
     pub server: Server,
-    /// Of the Lease, and the only one that is looked at.
+    /// Of the Lease.
     pub namespace: String,
+    /// No other namespace is looked at.
+    pub alone: bool,
     pub identity: String,
     pub settings: eadt_actuator::Settings,
 }

@@ -38,6 +38,8 @@ pub struct Site {
     heard: Heard,
     decider: Box<dyn Producer>,
     decided: u64,
+    /// Its actuators look at all namespaces: only then they see whose the devices are.
+    pub sees_all: bool,
     // The proxy ends before it.
     _runtime: Runtime,
     /// A control plane of this site alone, which its actuators speak to directly.
@@ -79,7 +81,7 @@ impl Site {
         let mut policy = energy_policy("Enforce");
         policy["spec"]["restartBudget"]["perDay"] = json!(1000);
         kubernetes.apply(&namespace, &policy.to_string())?;
-        let site = Self { world, namespace, proxy, heard, decider, decided: 0, _runtime: runtime, own };
+        let site = Self { world, namespace, proxy, heard, decider, decided: 0, sees_all: false, _runtime: runtime, own };
         let mut part = site.actuator(FIRST, None)?;
         site.wait(&mut part, "the fields are taken over", |_| {
             let taken = site.object()?["metadata"]["annotations"]["eadt.dev/taken-over"].is_string();
@@ -113,7 +115,7 @@ impl Site {
             None => Server::Url(self.proxy.url().to_owned()),
         };
         let namespace = self.namespace.clone();
-        let own = Actuator { server, namespace, identity: identity.to_owned(), settings };
+        let own = Actuator { server, namespace, alone: !self.sees_all, identity: identity.to_owned(), settings };
         self.world.part(Service::Actuator(Box::new(own)), wait)
     }
 
@@ -148,6 +150,10 @@ impl Site {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// Who leads, by the Lease.

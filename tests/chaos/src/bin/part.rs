@@ -81,8 +81,8 @@ fn run() -> Result<bool> {
                 Server::Kubeconfig(path) => eadt_tests::kubernetes::client(path).await?,
             };
             let kubernetes = eadt_kubernetes::Settings {
-                namespace: Some(own.namespace.clone()),
-                only_namespace: Some(own.namespace),
+                only_namespace: own.alone.then(|| own.namespace.clone()),
+                namespace: Some(own.namespace),
                 identity: Some(own.identity),
                 ..eadt_kubernetes::Settings::default()
             };

@@ -55,4 +55,5 @@ pub const ROWS: &[Row] = &[
     kubernetes::paused::ROW,
     kubernetes::deletion::ROW,
     kubernetes::contradictory::ROW,
+    upgrade::cluster::ROW,
 ];

@@ -17,10 +17,10 @@ use serde_json::json;
 
 use crate::part::{Agent, Faults, Part, Service, Task};
 use crate::row::Outcome;
-use crate::world::{LIMIT, explain};
+use crate::world::{LIMIT, World, explain};
 
 /// GPUs of the library that stands for NVIDIA's.
-const GPUS: u32 = 4;
+pub const GPUS: u32 = 4;
 const NODE: &str = "n";
 /// How long something is waited for that, without its mitigation, never comes.
 const IN_VAIN: Duration = Duration::from_secs(5);
@@ -69,8 +69,8 @@ const MPS_BEFORE: &str = "100.0";
 
 /// Four GPUs, an MPS daemon, and the folders of an agent.
 #[derive(Debug)]
-struct Node {
-    fake: FakeLibrary,
+pub struct Node {
+    pub fake: FakeLibrary,
     mps: FakeMps,
     dir: tempfile::TempDir,
     off: Option<&'static str>,
@@ -80,7 +80,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(off: Option<&'static str>) -> Result<Self> {
+    pub fn new(off: Option<&'static str>) -> Result<Self> {
         let (fake, mps) = (FakeLibrary::new(""), FakeMps::new(MPS_BEFORE));
         let stop_seconds = RawSettings::default().agent.stop_seconds;
         let node = Self { fake, mps, dir: tempfile::tempdir()?, off, stop_seconds, started: std::cell::Cell::new(0) };
@@ -139,6 +139,20 @@ impl Node {
         self.start(false, None)
     }
 
+    /// An agent that follows the log.
+    fn follower(&self, world: &World) -> Result<Part> {
+        self.follower_as(NODE, world)
+    }
+
+    /// The same of a node with this name.
+    pub fn follower_as(&self, node: &str, world: &World) -> Result<Part> {
+        let mut settings = self.settings();
+        settings.agent.node = Some(node.to_owned());
+        settings.agent.intents_file = None;
+        settings.topics.prefix.clone_from(&world.prefix);
+        world.part(Service::Agent(Box::new(Agent { settings, restores: false })), None)
+    }
+
     /// `eadt-agent restore`, to its end; whether it put everything back.
     fn restore(&self) -> Result<bool> {
         let mut part = self.start(true, None)?;
@@ -169,7 +183,7 @@ impl Node {
     }
 
     /// Whether nothing is changed, of all GPUs but `but` and of the daemon.
-    fn as_before(&self, but: Option<u32>) -> bool {
+    pub fn as_before(&self, but: Option<u32>) -> bool {
         let mut gpus = (0..GPUS).filter(|gpu| Some(*gpu) != but);
         gpus.all(|gpu| self.fake.settings(gpu) == before(gpu)) && self.mps_as_before()
     }
@@ -179,7 +193,7 @@ impl Node {
     }
 
     /// Originals that are on disk.
-    fn records(&self) -> Result<usize> {
+    pub fn records(&self) -> Result<usize> {
         let path = self.path("state");
         if !path.exists() {
             return Ok(0);
@@ -204,7 +218,7 @@ impl Node {
     }
 
     /// Compares everything with what it was: settings of the GPUs but `but`, the daemon's, and that nothing is recorded any more.
-    fn judge(&self, outcome: &mut Outcome, but: Option<u32>, when: &str) -> Result<bool> {
+    pub fn judge(&self, outcome: &mut Outcome, but: Option<u32>, when: &str) -> Result<bool> {
         let wrong = outcome.wrong;
         for gpu in (0..GPUS).filter(|gpu| Some(*gpu) != but) {
             let is = self.fake.settings(gpu);
@@ -218,7 +232,7 @@ impl Node {
 }
 
 /// Waits until something is so; an error where the process ends before.
-fn wait(part: &mut Part, what: &str, is_so: impl FnMut() -> bool) -> Result<Duration> {
+pub fn wait(part: &mut Part, what: &str, is_so: impl FnMut() -> bool) -> Result<Duration> {
     let begun = Instant::now();
     let so = wait_for(part, LIMIT, is_so)?;
     explain(so.then(|| begun.elapsed()).with_context(|| format!("not within {LIMIT:?}: {what}")), part)

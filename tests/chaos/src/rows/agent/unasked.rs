@@ -9,7 +9,7 @@ use eadt_schemas::{EventTime, Topic};
 
 use super::{IN_VAIN, Node, Wish, wait, wait_for};
 use crate::feeder::send;
-use crate::part::{Agent, Part, Service};
+use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
 use crate::world::{Cluster, LIMIT, World};
 
@@ -32,7 +32,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut world = World::start(Cluster::One, node.off)?;
     let mut asks = world.bus.producer("chaos-asks")?;
     let mut outcome = Outcome::default();
-    let mut part = follower(&world, &node)?;
+    let mut part = node.follower(&world)?;
     for round in 0..run.rounds {
         ask(&mut *asks, &world, Wish::A, 600.0)?;
         wait(&mut part, "everything is held", || node.hold(Wish::A, None))?;
@@ -43,7 +43,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         if dies {
             part.kill()?;
-            part = follower(&world, &node)?;
+            part = node.follower(&world)?;
         }
         let begun = Instant::now();
         let mut changed = None;
@@ -74,14 +74,6 @@ fn run(run: Run) -> Result<Outcome> {
     }
     part.kill()?;
     Ok(outcome)
-}
-
-/// An agent that follows the log.
-fn follower(world: &World, node: &Node) -> Result<Part> {
-    let mut settings = node.settings();
-    settings.agent.intents_file = None;
-    settings.topics.prefix.clone_from(&world.prefix);
-    world.part(Service::Agent(Box::new(Agent { settings, restores: false })), None)
 }
 
 fn ask(asks: &mut dyn Producer, world: &World, wish: Wish, time_to_live_seconds: f64) -> Result<EventTime> {
