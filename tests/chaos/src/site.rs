@@ -198,17 +198,19 @@ impl Site {
     pub fn decide(&mut self, decision: &Decision) -> Result<()> {
         let (id, subject) = (decision.id.clone(), decision.workload.clone());
         let envelope = Envelope { id, source: SOURCE.into(), kind: EventType::Decision, time: decision.time, subject };
-        let mut value = serde_json::to_value(decision)?;
+        let mut text = serde_json::to_string(decision)?;
         if self.decided % 2 == 1 {
             // As a processor of the next minor version would write it.
+            let mut value = serde_json::from_str(&text)?;
             eadt_faults::next_version(&mut value);
+            text = value.to_string();
         }
         self.decided += 1;
         let record = Outgoing {
             topic: self.world.topic(Topic::Decisions).into(),
             partition: None,
             key: Some(decision.workload.clone().into_bytes().into()),
-            value: Some(value.to_string().into()),
+            value: Some(text.into()),
             headers: envelope.headers().map(|(name, value)| (Arc::from(name), value.into())).to_vec(),
         };
         send(&mut *self.decider, &record)?;
