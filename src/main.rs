@@ -6,15 +6,14 @@ mod commands;
 mod duration;
 mod output;
 mod rights;
-mod scenario;
 mod services;
-mod settings;
 mod target;
 mod up;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use eadt::{scenario, settings};
 use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
 

@@ -14,9 +14,14 @@ use crate::settings::{first_unknown, resolve};
 /// A scenario file, with whatever its workloads declare about their controllers checked before anything runs.
 pub fn load(path: &Path) -> anyhow::Result<Scenario> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
+    read(path, &text)
+}
+
+/// As [`load`], with the text of the file, which errors call by its name.
+pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
     let invalid = || format!("scenario {} is not valid", path.display());
-    let scenario: Scenario = toml::from_str(&text).with_context(invalid)?;
-    bounds_are_known(&toml::from_str(&text)?).with_context(invalid)?;
+    let scenario: Scenario = toml::from_str(text).with_context(invalid)?;
+    bounds_are_known(&toml::from_str(text)?).with_context(invalid)?;
     scenario.check().with_context(invalid)?;
     for workload in &scenario.workloads {
         let of = || format!("{}: workload {}", invalid(), workload.name);

@@ -6,6 +6,7 @@ mod unknown;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{Secret, Security, hide, secret_in_file};
@@ -28,6 +29,8 @@ const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
 const VERBATIM: [&str; 3] = [USERNAME, PASSWORD, KEY_PASSWORD];
 /// Variables start with this; `__` separates levels: `EADT_PROCESSOR__WINDOW_SECONDS=30`.
 pub const ENV_PREFIX: &str = "EADT";
+
+static SCHEMA: LazyLock<schemars::Schema> = LazyLock::new(|| schemars::schema_for!(Settings));
 
 /// Everything that can be set. Each field's comment is its manual.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
@@ -153,11 +156,24 @@ pub type Variables = std::collections::HashMap<String, String>;
 
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
 pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml::Value)]) -> Result<Settings, SettingsError> {
+    let text = file.map(|path| {
+        let unreadable = |error: std::io::Error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() };
+        std::fs::read_to_string(path).map_err(unreadable)
+    });
+    let text = text.transpose()?;
+    read(file.zip(text.as_deref()), variables, overrides)
+}
+
+/// As [`load`], with the text of the file, which errors call by its name.
+pub fn read(
+    file: Option<(&Path, &str)>,
+    variables: &Variables,
+    overrides: &[(&str, toml::Value)],
+) -> Result<Settings, SettingsError> {
     let mut builder = Config::builder();
     let mut table = None;
-    if let Some(path) = file {
+    if let Some((path, text)) = file {
         let unreadable = |detail: String| SettingsError::Unreadable { path: path.to_owned(), detail };
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
         let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
         if let Some(key) = serde_json::to_value(&read).ok().and_then(|tree| secret_in_file(&tree)) {
             return Err(SettingsError::Refused(format!(
@@ -169,7 +185,8 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
         table = Some(read);
     }
-    let origins = Origins { file: table.as_ref().zip(file), variables, overrides };
+    let path = file.map(|(path, _)| path);
+    let origins = Origins { file: table.as_ref().zip(path), variables, overrides };
     for (name, given, other) in [
         (
             "--kafka",
@@ -196,8 +213,7 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml
     }
     let merged = builder.build().map_err(unusable)?;
     let tree: serde_json::Value = merged.clone().try_deserialize().map_err(unusable)?;
-    let schema = schemars::schema_for!(Settings);
-    if let Some((key, advice)) = unknown::first(&tree, schema.as_value()) {
+    if let Some((key, advice)) = unknown::first(&tree, SCHEMA.as_value()) {
         let from = origins.of(&key);
         return Err(SettingsError::Unknown { key, from, advice });
     }

@@ -199,10 +199,16 @@ pub type Variables = std::collections::HashMap<String, String>;
 
 /// Reads settings: defaults, then `file`, then `EADT_…` variables (`EADT_AGENT__NODE=node-1`), then `overrides`.
 pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
+    let text = file
+        .map(|path| std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source }));
+    read(text.transpose()?.as_deref(), variables, overrides)
+}
+
+/// As [`load`], with the text of the file.
+pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
     let unusable = |error: config::ConfigError| SettingsError::Unusable(error.to_string());
     let mut builder = Config::builder();
-    if let Some(path) = file {
-        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })?;
+    if let Some(text) = file {
         let tree: Option<serde_json::Value> = text.parse::<toml::Table>().ok().and_then(|table| serde_json::to_value(table).ok());
         if let Some(key) = tree.and_then(|tree| secret_in_file(&tree)) {
             return Err(SettingsError::Unusable(format!(
@@ -210,7 +216,7 @@ pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, Stri
                 key.replace('.', "__").to_uppercase()
             )));
         }
-        builder = builder.add_source(File::from_str(&text, FileFormat::Toml));
+        builder = builder.add_source(File::from_str(text, FileFormat::Toml));
     }
     if let Some(brokers) = variables.get("KAFKA_BROKERS") {
         builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
@@ -302,7 +308,7 @@ pub fn host_name() -> String {
 mod tests {
     use super::*;
 
-    fn read(text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    fn given(text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.toml");
         std::fs::write(&path, text).unwrap();
@@ -314,13 +320,14 @@ mod tests {
 
     #[test]
     fn a_file_then_variables() {
-        let settings = read("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
+        let settings =
+            given("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
         assert_eq!((settings.node.as_str(), settings.allowed), ("b", Allowed { power: true, clocks: false }));
         let lists = [("EADT_AGENT__MPS__ENABLED", "true"), ("EADT_AGENT__MPS__PIPE_DIRECTORIES", "/a/pipe,/b/pipe")];
-        let settings = read("", &lists).unwrap();
+        let settings = given("", &lists).unwrap();
         let folders: Vec<_> = settings.daemons.iter().map(|daemon| daemon.pipe_directory.display().to_string()).collect();
         assert_eq!(folders, ["/a/pipe", "/b/pipe"]);
-        assert_eq!((read("", &[]).unwrap().node.as_str(), read("", &[]).unwrap().daemons.len()), ("host", 0));
+        assert_eq!((given("", &[]).unwrap().node.as_str(), given("", &[]).unwrap().daemons.len()), ("host", 0));
     }
 
     #[test]
@@ -335,7 +342,7 @@ mod tests {
             ("[agent.mps]\nenabled = true\npipe_directories = []", "agent.mps.pipe_directories"),
             ("[agent", "settings"),
         ] {
-            let error = read(text, &[]).unwrap_err().to_string();
+            let error = given(text, &[]).unwrap_err().to_string();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

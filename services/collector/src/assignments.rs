@@ -111,10 +111,7 @@ impl Assignments {
 
     /// Reads the file now. What was in force stays so where it cannot be used.
     pub fn load(&self, path: &Path) -> Result<usize, String> {
-        let text = std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?;
-        let list: Vec<Assignment> =
-            serde_json::from_slice(&text).map_err(|error| format!("not a JSON array of assignments: {error}"))?;
-        check(&list)?;
+        let list = read(&std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?)?;
         self.replace(&list);
         Ok(list.len())
     }
@@ -143,6 +140,14 @@ impl Assignments {
             }
         }
     }
+}
+
+/// The content of an assignments file.
+pub fn read(text: &[u8]) -> Result<Vec<Assignment>, String> {
+    let list: Vec<Assignment> =
+        serde_json::from_slice(text).map_err(|error| format!("not a JSON array of assignments: {error}"))?;
+    check(&list)?;
+    Ok(list)
 }
 
 #[cfg(test)]

@@ -2,33 +2,51 @@
 //!
 //! Each function is a target. `cargo xtask fuzz` looks for new inputs; the test of this crate runs the kept ones (`corpus/`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
+use std::path::Path;
 use std::time::Duration;
 
-use eadt_collector::progress::{job, wire};
+use eadt_collector::assignments::{self, Assignment, Assignments};
+use eadt_collector::progress::accounts::Claims;
+use eadt_collector::progress::kubeflow::{self, StatusUpdate};
+use eadt_collector::progress::wire::Range;
+use eadt_collector::progress::{job, tokens, wire};
 use eadt_collector::{dcgm, prometheus_text};
-use eadt_core::{FoldSettings, Partition};
+use eadt_core::budget::BudgetSettings;
+use eadt_core::sharing::SmPartitionSettings;
+use eadt_core::{Cluster, Event, FoldSettings, Joint, Partition, joint};
+use eadt_kubernetes::kinds::KINDS;
+use eadt_kubernetes::object::Seen;
+use eadt_kubernetes::policy::{self, EnergyPolicy};
+use eadt_kubernetes::{change, owners};
+use eadt_models::choose::{Knob, Method, Objective, Robust};
+use eadt_partition::tables::{read_co_runs, read_solo, write_solo};
+use eadt_partition::{Gpus, Measurements};
 use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::{Check, decode};
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model, Scope,
-    TrainingProgress, Workload,
+    TrainingProgress, UpdateMode, Workload,
 };
+use eadt_tune::{Request, points};
 use serde::Serialize;
+use serde_json::Value;
 
 /// What is done with an input.
 pub type Target = fn(&[u8]);
 
 /// The targets by their names.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("events", events),
     ("exporter-text", exporter_text),
     ("imports", imports),
     ("ingest", ingest),
+    ("objects", objects),
     ("settings", settings),
     ("state", state),
+    ("tables", tables),
 ];
 
 /// Values of events. The first byte says of which.
@@ -102,27 +120,109 @@ pub fn imports(data: &[u8]) {
     }
 }
 
-/// Bodies of `POST /v1/progress`.
+/// What senders of progress give: bodies of `POST /v1/progress` and of Kubeflow's contract, tokens of service accounts; and the
+/// files that say who may send and whose GPUs are whose. The first byte says which.
 pub fn ingest(data: &[u8]) {
-    let Ok(sent) = wire::events(data, 100) else { return };
-    assert!(sent.len() <= 100);
-    for sent in sent {
-        drop(wire::check_content(&sent.event));
+    let Some((what, body)) = data.split_first() else { return };
+    let now = EventTime::from_seconds(1.7e9);
+    match what % 5 {
+        0 => {
+            let Ok(sent) = wire::events(body, 100) else { return };
+            assert!(sent.len() <= 100);
+            for sent in sent {
+                if wire::check(&sent.event, now, ANY).and_then(|()| wire::check_content(&sent.event)).is_ok() {
+                    sendable(&sent.event);
+                }
+            }
+        }
+        1 => {
+            let Ok(update) = wire::parse::<StatusUpdate>(body, None) else { return };
+            let first = kubeflow::event(&update, "n/w".to_owned(), None, now);
+            let known = TrainingProgress { workload: "n/w".to_owned(), ..TrainingProgress::default() };
+            for event in [kubeflow::event(&update, "n/w".to_owned(), Some(&known), now), first].into_iter().flatten() {
+                let event = TrainingProgress { collector: "c".to_owned(), ..event };
+                if wire::check(&event, now, ANY).is_ok() {
+                    sendable(&event);
+                }
+            }
+        }
+        2 => {
+            let Some(claims) = std::str::from_utf8(body).ok().and_then(Claims::read) else { return };
+            let _asked: bool = claims.are_worth_asking("eadt", now);
+        }
+        3 => {
+            if let Ok(tokens) = tokens::parse(body) {
+                assert!(tokens.verify("eadt_a_b", now).is_none(), "no such token was ever made");
+            }
+        }
+        _ => {
+            let Ok(list) = assignments::read(body) else { return };
+            let of = Assignments::new(&list);
+            for Assignment { device, .. } in &list {
+                let tenants = of.of(device, Some(0)).expect("it was assigned");
+                let whole: f64 = tenants.iter().filter_map(|tenant| tenant.share).sum();
+                assert!(whole <= 1.0 + 1e-6, "{device}: {whole}");
+            }
+        }
     }
 }
 
-/// Settings of services.
+const ANY: Range = Range { past: None, future: None };
+
+/// What the endpoint accepts is an event that its readers accept.
+fn sendable(event: &TrainingProgress) {
+    let event = TrainingProgress { collector: "c".to_owned(), ..event.clone() };
+    let written = serde_json::to_vec(&event).expect("an event that was read can be written");
+    if let Err(refusal) = decode::<TrainingProgress>(&written) {
+        panic!("what was accepted is refused by its readers: {refusal:?}");
+    }
+}
+
+/// What tenants of a cluster write: policies, and workloads with all that is noted on them. The first byte says of which kind.
+pub fn objects(data: &[u8]) {
+    let Some((kind, text)) = data.split_first() else { return };
+    let Ok(object) = serde_json::from_slice::<Value>(text) else { return };
+    let Some(kind) = KINDS.get(usize::from(*kind) % (KINDS.len() + 1)) else {
+        if let Ok(policy) = serde_json::from_value::<EnergyPolicy>(object) {
+            drop(policy::resolve(&policy));
+        }
+        return;
+    };
+    let Ok(seen) = Seen::read(kind, &object) else { return };
+    let now = EventTime::from_seconds(1.7e9);
+    for field in seen.taken.iter().flat_map(|taken| &taken.fields) {
+        drop(change::present(&seen, &field.field));
+        drop(owners::of(&object["metadata"]["managedFields"], kind, &field.field));
+    }
+    drop(change::ready(&seen, now, 1));
+    drop(change::resume(&seen, 1));
+}
+
+/// Settings as the program and the node agent read them, from files and variables, and scenarios. The first byte says which.
 pub fn settings(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    if let Ok(settings) = toml::from_str::<eadt_processor::Settings>(text) {
-        drop(settings.check());
-    }
-    if let Ok(settings) = toml::from_str::<eadt_actuator::Settings>(text) {
-        drop(settings.check());
+    let Some((what, text)) = data.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    // NAME=VALUE, a line each.
+    let variables = || -> HashMap<String, String> {
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    };
+    let (file, none) = (Path::new("eadt.toml"), HashMap::new());
+    let agent = |file, variables| {
+        if let Ok(settings) = eadt_agent::settings::read(file, variables, &[]) {
+            drop((settings.address(), settings.validate("host")));
+        }
+    };
+    match what % 5 {
+        0 => drop(eadt::settings::read(Some((file, text)), &none, &[])),
+        1 => drop(eadt::settings::read(None, &variables(), &[])),
+        2 => agent(Some(text), &none),
+        3 => agent(None, &variables()),
+        _ => drop(eadt::scenario::read(file, text)),
     }
 }
 
-/// The processor's stored state. Everything up to the first line break is the record's key.
+/// The processor's stored state, as all of its stages read it. Everything up to the first line break is the record's key.
 pub fn state(data: &[u8]) {
     let end = data.iter().position(|byte| *byte == b'\n').unwrap_or(data.len());
     let (key, value) = data.split_at(end);
@@ -132,5 +232,82 @@ pub fn state(data: &[u8]) {
         // It can be folded into, and written again.
         partition.finish(&mut Vec::new());
         drop(partition.take_changes());
+    }
+    let settings = FoldSettings {
+        power_budget: Some(BudgetSettings { budget_watts: Some(1_000.0), ..BudgetSettings::default() }),
+        sm_partition: Some(SmPartitionSettings { enabled: true, ..SmPartitionSettings::default() }),
+        ..FoldSettings::default()
+    };
+    joint::<Cluster>(&settings, key, value);
+    joint::<Gpus>(&settings, key, value);
+}
+
+/// A workload of a stored member declares itself and has a window, upon which all of the stage's state is looked at.
+fn joint<T: Joint>(settings: &FoldSettings, key: &str, value: &[u8]) {
+    let Ok(mut stage) = T::restore(settings.clone(), [(key, Some(value))]) else { return };
+    let (time, name) = (EventTime::from_seconds(1.7e9), key.rsplit("//").next().unwrap_or_default());
+    for controller in ["power-budget", "sm-partition"] {
+        let declared = Workload {
+            time,
+            workload: name.to_owned(),
+            controller: Some(controller.to_owned()),
+            mode: UpdateMode::Enforce,
+            gpus: Some(1),
+            gpu_power_limit_watts: Some(400.0),
+            ready_time: Some(time),
+            ..Workload::default()
+        };
+        let window = EfficiencyWindow {
+            workload: name.to_owned(),
+            window_start: time,
+            window_end: time.plus_seconds(60.0),
+            energy_coverage_ratio: 1.0,
+            progress_coverage_ratio: 1.0,
+            samples_per_second: Some(10.0),
+            mean_power_watts: Some(300.0),
+            mean_power_per_gpu_watts: Some(300.0),
+            gpus: 1,
+            ..EfficiencyWindow::default()
+        };
+        for event in [joint::Event::Input(Event::Workload(&declared)), joint::Event::Window(&window)] {
+            drop(stage.fold(event, Some(name), time, &mut Vec::new()));
+        }
+    }
+    drop(stage.take_changes());
+}
+
+/// Tables of measurements, from which settings and partitions are chosen. The first byte says which.
+pub fn tables(data: &[u8]) {
+    let Some((what, bytes)) = data.split_first() else { return };
+    match what % 3 {
+        0 => {
+            let request = Request {
+                maps: Vec::new(),
+                by: vec!["workload".to_owned()],
+                knob: Knob::SmClockMhz,
+                max_slowdown_ratio: Some(0.05),
+                min_ratio: None,
+                preset: None,
+                objective: Objective::Energy,
+                method: if what & 0x80 == 0 { Method::Measured } else { Method::Robust(Robust::default()) },
+                min_settings: 3,
+                max_power_watts: 3_000.0,
+            };
+            if let Ok(groups) = points::read("f", bytes, &request) {
+                drop(eadt_tune::tune("f", &groups, &request));
+            }
+        }
+        1 => {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let Ok(solo) = read_solo("f", text) else { return };
+            if let Some(Ok(measured)) = solo.idle_watts.map(|watts| Measurements::new(watts, solo.profiles, Vec::new())) {
+                let again = read_solo("f", &write_solo(&measured)).expect("what was written can be read");
+                assert!(again.profiles.iter().eq(measured.profiles().values()));
+            }
+        }
+        _ => {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            drop(read_co_runs("f", text));
+        }
     }
 }

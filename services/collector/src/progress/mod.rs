@@ -1,6 +1,6 @@
 //! Training progress: reported by jobs over HTTP, or scraped from them.
 
-mod accounts;
+pub mod accounts;
 pub mod http;
 pub mod job;
 pub mod kubeflow;

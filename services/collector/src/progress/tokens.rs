@@ -203,8 +203,13 @@ pub fn read(path: &Path) -> Result<Tokens, TokensError> {
         return Err(failed(format!("it has {bytes} bytes, at most {FILE_BYTES} are read")));
     }
     let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    let tokens: Tokens = serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?;
-    tokens.check().map_err(failed)?;
+    parse(&text).map_err(failed)
+}
+
+/// The content of a tokens file.
+pub fn parse(text: &[u8]) -> Result<Tokens, String> {
+    let tokens: Tokens = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    tokens.check()?;
     Ok(tokens)
 }
 
