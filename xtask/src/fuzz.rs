@@ -2,7 +2,8 @@
 //!
 //! It begins with the kept inputs (seeds, and what was once too much), and goes on from what it found before in target/fuzz/corpus.
 //!
-//! The instrumentation is LLVM's, which the stable compiler takes as flags; no sanitizer is needed where nothing is `unsafe`.
+//! The instrumentation is LLVM's, which the stable compiler takes as flags (tests/fuzz/instrumented.sh); no sanitizer is needed where
+//! nothing is `unsafe`.
 
 use std::fs;
 use std::path::Path;
@@ -29,33 +30,26 @@ impl Options {
 
 const KEPT: &str = "tests/fuzz/corpus";
 const OWN: &str = "target/fuzz";
-/// Coverage of edges and comparisons, as libFuzzer reads it.
-const FLAGS: [&str; 7] = [
-    "-Cpasses=sancov-module",
-    "-Cllvm-args=-sanitizer-coverage-level=4",
-    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
-    "-Cllvm-args=-sanitizer-coverage-pc-table",
-    "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "-Coverflow-checks",
-    "-Cdebug-assertions",
-];
+/// The compiler, with coverage of what it builds. A path, for cargo tells it nothing more.
+const INSTRUMENTED: &str = "tests/fuzz/instrumented.sh";
 /// Larger inputs find the same, slower.
 const LIMITS: [&str; 5] = ["-max_len=8192", "-timeout=25", "-rss_limit_mb=4096", "-verbosity=0", "-close_fd_mask=0"];
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let root = process::root();
     let targets = targets(&root, options.target.as_deref())?;
-    let host = host()?;
-    // With a target named, build scripts and macros are built without the flags.
-    let build = ["build", "--package", "eadt-fuzz", "--features", "libfuzzer", "--bins", "--target", &host, "--target-dir", OWN];
-    process::run(process::cargo().args(build).env("RUSTFLAGS", FLAGS.join(" ")).env("CARGO_PROFILE_DEV_OPT_LEVEL", "1"))?;
+    // Chosen from the whole workspace, what it depends on is what the tests are built from, and is not built again.
+    let mut build = process::cargo();
+    build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer"]);
+    targets.iter().for_each(|target| drop(build.args(["--bin", &program(target)])));
+    process::run(build.env("RUSTC_WORKSPACE_WRAPPER", root.join(INSTRUMENTED)))?;
+    let built = crate::test::target_folder()?.join("debug");
     let mut broken = Vec::new();
     for target in &targets {
-        let program = root.join(OWN).join(&host).join("debug").join(format!("fuzz-{target}"));
         let (found, kept) = (format!("{OWN}/corpus/{target}"), format!("{KEPT}/{target}"));
         fs::create_dir_all(root.join(&found)).with_context(|| format!("cannot make {found}"))?;
         let artifact = format!("{OWN}/{target}-");
-        let mut fuzz = Command::new(&program);
+        let mut fuzz = Command::new(built.join(program(target)));
         fuzz.current_dir(&root).args(LIMITS).arg(format!("-max_total_time={}", options.seconds));
         fuzz.arg(format!("-artifact_prefix={artifact}")).args([&found, &kept]);
         // It says much, of which nothing matters where all went well.
@@ -83,11 +77,8 @@ fn targets(root: &Path, only: Option<&str>) -> anyhow::Result<Vec<String>> {
     }
 }
 
-/// The compiler's own target.
-fn host() -> anyhow::Result<String> {
-    let told = process::output("rustc", &["-vV"]).context("rustc -vV says nothing")?;
-    let host = told.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
-    Ok(host.to_owned())
+fn program(target: &str) -> String {
+    format!("fuzz-{target}")
 }
 
 #[cfg(test)]
@@ -102,7 +93,7 @@ mod tests {
         let programs = manifest.lines().filter(|line| line.starts_with("name = \"fuzz-")).count();
         assert_eq!(programs, all.len());
         for target in &all {
-            assert!(manifest.contains(&format!("name = \"fuzz-{target}\"")), "{target}");
+            assert!(manifest.contains(&format!("name = {:?}", program(target))), "{target}");
         }
         assert!(targets(&root, Some("evnets")).unwrap_err().to_string().contains("events"));
     }

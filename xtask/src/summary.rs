@@ -7,10 +7,23 @@ pub struct Totals {
     pub failed: u64,
     /// Ignored ones, and those that said "skipped: …" and why.
     pub skipped: u64,
-    /// Names of failed tests, and reasons of skipped ones.
-    pub failures: Vec<String>,
+    /// In the order in which they failed.
+    pub failures: Vec<Failure>,
+    /// Why tests were skipped.
     pub reasons: Vec<String>,
 }
+
+/// A failed test.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Failure {
+    pub name: String,
+    /// How its panic begins; empty where it said nothing.
+    pub said: Vec<String>,
+}
+
+/// Of a panic's message as many lines stand in the summary, of as many characters.
+const SAID_LINES: usize = 8;
+const SAID_CHARACTERS: usize = 300;
 
 /// Reads the lines of `cargo test … -- --show-output`; says which of them a person wants to see.
 #[derive(Debug, Default)]
@@ -19,6 +32,12 @@ pub struct Reader {
     in_successes: bool,
     /// The passed test whose output is being read has said that it was skipped.
     said_skipped: bool,
+    /// The failed test whose panic is being read, by its place among the failures.
+    panicked: Option<usize>,
+    /// The failed test whose output is being read, and has not panicked yet.
+    read: Option<usize>,
+    /// Failures of the binaries before this one.
+    before: usize,
 }
 
 impl Reader {
@@ -26,11 +45,12 @@ impl Reader {
     pub fn line(&mut self, line: &str) -> bool {
         if let Some(counts) = line.strip_prefix("test result: ") {
             self.in_successes = false;
+            (self.read, self.panicked, self.before) = (None, None, self.totals.failures.len());
             self.add(counts);
             return true;
         }
         if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED")) {
-            self.totals.failures.push(name.to_owned());
+            self.totals.failures.push(Failure { name: name.to_owned(), said: Vec::new() });
         }
         match line {
             "successes:" => {
@@ -41,6 +61,7 @@ impl Reader {
             _ => {}
         }
         if !self.in_successes {
+            self.failed(line);
             return true;
         }
         if line.starts_with("---- ") {
@@ -54,6 +75,25 @@ impl Reader {
             self.totals.reasons.push(line.trim().to_owned());
         }
         skipped
+    }
+
+    /// A line of what failed tests said.
+    fn failed(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            let of_this_binary = self.totals.failures.iter().enumerate().skip(self.before);
+            self.read = of_this_binary.filter(|(_, failure)| failure.name == name).map(|(place, _)| place).next();
+            self.panicked = None;
+        } else if line.starts_with("thread '") && line.contains(" panicked at ") {
+            // A second panic is a consequence of the first.
+            self.panicked = self.read.take();
+        } else if line.is_empty() || line.starts_with("stack backtrace:") || line.starts_with("note: ") {
+            self.panicked = None;
+        } else if let Some(place) = self.panicked {
+            let said = &mut self.totals.failures[place].said;
+            if said.len() < SAID_LINES {
+                said.push(line.chars().take(SAID_CHARACTERS).collect());
+            }
+        }
     }
 
     /// `ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s`
@@ -140,7 +180,15 @@ successes:
 failures:
 
 ---- bad stdout ----
-thread 'bad' panicked: skipped: not a skip, for it failed
+noise of a failed test
+
+thread 'bad' (7) panicked at tests/a.rs:1:2:
+skipped: not a skip, for it failed
+  left: 1
+note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace
+
+thread 'helper' (8) panicked at tests/a.rs:3:4:
+a consequence
 
 failures:
     bad
@@ -148,11 +196,37 @@ failures:
 test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out; finished in 1.25s
 ";
 
+    fn names(totals: &Totals) -> Vec<&str> {
+        totals.failures.iter().map(|failure| &*failure.name).collect()
+    }
+
+    #[test]
+    fn the_beginning_of_the_first_panic_stands_in_the_summary() {
+        let (totals, _) = read(TWO_BINARIES);
+        assert_eq!(totals.failures[0].said, ["skipped: not a skip, for it failed", "  left: 1"]);
+        let long = format!("test bad ... FAILED\n---- bad stdout ----\nthread 'bad' panicked at a:\n{}", "é\n".repeat(20));
+        assert_eq!(read(&long).0.failures[0].said.len(), SAID_LINES);
+        let wide = format!("test bad ... FAILED\n---- bad stdout ----\nthread 'bad' panicked at a:\n{}", "é".repeat(999));
+        assert_eq!(read(&wide).0.failures[0].said, ["é".repeat(SAID_CHARACTERS)]);
+    }
+
+    #[test]
+    fn tests_of_one_name_in_two_binaries_each_say_their_own() {
+        let binary = |said: &str| {
+            format!(
+                "test bad ... FAILED\nfailures:\n---- bad stdout ----\nthread 'bad' panicked at a:\n{said}\n\ntest result: FAILED. 0 passed; 1 failed\n"
+            )
+        };
+        let text = binary("one") + &binary("two");
+        let said: Vec<_> = read(&text).0.failures.into_iter().flat_map(|failure| failure.said).collect();
+        assert_eq!(said, ["one", "two"]);
+    }
+
     #[test]
     fn adds_up_binaries_and_counts_skipped_tests_once() {
         let (totals, _) = read(TWO_BINARIES);
         assert_eq!(totals.line(), "2 passed, 1 failed, 2 skipped");
-        assert_eq!(totals.failures, ["bad"]);
+        assert_eq!(names(&totals), ["bad"]);
         assert_eq!(totals.reasons, ["skipped: no recordings in ../shared/data"]);
     }
 
@@ -160,7 +234,7 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out; 
     fn shows_failures_and_reasons_but_not_the_noise_of_passed_tests() {
         let (_, shown) = read(TWO_BINARIES);
         assert!(shown.contains(&"skipped: no recordings in ../shared/data"));
-        assert!(shown.contains(&"thread 'bad' panicked: skipped: not a skip, for it failed"));
+        assert!(shown.contains(&"skipped: not a skip, for it failed"));
         assert!(!shown.contains(&"noise of a passed test"));
         assert_eq!(shown.iter().filter(|line| line.starts_with("test result")).count(), 2);
     }
@@ -170,6 +244,6 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out; 
         let (totals, _) = read(TWO_BINARIES);
         let both = totals.clone().plus(totals);
         assert_eq!(both.line(), "4 passed, 2 failed, 4 skipped");
-        assert_eq!(both.failures, ["bad", "bad"]);
+        assert_eq!(names(&both), ["bad", "bad"]);
     }
 }

@@ -87,8 +87,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for reason in &totals.reasons {
         println!("{reason}");
     }
-    for name in &totals.failures {
-        println!("failed: {name}");
+    for failure in &totals.failures {
+        println!("failed: {}", failure.name);
+        failure.said.iter().for_each(|line| println!("    {line}"));
     }
     if failed.is_empty() && totals.passed == 0 {
         failed.push("tests: none ran".to_owned());
@@ -142,7 +143,7 @@ fn metadata() -> anyhow::Result<Value> {
 }
 
 /// Where cargo puts what it builds.
-fn target_folder() -> anyhow::Result<PathBuf> {
+pub fn target_folder() -> anyhow::Result<PathBuf> {
     Ok(metadata()?["target_directory"].as_str().context("cargo metadata names no target_directory")?.into())
 }
 
