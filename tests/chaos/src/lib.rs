@@ -6,6 +6,7 @@
 //! row judges by how fast this machine is.
 
 pub mod chance;
+pub mod disk;
 pub mod feeder;
 pub mod page;
 pub mod part;

@@ -1,8 +1,10 @@
 //! The only broker is killed under the archiver, and comes back.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use eadt_archiver::Settings;
 use eadt_lake::Archive;
 
 use super::{OF_A_STORY, await_archived, judge, settings};
@@ -15,7 +17,7 @@ use crate::world::{Cluster, LIMIT, World, explain, runs};
 
 pub const ROW: Row = Row {
     name: "archiver-broker",
-    fault: "SIGKILL or SIGTERM of the only broker under the archiver, at any time and after a file before its position, which comes back, sometimes after the member's session has run out; of three times SIGKILL of the archiver, too, while the broker is away, or once it is back",
+    fault: "SIGKILL or SIGTERM of the only broker under the archiver, at any time and after a file before its position, which comes back, sometimes after the member's session has run out; of three times SIGKILL of the archiver, too, while the broker is away, or once it is back; each that is started makes larger or smaller files",
     promise: "each offset in exactly one file, readable by pyarrow, too",
     without: "going on from the files (from the group's positions instead)",
     full: 100,
@@ -35,6 +37,21 @@ enum Fate {
 
 const FATES: [Fate; 3] = [Fate::Lives, Fate::DiesMeanwhile, Fate::DiesAfterwards];
 
+/// How large the files of an archiver are.
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    Large,
+    Small,
+}
+
+fn sized(place: &Path, size: Size) -> Settings {
+    let (roll_rows, roll_seconds) = match size {
+        Size::Large => (600, 0.5),
+        Size::Small => (20, 0.1),
+    };
+    Settings { roll_rows, roll_seconds, ..settings(place) }
+}
+
 /// Longer than a session.
 const LONG: Duration = Duration::from_secs(8);
 
@@ -43,17 +60,23 @@ fn run(run: Run) -> Result<Outcome> {
     let mut world = World::start(Cluster::One, run.bites.then_some("files"))?;
     // The shortest that brokers allow, so that it also runs out while the broker is away.
     world.properties.insert("session.timeout.ms".into(), "6000".into());
+    // What has piled up comes in parts.
+    world.properties.insert("fetch.message.max.bytes".into(), "8000".into());
     let place = world.dir().join("archive");
     let archive = Archive::folder(&place)?;
-    let start = |world: &World, wait| world.part(Service::Archiver(Box::new(settings(&place))), wait);
+    let start = |world: &World, size, wait| world.part(Service::Archiver(Box::new(sized(&place, size))), wait);
+    let mut sizes = Chance::new(run.seed);
+    // Without the mitigation a small file ends within a large one, which alone nothing can mend.
+    let mut size = |wanted| if run.bites { wanted } else { [Size::Large, Size::Small][sizes.below(2) as usize] };
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 4), Duration::from_millis(30))?;
-    let mut part = start(&world, None)?;
-    for _ in 0..run.rounds {
+    let mut part = start(&world, size(Size::Large), None)?;
+    for round in 0..run.rounds {
         let waits = run.bites || chance.below(2) == 0;
         let fate = if run.bites { Fate::DiesMeanwhile } else { FATES[chance.below(3) as usize] };
         if waits {
             part.kill()?;
-            part = start(&world, Some(("archive.rolled", 1 + chance.below(3))))?;
+            let wanted = if round == 0 { Size::Large } else { Size::Small };
+            part = start(&world, size(wanted), Some(("archive.rolled", 1 + chance.below(3))))?;
             if !reached(&mut part, run.bites, &mut outcome)? {
                 break;
             }
@@ -69,7 +92,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         if fate == Fate::DiesMeanwhile {
             part.kill()?;
-            part = start(&world, None)?;
+            part = start(&world, size(Size::Small), None)?;
         } else if waits {
             part.go_on()?;
         }
@@ -78,7 +101,7 @@ fn run(run: Run) -> Result<Outcome> {
         if fate == Fate::DiesAfterwards {
             std::thread::sleep(Duration::from_millis(chance.below(1500)));
             part.kill()?;
-            part = start(&world, None)?;
+            part = start(&world, size(Size::Small), None)?;
         }
         outcome.rounds += 1;
         if !run.bites {
@@ -88,7 +111,7 @@ fn run(run: Run) -> Result<Outcome> {
     }
     // None that still waits somewhere.
     part.kill()?;
-    part = start(&world, None)?;
+    part = start(&world, size(Size::Small), None)?;
     let story = feeder.finish()?;
     let limit = if run.bites { Duration::from_secs(20) } else { LIMIT };
     let reached = await_archived(&world, &archive, &OF_A_STORY, &mut part, limit)?;
