@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     // Chosen from the whole workspace, what it depends on is what the tests are built from, and is not built again.
     let mut build = process::cargo();
     build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer"]);
-    targets.iter().for_each(|target| drop(build.args(["--bin", &program(target)])));
+    build.args(targets.iter().flat_map(|target| ["--bin".to_owned(), program(target)]));
     process::run(build.env("RUSTC_WORKSPACE_WRAPPER", root.join(INSTRUMENTED)))?;
     let built = crate::test::target_folder()?.join("debug");
     let mut broken = Vec::new();

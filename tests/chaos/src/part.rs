@@ -217,6 +217,13 @@ impl Part {
         Ok(())
     }
 
+    /// Whether it has ended for what looked like another process of its name. It ends, since going on would fence the other one, if
+    /// there is one. There is none where the broker took its joining and was killed before it could answer; its supervisor starts
+    /// it again.
+    pub fn was_fenced(&mut self) -> Result<bool> {
+        Ok(self.ended()?.is_some() && self.tail().contains("a newer member of the same instance has taken over"))
+    }
+
     /// SIGTERM; what it printed, once it has ended well.
     pub fn stop(mut self, limit: Duration) -> Result<String> {
         self.ask_to_end()?;

@@ -284,6 +284,10 @@ pub fn runs(part: &mut Part) -> Result<()> {
     Ok(())
 }
 
+/// What [`Part::was_fenced`] is counted as.
+pub const FENCED: &str =
+    "times that a lost answer to its joining looked like another process of its name, and its supervisor started it again";
+
 /// As [`Context::context`], with what the part said.
 pub fn explain<T>(result: Result<T>, part: &Part) -> Result<T> {
     result.with_context(|| told(part))

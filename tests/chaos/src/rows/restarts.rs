@@ -16,7 +16,7 @@ use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
 use crate::story::{BASE_SECONDS, Story, WINDOW_SECONDS};
 use crate::verify::{each_committed, high};
-use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain};
+use crate::world::{Cluster, FENCED, LIMIT, PARTITIONS, World, explain};
 
 pub const ONE: Row = Row {
     name: "broker",
@@ -46,10 +46,6 @@ pub const THREE: Row = Row {
 const LONG: Duration = Duration::from_secs(8);
 /// Longer than a step may take: the step that is open fails.
 const AWAY: Duration = Duration::from_secs(14);
-
-/// A processor that is told so ends, since going on would fence the other one, if there is one. There is none where the broker took its
-/// joining and was killed before it could answer.
-const FENCED: &str = "a newer member of the same instance has taken over";
 
 /// A kill of the broker. Of everything, a transaction that the broker forgot then may have taken away only what is of the step that was open.
 #[derive(Debug)]
@@ -112,7 +108,9 @@ fn one(run: Run) -> Result<Outcome> {
         } else {
             // A step that the broker forgot may be missed only when the state is read again.
             if let Err(late) = watch.await_next(Instant::now()) {
-                help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
+                if !supervised(&world, &mut part, &mut outcome)? {
+                    help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
+                }
                 explain(watch.await_next(Instant::now()), &part)?;
             }
             std::thread::sleep(Duration::from_millis(chance.below(500)));
@@ -148,13 +146,10 @@ fn one(run: Run) -> Result<Outcome> {
                 outcome.took("stall", (up - killed + next).as_secs_f64());
                 outcome.took("from the broker's return to the next window", next.as_secs_f64());
             }
-            Err(_) if part.ended()?.is_some() && part.tail().contains(FENCED) => {
-                outcome.count("times that a lost answer to its joining looked like another processor of its name, and its supervisor started it again", 1);
-                part = world.processor(world.settings(), None)?;
-                explain(watch.await_next(Instant::now()), &part)?;
-            }
             Err(late) => {
-                help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
+                if !supervised(&world, &mut part, &mut outcome)? {
+                    help(&world.brokers[0], &late, &part, &mut kills, &mut outcome)?;
+                }
                 explain(watch.await_next(Instant::now()), &part)?;
             }
         }
@@ -165,7 +160,7 @@ fn one(run: Run) -> Result<Outcome> {
         part = world.processor(world.settings(), None)?;
     }
     let story = feeder.finish()?;
-    let folded = world.await_folded(LIMIT)?;
+    let folded = world.await_folded(LIMIT)? || supervised(&world, &mut part, &mut outcome)? && world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
     if kills.iter().any(|kill| kill.helped) {
@@ -180,6 +175,16 @@ fn one(run: Run) -> Result<Outcome> {
         outcome.take(world.judge(&story)?);
     }
     Ok(outcome)
+}
+
+/// Starts the processor again, where only its supervisor can.
+fn supervised(world: &World, part: &mut Part, outcome: &mut Outcome) -> Result<bool> {
+    let fenced = part.was_fenced()?;
+    if fenced {
+        outcome.count(FENCED, 1);
+        *part = world.processor(world.settings(), None)?;
+    }
+    Ok(fenced)
 }
 
 /// No windows come. Counted by itself: what EADT promises then is to go on once its keeper has helped the broker.

@@ -13,7 +13,7 @@ use crate::feeder::Feeder;
 use crate::part::{Part, Service};
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
-use crate::world::{Cluster, LIMIT, World, explain, runs};
+use crate::world::{Cluster, FENCED, LIMIT, World, explain, runs};
 
 pub const ROW: Row = Row {
     name: "archiver-broker",
@@ -81,7 +81,8 @@ fn run(run: Run) -> Result<Outcome> {
                 break;
             }
         } else {
-            explain(another_file(&archive, &mut part), &part)?;
+            let again = || start(&world, Size::Small, None);
+            explain(another_file(&archive, &mut part, again, &mut outcome), &part)?;
             std::thread::sleep(Duration::from_millis(chance.below(1500)));
         }
         let killed = Instant::now();
@@ -105,7 +106,8 @@ fn run(run: Run) -> Result<Outcome> {
         }
         outcome.rounds += 1;
         if !run.bites {
-            explain(another_file(&archive, &mut part), &part)?;
+            let again = || start(&world, Size::Small, None);
+            explain(another_file(&archive, &mut part, again, &mut outcome), &part)?;
             outcome.took("from the broker's end to the next file", killed.elapsed().as_secs_f64());
         }
     }
@@ -136,11 +138,15 @@ fn reached(part: &mut Part, bites: bool, outcome: &mut Outcome) -> Result<bool> 
     reached.map(|()| true)
 }
 
-/// Waits for a file of later; one that waits in a phase is let go on.
-fn another_file(archive: &Archive, part: &mut Part) -> Result<()> {
+/// Waits for a file of later; one that waits in a phase is let go on, and one that was fenced is started again.
+fn another_file(archive: &Archive, part: &mut Part, again: impl Fn() -> Result<Part>, outcome: &mut Outcome) -> Result<()> {
     let count = || archive.files().map_or(0, |listing| listing.files.len());
     let (before, begun) = (count(), Instant::now());
     while count() <= before {
+        if part.was_fenced()? {
+            outcome.count(FENCED, 1);
+            *part = again()?;
+        }
         runs(part)?;
         if part.has_reached() {
             part.go_on()?;
