@@ -89,7 +89,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::conformance::{fresh_topic, outgoing, send_all};
+    use crate::Step;
+    use crate::conformance::{fresh_topic, join, outgoing, send_all};
     use crate::embedded::{EmbeddedLog, EmbeddedOptions};
 
     fn log() -> (tempfile::TempDir, EmbeddedLog, [(TopicPartition, Start); 1]) {
@@ -115,6 +116,27 @@ mod tests {
         );
         assert!(reader.unwrap().is_some());
         assert_eq!((asked.get(), given), (false, 0));
+    }
+
+    #[test]
+    fn more_than_is_polled_at_once_is_read_to_its_end() {
+        let (_dir, log, from) = log();
+        let topic = Arc::clone(&from[0].0.topic);
+        let (mut member, _) = join(&log, "g", Some("i"), std::slice::from_ref(&topic));
+        let step = Step { outputs: vec![outgoing(&topic, "k", "v"); ITEMS + 1], positions: Vec::new() };
+        member.commit(step).unwrap();
+        let mut given = 0;
+        read_to_end(
+            &log,
+            &from,
+            || false,
+            |_| {
+                given += 1;
+                Ok::<_, BusError>(())
+            },
+        )
+        .unwrap();
+        assert_eq!(given, ITEMS + 1);
     }
 
     #[test]

@@ -357,6 +357,19 @@ mod tests {
     }
 
     #[test]
+    fn who_has_read_all_that_retention_deletes_goes_on() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
+        for deleted in 0..3 {
+            add(&log, &[record("t", "k", "v")]);
+            log.shared.partition(&TopicPartition::new("t", 0)).unwrap().set_low(deleted);
+            cursors.take(&log.shared, 1, &mut items).unwrap();
+        }
+        assert_eq!(runs(&items), [(0, 3)]);
+    }
+
+    #[test]
     fn who_polls_waits_only_while_nothing_is_there_and_something_was_asked_for() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);

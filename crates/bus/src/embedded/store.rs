@@ -197,10 +197,12 @@ impl Store {
                         .to_owned(),
                 ));
             }
-            Ok(Err(fjall::Error::Io(error))) if is_surroundings(&error) => {
-                return Err(stop(format!("{error}: check the folder's owner, permissions and free space")));
+            Ok(Err(error)) => {
+                return Err(stop(match of_files(&error).filter(|error| is_surroundings(error)) {
+                    Some(error) => format!("{error}: check the folder's owner, permissions and free space"),
+                    None => damaged(dir, &error.to_string()),
+                }));
             }
-            Ok(Err(error)) => return Err(stop(damaged(dir, &error.to_string()))),
             Err(_) => return Err(stop(damaged(dir, "its files do not belong together"))),
         };
         let commit_of =
@@ -225,7 +227,7 @@ impl Store {
             space: Mutex::new(Space { free: u64::MAX, looked: None }),
             witness: Mutex::new(witness),
         };
-        if format < FORMAT {
+        if format != FORMAT {
             let mut batch = store.db.batch();
             batch.insert(&store.meta, FORMAT_KEY, FORMAT.to_be_bytes());
             batch.insert(&store.blocks, COMMIT_KEY, commit.to_be_bytes());
@@ -340,8 +342,7 @@ impl Store {
     }
 
     fn explain(&self, error: &fjall::Error) -> String {
-        let full = matches!(error, fjall::Error::Io(io) if is_full(io));
-        if full {
+        if of_files(error).is_some_and(is_full) {
             return "the disk is full: free some space and start again; everything acknowledged is kept".to_owned();
         }
         match error {
@@ -382,6 +383,14 @@ fn missing(dir: &Path) -> Option<PathBuf> {
     let written = std::fs::read_dir(blocks.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
     let values = written.then(|| blocks.join("blobs"));
     [blocks, meta].map(|keyspace| keyspace.join("current")).into_iter().chain(values).find(|path| !path.exists())
+}
+
+/// What the file system said, to the store itself or to its trees.
+fn of_files(error: &fjall::Error) -> Option<&std::io::Error> {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => Some(error),
+        _ => None,
+    }
 }
 
 fn is_full(error: &std::io::Error) -> bool {
@@ -617,11 +626,35 @@ mod tests {
     }
 
     #[test]
+    fn a_file_where_a_folder_belongs_is_around_the_store_and_a_folder_where_a_file_belongs_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |what: &str| {
+            let error = Store::open(&dir.path().join(what), &EmbeddedOptions::default()).unwrap_err();
+            assert_eq!(error.remedy, Remedy::Stop);
+            error.detail
+        };
+        for what in ["file", "folder"] {
+            drop(open(&dir.path().join(what)));
+        }
+        let keyspaces = dir.path().join("file/keyspaces");
+        std::fs::remove_dir_all(&keyspaces).unwrap();
+        std::fs::write(&keyspaces, "").unwrap();
+        assert!(told("file").ends_with("check the folder's owner, permissions and free space"), "{}", told("file"));
+        let current = dir.path().join("folder/keyspaces/1/current");
+        std::fs::remove_file(&current).unwrap();
+        std::fs::create_dir(&current).unwrap();
+        assert!(told("folder").starts_with("the store is damaged"), "{}", told("folder"));
+    }
+
+    #[test]
     fn a_write_that_failed_says_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
-        let full = store.explain(&fjall::Error::Io(ErrorKind::StorageFull.into()));
-        assert_eq!(full, "the disk is full: free some space and start again; everything acknowledged is kept");
+        let full = || Error::from(ErrorKind::StorageFull);
+        for error in [fjall::Error::Io(full()), fjall::Error::Storage(fjall::LsmError::Io(full()))] {
+            let told = store.explain(&error);
+            assert_eq!(told, "the disk is full: free some space and start again; everything acknowledged is kept");
+        }
         assert!(store.explain(&fjall::Error::Poisoned).starts_with("an earlier write failed, so nothing more is taken: check"));
         let other = store.explain(&fjall::Error::Io(ErrorKind::InvalidData.into()));
         assert!(other.contains(&format!("check the disk that holds {}, then start again", dir.path().display())), "{other}");
