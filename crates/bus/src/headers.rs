@@ -149,3 +149,69 @@ impl fmt::Debug for Headers {
         f.debug_list().entries(self.iter().map(|(name, value)| (name, Bytes::copy_from_slice(value)))).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(name: &str, value: &'static str) -> Header {
+        (name.into(), value.into())
+    }
+
+    /// Headers as they lie in a block, behind other bytes and before others.
+    fn packed(names: &[&str], entries: &[(u16, &str)]) -> Headers {
+        let table: Vec<u8> = entries.iter().flat_map(|(name, value)| Packed::entry(*name, value.len() as u32)).collect();
+        let values: String = entries.iter().map(|(_, value)| *value).collect();
+        let block = [b"before ", &table[..], b" between ", values.as_bytes(), b" after"].concat().into();
+        let names = names.iter().map(|name| Arc::from(*name)).collect();
+        Headers::packed(Packed { block, names, table: 7, count: entries.len(), values: 7 + table.len() + 9 })
+    }
+
+    #[test]
+    fn an_entry_is_the_index_of_a_name_and_the_length_of_a_value() {
+        let table = [Packed::entry(0x0201, 0x0605_0403), Packed::entry(7, 0)].concat();
+        assert_eq!(table, [1, 2, 3, 4, 5, 6, 7, 0, 0, 0, 0, 0]);
+        assert_eq!(Packed::table_bytes(2), table.len());
+        assert_eq!(Packed::entries(&table).collect::<Vec<_>>(), [(0x0201, 0x0605_0403), (7, 0)]);
+    }
+
+    #[test]
+    fn headers_in_a_block_are_those_of_a_list() {
+        let list = vec![header("a", "first"), header("b", ""), header("a", "the last"), header("c", "x")];
+        let packed = packed(&["c", "a", "b"], &[(1, "first"), (2, ""), (1, "the last"), (0, "x")]);
+        let listed = Headers::from(list.clone());
+        for headers in [&packed, &listed] {
+            assert_eq!((headers.len(), headers.is_empty()), (4, false));
+            let all: Vec<_> = headers.iter().map(|(name, value)| (&**name, value)).collect();
+            assert_eq!(all, [("a", &b"first"[..]), ("b", b""), ("a", b"the last"), ("c", b"x")]);
+            assert_eq!(headers.to_vec(), list);
+            for (name, value) in [("a", Some(&b"the last"[..])), ("b", Some(b"")), ("c", Some(b"x")), ("d", None), ("", None)] {
+                assert_eq!(headers.get(name), value, "{name}");
+            }
+            assert_eq!(format!("{headers:?}"), r#"[("a", b"first"), ("b", b""), ("a", b"the last"), ("c", b"x")]"#);
+        }
+        assert_eq!(packed, listed);
+    }
+
+    #[test]
+    fn headers_are_equal_where_names_values_and_order_are() {
+        let headers = packed(&["a", "b"], &[(0, "1"), (1, "2")]);
+        assert_eq!(headers, packed(&["b", "a"], &[(1, "1"), (0, "2")]));
+        for other in [
+            packed(&["a", "b"], &[(1, "2"), (0, "1")]),
+            packed(&["a", "b"], &[(0, "1")]),
+            packed(&["a", "b"], &[(0, "12"), (1, "")]),
+            Headers::default(),
+        ] {
+            assert_ne!(headers, other);
+        }
+    }
+
+    #[test]
+    fn a_record_without_headers_has_none_and_holds_no_block() {
+        for none in [Headers::default(), packed(&["a"], &[])] {
+            assert!(matches!(&none.0, Form::List(list) if list.is_empty()));
+            assert_eq!((none.len(), none.is_empty(), none.get("a"), none.iter().count()), (0, true, None, 0));
+        }
+    }
+}

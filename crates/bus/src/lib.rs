@@ -281,3 +281,35 @@ pub trait Member: Reader {
     /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
     fn commit(&mut self, step: Step) -> Result<()>;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_says_where_it_stands_and_its_headers_as_text() {
+        let header = |name: &str, value: &'static [u8]| (Arc::from(name), Bytes::from_static(value));
+        let record = Record {
+            at: TopicPartition::new("eadt.decisions.v1", 3),
+            offset: 17,
+            stamp: EventTime::MIN,
+            key: None,
+            value: None,
+            headers: vec![header("id", b"old"), header("id", b"new"), header("raw", b"\xff"), header("empty", b"")].into(),
+        };
+        assert_eq!(record.place(), "eadt.decisions.v1-3/17");
+        assert_eq!(record.header("id"), Some("new"));
+        assert_eq!((record.header("empty"), record.header("raw"), record.header("none")), (Some(""), None, None));
+    }
+
+    #[test]
+    fn a_member_has_the_name_that_it_was_given_and_only_a_transactional_one_is_so() {
+        for (membership, name, transactional) in [
+            (Membership::Dynamic, None, false),
+            (Membership::Static("a".into()), Some("a"), false),
+            (Membership::Transactional("b".into()), Some("b"), true),
+        ] {
+            assert_eq!((membership.name(), membership.is_transactional()), (name, transactional));
+        }
+    }
+}

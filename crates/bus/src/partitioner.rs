@@ -45,4 +45,14 @@ mod tests {
             assert_eq!(murmur2(key.as_bytes()) as i32, hash, "{key}");
         }
     }
+
+    #[test]
+    fn the_partition_is_the_rest_of_the_hash_without_its_sign() {
+        // -973,932,308 is 1,173,551,340 without the bit of its sign, and -790,332,482 is 1,357,151,166.
+        for (key, partitions, partition) in
+            [("21", 1, 0), ("21", 7, 3), ("21", 12, 0), ("foobar", 12, 6), ("abc", 12, 3), ("abc", i32::MAX, 479_470_107)]
+        {
+            assert_eq!(partition_for_key(key.as_bytes(), partitions), partition, "{key} of {partitions}");
+        }
+    }
 }

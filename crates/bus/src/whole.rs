@@ -31,16 +31,13 @@ pub fn read_to_end<E: From<BusError>>(
         }
     }
     let mut reader = bus.reader(from, Isolation::ReadCommitted)?;
-    let (mut polled, mut heard) = (Vec::new(), Instant::now());
+    let (mut polled, mut silence) = (Vec::new(), Silence { since: Instant::now() });
     while !open.is_empty() {
         if stopped() {
             return Ok(None);
         }
         reader.poll(ITEMS, WAIT, &mut polled)?;
-        if polled.iter().any(|item| matches!(item, Polled::Record(_))) {
-            heard = Instant::now();
-        } else if heard.elapsed() >= SILENCE {
-            heard = Instant::now();
+        if silence.is_said(polled.iter().any(|item| matches!(item, Polled::Record(_))), Instant::now()) {
             for (at, end) in &open {
                 tracing::warn!(
                     %at,
@@ -65,8 +62,127 @@ pub fn read_to_end<E: From<BusError>>(
     Ok(Some(reader))
 }
 
+/// How long nothing more could be read.
+struct Silence {
+    since: Instant,
+}
+
+impl Silence {
+    /// Whether it is to be said now; it begins anew then, and with every record.
+    fn is_said(&mut self, heard: bool, now: Instant) -> bool {
+        let said = !heard && now.duration_since(self.since) >= SILENCE;
+        if heard || said {
+            self.since = now;
+        }
+        said
+    }
+}
+
 fn reached(at: &TopicPartition, position: i64, open: &mut HashMap<TopicPartition, i64>) {
     if open.get(at).is_some_and(|high| position >= *high) {
         open.remove(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Step;
+    use crate::conformance::{fresh_topic, join, outgoing, send_all};
+    use crate::embedded::{EmbeddedLog, EmbeddedOptions};
+
+    fn log() -> (tempfile::TempDir, EmbeddedLog, [(TopicPartition, Start); 1]) {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(dir.path(), options).unwrap();
+        let topic = fresh_topic(&log, 1, &[]);
+        (dir, log, [(TopicPartition::new(topic, 0), Start::Earliest)])
+    }
+
+    #[test]
+    fn partitions_that_never_held_anything_are_read_to_their_end_at_once() {
+        let (_dir, log, from) = log();
+        let (asked, mut given) = (std::cell::Cell::new(false), 0);
+        let reader = read_to_end(
+            &log,
+            &from,
+            || asked.replace(true),
+            |_| {
+                given += 1;
+                Ok::<_, BusError>(())
+            },
+        );
+        assert!(reader.unwrap().is_some());
+        assert_eq!((asked.get(), given), (false, 0));
+    }
+
+    #[test]
+    fn more_than_is_polled_at_once_is_read_to_its_end() {
+        let (_dir, log, from) = log();
+        let topic = Arc::clone(&from[0].0.topic);
+        let (mut member, _) = join(&log, "g", Some("i"), std::slice::from_ref(&topic));
+        let step = Step { outputs: vec![outgoing(&topic, "k", "v"); ITEMS + 1], positions: Vec::new() };
+        member.commit(step).unwrap();
+        let mut given = 0;
+        read_to_end(
+            &log,
+            &from,
+            || false,
+            |_| {
+                given += 1;
+                Ok::<_, BusError>(())
+            },
+        )
+        .unwrap();
+        assert_eq!(given, ITEMS + 1);
+    }
+
+    #[test]
+    fn what_comes_while_it_is_read_does_not_keep_it_from_ending() {
+        let (_dir, log, from) = log();
+        let topic = Arc::clone(&from[0].0.topic);
+        // As many as are polled at once, so that their end comes with the records after them.
+        let records = vec![outgoing(&topic, "k", "v"); ITEMS];
+        send_all(&log, &records);
+        let mut offsets = Vec::new();
+        let reader = read_to_end(
+            &log,
+            &from,
+            || false,
+            |record| {
+                if offsets.is_empty() {
+                    send_all(&log, &records[..1]);
+                }
+                offsets.push(record.offset);
+                Ok::<_, BusError>(())
+            },
+        );
+        assert_eq!(offsets, (0..ITEMS as i64).collect::<Vec<_>>());
+        // The reader stands after them.
+        let mut polled = Vec::new();
+        reader.unwrap().unwrap().poll(1, Duration::ZERO, &mut polled).unwrap();
+        assert!(matches!(&polled[..], [Polled::Record(record)] if record.offset == ITEMS as i64), "{polled:?}");
+    }
+
+    #[test]
+    fn a_silence_is_said_after_half_a_minute_and_again_after_as_long() {
+        let begun = Instant::now();
+        let mut silence = Silence { since: begun };
+        for (seconds, heard, said) in [
+            (29, false, false),
+            (30, false, true),
+            (31, false, false),
+            (59, false, false),
+            (60, false, true),
+            (89, true, false),
+            (118, false, false),
+            (119, false, true),
+            (200, true, false),
+            (229, false, false),
+        ] {
+            assert_eq!(silence.is_said(heard, begun + Duration::from_secs(seconds)), said, "{seconds}");
+        }
     }
 }

@@ -13,8 +13,6 @@ use super::topic::{Partition, Topic, encode_end};
 use super::{Shared, lock};
 use crate::{BusError, Outgoing, Remedy, Result, TopicPartition, partition_for_key};
 
-/// A block is closed at this size: what a reader holds in memory of each partition.
-const BLOCK_BYTES: usize = 128 << 10;
 /// What Kafka adds to a lone record: batch header, lengths, attributes.
 const RECORD_OVERHEAD: usize = 70;
 
@@ -102,7 +100,7 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
         let before = changes.bytes();
         let mut builder = Builder::new(begin);
         for (offset, record) in (begin..).zip(&target.records) {
-            if !builder.is_empty() && (builder.len() + size(record) > BLOCK_BYTES || builder.is_full()) {
+            if !builder.takes(size(record)) {
                 let full = std::mem::replace(&mut builder, Builder::new(offset));
                 changes.put_block(block_key(partition.topic, partition.at.partition, full.base()), full.finish());
             }
@@ -159,4 +157,138 @@ fn targets<'a>(shared: &Shared, appender: &mut Appender, records: &'a [Outgoing]
         targets[slot].records.push(record);
     }
     Ok(targets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Header;
+    use crate::embedded::EmbeddedLog;
+    use crate::embedded::store::base_of;
+    use crate::embedded::tests::{log, record, topic};
+
+    /// Base offsets and sizes of a partition's blocks.
+    fn blocks(log: &EmbeddedLog, topic: &str, partition: i32) -> Vec<(i64, usize)> {
+        let partition = log.shared.partition(&TopicPartition::new(topic, partition)).unwrap();
+        let rows = log.shared.store.blocks(partition.topic, partition.at.partition, 0, i64::MAX);
+        rows.map(|row| row.map(|(key, block)| (base_of(&key), block.len())).unwrap()).collect()
+    }
+
+    fn steps(log: &EmbeddedLog, records: &[Outgoing]) -> Result<()> {
+        append(&log.shared, records, Some(Positions { group: "g", of: &[] }), Survives::Process)
+    }
+
+    #[test]
+    fn an_append_is_one_block_of_each_partition_and_several_where_it_is_large() {
+        let (_dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        let of = |partition, bytes: usize| Outgoing { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
+        steps(&log, &[of(0, 10), of(1, 100), of(0, 20)]).unwrap();
+        // 15 bytes a block, 22 a record, 1 of its key. The step burns an offset.
+        assert_eq!(blocks(&log, "t", 0), [(0, 15 + 2 * 23 + 30)]);
+        assert_eq!(blocks(&log, "t", 1), [(0, 15 + 23 + 100)]);
+        steps(&log, &[of(0, 100_000), of(0, 31_000), of(0, 200_000), of(0, 10)]).unwrap();
+        let large: Vec<_> = blocks(&log, "t", 0).into_iter().skip(1).collect();
+        assert_eq!(large, [(3, 15 + 2 * 23 + 131_000), (5, 15 + 23 + 200_000), (6, 15 + 23 + 10)]);
+    }
+
+    #[test]
+    fn each_partition_counts_the_bytes_that_were_appended_to_it() {
+        let (_dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        let partitions = log.shared.topic("t").unwrap().partitions();
+        for partition in &partitions {
+            partition.fresh_bytes.store(0, Ordering::Relaxed);
+        }
+        let of = |partition, bytes: usize| Outgoing { partition: Some(partition), ..record("t", "k", &"x".repeat(bytes)) };
+        for _ in 0..2 {
+            steps(&log, &[of(0, 1000), of(1, 50)]).unwrap();
+        }
+        let fresh: Vec<_> = partitions.iter().map(|partition| partition.fresh_bytes.load(Ordering::Relaxed)).collect();
+        assert_eq!(fresh, [2 * 1038, 2 * 88]);
+    }
+
+    #[test]
+    fn keyless_records_of_one_append_stay_together_and_the_next_ones_go_to_the_next_partition() {
+        let (_dir, log) = log();
+        topic(&log, "t", 3, &[]);
+        let keyless = Outgoing { key: None, ..record("t", "", "v") };
+        let highs = || [0, 1, 2].map(|p| log.shared.partition(&TopicPartition::new("t", p)).unwrap().high());
+        for all in [[0, 2, 0], [0, 2, 2], [2, 2, 2], [2, 4, 2], [2, 4, 4], [4, 4, 4]] {
+            append(&log.shared, &[keyless.clone(), keyless.clone()], None, Survives::Process).unwrap();
+            assert_eq!(highs(), all);
+        }
+    }
+
+    #[test]
+    fn a_record_may_be_as_large_as_its_topic_allows_with_what_kafka_adds_to_it() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[("max.message.bytes", "1000")]);
+        let with = |key: usize, value: usize, name: usize, header: usize| Outgoing {
+            headers: vec![("n".repeat(name).into(), "h".repeat(header).into()), ("".into(), "".into())],
+            ..record("t", &"k".repeat(key), &"v".repeat(value))
+        };
+        // 70 bytes are added.
+        for (key, value, name, header) in [(13, 900, 5, 12), (0, 913, 17, 0), (917, 0, 0, 13)] {
+            assert_eq!(size(&with(key, value, name, header)), 930);
+            assert!(admit(&log.shared, &with(key, value, name, header), &mut None).is_ok());
+            let error = admit(&log.shared, &with(key, value + 1, name, header), &mut None).unwrap_err();
+            assert_eq!(error.remedy, Remedy::Stop);
+            assert_eq!(error.detail, "a record is larger than the topic allows: bytes=1001 max.message.bytes=1000");
+        }
+    }
+
+    #[test]
+    fn a_record_has_at_most_a_thousand_headers() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let with = |count| Outgoing { headers: vec![Header::default(); count], ..record("t", "k", "v") };
+        assert!(admit(&log.shared, &with(1000), &mut None).is_ok());
+        assert_eq!(admit(&log.shared, &with(1001), &mut None).unwrap_err().detail, "a record has too many headers: headers=1001");
+        assert!(admit(&log.shared, &with(2000), &mut None).is_err());
+    }
+
+    #[test]
+    fn only_a_compacted_topic_asks_for_keys() {
+        let (_dir, log) = log();
+        topic(&log, "compacted", 1, &[("cleanup.policy", "compact")]);
+        topic(&log, "plain", 1, &[]);
+        for (topic, keyed, taken) in
+            [("compacted", true, true), ("compacted", false, false), ("plain", true, true), ("plain", false, true)]
+        {
+            let record = Outgoing { key: keyed.then(|| "k".into()), ..record(topic, "", "v") };
+            assert_eq!(admit(&log.shared, &record, &mut None).is_ok(), taken, "{topic} {keyed}");
+        }
+    }
+
+    #[test]
+    fn a_record_goes_to_the_partition_that_it_names_or_that_of_its_key() {
+        let (_dir, log) = log();
+        topic(&log, "t", 3, &[]);
+        let admitted = |partition, key: Option<&'static str>| {
+            let record = Outgoing { partition, key: key.map(Into::into), ..record("t", "", "v") };
+            admit(&log.shared, &record, &mut None).map(|(_, partition)| partition).map_err(|error| error.detail)
+        };
+        for named in 0..3 {
+            assert_eq!(admitted(Some(named), Some("k")), Ok(Some(named)));
+        }
+        for missing in [-1, 3] {
+            let detail = format!("there is no such partition: partition={missing} partitions=3");
+            assert_eq!(admitted(Some(missing), Some("k")), Err(detail));
+        }
+        assert_eq!(admitted(None, Some("abc")), Ok(Some(partition_for_key(b"abc", 3))));
+        assert_eq!(admitted(None, None), Ok(None));
+    }
+
+    #[test]
+    fn records_of_one_append_may_alternate_between_topics() {
+        let (_dir, log) = log();
+        topic(&log, "a", 1, &[("max.message.bytes", "100")]);
+        topic(&log, "b", 2, &[]);
+        let of = |topic: &str, value: &str| Outgoing { partition: Some(0), ..record(topic, "k", value) };
+        let large = "x".repeat(200);
+        steps(&log, &[of("a", "1"), of("b", &large), of("a", "3"), of("b", &large), of("b", "5")]).unwrap();
+        let high = |topic: &str| log.shared.partition(&TopicPartition::new(topic, 0)).unwrap().high();
+        assert_eq!((high("a"), high("b")), (2 + 1, 3 + 1));
+    }
 }

@@ -13,8 +13,8 @@ use crate::{Header, Headers, Record, TopicPartition};
 
 const FORMAT: u8 = 1;
 const NONE: u32 = u32::MAX;
-/// Format, count, latest stamp, name count.
-const FIXED: usize = 1 + 4 + 8 + 2;
+/// A block is closed at this size: what a reader holds in memory of each partition.
+const BLOCK_BYTES: usize = 128 << 10;
 
 /// What is to be written of one record.
 #[derive(Debug, Clone, Copy)]
@@ -45,10 +45,6 @@ impl Builder {
         self.base
     }
 
-    pub fn len(&self) -> usize {
-        self.records.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -56,8 +52,6 @@ impl Builder {
     /// False, and nothing taken, where the offset lies too far behind the base for one block.
     pub fn push(&mut self, entry: &Entry<'_>) -> bool {
         let Ok(delta) = u32::try_from(entry.offset - self.base) else { return false };
-        let lengths: usize = entry.headers.iter().map(|(_, value)| 6 + value.len()).sum();
-        self.records.reserve(22 + lengths + entry.key.map_or(0, <[u8]>::len) + entry.value.map_or(0, <[u8]>::len));
         self.records.put_u32_le(delta);
         self.records.put_i64_le(entry.stamp.millis());
         self.records.put_u32_le(entry.key.map_or(NONE, |key| key.len() as u32));
@@ -79,31 +73,31 @@ impl Builder {
     }
 
     fn name(&mut self, name: &Arc<str>) -> u16 {
-        let found = self.names.iter().position(|known| Arc::ptr_eq(known, name) || **known == **name);
+        let found = self.names.iter().position(|known| known == name);
         found.unwrap_or_else(|| {
             self.names.push(Arc::clone(name));
             self.names.len() - 1
         }) as u16
     }
 
-    /// Whether the name table has room for any record's names.
-    pub fn is_full(&self) -> bool {
-        self.names.len() > usize::from(u16::MAX) / 2
+    /// Whether a record of so many bytes belongs into this block: any into an empty one, and else while there is room for it, in the
+    /// table of names for as many as a record may have, too.
+    pub fn takes(&self, bytes: usize) -> bool {
+        let room = self.names.len() <= usize::from(u16::MAX) / 2 && self.records.len() + bytes <= BLOCK_BYTES;
+        self.is_empty() || room
     }
 
     pub fn finish(self) -> Bytes {
-        let names: usize = self.names.iter().map(|name| 2 + name.len()).sum();
-        let mut block = BytesMut::with_capacity(FIXED + names + self.records.len());
-        block.put_u8(FORMAT);
-        block.put_u32_le(self.count);
-        block.put_i64_le(self.latest.millis());
-        block.put_u16_le(self.names.len() as u16);
+        let mut head = BytesMut::new();
+        head.put_u8(FORMAT);
+        head.put_u32_le(self.count);
+        head.put_i64_le(self.latest.millis());
+        head.put_u16_le(self.names.len() as u16);
         for name in &self.names {
-            block.put_u16_le(name.len() as u16);
-            block.put_slice(name.as_bytes());
+            head.put_u16_le(name.len() as u16);
+            head.put_slice(name.as_bytes());
         }
-        block.put_slice(&self.records);
-        block.freeze()
+        [&head[..], &self.records].concat().into()
     }
 }
 
@@ -239,6 +233,80 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn entry(offset: i64, value: &[u8]) -> Entry<'_> {
+        Entry { offset, stamp: EventTime::from_millis(1), key: None, value: Some(value), headers: &[] }
+    }
+
+    #[test]
+    fn a_block_takes_any_first_record_and_others_while_there_is_room_for_them() {
+        let mut block = Builder::new(5);
+        assert!(block.takes(BLOCK_BYTES * 8), "a record larger than a block has one of its own");
+        assert!(block.push(&entry(5, &[0; 1000])));
+        // Beside key, value and headers a record has its offset, stamp and lengths: 22 bytes.
+        let room = BLOCK_BYTES - 1022;
+        assert!(block.takes(room));
+        assert!(!block.takes(room + 1));
+        assert!(block.push(&entry(6, &[0; 2000])));
+        assert!(block.takes(room - 2022) && !block.takes(room - 2021));
+    }
+
+    #[test]
+    fn a_block_is_closed_before_the_next_record_could_overfill_its_table_of_names() {
+        let mut block = Builder::new(0);
+        for (names, takes) in [(32_767, true), (32_768, false), (65_535, false)] {
+            block.names = vec!["a".into(); names];
+            assert!(block.takes(usize::MAX), "none was taken yet: {names}");
+            block.count = 1;
+            assert_eq!(block.takes(0), takes, "{names}");
+            block.count = 0;
+        }
+    }
+
+    #[test]
+    fn an_offset_too_far_behind_the_base_is_not_taken() {
+        let mut block = Builder::new(10);
+        assert!(!block.push(&entry(9, b"before the base")));
+        assert!(!block.push(&entry(11 + i64::from(u32::MAX), b"too far")));
+        assert!(block.is_empty());
+        assert!(block.push(&entry(10 + i64::from(u32::MAX), b"the last")));
+        assert_eq!(walk(block.finish(), 10).unwrap()[0].offset, 10 + i64::from(u32::MAX));
+    }
+
+    #[test]
+    fn a_name_stands_once_in_a_block_and_a_block_has_its_size_and_its_latest_stamp() {
+        let mut block = Builder::new(0);
+        for (offset, millis) in [(0, 7), (1, 9), (2, 8)] {
+            let headers: [Header; 2] = [("ce_id".into(), Bytes::from_static(b"12")), ("x".into(), Bytes::new())];
+            let stamp = EventTime::from_millis(millis);
+            assert!(block.push(&Entry { offset, stamp, key: Some(b"key"), value: None, headers: &headers }));
+        }
+        let block = block.finish();
+        // 15 bytes, two names with their lengths, and thrice: 22 bytes, two headers of 6 bytes, key and value of a header.
+        assert_eq!(block.len(), 15 + (2 + 5) + (2 + 1) + 3 * (22 + 2 * 6 + 3 + 2));
+        let walk = Walk::new(TopicPartition::new("t", 0), 0, block, &mut Names::default()).unwrap();
+        assert_eq!(walk.latest(), EventTime::from_millis(9));
+    }
+
+    #[test]
+    fn a_header_without_its_name_is_malformed() {
+        let mut block = Builder::new(0);
+        let headers: [Header; 1] = [("a".into(), Bytes::new())];
+        assert!(block.push(&Entry { headers: &headers, ..entry(0, b"") }));
+        block.names.clear();
+        assert_eq!(walk(block.finish(), 0), Err(Malformed));
+    }
+
+    #[test]
+    fn records_share_the_first_names_that_are_met_and_names_without_end_are_not_kept() {
+        let mut names = Names::default();
+        let met: Vec<_> = (0..70).map(|n| names.intern(&format!("name {n}"))).collect();
+        assert_eq!(names.0.len(), 64);
+        for (n, name) in met.iter().enumerate() {
+            assert_eq!(**name, format!("name {n}"));
+            assert_eq!(Arc::ptr_eq(name, &names.intern(name)), n < 64, "{name}");
+        }
+    }
 
     fn walk(block: Bytes, base: i64) -> Result<Vec<Record>, Malformed> {
         let mut walk = Walk::new(TopicPartition::new("t", 0), base, block, &mut Names::default())?;

@@ -14,8 +14,6 @@ use crate::{Record, Result};
 
 /// Compaction runs once so much was appended to a partition since the last time, as Kafka waits for a dirty share.
 const COMPACT_AFTER_BYTES: i64 = 64 << 10;
-/// Rewritten blocks are committed in portions of this size.
-const PORTION_BYTES: u64 = 4 << 20;
 /// Removed bytes after which the store is asked to give their space back.
 const RECLAIM_AFTER_BYTES: u64 = 32 << 20;
 
@@ -29,6 +27,19 @@ pub struct Maintained {
 }
 
 pub fn run(shared: &Shared, now: EventTime) -> Result<Maintained> {
+    let (done, removed_bytes) = sweep(shared, now)?;
+    if is_worth_reclaiming(removed_bytes) {
+        shared.store.reclaim()?;
+    }
+    Ok(done)
+}
+
+fn is_worth_reclaiming(removed_bytes: u64) -> bool {
+    removed_bytes >= RECLAIM_AFTER_BYTES
+}
+
+/// What was done, and the bytes of all blocks that went or were replaced.
+fn sweep(shared: &Shared, now: EventTime) -> Result<(Maintained, u64)> {
     let topics: Vec<_> = {
         let topics = shared.topics.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         topics.all().cloned().collect()
@@ -50,29 +61,28 @@ pub fn run(shared: &Shared, now: EventTime) -> Result<Maintained> {
             }
         }
     }
-    if removed_bytes >= RECLAIM_AFTER_BYTES {
-        shared.store.reclaim()?;
+    Ok((done, removed_bytes))
+}
+
+/// The offset below which a partition's blocks are more than the limit, of their bases and sizes, newest first.
+fn too_large_below(sizes: impl Iterator<Item = Result<(i64, u32)>>, limit: u64) -> Result<i64> {
+    let mut kept = 0;
+    for row in sizes {
+        let (base, bytes) = row?;
+        kept += u64::from(bytes);
+        if kept > limit {
+            return Ok(base + 1);
+        }
     }
-    Ok(done)
+    Ok(0)
 }
 
 /// Removes the oldest blocks that are past the topic's age or size; the bytes removed.
 fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime) -> Result<u64> {
     let (topic, number) = (partition.topic, partition.at.partition);
     let high = partition.high();
-    // Blocks below this base make the partition too large.
-    let mut too_large_below = 0;
-    if let Some(limit) = settings.retention_bytes {
-        let mut kept = 0;
-        for row in shared.store.sizes(topic, number) {
-            let (base, bytes) = row?;
-            kept += u64::from(bytes);
-            if kept > limit && base < high {
-                too_large_below = base + 1;
-                break;
-            }
-        }
-    }
+    let too_large_below =
+        settings.retention_bytes.map_or(Ok(0), |limit| too_large_below(shared.store.sizes(topic, number), limit))?;
     let mut changes = Changes::default();
     let (mut low, mut removed) = (None, 0);
     for row in shared.store.blocks(topic, number, 0, high) {
@@ -87,7 +97,7 @@ fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: Even
         removed += block.len() as u64;
         changes.remove_block(key.to_vec());
     }
-    if removed == 0 {
+    if changes.is_empty() {
         return Ok(0);
     }
     let low = low.unwrap_or(high);
@@ -139,7 +149,7 @@ fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: Eve
             // In place: a reader that is past this base misses nothing.
             changes.put_block(block_key(partition.topic, partition.at.partition, base), builder.finish());
         }
-        if changes.bytes() >= PORTION_BYTES {
+        if changes.is_a_portion() {
             shared.store.commit(std::mem::take(&mut changes), Survives::Process)?;
         }
     }
@@ -183,4 +193,181 @@ fn push(builder: &mut Builder, record: &Record) {
 
 fn walk(shared: &Shared, partition: &Partition, base: i64, block: &Bytes) -> Result<Walk> {
     Walk::new(partition.at.clone(), base, block.clone(), &mut Names::default()).map_err(|_| shared.store.malformed(&partition.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicI64;
+
+    use super::*;
+    use crate::embedded::EmbeddedLog;
+    use crate::embedded::append::append;
+    use crate::embedded::tests::{clocked, record, topic};
+    use crate::{Outgoing, TopicPartition};
+
+    /// A block of one record with a key of one byte, beside its value.
+    const ALONE: u64 = 15 + 22 + 1;
+
+    fn at(millis: i64) -> EventTime {
+        EventTime::from_millis(millis)
+    }
+
+    /// A log of one topic.
+    struct Setup {
+        _dir: tempfile::TempDir,
+        log: EmbeddedLog,
+        millis: Arc<AtomicI64>,
+    }
+
+    impl Setup {
+        fn new(partitions: i32, settings: &[(&str, &str)]) -> Self {
+            let (dir, log, millis) = clocked();
+            topic(&log, "t", partitions, settings);
+            Self { _dir: dir, log, millis }
+        }
+
+        fn partition(&self, partition: i32) -> Arc<Partition> {
+            self.log.shared.partition(&TopicPartition::new("t", partition)).unwrap()
+        }
+
+        /// One block, appended at this time.
+        fn append(&self, millis: i64, partition: i32, rows: &[(&str, Option<&str>)]) {
+            self.millis.store(millis, Ordering::Relaxed);
+            let of = |(key, value): &(&str, Option<&str>)| Outgoing {
+                partition: Some(partition),
+                value: value.map(|value| value.to_owned().into()),
+                ..record("t", key, "")
+            };
+            let records: Vec<_> = rows.iter().map(of).collect();
+            append(&self.log.shared, &records, None, Survives::Process).unwrap();
+        }
+
+        fn sweep(&self, millis: i64) -> (Maintained, u64) {
+            sweep(&self.log.shared, at(millis)).unwrap()
+        }
+
+        /// As after so many appended bytes.
+        fn fresh(&self, bytes: i64) {
+            for partition in self.log.shared.topic("t").unwrap().partitions() {
+                partition.fresh_bytes.store(bytes, Ordering::Relaxed);
+            }
+        }
+
+        /// Offsets and keys of what is kept.
+        fn kept(&self, partition: i32) -> Vec<(i64, String)> {
+            let (partition, mut kept) = (self.partition(partition), Vec::new());
+            for row in self.log.shared.store.blocks(partition.topic, partition.at.partition, 0, i64::MAX) {
+                let (key, block) = row.unwrap();
+                let mut records = walk(&self.log.shared, &partition, base_of(&key), &block).unwrap();
+                while let Some(record) = records.next_record().unwrap() {
+                    kept.push((record.offset, String::from_utf8_lossy(&record.key.unwrap_or_default()).into_owned()));
+                }
+            }
+            kept
+        }
+    }
+
+    const NOTHING: (Maintained, u64) = (Maintained { compacted_records: 0, deleted_bytes: 0 }, 0);
+
+    #[test]
+    fn a_block_goes_once_its_newest_record_is_older_than_the_topic_keeps() {
+        let log = Setup::new(2, &[("retention.ms", "60000")]);
+        log.append(0, 0, &[("a", Some("1234567890"))]);
+        log.append(0, 1, &[("a", Some("123"))]);
+        log.append(1000, 0, &[("a", Some("12345"))]);
+        assert_eq!(log.sweep(60_000), NOTHING, "exactly of that age");
+        let bytes = ALONE + 10 + ALONE + 3;
+        assert_eq!(log.sweep(60_001), (Maintained { compacted_records: 0, deleted_bytes: bytes }, bytes));
+        assert_eq!((log.partition(0).low(), log.partition(1).low()), (1, 1));
+        assert_eq!((log.kept(0), log.kept(1)), (vec![(1, "a".to_owned())], vec![]));
+        assert_eq!(log.sweep(60_001), NOTHING);
+        assert_eq!(log.sweep(61_001).1, ALONE + 5);
+        // What is told to be there is nothing, and offsets go on.
+        assert_eq!((log.partition(0).low(), log.partition(0).high()), (2, 2));
+    }
+
+    #[test]
+    fn the_newest_blocks_are_kept_while_they_are_no_more_than_the_limit() {
+        let sizes = [(20, 5), (10, 3), (4, 7), (0, 1)];
+        for (limit, below) in [(16, 0), (15, 1), (14, 5), (8, 5), (7, 11), (5, 11), (4, 21), (0, 21)] {
+            assert_eq!(too_large_below(sizes.iter().copied().map(Ok), limit).unwrap(), below, "{limit}");
+        }
+    }
+
+    #[test]
+    fn a_partition_keeps_as_many_bytes_as_its_topic_says() {
+        let limit = (2 * (ALONE + 10)).to_string();
+        let log = Setup::new(1, &[("retention.ms", "-1"), ("retention.bytes", &limit)]);
+        for _ in 0..3 {
+            log.append(0, 0, &[("a", Some("1234567890"))]);
+        }
+        assert_eq!(log.sweep(0).0.deleted_bytes, ALONE + 10);
+        assert_eq!(log.partition(0).low(), 1);
+        log.append(0, 0, &[("a", Some(""))]);
+        assert_eq!(log.sweep(0).0.deleted_bytes, ALONE + 10);
+        assert_eq!(log.kept(0).len(), 2);
+    }
+
+    #[test]
+    fn of_each_key_the_last_record_is_kept_of_all_that_are_as_old_as_the_lag() {
+        let log = Setup::new(1, &[("cleanup.policy", "compact"), ("min.compaction.lag.ms", "1000")]);
+        log.append(0, 0, &[("a", Some("first"))]);
+        log.append(1000, 0, &[("a", Some("last"))]);
+        log.append(1500, 0, &[("b", Some("first"))]);
+        log.append(1500, 0, &[("b", Some("last"))]);
+        assert_eq!(log.sweep(1999), NOTHING, "too young");
+        log.fresh(COMPACT_AFTER_BYTES);
+        assert_eq!(log.sweep(2000), (Maintained { compacted_records: 1, deleted_bytes: 0 }, ALONE + 5));
+        assert_eq!(log.kept(0), [(1, "a".to_owned()), (2, "b".to_owned()), (3, "b".to_owned())]);
+    }
+
+    #[test]
+    fn a_block_is_rewritten_without_what_is_superseded_and_goes_where_nothing_is_left() {
+        let log = Setup::new(2, &[("cleanup.policy", "compact")]);
+        for partition in [0, 1] {
+            log.append(0, partition, &[("a", Some("1")), ("b", Some("2")), ("a", Some("3"))]);
+            log.append(0, partition, &[("c", Some("4"))]);
+            log.append(0, partition, &[("c", Some("5")), ("a", Some("6"))]);
+        }
+        let first = 15 + 3 * (22 + 2);
+        let done = Maintained { compacted_records: 2 * 3, deleted_bytes: 0 };
+        assert_eq!(log.sweep(0), (done, 2 * (first + ALONE + 1)), "whole blocks are replaced");
+        for partition in [0, 1] {
+            assert_eq!(log.kept(partition), [(1, "b".to_owned()), (4, "c".to_owned()), (5, "a".to_owned())]);
+        }
+        log.fresh(COMPACT_AFTER_BYTES);
+        assert_eq!(log.sweep(0), NOTHING, "nothing is superseded");
+    }
+
+    #[test]
+    fn a_tombstone_goes_once_it_is_older_than_readers_are_given_and_a_value_stays() {
+        let log = Setup::new(1, &[("cleanup.policy", "compact"), ("delete.retention.ms", "5000")]);
+        log.append(0, 0, &[("a", None), ("b", Some("old"))]);
+        assert_eq!(log.sweep(5000), NOTHING, "exactly of that age");
+        log.fresh(COMPACT_AFTER_BYTES);
+        assert_eq!(log.sweep(5001).0.compacted_records, 1);
+        assert_eq!(log.kept(0), [(1, "b".to_owned())]);
+    }
+
+    #[test]
+    fn a_partition_is_compacted_again_once_enough_was_appended_to_it() {
+        let log = Setup::new(1, &[("cleanup.policy", "compact")]);
+        log.append(0, 0, &[("a", Some("1")), ("a", Some("2"))]);
+        for (bytes, compacted) in [(0, 0), (COMPACT_AFTER_BYTES - 1, 0), (COMPACT_AFTER_BYTES, 1)] {
+            log.fresh(bytes);
+            assert_eq!(log.sweep(0).0.compacted_records, compacted, "{bytes}");
+        }
+        assert_eq!(log.partition(0).fresh_bytes.load(Ordering::Relaxed), 0, "counted anew");
+        log.append(0, 0, &[("a", Some("3"))]);
+        log.fresh(COMPACT_AFTER_BYTES + 1);
+        assert_eq!(log.sweep(0).0.compacted_records, 1);
+    }
+
+    #[test]
+    fn space_is_reclaimed_once_32_mib_were_removed() {
+        let enough = 32 * 1024 * 1024;
+        assert!(!is_worth_reclaiming(0) && !is_worth_reclaiming(enough - 1));
+        assert!(is_worth_reclaiming(enough) && is_worth_reclaiming(enough + 1));
+    }
 }

@@ -161,3 +161,131 @@ pub fn committed(shared: &Shared, group: &str, of: &[TopicPartition]) -> Result<
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::tests::{log, record, topic};
+    use crate::{Bus, Outgoing};
+
+    fn join(log: &EmbeddedLog, group: &str, membership: Membership) -> Result<EmbeddedMember> {
+        let options = MemberOptions { group: group.into(), membership, topics: vec!["t".into()] };
+        EmbeddedMember::join(log.clone(), options)
+    }
+
+    fn named(name: &str) -> Membership {
+        Membership::Static(name.into())
+    }
+
+    fn polled(member: &mut EmbeddedMember) -> Result<Vec<Polled>> {
+        let mut items = Vec::new();
+        member.poll(10, Duration::ZERO, &mut items).map(|()| items)
+    }
+
+    #[test]
+    fn a_group_has_one_member_and_only_a_newer_one_of_its_name_takes_it_over() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let refused = |membership| join(&log, "g", membership).unwrap_err();
+        let nameless = join(&log, "g", Membership::Dynamic).unwrap();
+        for membership in [Membership::Dynamic, named("a"), Membership::Transactional("a".into())] {
+            let error = refused(membership);
+            assert_eq!(error.remedy, Remedy::Stop);
+            assert!(error.detail.starts_with("it has a member already (instance without a name), and"), "{error}");
+        }
+        drop(join(&log, "another", Membership::Dynamic).unwrap());
+        drop(nameless);
+        let mut older = join(&log, "g", named("a")).unwrap();
+        for membership in [Membership::Dynamic, named("b")] {
+            let error = refused(membership);
+            assert!(error.detail.starts_with("it has a member already (instance a), and"), "{error}");
+        }
+        let mut newer = join(&log, "g", named("a")).unwrap();
+        assert!(polled(&mut older).unwrap_err().detail.starts_with("fenced: "));
+        assert!(polled(&mut newer).is_ok());
+        // The end of the older one leaves the group to the newer.
+        drop(older);
+        refused(named("b"));
+        assert!(polled(&mut newer).is_ok());
+        drop(newer);
+        assert!(join(&log, "g", named("b")).is_ok());
+    }
+
+    #[test]
+    fn a_transactional_member_is_fenced_by_its_name_in_any_group() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let transactional = |group, name: &str| join(&log, group, Membership::Transactional(name.into())).unwrap();
+        let (mut one, mut other) = (transactional("g", "a"), transactional("h", "b"));
+        let mut newer = transactional("i", "a");
+        let error = one.commit(Step::default()).unwrap_err();
+        assert_eq!(error.remedy, Remedy::Stop);
+        assert!(error.detail.starts_with("fenced: "), "{error}");
+        other.commit(Step::default()).unwrap();
+        newer.commit(Step::default()).unwrap();
+    }
+
+    #[test]
+    fn new_partitions_are_assigned_once_and_nothing_is_delivered_of_them_before_they_are_started() {
+        let (_dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        let at = [0, 1, 2].map(|partition| TopicPartition::new("t", partition));
+        let mut member = join(&log, "g", named("a")).unwrap();
+        assert_eq!(polled(&mut member).unwrap(), [Polled::Assigned(at[..2].to_vec())]);
+        assert_eq!(polled(&mut member).unwrap(), []);
+        // Another topic is none of its business.
+        topic(&log, "u", 1, &[]);
+        assert_eq!(polled(&mut member).unwrap(), []);
+        log.add_partitions("t", 3).unwrap();
+        assert_eq!(polled(&mut member).unwrap(), [Polled::Assigned(at[2..].to_vec())]);
+        assert_eq!(polled(&mut member).unwrap(), []);
+        member.start(&at[2], 0).unwrap();
+        assert_eq!(polled(&mut member).unwrap(), [Polled::End { at: at[2].clone(), position: 0 }]);
+    }
+
+    #[test]
+    fn a_member_delivers_nothing_of_what_it_paused_until_it_resumes() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        append(&log.shared, &[record("t", "k", "v")], None, Survives::Process).unwrap();
+        let at = TopicPartition::new("t", 0);
+        let mut member = join(&log, "g", named("a")).unwrap();
+        polled(&mut member).unwrap();
+        member.start(&at, 0).unwrap();
+        member.pause(std::slice::from_ref(&at)).unwrap();
+        assert_eq!(polled(&mut member).unwrap(), []);
+        member.resume(std::slice::from_ref(&at)).unwrap();
+        let items = polled(&mut member).unwrap();
+        assert!(matches!(&items[..], [Polled::Record(_), Polled::End { position: 1, .. }]), "{items:?}");
+    }
+
+    #[test]
+    fn positions_are_those_of_their_group_and_partition() {
+        let (_dir, log) = log();
+        topic(&log, "t", 3, &[]);
+        let at = [2, 0, 1].map(|partition| TopicPartition::new("t", partition));
+        let mut member = join(&log, "g", named("a")).unwrap();
+        member.commit(Step { outputs: vec![], positions: vec![(at[0].clone(), 7), (at[2].clone(), 9)] }).unwrap();
+        assert_eq!(member.committed(&at).unwrap(), [Some(7), None, Some(9)]);
+        assert_eq!(log.committed("g", &at).unwrap(), [Some(7), None, Some(9)]);
+        assert_eq!(log.committed("h", &at).unwrap(), [None; 3]);
+    }
+
+    #[test]
+    fn outputs_are_committed_by_transactional_members_only_and_positions_by_all() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let at = TopicPartition::new("t", 0);
+        let outputs = |count| vec![Outgoing { partition: Some(0), ..record("t", "k", "v") }; count];
+        for (n, membership) in [(1, Membership::Dynamic), (2, named("a")), (3, Membership::Transactional("a".into()))] {
+            let transactional = membership.is_transactional();
+            let mut member = join(&log, "g", membership).unwrap();
+            member.commit(Step { outputs: vec![], positions: vec![(at.clone(), n)] }).unwrap();
+            assert_eq!(member.committed(std::slice::from_ref(&at)).unwrap(), [Some(n)]);
+            let committed = member.commit(Step { outputs: outputs(2), positions: vec![] });
+            assert_eq!(committed.is_ok(), transactional, "{committed:?}");
+        }
+        // Two records, and the offset that a step burns.
+        assert_eq!(log.watermarks(&at).unwrap().high, 3);
+    }
+}

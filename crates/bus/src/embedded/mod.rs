@@ -138,10 +138,10 @@ impl News {
         self.risen.notify_all();
     }
 
-    /// Waits until the count is past `seen`, at most so long.
-    fn wait(&self, seen: u64, timeout: Duration) {
+    /// Waits until the count is past `seen`, at most so long; whether it is.
+    fn wait(&self, seen: u64, timeout: Duration) -> bool {
         let waited = self.risen.wait_timeout_while(lock(&self.count), timeout, |count| *count == seen);
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
@@ -247,3 +247,90 @@ impl Bus for EmbeddedLog {
 
 /// Per topic name.
 type ByName<T> = HashMap<Arc<str>, T>;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI64;
+
+    use super::*;
+    use crate::Outgoing;
+
+    /// A log in a folder of its own. It stands at second 0 of 1970, and nothing is written before a producer flushes.
+    pub fn log() -> (tempfile::TempDir, EmbeddedLog) {
+        let (dir, log, _) = clocked();
+        (dir, log)
+    }
+
+    /// As [`log`], and the milliseconds that its clock shows.
+    pub fn clocked() -> (tempfile::TempDir, EmbeddedLog, Arc<AtomicI64>) {
+        let (dir, millis) = (tempfile::tempdir().unwrap(), Arc::new(AtomicI64::new(0)));
+        let shown = Arc::clone(&millis);
+        let stamps = Stamps::Injected(Arc::new(move || EventTime::from_millis(shown.load(Ordering::Relaxed))));
+        let linger = Duration::from_hours(1);
+        let options = EmbeddedOptions { stamps, linger, reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(dir.path(), options).unwrap();
+        (dir, log, millis)
+    }
+
+    pub fn topic(log: &EmbeddedLog, name: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        log.create_topic(&TopicSpec { name: name.into(), partitions, replication: 1, settings }).unwrap();
+    }
+
+    pub fn record(topic: &str, key: &str, value: &str) -> Outgoing {
+        let of = |text: &str| Some(text.to_owned().into());
+        Outgoing { topic: topic.into(), partition: None, key: of(key), value: of(value), headers: Vec::new() }
+    }
+
+    #[test]
+    fn who_waits_for_news_is_told_of_what_came_since_it_looked() {
+        let news = News::default();
+        let seen = news.now();
+        assert!(!news.wait(seen, Duration::ZERO), "nothing came");
+        for _ in 0..3 {
+            news.tell();
+            assert!(news.wait(seen, Duration::from_secs(5)));
+        }
+        assert!(!news.wait(news.now(), Duration::ZERO), "that is known");
+    }
+
+    #[test]
+    fn the_disk_says_how_much_is_free_and_a_folder_that_is_not_there_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = FreeSpace::Disk.bytes(dir.path()).unwrap();
+        assert!(free > 1 << 20, "{free}");
+        assert_eq!(FreeSpace::Disk.bytes(&dir.path().join("missing")), None);
+        assert_eq!(FreeSpace::Injected(Arc::new(|| 7)).bytes(dir.path()), Some(7));
+    }
+
+    #[test]
+    fn what_cannot_be_printed_is_named() {
+        let options = EmbeddedOptions { stamps: Stamps::Held, ..EmbeddedOptions::default() };
+        let text = format!("{options:?}");
+        assert!(text.contains("stamps: Held") && text.contains("free_space: Disk"), "{text}");
+        let (dir, log) = log();
+        let text = format!("{log:?}");
+        assert!(text.contains("stamps: Injected") && text.contains(&format!("Store {{ dir: {:?}", dir.path())), "{text}");
+        assert_eq!(format!("{:?} {:?}", FreeSpace::Injected(Arc::new(|| 7)), Stamps::Wall), "Injected Wall");
+    }
+
+    #[test]
+    fn the_time_of_a_log_is_the_stamp_of_what_would_be_appended_now() {
+        let (_dir, log, millis) = clocked();
+        assert_eq!(log.time(), EventTime::from_millis(0));
+        millis.store(1234, Ordering::Relaxed);
+        assert_eq!(log.time(), EventTime::from_millis(1234));
+    }
+
+    #[test]
+    fn topics_are_listed_by_prefix_in_the_order_of_their_names() {
+        let (_dir, log) = log();
+        for name in ["b.2", "a.1", "b.1"] {
+            topic(&log, name, 1, &[]);
+        }
+        let names = |prefix| log.topics(prefix).unwrap().iter().map(|topic| topic.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names("b."), ["b.1", "b.2"]);
+        assert_eq!(names(""), ["a.1", "b.1", "b.2"]);
+        assert_eq!(log.denied("a.1"), None, "nobody is refused by rights");
+    }
+}

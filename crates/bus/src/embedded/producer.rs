@@ -79,6 +79,60 @@ struct LanesState {
     given_up: bool,
 }
 
+impl LanesState {
+    /// Whether there is anything for the writer to do.
+    fn is_idle(&self) -> bool {
+        self.bytes == 0 && !self.urgent && !self.closing
+    }
+
+    /// Whether what waits may wait for more, so that it is written together.
+    fn may_linger(&self) -> bool {
+        (1..BATCH_BYTES).contains(&self.bytes) && !self.urgent && !self.closing
+    }
+
+    /// So much more waits, or somebody flushes; whether the writer is to be woken: only when something begins or is due, since each
+    /// notice costs a system call.
+    fn add(&mut self, bytes: usize, urgent: bool) -> bool {
+        let before = self.bytes;
+        self.bytes += bytes;
+        self.urgent |= urgent;
+        before == 0 || urgent || (before < BATCH_BYTES && self.bytes >= BATCH_BYTES)
+    }
+
+    /// What there is to write now, in lanes; from here on counted anew. A lane that only this list still knows belongs to a dropped
+    /// producer: it goes once it is empty.
+    fn take(&mut self) -> Vec<Arc<Lane>> {
+        self.bytes = 0;
+        self.urgent = false;
+        self.lanes.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
+        self.lanes.clone()
+    }
+}
+
+/// When what was written is synced.
+#[derive(Debug)]
+struct Syncs {
+    last: Instant,
+    /// Something was written since.
+    unsynced: bool,
+}
+
+impl Syncs {
+    fn new(now: Instant) -> Self {
+        Self { last: now, unsynced: false }
+    }
+
+    /// How long until a sync is due; `None` where there is nothing to sync.
+    fn due_in(&self, now: Instant) -> Option<Duration> {
+        self.unsynced.then(|| SYNC_EVERY.saturating_sub(now.duration_since(self.last)))
+    }
+
+    /// Whether it is due; what was written last does not wait.
+    fn is_due(&self, now: Instant, closing: bool) -> bool {
+        self.due_in(now).is_some_and(|due| closing || due.is_zero())
+    }
+}
+
 /// The writer thread; dropping it writes what waits and ends it.
 #[derive(Debug)]
 pub struct Writer {
@@ -124,45 +178,31 @@ fn give_up(lanes: &Lanes) {
 
 fn write(shared: &Shared) {
     let lanes = &shared.lanes;
-    let mut synced = (Instant::now(), true);
+    let mut syncs = Syncs::new(Instant::now());
     loop {
         let mut state = lock(&lanes.state);
-        while state.bytes == 0 && !state.urgent && !state.closing {
-            let due = SYNC_EVERY.saturating_sub(synced.0.elapsed());
-            state = if synced.1 {
-                lanes.wake.wait(state).unwrap_or_else(PoisonError::into_inner)
-            } else if due.is_zero() {
-                break;
-            } else {
-                lanes.wake.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner).0
+        while state.is_idle() {
+            state = match syncs.due_in(Instant::now()) {
+                None => lanes.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => break,
+                Some(due) => lanes.wake.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
-        let linger = shared.options.linger;
-        let waited = lanes
-            .wake
-            .wait_timeout_while(state, linger, |state| {
-                state.bytes > 0 && state.bytes < BATCH_BYTES && !state.urgent && !state.closing
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        state = waited.0;
-        state.bytes = 0;
-        state.urgent = false;
-        let closing = state.closing;
-        // A lane that only this list still knows belongs to a dropped producer: it goes once it is empty.
-        state.lanes.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
-        let present = state.lanes.clone();
+        let waited = lanes.wake.wait_timeout_while(state, shared.options.linger, |state| state.may_linger());
+        state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let (present, closing) = (state.take(), state.closing);
         drop(state);
 
         for lane in &present {
             if write_lane(shared, lane, closing) {
-                synced.1 = false;
+                syncs.unsynced = true;
             }
         }
-        if !synced.1 && (closing || synced.0.elapsed() >= SYNC_EVERY) {
+        if syncs.is_due(Instant::now(), closing) {
             if let Err(error) = shared.store.sync() {
                 tracing::error!(%error, "syncing the embedded log failed");
             }
-            synced = (Instant::now(), true);
+            syncs = Syncs::new(Instant::now());
         }
         if closing {
             return;
@@ -176,20 +216,23 @@ fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
     let mut written = false;
     let mut rest = &records[..];
     while !rest.is_empty() {
-        // In portions, since each is in memory several times over while it is written.
-        let mut bytes = 0;
-        let count = rest
-            .iter()
-            .position(|record| {
-                bytes += size(record);
-                bytes >= PORTION_BYTES
-            })
-            .map_or(rest.len(), |last| last + 1);
-        let (portion, later) = rest.split_at(count);
+        let (portion, later) = rest.split_at(portion(rest));
         rest = later;
-        written |= write_portion(shared, lane, portion, closing);
+        if write_portion(shared, lane, portion, closing) {
+            written = true;
+        }
     }
     written
+}
+
+/// How many of these records are written at once: each is in memory several times over meanwhile.
+fn portion(records: &[Outgoing]) -> usize {
+    let mut bytes = 0;
+    let last = records.iter().position(|record| {
+        bytes += size(record);
+        bytes >= PORTION_BYTES
+    });
+    last.map_or(records.len(), |last| last + 1)
 }
 
 fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bool) -> bool {
@@ -201,14 +244,8 @@ fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bo
     {
         let wait = patience.failed(&format!("records of {} wait", lane.name), error);
         // Whoever closes the log does not wait for this.
-        let (state, _) = shared
-            .lanes
-            .wake
-            .wait_timeout_while(lock(&shared.lanes.state), wait, |state| !state.closing)
-            .unwrap_or_else(PoisonError::into_inner);
-        let closes = state.closing;
-        drop(state);
-        if closes {
+        let waited = shared.lanes.wake.wait_timeout_while(lock(&shared.lanes.state), wait, |state| !state.closing);
+        if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
             break;
         }
         outcome = append(shared, records, None, Survives::Process);
@@ -252,13 +289,7 @@ impl EmbeddedProducer {
 
     fn tell(&self, bytes: usize, urgent: bool) {
         let lanes = &self.log.shared.lanes;
-        let mut state = lock(&lanes.state);
-        let before = state.bytes;
-        state.bytes += bytes;
-        state.urgent |= urgent;
-        // Only when something begins or is due: each notice costs a system call.
-        let wake = before == 0 || urgent || (before < BATCH_BYTES && state.bytes >= BATCH_BYTES);
-        drop(state);
+        let wake = lock(&lanes.state).add(bytes, urgent);
         if wake {
             lanes.wake.notify_all();
         }
@@ -309,5 +340,228 @@ impl Producer for EmbeddedProducer {
         drop(state);
         self.log.shared.store.sync()?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::embedded::tests::{log, record, topic};
+    use crate::embedded::{EmbeddedOptions, FreeSpace};
+    use crate::{Bus, TopicPartition};
+
+    const WAIT: Duration = Duration::from_secs(10);
+
+    fn waiting(bytes: usize) -> LanesState {
+        LanesState { bytes, ..LanesState::default() }
+    }
+
+    #[test]
+    fn the_writer_has_something_to_do_once_something_waits_or_somebody_flushes_or_closes() {
+        assert!(waiting(0).is_idle());
+        assert!(!waiting(1).is_idle());
+        assert!(!LanesState { urgent: true, ..waiting(0) }.is_idle());
+        assert!(!LanesState { closing: true, ..waiting(0) }.is_idle());
+    }
+
+    #[test]
+    fn what_waits_lingers_for_company_until_it_is_a_batch_or_somebody_flushes_or_closes() {
+        let batch = 256 * 1024;
+        for (bytes, may) in [(0, false), (1, true), (batch - 1, true), (batch, false), (batch + 1, false)] {
+            assert_eq!(waiting(bytes).may_linger(), may, "{bytes}");
+            assert!(!LanesState { urgent: true, ..waiting(bytes) }.may_linger());
+            assert!(!LanesState { closing: true, ..waiting(bytes) }.may_linger());
+        }
+    }
+
+    #[test]
+    fn the_writer_is_woken_when_something_begins_to_wait_and_when_a_batch_is_full_and_at_once_by_who_flushes() {
+        let batch = 256 * 1024;
+        for (before, bytes, urgent, woken) in [
+            (0, 1, false, true),
+            (0, batch, false, true),
+            (0, 0, true, true),
+            (1, 1, false, false),
+            (1, 0, true, true),
+            (1, batch - 2, false, false),
+            (1, batch - 1, false, true),
+            (batch - 1, 5, false, true),
+            // It knows already.
+            (batch, 1, false, false),
+            (batch + 1, batch, false, false),
+        ] {
+            let mut state = waiting(before);
+            assert_eq!(state.add(bytes, urgent), woken, "{before} and {bytes}");
+            assert_eq!((state.bytes, state.urgent), (before + bytes, urgent));
+            // A flush is not forgotten when more comes.
+            state.add(1, false);
+            assert_eq!(state.urgent, urgent);
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_counted_anew_and_the_lane_of_a_dropped_producer_goes_once_it_is_empty() {
+        let lane = |waiting: usize| {
+            let state = LaneState { waiting: vec![record("t", "k", "v"); waiting], ..LaneState::default() };
+            Arc::new(Lane { state: Mutex::new(state), ..Lane::default() })
+        };
+        let (kept, full) = (lane(0), lane(1));
+        let mut state = LanesState { urgent: true, ..waiting(9) };
+        state.lanes = vec![Arc::clone(&kept), lane(0), Arc::clone(&full), lane(2)];
+        let present = state.take();
+        assert_eq!((state.bytes, state.urgent), (0, false));
+        let counts: Vec<_> = present.iter().map(|lane| lock(&lane.state).waiting.len()).collect();
+        assert_eq!(counts, [0, 1, 2]);
+        lock(&present[2].state).waiting.clear();
+        drop(present);
+        assert_eq!(state.take().len(), 2);
+        drop((kept, full));
+        assert_eq!(state.take().len(), 1, "what it took is still to be written");
+    }
+
+    #[test]
+    fn what_was_written_is_synced_after_a_second_and_what_was_written_last_at_once() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let mut syncs = Syncs::new(begun);
+        assert_eq!(syncs.due_in(at(5000)), None, "nothing was written");
+        assert!(!syncs.is_due(at(5000), false) && !syncs.is_due(at(5000), true));
+        syncs.unsynced = true;
+        for (millis, left) in [(0, 1000), (999, 1), (1000, 0), (1500, 0)] {
+            assert_eq!(syncs.due_in(at(millis)), Some(Duration::from_millis(left)));
+            assert_eq!(syncs.is_due(at(millis), false), left == 0, "{millis}");
+            assert!(syncs.is_due(at(millis), true));
+        }
+    }
+
+    #[test]
+    fn records_are_written_in_portions_of_a_mebibyte_and_each_has_at_least_one() {
+        let of = |sizes: &[usize]| sizes.iter().map(|bytes| record("t", "", &"x".repeat(*bytes))).collect::<Vec<_>>();
+        let mib = 1024 * 1024;
+        for (sizes, count) in [
+            (&[][..], 0),
+            (&[10, 10, 10], 3),
+            (&[mib - 1, 1, 1], 2),
+            (&[mib, 1], 1),
+            (&[mib + 1, 1], 1),
+            (&[mib - 1, mib, 1], 2),
+            (&[mib / 2, mib / 4, mib / 4, 1], 3),
+        ] {
+            assert_eq!(portion(&of(sizes)), count, "{sizes:?}");
+        }
+    }
+
+    fn lane(log: &EmbeddedLog, records: Vec<Outgoing>) -> EmbeddedProducer {
+        let producer = EmbeddedProducer::new(log.clone(), "p");
+        let mut state = lock(&producer.lane.state);
+        state.counts.taken = records.len() as u64;
+        state.bytes = records.iter().map(size).sum();
+        state.waiting = records;
+        drop(state);
+        producer
+    }
+
+    fn counts(producer: &EmbeddedProducer) -> (u64, u64, u64, usize) {
+        let ProducerCounts { taken, acknowledged, failed } = producer.counts();
+        (taken, acknowledged, failed, lock(&producer.lane.state).bytes)
+    }
+
+    #[test]
+    fn a_lane_says_whether_anything_was_written_and_each_record_is_acknowledged_or_failed() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let large = "x".repeat(600 << 10);
+        let (good, bad) = (record("t", "k", &large), record("missing", "k", &large));
+        let written = |producer: &EmbeddedProducer| write_lane(&log.shared, &producer.lane, false);
+        let none = lane(&log, vec![]);
+        assert!(!written(&none));
+        assert_eq!(counts(&none), (0, 0, 0, 0));
+        // Portions are of two records: what fails takes its portion with it, and no other.
+        let mut some = lane(&log, vec![good.clone(), good.clone(), bad.clone(), good.clone(), good.clone()]);
+        assert!(written(&some));
+        assert_eq!(counts(&some), (5, 3, 2, 0));
+        let mut last = lane(&log, vec![bad.clone(), bad.clone(), good.clone(), good, bad]);
+        assert!(written(&last));
+        assert_eq!(counts(&last), (5, 2, 3, 0));
+        let all_bad = lane(&log, vec![record("missing", "k", "v"); 3]);
+        assert!(!written(&all_bad));
+        assert_eq!(counts(&all_bad), (3, 0, 3, 0));
+        assert_eq!(log.watermarks(&TopicPartition::new("t", 0)).unwrap().high, 5);
+        // The next call says it, once.
+        let error = some.flush(WAIT).unwrap_err();
+        assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "using topic missing"));
+        assert!(some.flush(WAIT).unwrap());
+        assert!(last.send(record("t", "k", "v")).is_err());
+        assert_eq!(counts(&last), (5, 2, 3, 0), "it was not taken");
+        last.send(record("t", "k", "v")).unwrap();
+        assert!(last.flush(WAIT).unwrap());
+        assert_eq!(counts(&last), (6, 3, 3, 0));
+    }
+
+    #[test]
+    fn who_closes_the_log_does_not_wait_for_a_full_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let free_space = FreeSpace::Injected(Arc::new(|| 1000));
+        let options = EmbeddedOptions { free_space, reserve_bytes: 1000, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(dir.path(), options).unwrap();
+        topic(&log, "t", 1, &[]);
+        let producer = lane(&log, vec![record("t", "k", "v"); 2]);
+        assert!(!write_lane(&log.shared, &producer.lane, true));
+        assert_eq!(counts(&producer), (2, 0, 2, 0));
+    }
+
+    #[test]
+    fn a_producer_holds_no_more_than_its_buffer_but_for_a_single_record() {
+        let (dir, log) = log();
+        drop(log);
+        let options = EmbeddedOptions {
+            producer_buffer_bytes: 100,
+            linger: Duration::from_hours(1),
+            reserve_bytes: 0,
+            ..EmbeddedOptions::default()
+        };
+        let log = EmbeddedLog::open(dir.path(), options).unwrap();
+        topic(&log, "t", 1, &[]);
+        let mut producer = EmbeddedProducer::new(log.clone(), "p");
+        let of = |bytes: usize| record("t", "k", &"x".repeat(bytes - 1));
+        // Each round: what is written makes room for as much again.
+        for round in 1..4 {
+            producer.send(of(60)).unwrap();
+            let error = producer.send(of(41)).unwrap_err();
+            assert_eq!((error.remedy, error.detail.as_str()), (Remedy::Retry, "the buffer of producer p is full: bytes=100"));
+            producer.send(of(40)).unwrap();
+            assert!(producer.send(of(1)).is_err());
+            assert_eq!(counts(&producer), (round * 3 - 1, (round - 1) * 3, 0, 100));
+            assert!(producer.flush(WAIT).unwrap());
+            producer.send(of(150)).unwrap();
+            assert!(producer.send(of(1)).is_err());
+            assert!(producer.flush(WAIT).unwrap());
+            assert_eq!(counts(&producer), (round * 3, round * 3, 0, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_not_written_when_the_writer_is_gone_has_failed() {
+        let mut state = LaneState { waiting: vec![record("t", "k", "v")], bytes: 7, ..LaneState::default() };
+        state.counts = ProducerCounts { taken: 10, acknowledged: 6, failed: 1 };
+        assert!(state.check("p").is_ok());
+        state.give_up();
+        assert_eq!(state.counts, ProducerCounts { taken: 10, acknowledged: 6, failed: 4 });
+        assert!(state.waiting.is_empty() && state.bytes == 0);
+        for _ in 0..2 {
+            assert!(state.check("p").unwrap_err().detail.starts_with("the writer of the embedded log panicked"));
+        }
+    }
+
+    #[test]
+    fn what_is_acknowledged_by_a_flush_is_durable() {
+        let (dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let witnessed = || crate::embedded::witness::Witness::testimony(dir.path());
+        let mut producer = EmbeddedProducer::new(log.clone(), "p");
+        let before = witnessed();
+        producer.send(record("t", "k", "v")).unwrap();
+        assert!(producer.flush(WAIT).unwrap());
+        assert_eq!(witnessed(), before + 1);
     }
 }

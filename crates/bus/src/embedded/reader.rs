@@ -94,12 +94,13 @@ impl Cursors {
 
     /// What is there now, at most `max` items.
     pub fn take(&mut self, shared: &Shared, max: usize, into: &mut Vec<Polled>) -> Result<()> {
-        let (begun, count) = (into.len(), self.all.len());
+        let (full, count) = (into.len().saturating_add(max), self.all.len());
+        // Once there is no more room everybody is idle.
         let mut idle = 0;
-        while idle < count && into.len() - begun < max {
+        while idle < count {
             self.turn = (self.turn + 1) % count;
             let before = into.len();
-            let room = (max - (before - begun)).min(TURN);
+            let room = (full - before).min(TURN);
             self.all[self.turn].take(shared, &mut self.names, room, into)?;
             idle = if into.len() == before { idle + 1 } else { 0 };
         }
@@ -187,11 +188,9 @@ pub fn poll(shared: &Shared, cursors: &mut Cursors, max: usize, timeout: Duratio
     loop {
         let seen = shared.news.now();
         cursors.take(shared, max, into)?;
-        let left = timeout.saturating_sub(begun.elapsed());
-        if into.len() > before || left.is_zero() || max == 0 {
+        if into.len() > before || max == 0 || !shared.news.wait(seen, timeout.saturating_sub(begun.elapsed())) {
             return Ok(());
         }
-        shared.news.wait(seen, left);
     }
 }
 
@@ -234,5 +233,172 @@ impl Reader for EmbeddedReader {
 
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         self.cursors.set_paused(at, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Outgoing;
+    use crate::embedded::append::append;
+    use crate::embedded::store::Survives;
+    use crate::embedded::tests::{log, record, topic};
+
+    fn add(log: &EmbeddedLog, records: &[Outgoing]) {
+        append(&log.shared, records, None, Survives::Process).unwrap();
+    }
+
+    /// Cursors at the beginning of each partition of a topic.
+    fn cursors(log: &EmbeddedLog, topic: &str) -> Cursors {
+        let mut cursors = Cursors::default();
+        for partition in log.shared.topic(topic).unwrap().partitions() {
+            let at = partition.at.clone();
+            cursors.add(partition);
+            cursors.seek(&log.shared, &at, 0).unwrap();
+        }
+        cursors
+    }
+
+    /// Partition and count of records that follow each other, and ends as partition and position below 0.
+    fn runs(items: &[Polled]) -> Vec<(i32, i64)> {
+        let mut runs: Vec<(i32, i64)> = Vec::new();
+        for item in items {
+            match item {
+                Polled::Record(record) => match runs.last_mut() {
+                    Some((partition, count)) if *partition == record.at.partition && *count > 0 => *count += 1,
+                    _ => runs.push((record.at.partition, 1)),
+                },
+                Polled::End { at, position } => runs.push((at.partition, -position)),
+                other => panic!("{other:?}"),
+            }
+        }
+        runs
+    }
+
+    #[test]
+    fn partitions_are_served_in_turn_and_never_more_than_was_asked_for() {
+        let (_dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        add(&log, &(0..2000).map(|n| Outgoing { partition: Some(n % 2), ..record("t", "k", "v") }).collect::<Vec<_>>());
+        let mut cursors = cursors(&log, "t");
+        let mut items = Vec::new();
+        cursors.take(&log.shared, 1600, &mut items).unwrap();
+        assert_eq!(runs(&items), [(1, 512), (0, 512), (1, 488), (1, -1000), (0, 87)]);
+        assert_eq!(items.len(), 1600);
+        let before = items.len();
+        cursors.take(&log.shared, 0, &mut items).unwrap();
+        assert_eq!(items.len(), before, "nothing was asked for");
+        cursors.take(&log.shared, usize::MAX, &mut items).unwrap();
+        assert_eq!(runs(&items[before..]), [(0, 401), (0, -1000)]);
+        let before = items.len();
+        cursors.take(&log.shared, usize::MAX, &mut items).unwrap();
+        assert_eq!(items.len(), before, "the ends were told");
+    }
+
+    #[test]
+    fn who_reads_no_partition_is_given_nothing() {
+        let (_dir, log) = log();
+        let mut items = Vec::new();
+        Cursors::default().take(&log.shared, 10, &mut items).unwrap();
+        assert_eq!(items, []);
+    }
+
+    #[test]
+    fn no_more_blocks_are_held_than_a_fetch_has_bytes_for() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let large = "x".repeat(100 << 10);
+        for _ in 0..5 {
+            add(&log, &[record("t", "k", &large)]);
+        }
+        let mut cursors = cursors(&log, "t");
+        let mut items = Vec::new();
+        let mut held = Vec::new();
+        for _ in 0..6 {
+            cursors.take(&log.shared, 1, &mut items).unwrap();
+            held.push((cursors.all[0].fetched.len(), cursors.all[0].scan));
+        }
+        // Three blocks are the first that are 256 KiB, and of each fetch one is walked over at once.
+        assert_eq!(held, [(2, 3), (1, 3), (0, 3), (1, 5), (0, 5), (0, 5)]);
+        assert_eq!(runs(&items), [(0, 5), (0, -5)]);
+    }
+
+    #[test]
+    fn a_cursor_stands_anywhere_from_what_is_kept_to_the_end() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        add(&log, &[record("t", "k", "0"), record("t", "k", "1"), record("t", "k", "2")]);
+        let (at, mut cursors) = (TopicPartition::new("t", 0), cursors(&log, "t"));
+        log.shared.partition(&at).unwrap().set_low(1);
+        for (offset, refused) in [
+            (0, Some("retention has deleted what was there: go on at 1")),
+            (1, None),
+            (2, None),
+            (3, None),
+            (4, Some("the partition ends at 3: the position belongs to another log")),
+            (9, Some("the partition ends at 3: the position belongs to another log")),
+        ] {
+            match (cursors.seek(&log.shared, &at, offset), refused) {
+                (Ok(()), None) => {
+                    let mut items = Vec::new();
+                    cursors.take(&log.shared, 10, &mut items).unwrap();
+                    let read = items.len() as i64 - 1;
+                    assert_eq!(read, 3 - offset, "from {offset}: {items:?}");
+                }
+                (Err(error), Some(words)) => {
+                    assert_eq!(error.remedy, Remedy::Stop);
+                    assert!(error.to_string().contains(words), "{error}");
+                }
+                (outcome, _) => panic!("from {offset}: {outcome:?}"),
+            }
+        }
+        let error = cursors.seek(&log.shared, &TopicPartition::new("t", 1), 0).unwrap_err();
+        assert_eq!(error.to_string(), "starting t-1: it is not assigned here");
+    }
+
+    #[test]
+    fn who_has_read_all_that_retention_deletes_goes_on() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
+        for deleted in 0..3 {
+            add(&log, &[record("t", "k", "v")]);
+            log.shared.partition(&TopicPartition::new("t", 0)).unwrap().set_low(deleted);
+            cursors.take(&log.shared, 1, &mut items).unwrap();
+        }
+        assert_eq!(runs(&items), [(0, 3)]);
+    }
+
+    #[test]
+    fn who_polls_waits_only_while_nothing_is_there_and_something_was_asked_for() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
+        poll(&log.shared, &mut cursors, 10, Duration::MAX, &mut items).unwrap();
+        assert_eq!(runs(&items), [(0, 0)]);
+        poll(&log.shared, &mut cursors, 0, Duration::MAX, &mut items).unwrap();
+        poll(&log.shared, &mut cursors, 10, Duration::ZERO, &mut items).unwrap();
+        assert_eq!(items.len(), 1, "nothing came");
+        add(&log, &[record("t", "k", "0"), record("t", "k", "1")]);
+        poll(&log.shared, &mut cursors, 1, Duration::MAX, &mut items).unwrap();
+        poll(&log.shared, &mut cursors, 10, Duration::MAX, &mut items).unwrap();
+        assert_eq!(runs(&items[1..]), [(0, 2), (0, -2)]);
+    }
+
+    #[test]
+    fn what_is_paused_is_kept_for_later() {
+        let (_dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        let of = |partition| Outgoing { partition: Some(partition), ..record("t", "k", "v") };
+        add(&log, &[of(0), of(1), of(1)]);
+        let from = [0, 1].map(|partition| (TopicPartition::new("t", partition), Start::Earliest));
+        let (mut reader, mut items) = (EmbeddedReader::new(log.clone(), &from).unwrap(), Vec::new());
+        reader.pause(&[from[1].0.clone()]).unwrap();
+        reader.poll(10, Duration::ZERO, &mut items).unwrap();
+        assert_eq!(runs(&items), [(0, 1), (0, -1)]);
+        reader.resume(&[from[1].0.clone()]).unwrap();
+        items.clear();
+        reader.poll(10, Duration::ZERO, &mut items).unwrap();
+        assert_eq!(runs(&items), [(1, 2), (1, -2)]);
     }
 }

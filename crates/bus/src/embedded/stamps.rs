@@ -46,32 +46,65 @@ impl StampClock {
     pub fn stamp(&mut self) -> EventTime {
         let stamp = match &self.source {
             Stamps::Wall => {
-                let now = Instant::now();
                 let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as i64);
-                let elapsed = now.duration_since(self.last_at).as_micros() as i64;
-                let wanted = EventTime::from_micros(wall).max(self.last.plus_micros(elapsed));
-                if wanted > self.last {
-                    (self.last, self.last_at) = (wanted, now);
-                }
-                self.last
+                self.next(EventTime::from_micros(wall), Instant::now())
             }
             Stamps::Injected(clock) => clock(),
             Stamps::Held => self.last,
         };
         EventTime::from_millis(stamp.millis())
     }
+
+    fn next(&mut self, wall: EventTime, now: Instant) -> EventTime {
+        let elapsed = now.duration_since(self.last_at).as_micros() as i64;
+        let wanted = wall.max(self.last.plus_micros(elapsed));
+        // Less than a microsecond is not lost: it is counted from the last stamp on.
+        if wanted > self.last {
+            (self.last, self.last_at) = (wanted, now);
+        }
+        self.last
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
-    fn a_wall_clock_behind_the_log_goes_on_with_elapsed_time() {
+    fn stamps_follow_the_wall_clock_and_where_it_is_behind_the_time_elapsed() {
+        let at = EventTime::from_micros;
+        let mut clock = StampClock::new(Stamps::Wall, at(1000));
+        let begun = clock.last_at;
+        for (nanos, wall, stamp) in [
+            // Behind the log: it goes on by whole microseconds, and no part of one is lost.
+            (400, 0, 1000),
+            (800, 0, 1000),
+            (1200, 0, 1001),
+            (7200, 0, 1007),
+            // Ahead of it, and set back.
+            (8200, 5000, 5000),
+            (9200, 5005, 5005),
+            (19_200, 10, 5015),
+        ] {
+            assert_eq!(clock.next(at(wall), begun + Duration::from_nanos(nanos)), at(stamp), "{nanos}");
+        }
+    }
+
+    #[test]
+    fn a_log_of_the_future_stays_ahead_of_the_wall_clock_and_one_of_the_past_follows_it() {
         let ahead = EventTime::from_millis(4_000_000_000_000);
-        let mut clock = StampClock::new(Stamps::Wall, ahead);
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        let stamp = clock.stamp();
-        assert!(stamp >= ahead.plus_micros(20_000) && stamp < ahead.plus_seconds(60.0), "{stamp}");
+        assert!(StampClock::new(Stamps::Wall, ahead).stamp() >= ahead);
+        let wall = StampClock::new(Stamps::Wall, EventTime::MIN).stamp();
+        assert!(wall > EventTime::from_millis(1_500_000_000_000) && wall < ahead, "{wall}");
+    }
+
+    #[test]
+    fn simulated_time_and_the_newest_stamp_are_given_as_they_are_in_whole_milliseconds() {
+        let (last, simulated) = (EventTime::from_micros(5_000_999), EventTime::from_micros(1_999));
+        assert_eq!(StampClock::new(Stamps::Held, last).stamp(), EventTime::from_millis(5000));
+        let injected = Stamps::Injected(Arc::new(move || simulated));
+        assert_eq!(StampClock::new(injected, last).stamp(), EventTime::from_millis(1), "the log does not hold it");
     }
 }

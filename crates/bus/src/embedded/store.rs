@@ -14,6 +14,8 @@ use crate::{BusError, Remedy, Result};
 
 /// How often the free space of the disk is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Many changes are committed in portions of this size.
+const PORTION_BYTES: u64 = 4 << 20;
 /// Of rows and blocks as this version writes them; stored, so that an older program does not guess at a newer one's.
 /// Since 2 both keyspaces have the number of the newest commit.
 const FORMAT: u32 = 2;
@@ -58,6 +60,11 @@ impl Changes {
         self.bytes
     }
 
+    /// Whether this much is committed before more is added.
+    pub fn is_a_portion(&self) -> bool {
+        self.bytes >= PORTION_BYTES
+    }
+
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && self.meta.is_empty()
     }
@@ -76,9 +83,33 @@ pub struct Store {
     witness: Mutex<Witness>,
 }
 
+/// What is free on the disk, as far as is known between two looks at it.
 struct Space {
     free: u64,
     looked: Option<Instant>,
+}
+
+impl Space {
+    /// Takes what so many bytes need, where that leaves the reserve free. `look` says what is free, where that can be told.
+    fn claim(&mut self, bytes: u64, reserve: u64, now: Instant, look: impl FnOnce() -> Option<u64>) -> Result<(), String> {
+        // Journal and, later, the block itself: each byte is written twice before the first copy goes.
+        let needed = bytes.saturating_mul(2);
+        let wanted = reserve.saturating_add(needed);
+        let stale = self.looked.is_none_or(|looked| now.duration_since(looked) >= LOOK_EVERY);
+        if stale || self.free < wanted {
+            self.free = look().unwrap_or(self.free);
+            self.looked = Some(now);
+        }
+        if self.free < wanted {
+            return Err(format!(
+                "the disk is full: {} MiB are free and {} MiB are kept in reserve; free some space and it goes on by itself",
+                self.free >> 20,
+                reserve >> 20
+            ));
+        }
+        self.free = self.free.saturating_sub(needed);
+        Ok(())
+    }
 }
 
 impl std::fmt::Debug for Store {
@@ -166,10 +197,12 @@ impl Store {
                         .to_owned(),
                 ));
             }
-            Ok(Err(fjall::Error::Io(error))) if is_surroundings(&error) => {
-                return Err(stop(format!("{error}: check the folder's owner, permissions and free space")));
+            Ok(Err(error)) => {
+                return Err(stop(match of_files(&error).filter(|error| is_surroundings(error)) {
+                    Some(error) => format!("{error}: check the folder's owner, permissions and free space"),
+                    None => damaged(dir, &error.to_string()),
+                }));
             }
-            Ok(Err(error)) => return Err(stop(damaged(dir, &error.to_string()))),
             Err(_) => return Err(stop(damaged(dir, "its files do not belong together"))),
         };
         let commit_of =
@@ -181,22 +214,8 @@ impl Store {
         }
         let witness = Witness::open(dir, commit)
             .map_err(|error| stop(format!("{error}: check the folder's owner, permissions and free space")))?;
-        // The store itself takes what follows a damaged place in its journal for an interrupted write.
-        if witness.seen() > commit {
-            let why = format!("it ends at commit {commit}, and commit {} was on the disk: files were cut off", witness.seen());
+        if let Some(why) = contradiction(format, commit, committed_blocks, witness.seen()) {
             return Err(stop(damaged(dir, &why)));
-        }
-        // The format is written before the first commit, and each commit to both keyspaces at once.
-        if format == 0 && commit.max(committed_blocks).max(witness.seen()) > 0 || format >= 2 && committed_blocks != commit {
-            let why = if format == 0 {
-                format!(
-                    "commit {} is there, and the format, which is written before the first, is not",
-                    commit.max(witness.seen())
-                )
-            } else {
-                format!("its records end at commit {committed_blocks}, and commit {commit} is there")
-            };
-            return Err(stop(damaged(dir, &format!("{why}: files are missing or older"))));
         }
         let store = Self {
             dir: dir.to_path_buf(),
@@ -208,7 +227,7 @@ impl Store {
             space: Mutex::new(Space { free: u64::MAX, looked: None }),
             witness: Mutex::new(witness),
         };
-        if format < FORMAT {
+        if format != FORMAT {
             let mut batch = store.db.batch();
             batch.insert(&store.meta, FORMAT_KEY, FORMAT.to_be_bytes());
             batch.insert(&store.blocks, COMMIT_KEY, commit.to_be_bytes());
@@ -263,7 +282,8 @@ impl Store {
         Ok(())
     }
 
-    /// Rewrites what holds removed rows, so that the disk gets their space back.
+    /// Rewrites what holds removed rows, so that the disk gets their space back. The store does so in steps: values that an earlier
+    /// commit removed go, then their files from its list, then the files; so a space is back two reclaims later.
     pub fn reclaim(&self) -> Result<()> {
         let what = || format!("reclaiming space in {}", self.dir.display());
         self.blocks
@@ -318,30 +338,11 @@ impl Store {
 
     /// Keeps the reserve free, so that the store's own files never meet a full disk in the middle of a write.
     fn claim(&self, bytes: u64) -> Result<(), String> {
-        let mut space = lock(&self.space);
-        // Journal and, later, the block itself: each byte is written twice before the first copy goes.
-        let needed = bytes.saturating_mul(2);
-        let stale = space.looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY);
-        if stale || space.free < self.reserve.saturating_add(needed) {
-            if let Some(free) = self.free.bytes(&self.dir) {
-                space.free = free;
-            }
-            space.looked = Some(Instant::now());
-        }
-        if space.free < self.reserve.saturating_add(needed) {
-            return Err(format!(
-                "the disk is full: {} MiB are free and {} MiB are kept in reserve; free some space and it goes on by itself",
-                space.free >> 20,
-                self.reserve >> 20
-            ));
-        }
-        space.free -= needed.min(space.free);
-        Ok(())
+        lock(&self.space).claim(bytes, self.reserve, Instant::now(), || self.free.bytes(&self.dir))
     }
 
     fn explain(&self, error: &fjall::Error) -> String {
-        let full = matches!(error, fjall::Error::Io(io) if is_full(io));
-        if full {
+        if of_files(error).is_some_and(is_full) {
             return "the disk is full: free some space and start again; everything acknowledged is kept".to_owned();
         }
         match error {
@@ -351,6 +352,25 @@ impl Store {
             error => format!("{error}: check the disk that holds {}, then start again; everything acknowledged is kept", self.dir.display()),
         }
     }
+}
+
+/// Why what the store holds cannot be all that was written: its format (0: none), the newest commit of its two keyspaces, and one
+/// that was known to be on the disk.
+fn contradiction(format: u32, commit: u64, committed_blocks: u64, seen: u64) -> Option<String> {
+    let newest = commit.max(committed_blocks);
+    // The store itself takes what follows a damaged place in its journal for an interrupted write.
+    if seen > commit {
+        return Some(format!("it ends at commit {commit}, and commit {seen} was on the disk: files were cut off"));
+    }
+    // The format is written before the first commit, and each commit to both keyspaces at once.
+    let why = match format {
+        0 if newest > 0 => format!("commit {newest} is there, and the format, which is written before the first, is not"),
+        2.. if committed_blocks != commit => {
+            format!("its records end at commit {committed_blocks}, and commit {commit} is there")
+        }
+        _ => return None,
+    };
+    Some(format!("{why}: files are missing or older"))
 }
 
 /// What the store would make anew, empty, where it is lost; so it is looked for before anything is opened.
@@ -363,6 +383,14 @@ fn missing(dir: &Path) -> Option<PathBuf> {
     let written = std::fs::read_dir(blocks.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
     let values = written.then(|| blocks.join("blobs"));
     [blocks, meta].map(|keyspace| keyspace.join("current")).into_iter().chain(values).find(|path| !path.exists())
+}
+
+/// What the file system said, to the store itself or to its trees.
+fn of_files(error: &fjall::Error) -> Option<&std::io::Error> {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => Some(error),
+        _ => None,
+    }
 }
 
 fn is_full(error: &std::io::Error) -> bool {
@@ -389,4 +417,255 @@ fn newer(found: u32, known: u32) -> String {
     format!(
         "a newer version of eadt wrote it (format {found}, this version reads up to {known}): use that version or a newer one"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use super::*;
+
+    fn open(dir: &Path) -> Store {
+        Store::open(dir, &EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }).unwrap()
+    }
+
+    fn blocks_of(bases: &[i64], bytes: usize) -> Changes {
+        let (mut changes, mut noise) = (Changes::default(), 1_u64);
+        for base in bases {
+            // Nothing that compresses.
+            let block = std::iter::repeat_with(|| {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (noise >> 56) as u8
+            });
+            changes.put_block(block_key(1, 0, *base), block.take(bytes).collect::<Vec<_>>().into());
+        }
+        changes
+    }
+
+    #[test]
+    fn changes_count_the_bytes_of_their_blocks_and_any_change_is_one() {
+        assert!(Changes::default().is_empty());
+        let changes = blocks_of(&[0, 1], 3);
+        assert_eq!((changes.bytes(), changes.is_empty()), (6, false));
+        let mut removed = Changes::default();
+        removed.remove_block(block_key(1, 0, 0).to_vec());
+        let mut meta = Changes::default();
+        meta.put_meta(topic_key("t"), vec![1, 2]);
+        for changes in [removed, meta] {
+            assert_eq!((changes.bytes(), changes.is_empty()), (0, false));
+        }
+        let portion = 4 * 1024 * 1024;
+        for (bytes, is) in [(0, false), (portion - 1, false), (portion, true), (portion + 1, true)] {
+            assert_eq!(Changes { bytes, ..Changes::default() }.is_a_portion(), is, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn no_two_rows_have_one_key_and_blocks_sort_as_the_log_does() {
+        let mut keys = vec![FORMAT_KEY.to_vec(), COMMIT_KEY.to_vec(), topic_key("a"), topic_key("b")];
+        for (topic, partition) in [(1, 0), (1, 1), (2, 0), (256, 0), (1, 256)] {
+            keys.extend([end_key(topic, partition), low_key(topic, partition)]);
+            keys.extend(["", "g", "h", "gg"].map(|group| position_key(group, topic, partition)));
+        }
+        let count = keys.len();
+        keys.sort();
+        keys.dedup();
+        assert_eq!((keys.len(), count), (34, 34));
+
+        let mut blocks = Vec::new();
+        for (topic, partition) in [(1, 0), (1, 1), (1, 256), (2, 0), (256, 0)] {
+            blocks.extend([0, 1, 255, 256, i64::MAX].map(|base| block_key(topic, partition, base)));
+        }
+        assert!(blocks.is_sorted_by(|a, b| a < b));
+        assert_eq!(base_of(&block_key(3, 4, 1_234_567_890_123)), 1_234_567_890_123);
+    }
+
+    #[test]
+    fn blocks_are_found_by_where_they_begin() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let mut changes = blocks_of(&[0, 5, 10], 20);
+        changes.put_block(block_key(1, 1, 7), Bytes::from_static(b"of another partition"));
+        changes.put_block(block_key(2, 0, 8), Bytes::from_static(b"of another topic"));
+        store.commit(changes, Survives::Process).unwrap();
+        for (offset, base) in [(0, 0), (4, 0), (5, 5), (9, 5), (10, 10), (99, 10)] {
+            assert_eq!(store.base_at(1, 0, offset).unwrap(), Some(base), "{offset}");
+        }
+        assert_eq!(store.base_at(1, 2, 5).unwrap(), None);
+        let bases = |from, below| store.blocks(1, 0, from, below).map(|row| base_of(&row.unwrap().0)).collect::<Vec<_>>();
+        assert_eq!(bases(0, 10), [0, 5]);
+        assert_eq!(bases(5, 11), [5, 10]);
+        assert_eq!((bases(1, 5), bases(9, 3)), (vec![], vec![]));
+        let sizes: Vec<_> = store.sizes(1, 0).map(Result::unwrap).collect();
+        assert_eq!(sizes, [(10, 20), (5, 20), (0, 20)]);
+    }
+
+    #[test]
+    fn only_what_survives_a_power_cut_is_witnessed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let commit = |survives| store.commit(blocks_of(&[0], 1), survives).unwrap();
+        let witnessed = || Witness::testimony(dir.path());
+        commit(Survives::Process);
+        assert_eq!(witnessed(), 0);
+        commit(Survives::PowerCut);
+        assert_eq!(witnessed(), 2);
+        commit(Survives::Process);
+        commit(Survives::Process);
+        assert_eq!(witnessed(), 2);
+        store.sync().unwrap();
+        assert_eq!(witnessed(), 4);
+    }
+
+    #[test]
+    fn the_disk_gets_the_space_of_removed_blocks_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let used = || {
+            let files = std::fs::read_dir(dir.path().join("keyspaces/1/blobs")).unwrap();
+            files.map(|file| file.unwrap().metadata().unwrap().len()).sum::<u64>()
+        };
+        let (old, new) = ([0, 1, 2, 3], [4]);
+        for bases in [&old[..], &new] {
+            store.commit(blocks_of(bases, 10_000), Survives::Process).unwrap();
+            store.reclaim().unwrap();
+        }
+        assert!((50_000..60_000).contains(&used()), "what is kept: {}", used());
+        let mut changes = Changes::default();
+        for base in old {
+            changes.remove_block(block_key(1, 0, base).to_vec());
+        }
+        store.commit(changes, Survives::Process).unwrap();
+        for _ in 0..3 {
+            store.commit(Changes::default(), Survives::Process).unwrap();
+            store.reclaim().unwrap();
+        }
+        assert!((10_000..20_000).contains(&used()), "what is left: {}", used());
+        assert_eq!(store.sizes(1, 0).map(Result::unwrap).collect::<Vec<_>>(), [(4, 10_000)]);
+    }
+
+    #[test]
+    fn a_store_that_lost_or_mixed_its_files_contradicts_itself() {
+        let why = |format, commit, blocks, seen| contradiction(format, commit, blocks, seen).unwrap_or_default();
+        for whole in [
+            (0, 0, 0, 0),
+            (2, 0, 0, 0),
+            (2, 5, 5, 0),
+            (2, 5, 5, 4),
+            (2, 5, 5, 5),
+            // The version before counted in one keyspace only.
+            (1, 5, 0, 5),
+        ] {
+            let (format, commit, blocks, seen) = whole;
+            assert_eq!(contradiction(format, commit, blocks, seen), None, "{whole:?}");
+        }
+        assert_eq!(why(2, 4, 4, 5), "it ends at commit 4, and commit 5 was on the disk: files were cut off");
+        assert_eq!(why(0, 0, 0, 1), "it ends at commit 0, and commit 1 was on the disk: files were cut off");
+        let missing = "and the format, which is written before the first, is not: files are missing or older";
+        assert_eq!(why(0, 5, 5, 5), format!("commit 5 is there, {missing}"));
+        assert_eq!(why(0, 1, 0, 0), format!("commit 1 is there, {missing}"));
+        assert_eq!(why(0, 0, 3, 0), format!("commit 3 is there, {missing}"));
+        for (blocks, commit) in [(4, 5), (5, 4), (0, 1)] {
+            let told = format!("its records end at commit {blocks}, and commit {commit} is there: files are missing or older");
+            assert_eq!(why(2, commit, blocks, 0), told);
+        }
+    }
+
+    #[test]
+    fn a_block_is_claimed_twice_over_and_the_reserve_stays_free() {
+        let begun = Instant::now();
+        let mut space = Space { free: u64::MAX, looked: None };
+        let mut claim = |bytes, millis, look: Option<u64>| {
+            let mut looked = false;
+            let now = begun + Duration::from_millis(millis);
+            let claimed = space.claim(bytes, 1000, now, || {
+                looked = true;
+                look
+            });
+            (claimed.is_ok(), looked, space.free)
+        };
+        // The first time it is looked, and not again while there is room.
+        assert_eq!(claim(100, 0, Some(1500)), (true, true, 1300));
+        assert_eq!(claim(100, 100, Some(9000)), (true, false, 1100));
+        assert_eq!(claim(50, 199, Some(9000)), (true, false, 1000), "all but the reserve");
+        // It is looked again before it is refused, and after a while.
+        assert_eq!(claim(1, 199, Some(1001)), (false, true, 1001));
+        assert_eq!(claim(1, 199, Some(1002)), (true, true, 1000));
+        assert_eq!(claim(0, 398, Some(5000)), (true, false, 1000));
+        assert_eq!(claim(0, 399, Some(5000)), (true, true, 5000));
+        // Where it cannot be told what was known holds.
+        assert_eq!(claim(1000, 700, None), (true, true, 3000));
+        assert_eq!(claim(u64::MAX, 700, None), (false, true, 3000));
+    }
+
+    #[test]
+    fn a_full_disk_says_what_is_free_and_what_is_kept() {
+        let mut space = Space { free: 0, looked: None };
+        let told = space.claim(1, 256 << 20, Instant::now(), || Some(7 << 20)).unwrap_err();
+        assert_eq!(
+            told,
+            "the disk is full: 7 MiB are free and 256 MiB are kept in reserve; free some space and it goes on by itself"
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_around_the_store_is_no_damage_of_it() {
+        use ErrorKind::{
+            AlreadyExists, FileTooLarge, InvalidData, NotADirectory, NotFound, Other, PermissionDenied, QuotaExceeded,
+            ReadOnlyFilesystem, StorageFull, UnexpectedEof,
+        };
+        for kind in [StorageFull, QuotaExceeded, FileTooLarge] {
+            assert!(is_full(&Error::from(kind)) && is_surroundings(&Error::from(kind)), "{kind:?}");
+        }
+        for kind in [PermissionDenied, ReadOnlyFilesystem, NotADirectory] {
+            assert!(!is_full(&Error::from(kind)) && is_surroundings(&Error::from(kind)), "{kind:?}");
+        }
+        for kind in [AlreadyExists, InvalidData, NotFound, Other, UnexpectedEof] {
+            assert!(!is_full(&Error::from(kind)) && !is_surroundings(&Error::from(kind)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_where_a_folder_belongs_is_around_the_store_and_a_folder_where_a_file_belongs_is_damage() {
+        let dir = tempfile::tempdir().unwrap();
+        let told = |what: &str| {
+            let error = Store::open(&dir.path().join(what), &EmbeddedOptions::default()).unwrap_err();
+            assert_eq!(error.remedy, Remedy::Stop);
+            error.detail
+        };
+        for what in ["file", "folder"] {
+            drop(open(&dir.path().join(what)));
+        }
+        let keyspaces = dir.path().join("file/keyspaces");
+        std::fs::remove_dir_all(&keyspaces).unwrap();
+        std::fs::write(&keyspaces, "").unwrap();
+        assert!(told("file").ends_with("check the folder's owner, permissions and free space"), "{}", told("file"));
+        let current = dir.path().join("folder/keyspaces/1/current");
+        std::fs::remove_file(&current).unwrap();
+        std::fs::create_dir(&current).unwrap();
+        assert!(told("folder").starts_with("the store is damaged"), "{}", told("folder"));
+    }
+
+    #[test]
+    fn a_write_that_failed_says_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path());
+        let full = || Error::from(ErrorKind::StorageFull);
+        for error in [fjall::Error::Io(full()), fjall::Error::Storage(fjall::LsmError::Io(full()))] {
+            let told = store.explain(&error);
+            assert_eq!(told, "the disk is full: free some space and start again; everything acknowledged is kept");
+        }
+        assert!(store.explain(&fjall::Error::Poisoned).starts_with("an earlier write failed, so nothing more is taken: check"));
+        let other = store.explain(&fjall::Error::Io(ErrorKind::InvalidData.into()));
+        assert!(other.contains(&format!("check the disk that holds {}, then start again", dir.path().display())), "{other}");
+    }
+
+    #[test]
+    fn a_damaged_store_goes_with_the_archive_beside_it() {
+        for (dir, whole) in [("/data/log", "/data"), ("data/log", "data"), ("log", "log"), ("/", "/")] {
+            let told = damaged(Path::new(dir), "why");
+            assert!(told.starts_with("the store is damaged (why): "), "{told}");
+            assert!(told.contains(&format!("put back a copy of {whole}, or move {whole} away")), "{told}");
+        }
+    }
 }

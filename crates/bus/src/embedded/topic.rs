@@ -314,3 +314,147 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
     shared.news.tell();
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Bus;
+    use crate::embedded::append::append;
+    use crate::embedded::tests::{log, record, topic};
+    use crate::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+
+    fn parse(settings: &[(&str, &str)]) -> Result<Settings, String> {
+        Settings::parse(settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    #[test]
+    fn settings_that_are_not_given_are_those_of_kafka() {
+        let week = 7 * 24 * 3600 * 1_000_000;
+        let expected = Settings {
+            all: BTreeMap::new(),
+            compact: false,
+            delete: true,
+            max_message_bytes: 1_048_588,
+            retention_micros: Some(week),
+            retention_bytes: None,
+            delete_retention_micros: week / 7,
+            min_compaction_lag_micros: 0,
+        };
+        assert_eq!(parse(&[]), Ok(expected));
+    }
+
+    #[test]
+    fn settings_are_read_and_what_they_cannot_mean_is_refused() {
+        let all = [
+            ("cleanup.policy", "compact, delete"),
+            ("max.message.bytes", "1000"),
+            ("retention.ms", "0"),
+            ("retention.bytes", "0"),
+            ("delete.retention.ms", "3"),
+            ("min.compaction.lag.ms", "4"),
+            ("message.timestamp.type", "LogAppendTime"),
+        ];
+        let parsed = parse(&all).unwrap();
+        assert_eq!((parsed.compact, parsed.delete, parsed.max_message_bytes), (true, true, 1000));
+        assert_eq!((parsed.retention_micros, parsed.retention_bytes), (Some(0), Some(0)));
+        assert_eq!((parsed.delete_retention_micros, parsed.min_compaction_lag_micros), (3000, 4000));
+        assert_eq!(parsed.all.len(), 7);
+        let unlimited = parse(&[("retention.ms", "-1"), ("retention.bytes", "-1"), ("cleanup.policy", "compact")]).unwrap();
+        assert_eq!((unlimited.retention_micros, unlimited.retention_bytes), (None, None));
+        assert_eq!((unlimited.compact, unlimited.delete), (true, false));
+        for (name, value, why) in [
+            ("cleanup.policy", "delete,sometimes", "cleanup.policy must be delete, compact or both: value=\"delete,sometimes\""),
+            ("retention.ms", "long", "retention.ms must be a whole number: value=\"long\""),
+            ("max.message.bytes", "-1", "max.message.bytes must not be negative"),
+            (
+                "message.timestamp.type",
+                "CreateTime",
+                "the embedded log only knows message.timestamp.type=LogAppendTime: value=\"CreateTime\"",
+            ),
+        ] {
+            assert_eq!(parse(&[(name, value)]), Err(why.to_owned()));
+        }
+    }
+
+    fn spec(name: &str, partitions: i32) -> TopicSpec {
+        TopicSpec { name: name.into(), partitions, replication: 3, settings: BTreeMap::new() }
+    }
+
+    #[test]
+    fn a_topic_has_a_name_as_kafka_takes_it() {
+        let (_dir, log) = log();
+        for name in ["a", "A-z_0.9", &"x".repeat(249)] {
+            log.create_topic(&spec(name, 1)).unwrap();
+            assert_eq!(log.topics(name).unwrap(), [spec(name, 1)]);
+        }
+        for name in ["", "a b", "a/b", "\u{e4}", &"x".repeat(250), &"x".repeat(300)] {
+            let error = log.create_topic(&spec(name, 1)).unwrap_err();
+            assert_eq!(error.detail, "a name has 1 to 249 letters, digits, dots, dashes or underscores", "{name}");
+        }
+    }
+
+    #[test]
+    fn a_topic_has_1_to_10000_partitions_and_only_grows() {
+        let (_dir, log) = log();
+        for partitions in [-1, 0, 10_001] {
+            let detail = format!("a topic has 1 to 10000 partitions: partitions={partitions}");
+            assert_eq!(log.create_topic(&spec("t", partitions)).unwrap_err().detail, detail);
+        }
+        log.create_topic(&spec("full", 10_000)).unwrap();
+        log.create_topic(&spec("t", 2)).unwrap();
+        let count = || log.topics("t").unwrap()[0].partitions;
+        let refused = |partitions| log.add_partitions("t", partitions).unwrap_err().detail;
+        for partitions in [-1, 0, 1, 2, 10_001, 20_000] {
+            let detail = format!("it has 2 and can only grow, to at most 10000: partitions={partitions}");
+            assert_eq!((refused(partitions), count()), (detail, 2));
+        }
+        for partitions in [3, 10_000] {
+            log.add_partitions("t", partitions).unwrap();
+            assert_eq!(count(), partitions);
+        }
+        let last = TopicPartition::new("t", 9_999);
+        assert_eq!(log.watermarks(&last).unwrap(), Watermarks { low: 0, high: 0 });
+        let beyond = log.watermarks(&TopicPartition::new("t", 10_000)).unwrap_err();
+        assert_eq!(beyond.detail, "the topic has 10000 partitions");
+        assert!(log.watermarks(&TopicPartition::new("t", -1)).is_err());
+    }
+
+    #[test]
+    fn a_reopened_log_has_its_topics_and_new_ones_are_not_mixed_up_with_them() {
+        let (dir, log) = log();
+        for (name, partitions) in [("a", 2), ("b", 1)] {
+            topic(&log, name, partitions, &[]);
+        }
+        let of = |topic: &str, partition| crate::Outgoing { partition: Some(partition), ..record(topic, "k", "v") };
+        append(&log.shared, &[of("a", 1), of("b", 0), of("b", 0)], None, Survives::Process).unwrap();
+        log.alter_topic("b", &BTreeMap::from([("retention.ms".to_owned(), "9".to_owned())])).unwrap();
+        log.add_partitions("b", 3).unwrap();
+        drop(log);
+        let options = EmbeddedOptions { stamps: Stamps::Held, reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(dir.path(), options).unwrap();
+        assert_eq!(log.shared.topic("b").unwrap().settings().retention_micros, Some(9000));
+        topic(&log, "c", 2, &[]);
+        topic(&log, "d", 1, &[]);
+        append(&log.shared, &[of("c", 1), of("c", 1), of("d", 0)], None, Survives::Process).unwrap();
+        for (topic, highs) in [("a", vec![0, 1]), ("b", vec![2, 0, 0]), ("c", vec![0, 2]), ("d", vec![1])] {
+            let partitions = log.shared.topic(topic).unwrap().partitions();
+            assert_eq!(partitions.iter().map(|partition| partition.high()).collect::<Vec<_>>(), highs, "{topic}");
+            for partition in partitions {
+                let rows = log.shared.store.blocks(partition.topic, partition.at.partition, 0, i64::MAX);
+                assert_eq!(rows.count(), usize::from(partition.high() > 0), "{}", partition.at);
+            }
+        }
+        let ids: std::collections::BTreeSet<_> = ["a", "b", "c", "d"].map(|topic| log.shared.topic(topic).unwrap().id).into();
+        assert_eq!(ids.len(), 4);
+    }
+
+    #[test]
+    fn the_end_of_a_partition_is_stored_with_its_newest_stamp() {
+        let stamp = EventTime::from_millis(1_234_567);
+        assert_eq!(decode_end(&encode_end(5_000_000_000, stamp)), Some((5_000_000_000, stamp)));
+        assert_eq!(decode_end(&encode_end(0, EventTime::MIN)), Some((0, EventTime::MIN)));
+        for cut in [0, 7, 8, 15] {
+            assert_eq!(decode_end(&encode_end(1, stamp)[..cut]), None, "{cut}");
+        }
+    }
+}

@@ -102,4 +102,17 @@ mod tests {
         std::fs::write(dir.path().join(NAME), &torn[..9]).unwrap();
         assert_eq!(Witness::open(dir.path(), 9).unwrap().seen(), 0);
     }
+
+    #[test]
+    fn a_folder_without_testimony_says_nothing_and_what_cannot_be_read_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Witness::testimony(dir.path()), 0);
+        Witness::open(dir.path(), 7).unwrap().durable(5);
+        assert_eq!(Witness::testimony(dir.path()), 5);
+        // A folder of that name.
+        std::fs::remove_file(dir.path().join(NAME)).unwrap();
+        std::fs::create_dir(dir.path().join(NAME)).unwrap();
+        assert!(read(&File::open(dir.path().join(NAME)).unwrap()).is_err());
+        assert_eq!(Witness::testimony(dir.path()), 0);
+    }
 }
