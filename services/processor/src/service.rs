@@ -57,7 +57,7 @@ pub struct Service {
 /// seconds, commits, and closes no window early.
 pub fn run(service: &Service) -> Result<(), Error> {
     let metrics = ProcessorMetrics::new(&service.metrics);
-    keep_on(service, &metrics.restarts, || Session::open(service, &metrics).and_then(Session::run))
+    keep_on(service, &metrics.restarts, || Session::open(service, &metrics, &Instant::now).and_then(Session::run))
 }
 
 /// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
@@ -163,6 +163,8 @@ impl Rest {
 struct Session<'a> {
     service: &'a Service,
     metrics: &'a ProcessorMetrics,
+    /// What says how long something has waited.
+    now: &'a dyn Fn() -> Instant,
     names: Names,
     fold: FoldSettings,
     member: Box<dyn Member>,
@@ -176,7 +178,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn open(service: &'a Service, metrics: &'a ProcessorMetrics) -> Result<Self, BusError> {
+    fn open(service: &'a Service, metrics: &'a ProcessorMetrics, now: &'a dyn Fn() -> Instant) -> Result<Self, BusError> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
             group: settings.group.clone(),
@@ -186,6 +188,7 @@ impl<'a> Session<'a> {
         Ok(Self {
             service,
             metrics,
+            now,
             names: Names::new(&settings.prefix, settings.recorded()),
             fold: settings.fold(),
             member,
@@ -201,7 +204,7 @@ impl<'a> Session<'a> {
         let mut polled = Vec::new();
         let mut rest = None;
         while self.goes_on(&mut rest)? {
-            let patience = self.waiting.patience(Instant::now(), self.linger());
+            let patience = self.waiting.patience((self.now)(), self.linger());
             match self.member.poll(BATCH, patience, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
@@ -245,7 +248,7 @@ impl<'a> Session<'a> {
             }
             self.fold()?;
             self.beat()?;
-            if let Some(scope) = self.waiting.due(Instant::now(), self.linger(), &self.service.settings) {
+            if let Some(scope) = self.waiting.due((self.now)(), self.linger(), &self.service.settings) {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
@@ -266,10 +269,10 @@ impl<'a> Session<'a> {
                 let highs = owned.inputs().iter().map(|at| Ok(self.service.bus.watermarks(at)?.high));
                 ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
             }
-            *rest = Some(Rest { ends, until: Instant::now() + DRAIN });
+            *rest = Some(Rest { ends, until: (self.now)() + DRAIN });
         }
         let Some(rest) = rest else { return Ok(false) };
-        Ok(rest.goes_on(rest.unread(&self.owned), Instant::now()))
+        Ok(rest.goes_on(rest.unread(&self.owned), (self.now)()))
     }
 
     fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
@@ -327,7 +330,7 @@ impl<'a> Session<'a> {
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
             while let Some(owned) = self.owned.get_mut(&number) {
                 let folded = owned.fold(FOLDED_AT_ONCE, &self.names, &mut self.waiting.outputs, self.metrics);
-                self.waiting.note(number, folded, Instant::now());
+                self.waiting.note(number, folded, (self.now)());
                 if self.waiting.is_full() {
                     self.commit(Scope::Speakers)?;
                 }
@@ -358,12 +361,8 @@ impl<'a> Session<'a> {
     fn linger(&self) -> Duration {
         let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
         let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
-        linger(state_bytes, self.earned(), Duration::from_millis(self.service.settings.linger_milliseconds))
-    }
-
-    /// Bytes of state that the input so far has paid for.
-    fn earned(&self) -> usize {
-        earned(self.earned_bytes, self.waiting.input_bytes)
+        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
+        linger(state_bytes, earned, Duration::from_millis(self.service.settings.linger_milliseconds))
     }
 
     /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
@@ -373,7 +372,7 @@ impl<'a> Session<'a> {
         if !self.owned.values().any(|owned| owned.is_dirty() && concerned(owned)) {
             return Ok(());
         }
-        let earned = self.earned();
+        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
         if chaos::is_off("atomic-steps") {
@@ -399,7 +398,7 @@ impl<'a> Session<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
     use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank};
@@ -420,9 +419,11 @@ mod tests {
         Turn::Say(said.into_iter().collect())
     }
 
-    /// Plays a script that has an end.
+    /// Plays a script to its end.
     fn play(bus: &Scripted, settings: &Settings) -> Result<(), Error> {
-        run(&bus.service(settings))
+        let ended = run(&bus.service(settings));
+        assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
+        ended
     }
 
     fn words(error: &Error) -> String {
@@ -594,14 +595,73 @@ mod tests {
     fn whoever_is_asked_to_end_folds_what_the_inputs_held_at_that_moment() {
         let bus = Scripted::default();
         let mut records: Vec<_> = (0..6).map(|n| Polled::Record(bus.heartbeat(1, n))).collect();
-        let (last, ends) = (records.split_off(2), bus.ends(&[0, 1]));
-        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(records).chain(ends.clone()))]);
+        let last = records.split_off(2);
+        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(records))]);
         let asked = bus.shutdown.clone();
-        bus.turns([Turn::look(move || asked.cancel()), say(last.into_iter().chain(ends))]);
-        let later = bus.clone();
-        bus.turns([Turn::look(move || panic!("asked for more: {:?}", later.script().steps.len()))]);
-        play(&bus, &settings()).unwrap();
+        bus.turns([Turn::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([Turn::look(|| panic!("nothing is left to be asked for"))]);
+        run(&bus.service(&settings())).unwrap();
         assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 1), 6)]]);
+    }
+
+    /// A clock that only the test moves.
+    #[derive(Clone)]
+    struct Time(Instant, Arc<AtomicU64>);
+
+    impl Time {
+        fn new() -> Self {
+            Self(Instant::now(), Arc::default())
+        }
+
+        /// So many milliseconds after the beginning.
+        fn set(&self, millis: u64) -> Turn {
+            let now = self.1.clone();
+            Turn::look(move || now.store(millis, Ordering::SeqCst))
+        }
+
+        fn play(&self, bus: &Scripted, settings: &Settings) {
+            let (service, metrics) = (bus.service(settings), ProcessorMetrics::new(&bus.metrics));
+            let now = || self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst));
+            Session::open(&service, &metrics, &now).and_then(Session::run).unwrap();
+        }
+    }
+
+    fn steps(bus: &Scripted, number: usize) -> Turn {
+        let bus = bus.clone();
+        Turn::look(move || assert_eq!(bus.script().steps.len(), number))
+    }
+
+    #[test]
+    fn a_window_lingers_and_other_work_waits_for_its_own_time() {
+        let settings = Settings { linger_milliseconds: 20, commit_seconds: 10.0, ..settings() };
+        let (bus, time) = (Scripted::default(), Time::new());
+        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        let mut feed = |bus: &Scripted, number, second| {
+            let value = gpu("team/one", "GPU-1", second);
+            turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, second, "team/one", value)));
+            turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, second, "team/one", rank("team/one", second))));
+        };
+        (0..=60).step_by(5).for_each(|second| feed(&bus, 0, second));
+        feed(&bus, 1, 0);
+        bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([time.set(1_019), steps(&bus, 0), time.set(1_020), steps(&bus, 1)]);
+        bus.turns([time.set(10_999), steps(&bus, 1), time.set(11_000), steps(&bus, 2)]);
+        time.play(&bus, &settings);
+        assert_eq!(bus.script().turns.len(), 0);
+        let telemetry = |number, position| (place(Topic::GpuTelemetry, number), position);
+        let progress = |number, position| (place(Topic::TrainingProgress, number), position);
+        assert_eq!(positions(&bus), [[telemetry(0, 13), progress(0, 13)], [telemetry(1, 1), progress(1, 1)]]);
+    }
+
+    #[test]
+    fn whoever_is_asked_to_end_waits_ten_seconds_for_what_does_not_come() {
+        let (bus, time) = (Scripted::default(), Time::new());
+        bus.heartbeat(0, 1);
+        let asked = bus.shutdown.clone();
+        bus.turns([say([Scripted::assigned(&[0])]), time.set(5_000), Turn::look(move || asked.cancel())]);
+        bus.turns([time.set(14_999), time.set(15_000), Turn::look(|| panic!("it goes on"))]);
+        time.play(&bus, &settings());
+        assert_eq!(bus.script().turns.len(), 1);
     }
 
     #[test]
@@ -624,7 +684,7 @@ mod tests {
     }
 
     #[test]
-    fn the_inputs_of_a_partition_may_come_one_after_another_and_what_is_revoked_is_committed_and_forgotten() {
+    fn what_is_revoked_is_committed_and_forgotten_and_may_come_back() {
         let bus = Scripted::default();
         let mut turn = vec![Scripted::assigned(&[0, 1])];
         for (number, gpus) in [(0, 1), (1, 2)] {
@@ -642,7 +702,7 @@ mod tests {
             assert_eq!((now("partitions"), now("workloads"), now("sources")), (Some(1.0), Some(1.0), Some(2.0)));
             assert_eq!(then.script().steps.len(), 1, "what was folded of it is committed first");
         })]);
-        // It is this member's again, and this one is gone for good: nothing of it is uncommitted.
+        // It is this member's again, and the other one is gone: nothing of it is uncommitted.
         bus.turns([say([Scripted::assigned(&[1])])]);
         let then = bus.clone();
         bus.turns([

@@ -216,6 +216,13 @@ mod tests {
         bus.put(Topic::Workloads, 0, 1, "team/one", serde_json::to_vec(&workload).unwrap());
     }
 
+    /// Plays a script to its end.
+    fn play(bus: &Scripted) -> Result<(), Error> {
+        let ended = run_cluster(&bus.service(&settings()));
+        assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
+        ended
+    }
+
     fn runs_here(bus: &Scripted) -> bool {
         bus.metric("eadt_power_budget_runs_here") == Some(1.0)
     }
@@ -262,7 +269,7 @@ mod tests {
         {
             let bus = Scripted::default();
             bus.turns([assigned(0), Turn::Fail(remedy)]);
-            assert_eq!(run_cluster(&bus.service(&settings())).is_ok(), ends_well, "{remedy:?}");
+            assert_eq!(play(&bus).is_ok(), ends_well, "{remedy:?}");
             assert_eq!(restarts(&bus), begun_anew, "{remedy:?}");
         }
     }
@@ -280,7 +287,7 @@ mod tests {
         bus.turns([revoked(1), expect(&bus, true, 1)]);
         bus.turns([revoked(0), expect(&bus, false, 1)]);
         bus.turns([assigned(0), expect(&bus, true, 1)]);
-        run_cluster(&bus.service(&settings())).unwrap();
+        play(&bus).unwrap();
         assert_eq!((restarts(&bus), runs_here(&bus)), (0.0, false));
     }
 
@@ -296,7 +303,7 @@ mod tests {
         bus.turns([expect(&bus, true, 1), expect(&bus, true, 1)]);
         let quiet = bus.clone();
         bus.turns([Turn::look(move || declare(&quiet)), expect(&bus, true, 1)]);
-        run_cluster(&bus.service(&settings())).unwrap();
+        play(&bus).unwrap();
         let script = bus.script();
         let topics = |step: &Step| step.outputs.iter().map(|output| output.topic.to_string()).collect::<Vec<_>>();
         assert_eq!(topics(&script.steps[0])[..2], ["eadt.dead-letters.v1", "eadt.processor-state.v1"]);
@@ -317,7 +324,7 @@ mod tests {
             let both = [windows(0), windows(1)].concat();
             bus.turns([Turn::Say(vec![Polled::Assigned(both)]), Turn::Say(vec![Polled::Lost(windows(lost))])]);
             bus.turns([expect(&bus, lost == 1, 0)]);
-            run_cluster(&bus.service(&settings())).unwrap();
+            play(&bus).unwrap();
             assert_eq!(restarts(&bus), begun_anew, "{works} {lost}");
             assert_eq!(bus.script().steps.len(), usize::from(lost == 1));
         }
@@ -328,7 +335,7 @@ mod tests {
         for (number, begun_anew) in [(1, 0.0), (2, 1.0)] {
             let bus = Scripted::default();
             bus.turns([assigned(0), assigned(number)]);
-            run_cluster(&bus.service(&settings())).unwrap();
+            play(&bus).unwrap();
             assert_eq!(restarts(&bus), begun_anew, "of two partitions, {number}");
         }
     }
@@ -343,7 +350,7 @@ mod tests {
                 Turn::look(move || then.script().reads.push_back(remedy)),
                 expect(&bus, begun_anew == 0.0, 0),
             ]);
-            run_cluster(&bus.service(&settings())).unwrap();
+            play(&bus).unwrap();
             assert_eq!(restarts(&bus), begun_anew, "{remedy:?}");
         }
     }
