@@ -356,12 +356,14 @@ fn recent<K: Kind>(
 
 #[cfg(test)]
 mod tests {
+    use eadt_core::Cluster;
     use eadt_core::budget::BudgetSettings;
+    use eadt_schemas::v1::{Layout, UpdateMode, Workload};
 
     use super::*;
     use crate::Settings;
     use crate::metrics::{ClusterMetrics, GpuMetrics};
-    use crate::scripted::{Scripted, place, seconds};
+    use crate::scripted::{Scripted, lines, place, seconds};
 
     fn settings() -> Settings {
         let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };
@@ -386,7 +388,7 @@ mod tests {
     }
 
     fn workload() -> Vec<u8> {
-        let workload = eadt_schemas::v1::Workload { time: seconds(7), workload: "team/one".into(), ..Default::default() };
+        let workload = Workload { time: seconds(7), workload: "team/one".into(), ..Workload::default() };
         serde_json::to_vec(&workload).unwrap()
     }
 
@@ -495,7 +497,7 @@ mod tests {
                 bus.script().committed.extend([(workloads.clone(), 2), (windows.clone(), 3)]);
             }
             if let Some(stands) = state {
-                for record in eadt_core::Cluster::new(settings().fold()).take_changes() {
+                for record in Cluster::new(settings().fold()).take_changes() {
                     let headers = [(header::INPUT_POSITIONS, stands)];
                     bus.append(
                         Topic::ProcessorState,
@@ -521,7 +523,7 @@ mod tests {
             bus.script().lows.insert(actuations.clone(), 5);
             bus.put(Topic::Actuations, 1, 1, "", "{}");
             bus.script().committed.insert(actuations.clone(), committed);
-            for record in eadt_core::Cluster::new(settings().fold()).take_changes() {
+            for record in Cluster::new(settings().fold()).take_changes() {
                 bus.append(Topic::ProcessorState, 0, 1, &record.key, record.value.as_deref(), &[]);
             }
             let stage = begin(&bus, &ClusterMetrics::new(&bus.metrics));
@@ -587,6 +589,44 @@ mod tests {
     }
 
     #[test]
+    fn a_decision_that_changes_something_is_told_of() {
+        let bus = Scripted::default();
+        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
+            let workload = Workload {
+                time: seconds(1),
+                workload: name.to_owned(),
+                controller: Some("power-budget".to_owned()),
+                mode: UpdateMode::Enforce,
+                gpus: Some(gpus),
+                gpu_power_limit_watts: Some(400.0),
+                generation: 1,
+                layout: Layout { power_limit_watts: cap, ..Layout::default() },
+                ready_time: Some(seconds(1)),
+                ..Workload::default()
+            };
+            bus.put(Topic::Workloads, 0, 1, name, serde_json::to_vec(&workload).unwrap());
+            for end in [60, 120] {
+                bus.put(Topic::EfficiencyWindows, 0, end, name, window(name, end));
+            }
+        }
+        let mut stage = begin(&bus, &kind);
+        stage.read().unwrap();
+        let (said, _) = lines(|| stage.fold(99, &names, &kind));
+        let decisions: Vec<Decision> = stage
+            .outputs
+            .iter()
+            .filter(|output| *output.topic == *"eadt.decisions.v1")
+            .map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap())
+            .collect();
+        let (kept, changed): (Vec<_>, Vec<_>) = decisions.iter().partition(|decision| decision.action == Action::Maintain);
+        assert!(!kept.is_empty() && !changed.is_empty(), "{decisions:?}");
+        let told = said.iter().filter(|line| line.starts_with("DEBUG") && line.contains("decision=")).count();
+        assert_eq!(told, changed.len(), "{said:?}");
+        assert_eq!(bus.metric("eadt_power_budget_decisions_total"), Some(decisions.len() as f64));
+    }
+
+    #[test]
     fn what_waits_is_held_against_the_budget() {
         let bus = Scripted::default();
         let kind = ClusterMetrics::new(&bus.metrics);
@@ -628,26 +668,26 @@ mod tests {
 
     #[test]
     fn each_stage_knows_its_own_state_and_decisions() {
-        type Cluster = Stage<ClusterMetrics>;
+        type Power = Stage<ClusterMetrics>;
         type Gpus = Stage<GpuMetrics>;
         for (key, cluster, gpus) in
             [("#cluster//x", true, false), ("#gpu//x", false, true), ("#", false, false), ("a/b#0", false, false)]
         {
-            assert_eq!((Cluster::keeps(key), Gpus::keeps(key)), (cluster, gpus), "{key}");
+            assert_eq!((Power::keeps(key), Gpus::keeps(key)), (cluster, gpus), "{key}");
         }
         let stands = r#"{"efficiency.windows.v1":[7]}"#;
         let said = |id: &str, positions: &str| {
             let headers = [(header::ID, id), (header::INPUT_POSITIONS, positions)];
             let record = Scripted::default().append(Topic::Decisions, 1, 0, "", None, &headers);
             let found = |(number, stands): (i32, Stands)| (number, stands.offset(Topic::EfficiencyWindows, 0));
-            (Cluster::said(&record).map(found), Gpus::said(&record).map(found))
+            (Power::said(&record).map(found), Gpus::said(&record).map(found))
         };
         assert_eq!(said("team/one@5/power-budget", stands), (Some((0, Some(7))), None));
         assert_eq!(said("team/one@5/sm-partition", stands), (None, Some((0, Some(7)))));
         assert_eq!(said("team/one@5/no-power-budget", stands), (None, None));
         assert_eq!(said("team/one@5/power-budget", "{\"workloads.v1\":3}"), (None, None));
-        assert_eq!(Cluster::stood(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
-        assert!(Cluster::stood(0, "").is_none());
-        assert_eq!([0, 1, 5].map(Cluster::folds), [0; 3], "one state has all partitions");
+        assert_eq!(Power::stood(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
+        assert!(Power::stood(0, "").is_none());
+        assert_eq!([0, 1, 5].map(Power::folds), [0; 3], "one state has all partitions");
     }
 }
