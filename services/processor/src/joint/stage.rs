@@ -619,10 +619,13 @@ mod tests {
             .filter(|output| *output.topic == *"eadt.decisions.v1")
             .map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap())
             .collect();
-        let (kept, changed): (Vec<_>, Vec<_>) = decisions.iter().partition(|decision| decision.action == Action::Maintain);
-        assert!(!kept.is_empty() && !changed.is_empty(), "{decisions:?}");
-        let told = said.iter().filter(|line| line.starts_with("DEBUG") && line.contains("decision=")).count();
-        assert_eq!(told, changed.len(), "{said:?}");
+        let changes: BTreeMap<&str, bool> =
+            decisions.iter().map(|decision| (&*decision.id, decision.action != Action::Maintain)).collect();
+        assert!(changes.values().any(|changes| *changes) && !changes.values().all(|changes| *changes), "{changes:?}");
+        for (id, changes) in changes {
+            let told = said.iter().any(|line| line.starts_with("DEBUG") && line.contains(&format!("decision=\"{id}\"")));
+            assert_eq!(told, changes, "{id} in {said:?}");
+        }
         assert_eq!(bus.metric("eadt_power_budget_decisions_total"), Some(decisions.len() as f64));
     }
 
