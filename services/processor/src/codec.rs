@@ -235,4 +235,26 @@ mod tests {
         let Decoded::Refused(refusal) = decoded else { panic!("{decoded:?}") };
         assert_eq!(refusal.field, Some("power_watts"));
     }
+
+    /// The memory of a text that every event of the topic has.
+    fn memory(decoded: &Decoded) -> *const u8 {
+        match decoded {
+            Decoded::Telemetry(event) => event.collector.as_ptr(),
+            Decoded::Progress(event) => event.collector.as_ptr(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn of_what_there_is_much_the_memory_is_used_again() {
+        for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
+            let (own, kind) = (written(topic).unwrap(), Some(kind(topic)));
+            let mut decoded = Decoded::of(topic, kind, Some(&own));
+            let before = memory(&decoded);
+            decoded.renew(topic, kind, Some(&own));
+            assert_eq!(memory(&decoded), before, "{topic}");
+            assert!(decoded.renew_canonical(topic, kind, &own));
+            assert_eq!(memory(&decoded), before, "{topic}: the short way");
+        }
+    }
 }

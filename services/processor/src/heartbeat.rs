@@ -61,3 +61,63 @@ impl Heartbeats {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::scripted::{Scripted, seconds};
+    use eadt_schemas::envelope::header;
+
+    const HEARD: EventTime = EventTime::from_micros(1_000_000_000);
+
+    fn heartbeats(bus: &Scripted, micros_later: i64) -> Heartbeats {
+        bus.now.store(HEARD.micros() + micros_later, Ordering::SeqCst);
+        let settings = crate::Settings { heartbeat_seconds: 2.5, instance: "processor-7".into(), ..crate::Settings::default() };
+        Heartbeats::new(bus, &settings, bus.service(&settings).clock).unwrap()
+    }
+
+    #[test]
+    fn a_partition_is_quiet_after_the_interval_and_only_where_all_of_it_was_read() {
+        for (micros_later, end, beats) in [(2_499_999, Some(7), false), (2_500_000, Some(7), true), (9_000_000, None, false)] {
+            let bus = Scripted::default();
+            let mut heartbeats = heartbeats(&bus, micros_later);
+            let heard = if beats { heartbeats.now() } else { HEARD };
+            assert_eq!(heartbeats.beat(3, HEARD, end).unwrap(), (heard, beats), "{micros_later} {end:?}");
+            assert_eq!(bus.script().sent.len(), usize::from(beats), "{micros_later} {end:?}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_goes_to_the_partitions_telemetry_under_no_key_and_says_which_it_is() {
+        let bus = Scripted::default();
+        heartbeats(&bus, 2_500_000).beat(3, HEARD, Some(7)).unwrap();
+        let script = bus.script();
+        let sent = &script.sent[0];
+        assert_eq!((&*sent.topic, sent.partition, &sent.key), ("eadt.gpu.telemetry.v1", Some(3), &None));
+        assert_eq!(sent.value.as_deref(), Some(&b"{}"[..]));
+        let named = |name: &str| sent.headers.iter().find(|(known, _)| &**known == name).map(|(_, value)| value.clone());
+        let now = seconds(1_000).plus_seconds(2.5);
+        for (name, value) in [
+            (header::TYPE, EventType::Heartbeat.name().to_owned()),
+            (header::TIME, now.to_string()),
+            (header::SOURCE, "/processor/processor-7".to_owned()),
+            (header::ID, format!("heartbeat/3/7/{now}")),
+        ] {
+            assert_eq!(named(name), Some(Bytes::from(value)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_full_buffer_leaves_it_for_another_turn_and_anything_else_is_an_error() {
+        for (remedy, error) in [(Remedy::Retry, false), (Remedy::Stop, true), (Remedy::Restart, true)] {
+            let bus = Scripted::default();
+            bus.script().sends = [remedy].into();
+            let mut heartbeats = heartbeats(&bus, 5_000_000);
+            let beat = heartbeats.beat(3, HEARD, Some(7));
+            assert_eq!(beat.as_ref().err().map(|error| error.remedy), error.then_some(remedy));
+            assert!(error || beat.unwrap() == (HEARD, false), "{remedy:?}");
+        }
+    }
+}

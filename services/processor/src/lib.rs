@@ -18,8 +18,11 @@ mod outputs;
 mod owned;
 mod positions;
 mod restore;
+#[cfg(test)]
+mod scripted;
 mod service;
 mod settings;
+mod waiting;
 
 pub use heartbeat::HeartbeatClock;
 pub use joint::{run_cluster, run_gpu};

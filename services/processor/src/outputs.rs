@@ -73,3 +73,54 @@ impl Names {
 fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelope {
     Envelope { id: id.to_owned(), source: SOURCE.to_owned(), kind, time, subject: subject.to_owned() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(output: &Outgoing) -> Vec<(&str, &str)> {
+        output.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect()
+    }
+
+    fn names() -> Names {
+        Names::new("site.", "{\"settings\":1}".to_owned())
+    }
+
+    #[test]
+    fn state_goes_to_its_partition_under_its_key_and_says_no_more_than_its_type() {
+        for (value, expected) in [(Some(vec![1, 2]), Some(&[1, 2][..])), (None, None)] {
+            let state = names().state(3, StateRecord { key: "team/one#0".to_owned(), value });
+            assert_eq!((&*state.topic, state.partition), ("site.processor-state.v1", Some(3)));
+            assert_eq!((state.key.as_deref(), state.value.as_deref()), (Some(&b"team/one#0"[..]), expected));
+            let mut headers = headers(&state);
+            headers.sort_unstable();
+            assert_eq!(headers, [(header::SPEC_VERSION, "1.0"), (header::TYPE, EventType::ProcessorState.name())]);
+        }
+    }
+
+    #[test]
+    fn windows_and_decisions_go_where_their_workload_belongs_and_say_what_they_were_made_by() {
+        let (time, positions) = (EventTime::from_millis(5), Bytes::from_static(b"{\"partition\":0}"));
+        let window =
+            EfficiencyWindow { id: "w".into(), workload: "team/one".into(), window_end: time, ..EfficiencyWindow::default() };
+        let decision = Decision { id: "d".into(), workload: "team/one".into(), time, ..Decision::default() };
+        for (output, topic, id, kind) in [
+            (names().window(&window, &positions), "site.efficiency.windows.v1", "w", EventType::EfficiencyWindow),
+            (names().decision(&decision, &positions), "site.decisions.v1", "d", EventType::Decision),
+        ] {
+            assert_eq!((&*output.topic, output.partition, output.key.as_deref()), (topic, None, Some(&b"team/one"[..])));
+            let said = headers(&output);
+            for header in [
+                (header::ID, id),
+                (header::TYPE, kind.name()),
+                (header::SOURCE, "/processor"),
+                (header::TIME, &*time.to_string()),
+                (header::SUBJECT, "team/one"),
+                (header::INPUT_POSITIONS, "{\"partition\":0}"),
+                (header::SETTINGS, "{\"settings\":1}"),
+            ] {
+                assert!(said.contains(&header), "{header:?} in {said:?}");
+            }
+        }
+    }
+}

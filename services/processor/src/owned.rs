@@ -190,11 +190,10 @@ impl Owned {
         if INPUTS[input] == Topic::GpuTelemetry {
             self.telemetry_end = None;
         }
-        let next = record.offset + 1;
         self.merge.push(input, record.offset, record.stamp, bytes + BOOKKEEPING, record);
         if chaos::is_off("merge") {
             // As if the other inputs had nothing: nobody is waited for.
-            (0..self.inputs.len()).for_each(|other| self.merge.end(other, if other == input { next } else { 0 }));
+            (0..self.inputs.len()).for_each(|other| self.merge.end(other, 0));
         }
         bytes
     }
@@ -323,6 +322,13 @@ pub fn size(record: &Record) -> usize {
 /// Headers and bookkeeping of a record take about as much as a small value, in bytes.
 pub const BOOKKEEPING: usize = 256;
 
+const LEAST_SHARE: usize = 65_536;
+
+/// What each of so many inputs may hold of the budget, but at least one good batch, in bytes.
+pub fn share(buffer_bytes: usize, inputs: usize) -> usize {
+    (buffer_bytes / inputs.max(1)).max(LEAST_SHARE)
+}
+
 /// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it.
 pub fn balance<'a, T>(
     reader: &mut dyn Reader,
@@ -348,9 +354,12 @@ pub fn balance<'a, T>(
 mod tests {
     use std::time::Duration;
 
-    use eadt_bus::Polled;
+    use eadt_bus::{Headers, Polled};
+    use eadt_schemas::v1::EfficiencyWindow;
 
     use super::*;
+    use crate::Settings;
+    use crate::scripted::{Scripted, gpu, lines, place, rank, seconds};
 
     /// Notes what is paused and resumed.
     #[derive(Debug, Default)]
@@ -393,5 +402,280 @@ mod tests {
             balance(&mut noted, inputs.iter(), &merge, &mut paused, 10).unwrap();
             assert_eq!(std::mem::take(&mut noted.0), said, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn the_budget_is_shared_among_the_inputs_but_each_may_hold_a_good_batch() {
+        for (buffer_bytes, inputs, each) in [
+            (1_000_000, 10, 100_000),
+            (1_000_000, 0, 1_000_000),
+            (655_359, 10, 65_536),
+            (655_370, 10, 65_537),
+            (65_536, 40, 65_536),
+        ] {
+            assert_eq!(share(buffer_bytes, inputs), each, "{buffer_bytes} of {inputs}");
+        }
+    }
+
+    #[test]
+    fn a_record_takes_its_key_and_its_value() {
+        for (key, value, bytes) in
+            [(Some("key"), Some("value"), 8), (Some("key"), None, 3), (None, Some("value"), 5), (None, None, 0)]
+        {
+            let record = Record {
+                at: place(Topic::GpuTelemetry, 0),
+                offset: 0,
+                stamp: seconds(0),
+                key: key.map(Bytes::from),
+                value: value.map(Bytes::from),
+                headers: Headers::default(),
+            };
+            assert_eq!(size(&record), bytes);
+        }
+    }
+
+    /// What partitions are begun with.
+    struct Rig {
+        bus: Scripted,
+        names: Names,
+        metrics: ProcessorMetrics,
+    }
+
+    impl Rig {
+        fn new() -> Self {
+            let bus = Scripted::default();
+            let metrics = ProcessorMetrics::new(&bus.metrics);
+            Self { bus, names: Names::new("eadt.", "{}".to_owned()), metrics }
+        }
+
+        fn begin(&self, number: i32) -> Owned {
+            let settings = Settings::default().fold();
+            let with = Surroundings {
+                bus: &self.bus,
+                names: &self.names,
+                settings: &settings,
+                metrics: &self.metrics,
+                shutdown: &self.bus.shutdown,
+            };
+            let mut owned = Owned::begin(&[number], &mut self.bus.clone(), seconds(0), &with).unwrap();
+            assert_eq!(owned.len(), 1);
+            owned.remove(&number).unwrap()
+        }
+
+        /// State of a partition that has no workload; it says where it stands, or does not.
+        fn state(&self, number: i32, stands: Option<Positions>) {
+            for record in Partition::new(Settings::default().fold()).take_changes() {
+                let stands = stands.map(|stands| stands.to_json());
+                let headers: Vec<_> = stands.iter().map(|stands| (header::INPUT_POSITIONS, &**stands)).collect();
+                self.bus.append(Topic::ProcessorState, number, 1, &record.key, record.value.as_deref(), &headers);
+            }
+        }
+
+        /// A workload's events of every five seconds, after which all inputs are at their ends.
+        fn feed(&self, owned: &mut Owned, from: i64, to: i64) {
+            for second in (from..to).step_by(5) {
+                owned.push(self.bus.put(Topic::GpuTelemetry, owned.number, second, "team/one", gpu("team/one", "GPU-1", second)));
+                owned.push(self.bus.put(Topic::TrainingProgress, owned.number, second, "team/one", rank("team/one", second)));
+            }
+            self.end(owned);
+        }
+
+        fn end(&self, owned: &mut Owned) {
+            for end in self.bus.ends(&[owned.number]) {
+                let Polled::End { at, position } = end else { panic!("{end:?}") };
+                owned.end(&at, position);
+            }
+        }
+
+        fn fold(&self, owned: &mut Owned, limit: usize) -> (Folded, Vec<Outgoing>) {
+            let mut outputs = Vec::new();
+            let folded = owned.fold(limit, &self.names, &mut outputs, &self.metrics);
+            (folded, outputs)
+        }
+    }
+
+    fn windows(outputs: &[Outgoing]) -> Vec<EfficiencyWindow> {
+        let own = outputs.iter().filter(|output| *output.topic == *"eadt.efficiency.windows.v1");
+        own.map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap()).collect()
+    }
+
+    #[test]
+    fn positions_that_retention_has_deleted_are_gaps_and_everything_else_is_gone_on_with() {
+        for (committed, begins, gap) in [(Some(6), 6, false), (Some(5), 5, false), (Some(4), 5, true), (None, 5, false)] {
+            let before = Rig::new();
+            let mut owned = before.begin(0);
+            before.feed(&mut owned, 0, 30);
+            before.fold(&mut owned, 100);
+            let mut step = Step::default();
+            owned.commit(&before.names, &mut step);
+            let rig = Rig::new();
+            let telemetry = place(Topic::GpuTelemetry, 0);
+            rig.bus.script().lows.insert(telemetry.clone(), 5);
+            rig.bus.heartbeat(0, 0);
+            rig.bus.heartbeat(0, 0);
+            rig.bus.script().committed.extend(committed.map(|position| (telemetry.clone(), position)));
+            for record in step.outputs {
+                let key = String::from_utf8(record.key.unwrap().to_vec()).unwrap();
+                rig.bus.append(Topic::ProcessorState, 0, 1, &key, record.value.as_deref(), &[]);
+            }
+            let mut owned = rig.begin(0);
+            let started = rig.bus.script().started.clone();
+            let expected: Vec<_> =
+                owned.inputs().iter().map(|at| (at.clone(), if *at == telemetry { begins } else { 0 })).collect();
+            assert_eq!(started, expected, "{committed:?}");
+            assert_eq!(owned.positions().collect::<Vec<_>>(), [0, 0, 0, begins, 0]);
+            assert_eq!(rig.bus.metric("eadt_processor_gaps_total"), Some(f64::from(u8::from(gap))), "{committed:?}");
+            rig.feed(&mut owned, 30, 130);
+            let (_, outputs) = rig.fold(&mut owned, 1_000);
+            assert_eq!(windows(&outputs)[0].gap, gap, "{committed:?}");
+        }
+    }
+
+    #[test]
+    fn a_start_goes_on_where_the_state_stands() {
+        let rig = Rig::new();
+        for n in 0..9 {
+            rig.bus.heartbeat(1, n);
+        }
+        let mut stands = Positions::start(1);
+        stands.pass(Topic::GpuTelemetry, 6);
+        rig.state(1, Some(stands));
+        rig.bus.script().committed.insert(place(Topic::GpuTelemetry, 1), 3);
+        assert_eq!(rig.begin(1).positions().collect::<Vec<_>>(), [0, 0, 0, 7, 0]);
+    }
+
+    #[test]
+    fn positions_without_state_are_told_of_and_everything_is_folded_again() {
+        for (has_state, committed, told) in [(false, true, true), (true, true, false), (false, false, false)] {
+            let rig = Rig::new();
+            rig.bus.heartbeat(0, 0);
+            if committed {
+                rig.bus.script().committed.insert(place(Topic::GpuTelemetry, 0), 1);
+            }
+            if has_state {
+                rig.state(0, None);
+            }
+            let (said, owned) = lines(|| rig.begin(0));
+            let of_it = said.iter().filter(|line| line.starts_with("WARN") && line.contains("everything is folded again"));
+            assert_eq!(of_it.count(), usize::from(told), "{said:?}");
+            assert_eq!(owned.positions().nth(3), Some(i64::from(has_state)));
+        }
+    }
+
+    #[test]
+    fn a_fold_takes_no_more_records_than_asked_for_and_counts_what_it_says() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(0);
+        let refused = rig.bus.put(Topic::GpuTelemetry, 0, 0, "team/one", "no JSON");
+        owned.push(refused);
+        rig.feed(&mut owned, 0, 130);
+        assert!(!owned.is_dirty());
+        let (mut sum, mut outputs) = (Folded::default(), Vec::new());
+        for (limit, records) in [(0, 0), (1, 1), (50, 50), (50, 2), (50, 0)] {
+            let (folded, said) = rig.fold(&mut owned, limit);
+            assert_eq!(folded.records, records, "at most {limit}");
+            let letters = said.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
+            assert_eq!((folded.outputs, folded.dead_letters), (said.len() - letters, letters));
+            assert_eq!(owned.is_dirty(), sum.records + records > 0);
+            sum.records += records;
+            sum.outputs += folded.outputs;
+            sum.dead_letters += folded.dead_letters;
+            outputs.extend(said);
+        }
+        assert_eq!((sum.records, sum.outputs, sum.dead_letters), (53, 4, 1));
+        let windows = windows(&outputs);
+        assert_eq!(windows.iter().map(|window| window.window_end).collect::<Vec<_>>(), [seconds(60), seconds(120)]);
+        let metric = |name: &str| rig.bus.metric(&format!("eadt_processor_{name}"));
+        assert_eq!((metric("windows_total"), metric("decisions_total")), (Some(2.0), Some(2.0)));
+        assert_eq!(metric("dead_letters_total{reason=\"malformed\"}"), Some(1.0));
+        assert_eq!(metric("events_total"), Some(53.0));
+        assert_eq!(owned.size(), (1, 2));
+    }
+
+    #[test]
+    fn a_commit_has_the_changed_state_once_and_says_in_its_first_record_where_the_inputs_stand() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(1);
+        let mut step = Step::default();
+        assert_eq!(owned.commit(&rig.names, &mut step), 0);
+        assert!(step.outputs.is_empty() && step.positions.is_empty(), "nothing was folded");
+        rig.feed(&mut owned, 0, 10);
+        rig.fold(&mut owned, 100);
+        let bytes = owned.commit(&rig.names, &mut step);
+        let of = |output: &Outgoing| output.key.as_ref().map_or(0, Bytes::len) + output.value.as_ref().map_or(0, Bytes::len);
+        assert_eq!(bytes, step.outputs.iter().map(of).sum::<usize>());
+        assert!(bytes > 100, "{bytes}");
+        assert_eq!(owned.state_bytes, bytes);
+        assert!(step.outputs.iter().all(|output| output.partition == Some(1)));
+        let stands = |output: &Outgoing| {
+            let text =
+                output.headers.iter().find(|(name, _)| &**name == header::INPUT_POSITIONS).map(|(_, value)| value.clone())?;
+            Positions::from_json(std::str::from_utf8(&text).unwrap())
+        };
+        let stood: Vec<_> = step.outputs.iter().map(stands).collect();
+        let expected = Positions { partition: 1, offsets: [0, 0, 0, 2, 2] };
+        assert_eq!(stood, [Some(expected), None]);
+        let positions: Vec<_> = owned.inputs().iter().cloned().zip(expected.offsets).collect();
+        assert_eq!(step.positions, positions);
+        let mut again = Step::default();
+        assert_eq!((owned.commit(&rig.names, &mut again), owned.is_dirty()), (0, false));
+        assert!(again.outputs.is_empty());
+    }
+
+    #[test]
+    fn what_is_read_waits_with_its_size_and_what_is_of_no_input_is_passed_over() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(0);
+        assert_eq!(owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "key", "value")), 8);
+        assert_eq!(owned.push(rig.bus.put(Topic::TrainingProgress, 0, 5, "k", "v")), 2);
+        assert_eq!(owned.push(rig.bus.put(Topic::GpuTelemetry, 1, 5, "other", "partition")), 0);
+        assert_eq!(owned.push(rig.bus.put(Topic::Decisions, 0, 5, "no", "input")), 0);
+        assert_eq!(owned.buffered(), 8 + 256 + 2 + 256);
+        rig.end(&mut owned);
+        assert_eq!(rig.fold(&mut owned, 9).0.records, 2);
+        assert_eq!(owned.buffered(), 0);
+    }
+
+    #[test]
+    fn the_telemetry_ends_where_it_is_told_until_more_comes() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(0);
+        let (telemetry, progress) = (place(Topic::GpuTelemetry, 0), place(Topic::TrainingProgress, 0));
+        assert_eq!(owned.telemetry_end(), None);
+        owned.end(&progress, 9);
+        assert_eq!(owned.telemetry_end(), None, "of another input");
+        owned.end(&telemetry, 4);
+        assert_eq!(owned.telemetry_end(), Some(4));
+        owned.push(rig.bus.put(Topic::TrainingProgress, 0, 5, "k", "v"));
+        assert_eq!(owned.telemetry_end(), Some(4));
+        owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "k", "v"));
+        assert_eq!(owned.telemetry_end(), None);
+        assert_eq!(owned.positions().collect::<Vec<_>>(), [0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn inputs_far_ahead_are_paused_by_the_partitions_own_member() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(0);
+        owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "key", "value"));
+        owned.balance(&mut rig.bus.clone(), 263).unwrap();
+        assert_eq!(rig.bus.script().paused, [("pause", place(Topic::GpuTelemetry, 0))]);
+    }
+
+    #[test]
+    fn state_and_outputs_of_a_partition_are_told_from_others() {
+        for (key, own) in
+            [("#", true), ("team/one#0", true), ("#models//power/A100", true), ("#cluster//", false), ("#gpu//x", false)]
+        {
+            assert_eq!(<Owned as Marks>::keeps(key), own, "{key}");
+        }
+        let stands = Positions { partition: 3, offsets: [1, 2, 3, 4, 5] };
+        assert_eq!(Owned::stood(3, &stands.to_json()), Some(stands));
+        assert_eq!((Owned::stood(2, &stands.to_json()), Owned::stood(3, "{}")), (None, None));
+        let output = |headers: &[(&str, &str)]| Scripted::default().append(Topic::Decisions, 3, 0, "", None, headers);
+        assert_eq!(Owned::said(&output(&[(header::INPUT_POSITIONS, &stands.to_json())])), Some((3, stands)));
+        assert_eq!(Owned::said(&output(&[(header::INPUT_POSITIONS, "{\"efficiency.windows.v1\":[1]}")])), None);
+        assert_eq!(Owned::said(&output(&[])), None);
+        assert_eq!([0, 1, 2].map(Owned::folds), [0, 1, 2], "each partition has its own state");
     }
 }

@@ -79,4 +79,34 @@ mod tests {
             assert_eq!(Positions::from_json(other), None, "{other}");
         }
     }
+
+    #[test]
+    fn each_input_has_its_own_position_and_other_partitions_have_none() {
+        let mut positions = Positions::start(3);
+        for (n, topic) in INPUTS.into_iter().enumerate() {
+            positions.pass(topic, 10 * (1 + n as i64));
+        }
+        assert_eq!(INPUTS.map(|topic| positions.offset(topic, 3)), [11, 21, 31, 41, 51].map(Some));
+        assert_eq!(INPUTS.map(|topic| positions.offset(topic, 2)), [None; 5]);
+        assert_eq!(positions.offset(Topic::Decisions, 3), None, "no input");
+    }
+
+    #[test]
+    fn whoever_has_come_further_in_any_input_is_beyond() {
+        let mut state = Positions::start(0);
+        for topic in INPUTS {
+            state.pass(topic, 8);
+        }
+        assert!(!state.is_beyond(&state));
+        for topic in INPUTS {
+            let (mut further, mut before) = (state, state);
+            further.pass(topic, 9);
+            before.pass(topic, 7);
+            assert!(further.is_beyond(&state) && !state.is_beyond(&further), "{topic}");
+            assert!(!before.is_beyond(&state) && state.is_beyond(&before), "{topic}");
+            let other = if topic == INPUTS[0] { INPUTS[1] } else { INPUTS[0] };
+            further.pass(other, 3);
+            assert!(further.is_beyond(&state), "{topic}: although behind in {other}");
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! and does not repeat outputs that say of themselves that they came after it: their step lost its state, and is done again.
 //! A step that has its state and lost its outputs cannot be told.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ const FURTHER: i64 = 8;
 /// Of more partitions than this it begins with an eighth, too.
 const MANY: usize = 16;
 /// Where there is no state, it is looked no further back: the one step that there was said no more than half of it.
-const MOST: i64 = NEWEST * FURTHER * FURTHER;
+const MOST: i64 = 16_384;
 /// Two brokers' clocks may be so far apart, in seconds: what one stamped earlier than this before the state was said before it.
 const SKEW_SECONDS: f64 = 10.0;
 
@@ -134,8 +135,9 @@ impl<P: Stand> State<P> {
             Stood::Unsaid => None,
             Stood::Nowhere => return None,
         };
-        if let (Some(stood), Some(committed)) = (stood, committed.filter(|committed| Some(*committed) != stood)) {
-            let words = if committed < stood { "ahead of" } else { "behind" };
+        if let (Some(stood), Some(committed)) = (stood, committed)
+            && let Some(words) = beside(stood, committed)
+        {
             tracing::warn!(
                 %at,
                 committed,
@@ -144,6 +146,15 @@ impl<P: Stand> State<P> {
             );
         }
         stood.or(committed)
+    }
+}
+
+/// How a state stands beside the group's position, in words.
+fn beside(stood: i64, committed: i64) -> Option<&'static str> {
+    match stood.cmp(&committed) {
+        Ordering::Less => Some("behind"),
+        Ordering::Equal => None,
+        Ordering::Greater => Some("ahead of"),
     }
 }
 
@@ -245,6 +256,40 @@ struct Look {
     oldest: Option<EventTime>,
 }
 
+impl Look {
+    /// At so many of a partition's newest records, or at all that there are.
+    fn at(Watermarks { low, high }: Watermarks, depth: i64) -> Self {
+        let start = low.max(high - depth);
+        Self { start, is_whole: start == low, half: start.midpoint(high), oldest: None }
+    }
+
+    /// Whether an offset lies in the older half of what was looked at.
+    fn is_early(&self, offset: i64) -> bool {
+        offset < self.half
+    }
+
+    /// Whether what was looked at may all have been said after a state that was written then.
+    fn is_all_after(&self, written: EventTime) -> bool {
+        self.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= SKEW_SECONDS)
+    }
+}
+
+/// How many of the newest records are looked at first, of each of so many partitions.
+fn first_depth(partitions: usize) -> i64 {
+    if partitions > MANY { NEWEST / FURTHER } else { NEWEST }
+}
+
+/// Where there is no state: whether it is looked further back than so many records, in whose older half the stage spoke or did not.
+fn looks_further(depth: i64, spoke_early: bool) -> bool {
+    // Others may have said much since.
+    depth < MOST && (spoke_early || depth < MOST / FURTHER)
+}
+
+/// Where there is no state: whether more was said than a first step says. Nobody knows how many dead letters that is.
+fn is_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
+    spoke_early && depth >= MOST && !is_letters
+}
+
 /// Notes what says of itself that it came after where its state stands.
 fn said_beyond<S: Marks>(
     bus: &dyn Bus,
@@ -255,16 +300,14 @@ fn said_beyond<S: Marks>(
 ) -> Result<()> {
     let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.stood, Stood::Unsaid));
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
-    let mut depth = if open.len() > MANY { NEWEST / FURTHER } else { NEWEST };
+    let mut depth = first_depth(open.len());
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
         let mut looks: BTreeMap<TopicPartition, Look> = BTreeMap::new();
         for (at, _) in &open {
             if !looks.contains_key(at) {
-                let Watermarks { low, high } = bus.watermarks(at)?;
                 let depth = if at.topic == names.dead_letters { depth / FURTHER } else { depth };
-                let start = low.max(high - depth);
-                looks.insert(at.clone(), Look { start, is_whole: start == low, half: start.midpoint(high), oldest: None });
+                looks.insert(at.clone(), Look::at(bus.watermarks(at)?, depth));
             }
         }
         // In the older half of what was looked at.
@@ -282,7 +325,7 @@ fn said_beyond<S: Marks>(
                         open.remove(&(record.at, number));
                     } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
                         state.said.0.insert(id.to_owned());
-                        if record.offset < look.half {
+                        if look.is_early(record.offset) {
                             spoke_early.insert((record.at, number));
                         }
                     }
@@ -297,12 +340,11 @@ fn said_beyond<S: Marks>(
             let look = &looks[&place.0];
             let Some(state) = states.get_mut(&place.1).filter(|_| !look.is_whole) else { return false };
             if let Stood::At(_, written) = &state.stood {
-                return look.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= SKEW_SECONDS);
+                return look.is_all_after(*written);
             }
-            let goes_on = spoke_early.contains(place);
-            state.was_given_up |= goes_on && depth >= MOST && place.0.topic != names.dead_letters;
-            // Others may have said much since.
-            depth < MOST && (goes_on || depth < MOST / FURTHER)
+            let spoke_early = spoke_early.contains(place);
+            state.was_given_up |= is_given_up(depth, spoke_early, place.0.topic == names.dead_letters);
+            looks_further(depth, spoke_early)
         });
         depth *= FURTHER;
     }
@@ -355,6 +397,7 @@ mod tests {
     use super::*;
     use crate::Positions;
     use crate::owned::Owned;
+    use crate::scripted::{Scripted, lines, place, seconds};
 
     const HOUR: i64 = 3_600_000_000;
 
@@ -502,14 +545,203 @@ mod tests {
 
     #[test]
     fn without_state_a_first_step_is_found_and_not_everything_is_read() {
+        let told = |lines: &[String]| lines.iter().any(|line| line.contains("what was said is not repeated"));
         let log = Log::open();
         log.send(Topic::EfficiencyWindows, windows(1..4_001));
-        let state = log.start();
+        let (said, state) = lines(|| log.start());
         assert!(state.is_new() && !state.was_given_up);
         assert_eq!(state.said.0.len(), 4_000);
+        assert!(told(&said) && said.iter().any(|line| line.contains("outputs=4000")), "{said:?}");
         // Nobody says so much in one step.
         log.send(Topic::EfficiencyWindows, windows(4_001..30_001));
-        assert!(log.start().was_given_up);
+        let (said, state) = lines(|| log.start());
+        assert!(state.was_given_up && !told(&said), "{said:?}");
         assert!(log.asked() <= MOST * 2, "{}", log.asked());
+    }
+
+    #[test]
+    fn of_dead_letters_an_eighth_is_looked_at() {
+        let log = Log::open();
+        log.send(Topic::DeadLetters, of_others(3_000));
+        log.now.fetch_add(HOUR, Ordering::SeqCst);
+        log.state(7);
+        let (said, state) = lines(|| log.start());
+        assert!(state.said.0.is_empty() && said.is_empty(), "{said:?}");
+        assert_eq!(log.asked(), 32);
+        log.send(Topic::Decisions, of_others(3_000));
+        log.now.fetch_add(HOUR, Ordering::SeqCst);
+        log.state(8);
+        log.start();
+        assert_eq!(log.asked(), 32 + 256);
+    }
+
+    #[test]
+    fn state_that_was_deleted_on_purpose_is_none() {
+        let log = Log::open();
+        log.state(7);
+        assert!(!log.start().is_new());
+        let mut producer = log.inner.producer("test").unwrap();
+        let tombstone = Outgoing { partition: Some(0), ..Outgoing::tombstone(&"eadt.processor-state.v1".into(), "#") };
+        producer.send(tombstone).unwrap();
+        assert!(producer.flush(Duration::from_mins(1)).unwrap());
+        let state = log.start();
+        assert!(state.is_new());
+        assert_eq!(state.records, [("#".to_owned(), None)]);
+        let at = place(Topic::GpuTelemetry, 0);
+        assert_eq!(state.position(Topic::GpuTelemetry, &at, Some(3), 9), None, "from the beginning, whatever was committed");
+    }
+
+    #[test]
+    fn what_was_said_is_taken_once() {
+        let letter = Scripted::default().put(Topic::GpuTelemetry, 3, 0, "key", "value");
+        let mut said = Said::default();
+        assert!(!said.take("a") && !said.take_letter(&letter));
+        said.0.extend(["a".to_owned(), letter.place()]);
+        assert!(!said.take("b") && said.take("a") && !said.take("a"));
+        assert!(said.take_letter(&letter) && !said.take_letter(&letter));
+        said.0.insert("c".to_owned());
+        assert!(!said.take_letter(&letter), "of another record");
+    }
+
+    #[test]
+    fn a_state_that_stands_elsewhere_than_the_positions_is_told_of() {
+        let state = |stood| State { stood, ..State::default() };
+        let mut stands = Positions::start(3);
+        stands.pass(Topic::GpuTelemetry, 6);
+        let at = place(Topic::GpuTelemetry, 3);
+        for (committed, high, position, words) in [
+            (Some(9), 20, 7, Some("behind")),
+            (Some(7), 20, 7, None),
+            (Some(5), 20, 7, Some("ahead of")),
+            (Some(5), 7, 7, Some("ahead of")),
+            (Some(5), 6, 5, None),
+            (None, 20, 7, None),
+        ] {
+            let state = state(Stood::At(stands, seconds(0)));
+            let (said, found) = lines(|| state.position(Topic::GpuTelemetry, &at, committed, high));
+            assert_eq!(found, Some(position), "{committed:?} of {high}");
+            assert_eq!(said.len(), usize::from(words.is_some()), "{said:?}");
+            assert!(
+                words.is_none_or(|words| said[0].contains(&format!("the state is {words} the group's position"))),
+                "{said:?}"
+            );
+        }
+        assert_eq!(state(Stood::Unsaid).position(Topic::GpuTelemetry, &at, Some(5), 20), Some(5));
+        assert_eq!(state(Stood::Nowhere).position(Topic::GpuTelemetry, &at, Some(5), 20), None);
+    }
+
+    #[test]
+    fn a_look_is_at_the_newest_records_and_knows_their_older_half() {
+        for (low, high, depth, start, is_whole, half) in [
+            (0, 100, 30, 70, false, 85),
+            (0, 30, 30, 0, true, 15),
+            (4, 30, 256, 4, true, 17),
+            (0, 31, 30, 1, false, 16),
+            (0, 0, 9, 0, true, 0),
+        ] {
+            let look = Look::at(Watermarks { low, high }, depth);
+            assert_eq!((look.start, look.is_whole, look.half), (start, is_whole, half), "{low} {high} {depth}");
+            assert_eq!((look.is_early(half - 1), look.is_early(half)), (true, false));
+        }
+    }
+
+    #[test]
+    fn what_was_stamped_ten_seconds_before_the_state_was_said_before_it() {
+        let look = |oldest| Look { oldest, ..Look::at(Watermarks { low: 0, high: 9 }, 3) };
+        let at = |millis| EventTime::from_millis(millis);
+        for (oldest, all_after) in [(None, true), (Some(at(60_000)), true), (Some(at(20_000)), true), (Some(at(19_999)), false)] {
+            assert_eq!(look(oldest).is_all_after(at(30_000)), all_after, "{oldest:?}");
+        }
+    }
+
+    #[test]
+    fn without_state_it_is_looked_as_far_back_as_one_step_can_have_said() {
+        assert_eq!([0, 16, 17, 1_000].map(first_depth), [256, 256, 32, 32]);
+        for (depth, spoke_early, further) in [
+            (256, false, true),
+            (2_047, false, true),
+            (2_048, false, false),
+            (2_048, true, true),
+            (16_383, true, true),
+            (16_384, true, false),
+            (16_385, true, false),
+            (16_384, false, false),
+        ] {
+            assert_eq!(looks_further(depth, spoke_early), further, "{depth} {spoke_early}");
+        }
+        for (depth, spoke_early, is_letters, given_up) in [
+            (16_384, true, false, true),
+            (16_385, true, false, true),
+            (16_383, true, false, false),
+            (16_384, false, false, false),
+            (16_384, true, true, false),
+            (16_384, false, true, false),
+        ] {
+            assert_eq!(is_given_up(depth, spoke_early, is_letters), given_up, "{depth} {spoke_early} {is_letters}");
+        }
+    }
+
+    #[test]
+    fn outputs_are_looked_for_where_they_are_of_the_partition_and_where_all_come_together() {
+        let bus = Scripted::default();
+        let names = Names::new("eadt.", String::new());
+        bus.script().partitions.extend([(Topic::EfficiencyWindows, 7), (Topic::Decisions, 7), (Topic::DeadLetters, 5)]);
+        let shared = |topic, key: &str, partitions| place(topic, partition_for_key(key.as_bytes(), partitions));
+        for number in 0..7 {
+            let mut at = BTreeSet::from([place(Topic::EfficiencyWindows, number), place(Topic::Decisions, number)]);
+            at.insert(shared(Topic::EfficiencyWindows, "gpus", 7));
+            at.extend(Owned::INPUTS.iter().map(|input| shared(Topic::DeadLetters, &format!("eadt.{input}"), 5)));
+            let expected: BTreeSet<_> = at.into_iter().map(|at| (at, number)).collect();
+            assert_eq!(places::<Owned>(&bus, &names, &[number]).unwrap(), expected);
+        }
+        bus.script().partitions.insert(Topic::Decisions, 0);
+        assert_eq!(places::<Owned>(&bus, &names, &[0]).unwrap_err().remedy, Remedy::Retry, "no such topic, yet");
+    }
+
+    #[test]
+    fn an_output_says_whose_it_is_and_whether_its_state_is_there() {
+        let bus = Scripted::default();
+        let names = Names::new("eadt.", String::new());
+        let mut stands = Positions::start(3);
+        stands.pass(Topic::GpuTelemetry, 6);
+        let states = |stood| BTreeMap::from([(3, State { stood, ..State::default() })]);
+        let (at, unsaid, nowhere) = (states(Stood::At(stands, seconds(0))), states(Stood::Unsaid), states(Stood::Nowhere));
+        let window = |partition, telemetry: i64| {
+            let mut positions = Positions::start(partition);
+            positions.pass(Topic::GpuTelemetry, telemetry - 1);
+            bus.append(Topic::EfficiencyWindows, 3, 0, "", None, &[(header::INPUT_POSITIONS, &positions.to_json())])
+        };
+        for (record, of_at, of_nowhere) in [
+            (window(3, 8), Some((3, true)), Some((3, true))),
+            (window(3, 7), Some((3, false)), Some((3, true))),
+            (window(2, 8), None, None),
+            (bus.put(Topic::EfficiencyWindows, 3, 0, "", ""), None, None),
+        ] {
+            let told = [&at, &unsaid, &nowhere].map(|states| tell::<Owned>(&names, states, &record));
+            assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
+        }
+        let letter = |service, topic, partition, offset| {
+            let headers = [
+                (dead_letter_header::REFUSED_BY, service),
+                (dead_letter_header::ORIGIN_TOPIC, topic),
+                (dead_letter_header::ORIGIN_PARTITION, partition),
+                (dead_letter_header::ORIGIN_OFFSET, offset),
+            ];
+            bus.append(Topic::DeadLetters, 0, 0, topic, None, &headers)
+        };
+        let telemetry = "eadt.gpu.telemetry.v1";
+        for (record, of_at, of_nowhere) in [
+            (letter("processor", telemetry, "3", "7"), Some((3, true)), Some((3, true))),
+            (letter("processor", telemetry, "3", "6"), Some((3, false)), Some((3, true))),
+            (letter("processor", "eadt.training.progress.v1", "3", "0"), Some((3, true)), Some((3, true))),
+            (letter("processor/cluster", telemetry, "3", "7"), None, None),
+            (letter("processor", "eadt.decisions.v1", "3", "7"), None, None),
+            (letter("processor", "other.gpu.telemetry.v1", "3", "7"), None, None),
+            (letter("processor", telemetry, "2", "7"), None, None),
+            (letter("processor", telemetry, "x", "7"), None, None),
+        ] {
+            let told = [&at, &unsaid, &nowhere].map(|states| tell::<Owned>(&names, states, &record));
+            assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
+        }
     }
 }

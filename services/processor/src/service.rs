@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Remedy, Step, TopicPartition, chaos,
-};
+use eadt_bus::{Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Step, TopicPartition, chaos};
 use eadt_core::FoldSettings;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -15,33 +13,23 @@ use prometheus_client::metrics::counter::Counter;
 use crate::heartbeat::{HeartbeatClock, Heartbeats};
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
-use crate::owned::{Owned, Surroundings};
+use crate::owned::{Owned, Surroundings, share};
 use crate::positions::INPUTS;
 use crate::settings::Settings;
+use crate::waiting::{Scope, Waiting, earned, linger};
 
 /// Records taken from the bus at once.
 const BATCH: usize = 4096;
 /// Records folded before what waits for a commit is looked at: each may be a dead letter, which takes some kilobytes.
 const FOLDED_AT_ONCE: usize = 256;
-/// Longest wait for the next record; it bounds how late a commit that waits for company is made.
-const POLL: Duration = Duration::from_millis(5);
-/// Dead letters are committed once there are so many.
-const MAX_DEAD_LETTERS: usize = 1_000;
-/// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
-/// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
-const LARGE_STATE: usize = 4 << 20;
-const STATE_SHARE: usize = 20;
-/// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
-const MOST_EARNED: usize = 64 << 20;
 /// Longest time to fold what is left when the end is asked for.
 const DRAIN: Duration = Duration::from_secs(10);
-const MAX_LINGER: Duration = Duration::from_secs(5);
-/// Longest pause before a session begins anew.
-const MAX_PAUSE: f64 = 10.0;
+/// Longest pause before a session begins anew, or a step is tried again.
+const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// A pause is slept in pieces, so that it ends soon after the end is asked for.
+const PIECE: Duration = Duration::from_millis(10);
 /// What is tried again, in the words of the log lines.
 const COMMITTING: &str = "the log does not take what was decided";
-/// An output that waits for a commit takes memory: this many are committed at once.
-const MAX_OUTPUTS: usize = 8_192;
 
 /// Why the processor ended.
 #[derive(Debug, thiserror::Error)]
@@ -69,13 +57,13 @@ pub struct Service {
 /// seconds, commits, and closes no window early.
 pub fn run(service: &Service) -> Result<(), Error> {
     let metrics = ProcessorMetrics::new(&service.metrics);
-    keep_on(service, &metrics.restarts, || Session::open(service, &metrics).and_then(Session::run))
+    keep_on(service, &metrics.restarts, || Session::open(service, &metrics, &Instant::now).and_then(Session::run))
 }
 
 /// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
 pub fn keep_on(service: &Service, restarts: &Counter, mut session: impl FnMut() -> Result<(), BusError>) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
-    let mut pause = service.settings.retry_seconds;
+    let mut pauses = Pauses::from(Duration::from_secs_f64(service.settings.retry_seconds));
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
         let ended = session();
@@ -86,29 +74,48 @@ pub fn keep_on(service: &Service, restarts: &Counter, mut session: impl FnMut() 
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 restarts.inc();
-                if began.elapsed().as_secs_f64() > MAX_PAUSE {
-                    pause = service.settings.retry_seconds;
-                }
-                tracing::warn!(%error, pause_seconds = pause, "beginning anew from the committed positions");
-                wait(&service.shutdown, Duration::from_secs_f64(pause));
-                pause = (pause * 2.0).min(MAX_PAUSE);
+                let pause = pauses.after(began.elapsed());
+                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "beginning anew from the committed positions");
+                wait(&service.shutdown, pause, std::thread::sleep);
             }
         }
     }
     Ok(())
 }
 
-fn wait(shutdown: &Shutdown, time: Duration) {
-    let until = Instant::now() + time;
-    while !shutdown.is_cancelled() && Instant::now() < until {
-        std::thread::sleep(Duration::from_millis(10).min(time));
+/// How long is waited before a session begins anew: each time twice as long, and as at first after a session that went well for a while.
+#[derive(Debug)]
+struct Pauses {
+    least: Duration,
+    next: Duration,
+}
+
+impl Pauses {
+    fn from(least: Duration) -> Self {
+        Self { least, next: least }
+    }
+
+    /// After a session that lasted so long.
+    fn after(&mut self, lasted: Duration) -> Duration {
+        let pause = if lasted > MAX_PAUSE { self.least } else { self.next };
+        self.next = (pause * 2).min(MAX_PAUSE);
+        pause
+    }
+}
+
+fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
+    let mut left = time;
+    while !left.is_zero() && !shutdown.is_cancelled() {
+        let piece = left.min(PIECE);
+        sleep(piece);
+        left = left.saturating_sub(piece);
     }
 }
 
 /// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
 pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result<(), BusError> {
     let least = Duration::from_secs_f64(service.settings.retry_seconds);
-    let mut patience = Patience::new(least, Duration::from_secs_f64(MAX_PAUSE));
+    let mut patience = Patience::new(least, MAX_PAUSE);
     loop {
         match member.commit(step.clone()) {
             Ok(()) => {
@@ -116,26 +123,11 @@ pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result
                 return Ok(());
             }
             Err(error) if error.remedy == Remedy::Retry && !service.shutdown.is_cancelled() => {
-                wait(&service.shutdown, patience.failed(COMMITTING, &error));
+                wait(&service.shutdown, patience.failed(COMMITTING, &error), std::thread::sleep);
             }
             Err(error) => return Err(error),
         }
     }
-}
-
-/// What waits for the next commit, and since when.
-#[derive(Debug, Default)]
-struct Waiting {
-    outputs: Vec<Outgoing>,
-    /// The partitions that said them: each is consistent in itself, so the others' state need not be written with theirs.
-    speakers: BTreeSet<i32>,
-    /// The first window or decision.
-    output: Option<Instant>,
-    dead_letters: usize,
-    dead_letter: Option<Instant>,
-    /// The first record that was folded.
-    folded: Option<Instant>,
-    input_bytes: usize,
 }
 
 /// What is still to be folded when the end is asked for: every input up to where it ended at that moment.
@@ -153,21 +145,26 @@ impl Rest {
         };
         self.ends.iter().map(of_partition).sum()
     }
-}
 
-/// Which partitions a commit writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scope {
-    /// Those that have something to say.
-    Speakers,
-    /// All that folded anything.
-    Everything,
+    /// Whether to go on with so much that is not folded.
+    fn goes_on(&self, unread: u64, now: Instant) -> bool {
+        if unread == 0 {
+            return false;
+        }
+        if now >= self.until {
+            tracing::warn!(unread, "stopped before everything was folded; the next start goes on there");
+            return false;
+        }
+        true
+    }
 }
 
 /// From joining the group to the first error.
 struct Session<'a> {
     service: &'a Service,
     metrics: &'a ProcessorMetrics,
+    /// What says how long something has waited.
+    now: &'a dyn Fn() -> Instant,
     names: Names,
     fold: FoldSettings,
     member: Box<dyn Member>,
@@ -181,7 +178,7 @@ struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn open(service: &'a Service, metrics: &'a ProcessorMetrics) -> Result<Self, BusError> {
+    fn open(service: &'a Service, metrics: &'a ProcessorMetrics, now: &'a dyn Fn() -> Instant) -> Result<Self, BusError> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
             group: settings.group.clone(),
@@ -191,6 +188,7 @@ impl<'a> Session<'a> {
         Ok(Self {
             service,
             metrics,
+            now,
             names: Names::new(&settings.prefix, settings.recorded()),
             fold: settings.fold(),
             member,
@@ -206,7 +204,8 @@ impl<'a> Session<'a> {
         let mut polled = Vec::new();
         let mut rest = None;
         while self.goes_on(&mut rest)? {
-            match self.member.poll(BATCH, self.patience(), &mut polled) {
+            let patience = self.waiting.patience((self.now)(), self.linger());
+            match self.member.poll(BATCH, patience, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
@@ -221,7 +220,7 @@ impl<'a> Session<'a> {
                         if let Some(owned) = self.owned.get_mut(&record.at.partition) {
                             owned.heard = now;
                             let bytes = owned.push(record);
-                            self.waiting.input_bytes += bytes;
+                            self.waiting.read(bytes);
                             self.metrics.input_bytes.inc_by(bytes as u64);
                         }
                     }
@@ -249,7 +248,7 @@ impl<'a> Session<'a> {
             }
             self.fold()?;
             self.beat()?;
-            if let Some(scope) = self.due() {
+            if let Some(scope) = self.waiting.due((self.now)(), self.linger(), &self.service.settings) {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
@@ -270,15 +269,10 @@ impl<'a> Session<'a> {
                 let highs = owned.inputs().iter().map(|at| Ok(self.service.bus.watermarks(at)?.high));
                 ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
             }
-            *rest = Some(Rest { ends, until: Instant::now() + DRAIN });
+            *rest = Some(Rest { ends, until: (self.now)() + DRAIN });
         }
         let Some(rest) = rest else { return Ok(false) };
-        let unread = rest.unread(&self.owned);
-        if unread > 0 && Instant::now() >= rest.until {
-            tracing::warn!(unread, "stopped before everything was folded; the next start goes on there");
-            return Ok(false);
-        }
-        Ok(unread > 0)
+        Ok(rest.goes_on(rest.unread(&self.owned), (self.now)()))
     }
 
     fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
@@ -331,27 +325,13 @@ impl<'a> Session<'a> {
     }
 
     fn fold(&mut self) -> Result<(), BusError> {
-        let inputs = self.owned.len() * INPUTS.len();
-        // Each input may hold its part of the budget, but at least one good batch.
-        let budget = (self.service.settings.buffer_bytes / inputs.max(1)).max(64 << 10);
+        let inputs = self.owned.values().map(|owned| owned.inputs().len()).sum();
+        let budget = share(self.service.settings.buffer_bytes, inputs);
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
             while let Some(owned) = self.owned.get_mut(&number) {
                 let folded = owned.fold(FOLDED_AT_ONCE, &self.names, &mut self.waiting.outputs, self.metrics);
-                let now = Instant::now();
-                if folded.records > 0 {
-                    self.waiting.folded.get_or_insert(now);
-                }
-                if folded.outputs + folded.dead_letters > 0 {
-                    self.waiting.speakers.insert(number);
-                }
-                if folded.outputs > 0 {
-                    self.waiting.output.get_or_insert(now);
-                }
-                if folded.dead_letters > 0 {
-                    self.waiting.dead_letters += folded.dead_letters;
-                    self.waiting.dead_letter.get_or_insert(now);
-                }
-                if self.waiting.outputs.len() >= MAX_OUTPUTS || self.waiting.dead_letters >= MAX_DEAD_LETTERS {
+                self.waiting.note(number, folded, (self.now)());
+                if self.waiting.is_full() {
                     self.commit(Scope::Speakers)?;
                 }
                 if folded.records < FOLDED_AT_ONCE {
@@ -380,31 +360,9 @@ impl<'a> Session<'a> {
     /// How long an output waits for company.
     fn linger(&self) -> Duration {
         let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
-        let state_bytes: usize = speakers.map(|owned| owned.state_bytes).sum();
-        let cheap = state_bytes < LARGE_STATE || self.earned() >= state_bytes;
-        if cheap { Duration::from_millis(self.service.settings.linger_milliseconds) } else { MAX_LINGER }
-    }
-
-    /// How long the next record may be waited for: no output waits for it longer than it lingers.
-    fn patience(&self) -> Duration {
-        self.waiting.output.map_or(POLL, |since| self.linger().saturating_sub(since.elapsed()).min(POLL))
-    }
-
-    fn due(&self) -> Option<Scope> {
-        let settings = &self.service.settings;
-        let since = |at: Option<Instant>, limit: Duration| at.is_some_and(|at| at.elapsed() >= limit);
-        if since(self.waiting.folded, Duration::from_secs_f64(settings.commit_seconds)) {
-            return Some(Scope::Everything);
-        }
-        let said = since(self.waiting.output, self.linger())
-            || self.waiting.dead_letters >= MAX_DEAD_LETTERS
-            || since(self.waiting.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
-        said.then_some(Scope::Speakers)
-    }
-
-    /// Bytes of state that the input so far has paid for.
-    fn earned(&self) -> usize {
-        (self.earned_bytes + self.waiting.input_bytes / STATE_SHARE).min(MOST_EARNED)
+        let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
+        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
+        linger(state_bytes, earned, Duration::from_millis(self.service.settings.linger_milliseconds))
     }
 
     /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
@@ -414,7 +372,7 @@ impl<'a> Session<'a> {
         if !self.owned.values().any(|owned| owned.is_dirty() && concerned(owned)) {
             return Ok(());
         }
-        let earned = self.earned();
+        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
         if chaos::is_off("atomic-steps") {
@@ -435,5 +393,394 @@ impl<'a> Session<'a> {
         self.metrics.state_bytes.inc_by(state_bytes as u64);
         self.gauges();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank};
+    use eadt_schemas::Topic;
+
+    /// What is said is committed at once, and everything else at the end: nothing depends on time.
+    fn settings() -> Settings {
+        Settings {
+            linger_milliseconds: 0,
+            commit_seconds: 3_600.0,
+            dead_letter_seconds: 0.0,
+            retry_seconds: 0.001,
+            ..Settings::default()
+        }
+    }
+
+    fn say(said: impl IntoIterator<Item = Polled>) -> Turn {
+        Turn::Say(said.into_iter().collect())
+    }
+
+    /// Plays a script to its end.
+    fn play(bus: &Scripted, settings: &Settings) -> Result<(), Error> {
+        let ended = run(&bus.service(settings));
+        assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
+        ended
+    }
+
+    fn words(error: &Error) -> String {
+        std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+    }
+
+    /// The positions of each step that are not 0.
+    fn positions(bus: &Scripted) -> Vec<Vec<(TopicPartition, i64)>> {
+        let of = |step: &Step| step.positions.iter().filter(|(_, position)| *position > 0).cloned().collect();
+        bus.script().steps.iter().map(of).collect()
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_begin_anew_after_a_session_that_lasted() {
+        let mut pauses = Pauses::from(Duration::from_secs(3));
+        let mut after = |lasted| pauses.after(Duration::from_millis(lasted)).as_secs();
+        assert_eq!([0, 0, 0, 10_000].map(&mut after), [3, 6, 10, 10]);
+        assert_eq!(
+            [10_001, 5, 10_000].map(&mut after),
+            [3, 6, 10],
+            "longer than any pause: what it failed by is another trouble"
+        );
+    }
+
+    #[test]
+    fn a_wait_is_slept_in_pieces_and_ends_with_the_process() {
+        let shutdown = Shutdown::new();
+        let mut slept = Vec::new();
+        wait(&shutdown, Duration::from_millis(25), |piece| slept.push(piece.as_millis()));
+        assert_eq!(slept, [10, 10, 5]);
+        slept.clear();
+        wait(&shutdown, Duration::from_hours(1), |piece| {
+            slept.push(piece.as_millis());
+            if slept.len() == 2 {
+                shutdown.cancel();
+            }
+        });
+        assert_eq!(slept, [10, 10]);
+        wait(&shutdown, Duration::from_hours(1), |_| panic!("the end was asked for"));
+    }
+
+    #[test]
+    fn sessions_begin_anew_until_one_ends_or_another_would_fail_too() {
+        use Remedy::{Restart, Retry, Stop};
+        for (ends, sessions, error) in [
+            (vec![None], 1, None),
+            (vec![Some(Restart), Some(Retry), None], 3, None),
+            (vec![Some(Restart), Some(Stop), None], 2, Some("calling: failed on purpose")),
+        ] {
+            let bus = Scripted::default();
+            let service = bus.service(&settings());
+            let (mut ends, mut begun, restarts) = (ends.into_iter(), 0, Counter::default());
+            let ended = keep_on(&service, &restarts, || {
+                begun += 1;
+                service.ready.set(true);
+                ends.next().unwrap().map_or(Ok(()), |remedy| Err(on_purpose(remedy)))
+            });
+            assert_eq!((begun, ended.as_ref().err().map(words).as_deref()), (sessions, error));
+            assert_eq!(restarts.get() as usize, sessions - 1);
+            assert_eq!(bus.health.waiting(), ["stage"], "nothing runs any more");
+        }
+    }
+
+    #[test]
+    fn once_the_end_is_asked_for_no_error_counts_and_no_session_begins() {
+        let bus = Scripted::default();
+        let (service, restarts) = (bus.service(&settings()), Counter::default());
+        for remedy in [Remedy::Stop, Remedy::Restart] {
+            let (service, restarts) = (Scripted::default().service(&settings()), Counter::default());
+            let ended = keep_on(&service, &restarts, || {
+                service.shutdown.cancel();
+                Err(on_purpose(remedy))
+            });
+            assert!(ended.is_ok() && restarts.get() == 0, "{ended:?}");
+        }
+        bus.shutdown.cancel();
+        assert!(keep_on(&service, &restarts, || panic!("a session begins")).is_ok());
+    }
+
+    #[test]
+    fn settings_out_of_their_range_begin_nothing() {
+        let bus = Scripted::default();
+        let wrong = Settings { window_seconds: 0.5, ..settings() };
+        let error = keep_on(&bus.service(&wrong), &Counter::default(), || panic!("a session begins")).unwrap_err();
+        assert!(matches!(&error, Error::Settings(why) if why.contains("window_seconds")), "{error}");
+    }
+
+    #[test]
+    fn a_step_that_did_not_take_place_is_made_again_and_one_of_which_nobody_knows_is_not() {
+        use Remedy::{Restart, Retry, Stop};
+        for (fails, attempts, error) in [
+            (vec![], 1, None),
+            (vec![Retry, Retry], 3, None),
+            (vec![Retry, Restart], 2, Some(Restart)),
+            (vec![Stop], 1, Some(Stop)),
+        ] {
+            let bus = Scripted::default();
+            bus.script().commits = fails.into();
+            let step = Step { outputs: vec![], positions: vec![(place(Topic::Models, 0), 7)] };
+            let ended = commit(&bus.service(&settings()), &mut bus.clone(), &step);
+            assert_eq!((bus.script().attempts, ended.map_err(|error| error.remedy).err()), (attempts, error));
+            assert_eq!(
+                bus.script().steps.iter().map(|step| step.positions.clone()).collect::<Vec<_>>(),
+                match error {
+                    None => vec![step.positions],
+                    Some(_) => vec![],
+                }
+            );
+        }
+        let bus = Scripted::default();
+        bus.script().commits = vec![Retry, Retry].into();
+        bus.shutdown.cancel();
+        let ended = commit(&bus.service(&settings()), &mut bus.clone(), &Step::default());
+        assert_eq!((bus.script().attempts, ended.unwrap_err().remedy), (1, Retry), "whoever ends does not try for ever");
+    }
+
+    #[test]
+    fn a_poll_that_may_work_later_is_made_again_and_the_session_goes_on() {
+        for (remedy, ends_well, restarts) in
+            [(Remedy::Retry, true, 0.0), (Remedy::Restart, true, 1.0), (Remedy::Stop, false, 0.0)]
+        {
+            let bus = Scripted::default();
+            bus.turns([say([Scripted::assigned(&[0])]), Turn::Fail(remedy)]);
+            let ended = play(&bus, &settings());
+            assert_eq!(ended.is_ok(), ends_well, "{remedy:?}: {ended:?}");
+            assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(restarts), "{remedy:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_is_of_those_who_say_something_and_the_others_follow_at_the_end() {
+        let bus = Scripted::default();
+        let quiet = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
+        let refused = bus.put(Topic::GpuTelemetry, 1, 5, "team/two", "no JSON");
+        bus.turns([say([Scripted::assigned(&[0, 1]), Polled::Record(quiet), Polled::Record(refused)]
+            .into_iter()
+            .chain(bus.ends(&[0, 1])))]);
+        let at_once = bus.clone();
+        // Nothing is said twice, and an idle turn commits nothing.
+        bus.turns([Turn::look(|| {}), Turn::look(move || assert_eq!(at_once.script().steps.len(), 1))]);
+        play(&bus, &settings()).unwrap();
+        let telemetry = |number| (place(Topic::GpuTelemetry, number), 1);
+        assert_eq!(positions(&bus), [vec![telemetry(1)], vec![telemetry(0)]]);
+        let script = bus.script();
+        let written = |step: &Step| -> Vec<(String, Option<i32>)> {
+            step.outputs.iter().map(|output| (output.topic.to_string(), output.partition)).collect()
+        };
+        let state = |number| ("eadt.processor-state.v1".to_owned(), Some(number));
+        assert_eq!(written(&script.steps[0]), [("eadt.dead-letters.v1".to_owned(), None), state(1)]);
+        assert_eq!(written(&script.steps[1])[..], [state(0), state(0)], "its head and its workload");
+    }
+
+    #[test]
+    fn all_that_came_is_folded_before_the_next_poll() {
+        let bus = Scripted::default();
+        let records: Vec<_> = (0..300).map(|n| Polled::Record(bus.heartbeat(0, n))).collect();
+        bus.turns([say([Scripted::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
+        let then = bus.clone();
+        bus.turns([Turn::look(move || {
+            assert_eq!(then.metric("eadt_processor_events_total"), Some(300.0));
+            assert_eq!(then.metric("eadt_processor_input_bytes_total"), Some(600.0), "of keys and values");
+            assert!(then.script().steps.is_empty() && then.health.waiting().is_empty());
+        })]);
+        play(&bus, &settings()).unwrap();
+        assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 0), 300)]]);
+    }
+
+    #[test]
+    fn whoever_is_asked_to_end_folds_what_the_inputs_held_at_that_moment() {
+        let bus = Scripted::default();
+        let mut records: Vec<_> = (0..6).map(|n| Polled::Record(bus.heartbeat(1, n))).collect();
+        let last = records.split_off(2);
+        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(records))]);
+        let asked = bus.shutdown.clone();
+        bus.turns([Turn::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([Turn::look(|| panic!("nothing is left to be asked for"))]);
+        run(&bus.service(&settings())).unwrap();
+        assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 1), 6)]]);
+    }
+
+    /// A clock that only the test moves.
+    #[derive(Clone)]
+    struct Time(Instant, Arc<AtomicU64>);
+
+    impl Time {
+        fn new() -> Self {
+            Self(Instant::now(), Arc::default())
+        }
+
+        /// So many milliseconds after the beginning.
+        fn set(&self, millis: u64) -> Turn {
+            let now = self.1.clone();
+            Turn::look(move || now.store(millis, Ordering::SeqCst))
+        }
+
+        fn play(&self, bus: &Scripted, settings: &Settings) {
+            let (service, metrics) = (bus.service(settings), ProcessorMetrics::new(&bus.metrics));
+            let now = || self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst));
+            Session::open(&service, &metrics, &now).and_then(Session::run).unwrap();
+        }
+    }
+
+    fn steps(bus: &Scripted, number: usize) -> Turn {
+        let bus = bus.clone();
+        Turn::look(move || assert_eq!(bus.script().steps.len(), number))
+    }
+
+    #[test]
+    fn a_window_lingers_and_other_work_waits_for_its_own_time() {
+        let settings = Settings { linger_milliseconds: 20, commit_seconds: 10.0, ..settings() };
+        let (bus, time) = (Scripted::default(), Time::new());
+        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        let mut feed = |bus: &Scripted, number, second| {
+            let value = gpu("team/one", "GPU-1", second);
+            turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, second, "team/one", value)));
+            turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, second, "team/one", rank("team/one", second))));
+        };
+        (0..=60).step_by(5).for_each(|second| feed(&bus, 0, second));
+        feed(&bus, 1, 0);
+        bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([time.set(1_019), steps(&bus, 0), time.set(1_020), steps(&bus, 1)]);
+        bus.turns([time.set(10_999), steps(&bus, 1), time.set(11_000), steps(&bus, 2)]);
+        time.play(&bus, &settings);
+        assert_eq!(bus.script().turns.len(), 0);
+        let telemetry = |number, position| (place(Topic::GpuTelemetry, number), position);
+        let progress = |number, position| (place(Topic::TrainingProgress, number), position);
+        assert_eq!(positions(&bus), [[telemetry(0, 13), progress(0, 13)], [telemetry(1, 1), progress(1, 1)]]);
+    }
+
+    #[test]
+    fn whoever_is_asked_to_end_waits_ten_seconds_for_what_does_not_come() {
+        let (bus, time) = (Scripted::default(), Time::new());
+        bus.heartbeat(0, 1);
+        let asked = bus.shutdown.clone();
+        bus.turns([say([Scripted::assigned(&[0])]), time.set(5_000), Turn::look(move || asked.cancel())]);
+        bus.turns([time.set(14_999), time.set(15_000), Turn::look(|| panic!("it goes on"))]);
+        time.play(&bus, &settings());
+        assert_eq!(bus.script().turns.len(), 1);
+    }
+
+    #[test]
+    fn the_rest_is_folded_for_so_long_and_no_longer() {
+        let until = Instant::now() + DRAIN;
+        let rest = Rest { ends: BTreeMap::new(), until };
+        let before = until.checked_sub(Duration::from_nanos(1)).unwrap();
+        assert_eq!((rest.goes_on(1, before), rest.goes_on(1, until)), (true, false));
+        assert_eq!((rest.goes_on(0, before), rest.goes_on(0, until)), (false, false));
+    }
+
+    #[test]
+    fn inputs_of_other_partition_counts_are_refused_with_words() {
+        let bus = Scripted::default();
+        let mut some = inputs(&[0, 1]);
+        some.truncate(7);
+        bus.turns([say([Polled::Assigned(some)])]);
+        let text = words(&play(&bus, &settings()).unwrap_err());
+        assert!(text.contains("only 2 of the 5 inputs of partition 1") && text.contains("`eadt topics apply`"), "{text}");
+    }
+
+    #[test]
+    fn what_is_revoked_is_committed_and_forgotten_and_may_come_back() {
+        let bus = Scripted::default();
+        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        for (number, gpus) in [(0, 1), (1, 2)] {
+            for device in 0..gpus {
+                let value = gpu("team/one", &format!("GPU-{device}"), 5);
+                turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, "team/one", value)));
+            }
+            turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, 5, "team/one", rank("team/one", 5))));
+        }
+        bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([say([Polled::Revoked(inputs(&[1]))])]);
+        let then = bus.clone();
+        bus.turns([Turn::look(move || {
+            let now = |name: &str| then.metric(&format!("eadt_processor_{name}"));
+            assert_eq!((now("partitions"), now("workloads"), now("sources")), (Some(1.0), Some(1.0), Some(2.0)));
+            assert_eq!(then.script().steps.len(), 1, "what was folded of it is committed first");
+        })]);
+        // It is this member's again, and the other one is gone: nothing of it is uncommitted.
+        bus.turns([say([Scripted::assigned(&[1])])]);
+        let then = bus.clone();
+        bus.turns([
+            say([Polled::Lost(inputs(&[0]))]),
+            Turn::look(move || assert_eq!(then.metric("eadt_processor_partitions"), Some(1.0))),
+        ]);
+        play(&bus, &settings()).unwrap();
+        assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(0.0));
+    }
+
+    #[test]
+    fn the_gauges_are_sums_over_the_partitions() {
+        let bus = Scripted::default();
+        let mut turn = vec![Scripted::assigned(&[0, 1])];
+        for (number, workloads) in [(0, &["team/one"][..]), (1, &["team/two", "team/three"])] {
+            for workload in workloads {
+                for device in ["GPU-1", "GPU-2"] {
+                    turn.push(Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, workload, gpu(workload, device, 5))));
+                }
+                turn.push(Polled::Record(bus.put(Topic::TrainingProgress, number, 5, workload, rank(workload, 5))));
+            }
+        }
+        bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        play(&bus, &settings()).unwrap();
+        let now = |name: &str| bus.metric(&format!("eadt_processor_{name}"));
+        assert_eq!((now("partitions"), now("workloads"), now("sources")), (Some(2.0), Some(3.0), Some(9.0)));
+    }
+
+    #[test]
+    fn what_waits_for_the_other_inputs_is_told_in_bytes() {
+        let bus = Scripted::default();
+        let waits = bus.put(Topic::GpuTelemetry, 0, 6, "key", "null");
+        let refused = bus.put(Topic::GpuTelemetry, 1, 6, "key", "null");
+        let said = [Scripted::assigned(&[0, 1]), Polled::Record(waits), Polled::Record(refused)];
+        bus.turns([say(said.into_iter().chain(bus.ends(&[1])))]);
+        let then = bus.clone();
+        let waiting = 3.0 + 4.0 + 256.0;
+        bus.turns([Turn::look(move || assert_eq!(then.metric("eadt_processor_buffered_bytes"), Some(waiting)))]);
+        bus.turns([say(bus.ends(&[0]))]);
+        play(&bus, &settings()).unwrap();
+        assert_eq!(bus.metric("eadt_processor_buffered_bytes"), Some(0.0));
+    }
+
+    #[test]
+    fn partitions_that_are_lost_with_uncommitted_work_begin_everything_anew() {
+        let bus = Scripted::default();
+        let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
+        bus.turns([say([Scripted::assigned(&[0]), Polled::Record(record)].into_iter().chain(bus.ends(&[0])))]);
+        bus.turns([say([Polled::Lost(inputs(&[0]))])]);
+        play(&bus, &settings()).unwrap();
+        assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(1.0));
+        assert!(bus.script().steps.is_empty(), "nothing of it is committed");
+    }
+
+    #[test]
+    fn an_input_that_is_far_ahead_is_paused_until_the_others_have_come() {
+        let bus = Scripted::default();
+        let large = format!("{{\"pad\":\"{}\"}}", "x".repeat(70_000));
+        let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large);
+        bus.turns([say([Scripted::assigned(&[0]), Polled::Record(record)])]);
+        bus.turns([say(bus.ends(&[0]))]);
+        play(&bus, &Settings { buffer_bytes: 65_536, ..settings() }).unwrap();
+        let telemetry = place(Topic::GpuTelemetry, 0);
+        assert_eq!(bus.script().paused, [("pause", telemetry.clone()), ("resume", telemetry)]);
+    }
+
+    #[test]
+    fn a_quiet_partition_gets_a_heartbeat_once_its_input_is_at_its_end() {
+        let bus = Scripted::default();
+        let later = |bus: &Scripted, seconds: i64| {
+            let now = bus.now.clone();
+            Turn::look(move || now.store(seconds * 1_000_000, Ordering::SeqCst))
+        };
+        bus.turns([say([Scripted::assigned(&[0])]), later(&bus, 10), say(bus.ends(&[0])), later(&bus, 19), later(&bus, 20)]);
+        let end = |bus: &Scripted| bus.script().sent.len();
+        let (a, b) = (bus.clone(), bus.clone());
+        bus.turns([Turn::look(move || assert_eq!(end(&a), 2)), Turn::look(move || assert_eq!(end(&b), 2))]);
+        play(&bus, &settings()).unwrap();
+        assert_eq!(bus.metric("eadt_processor_heartbeats_total"), Some(2.0));
     }
 }

@@ -108,3 +108,65 @@ impl Kind for GpuMetrics {
         self.folded(before, now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use eadt_core::budget::BudgetSettings;
+    use eadt_core::cluster;
+    use eadt_core::sharing::SmPartitionSettings;
+    use eadt_partition::gpus;
+
+    use super::*;
+    use crate::scripted::Scripted;
+
+    fn settings(budget_watts: Option<f64>, enabled: bool) -> Settings {
+        Settings {
+            power_budget: BudgetSettings { budget_watts, expiry_seconds: 300.0, ..BudgetSettings::default() },
+            sm_partition: SmPartitionSettings { enabled, expiry_seconds: 900.0, ..SmPartitionSettings::default() },
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn each_stage_has_its_own_settings() {
+        for (budget, enabled) in [(Some(1_000.0), false), (None, true)] {
+            let settings = settings(budget, enabled);
+            assert_eq!((ClusterMetrics::is_on(&settings), GpuMetrics::is_on(&settings)), (!enabled, enabled));
+            let expiry = (ClusterMetrics::expiry_seconds(&settings), GpuMetrics::expiry_seconds(&settings));
+            assert_eq!(expiry, (300.0, 900.0));
+        }
+    }
+
+    #[test]
+    fn the_cluster_counts_what_was_folded_and_tells_its_budget_only_where_it_runs() {
+        let bus = Scripted::default();
+        let kind = <ClusterMetrics as Kind>::new(&bus.metrics);
+        let told = || {
+            ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
+                .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
+        };
+        Kind::runs(&kind, Some(&settings(Some(1_500.0), false)));
+        let tally = |looks, late, short| cluster::Tally { looks, late, short, exposed_watts: Some(700.0) };
+        Kind::folded(&kind, tally(2, 1, 0), tally(5, 3, 1));
+        assert_eq!(told(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
+        Kind::runs(&kind, None);
+        assert_eq!(told(), [0.0, 0.0, 3.0, 2.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
+        let bus = Scripted::default();
+        let kind = <GpuMetrics as Kind>::new(&bus.metrics);
+        let told = || {
+            ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
+                .map(|name| bus.metric(&format!("eadt_sm_partition_{name}")).unwrap())
+        };
+        Kind::runs(&kind, Some(&settings(None, true)));
+        let before = gpus::Tally { looks: 2, late: 1, models: 1, ..gpus::Tally::default() };
+        let now = gpus::Tally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..gpus::Tally::default() };
+        Kind::folded(&kind, before, now);
+        assert_eq!(told(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
+        Kind::runs(&kind, None);
+        assert_eq!(told(), [0.0, 3.0, 2.0, 1.0, 0.0, 0.0]);
+    }
+}

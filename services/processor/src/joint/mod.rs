@@ -26,6 +26,8 @@ const PARTITION: i32 = 0;
 /// Longest wait for news of the group where there is nothing else to do.
 const IDLE: Duration = Duration::from_millis(100);
 const ITEMS: usize = 64;
+/// Outputs that are committed at once.
+const MAX_OUTPUTS: usize = 8_192;
 
 /// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was
 /// folded; what is left is for the next start, here or elsewhere.
@@ -152,7 +154,7 @@ impl<'a, K: Kind> Session<'a, K> {
     fn advance(&mut self) -> Result<(), BusError> {
         let Some(stage) = &mut self.stage else { return Ok(()) };
         stage.read()?;
-        let folded = stage.fold(&self.names, self.kind);
+        let folded = stage.fold(MAX_OUTPUTS, &self.names, self.kind);
         stage.balance(self.service.settings.buffer_bytes)?;
         if folded {
             self.folded.get_or_insert_with(Instant::now);
@@ -172,5 +174,184 @@ impl<'a, K: Kind> Session<'a, K> {
         commit(self.service, &mut *self.member, &step)?;
         self.kind.metrics().commit_seconds.observe(began.elapsed().as_secs_f64());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_core::budget::BudgetSettings;
+    use eadt_schemas::v1::Workload;
+
+    use super::*;
+    use crate::Settings;
+    use crate::scripted::{Scripted, Turn, place, seconds};
+
+    /// Nothing is committed because of time.
+    fn settings() -> Settings {
+        Settings {
+            commit_seconds: 3_600.0,
+            retry_seconds: 0.001,
+            power_budget: BudgetSettings { budget_watts: Some(1_500.0), ..BudgetSettings::default() },
+            ..Settings::default()
+        }
+    }
+
+    fn windows(number: i32) -> Vec<TopicPartition> {
+        vec![place(Topic::EfficiencyWindows, number)]
+    }
+
+    fn assigned(number: i32) -> Turn {
+        Turn::Say(vec![Polled::Assigned(windows(number))])
+    }
+
+    /// Something to fold that nothing is said about.
+    fn declare(bus: &Scripted) {
+        let workload = Workload {
+            time: seconds(1),
+            workload: "team/one".into(),
+            controller: Some("power-budget".into()),
+            generation: 1,
+            ..Workload::default()
+        };
+        bus.put(Topic::Workloads, 0, 1, "team/one", serde_json::to_vec(&workload).unwrap());
+    }
+
+    /// Plays a script to its end.
+    fn play(bus: &Scripted) -> Result<(), Error> {
+        let ended = run_cluster(&bus.service(&settings()));
+        assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
+        ended
+    }
+
+    fn runs_here(bus: &Scripted) -> bool {
+        bus.metric("eadt_power_budget_runs_here") == Some(1.0)
+    }
+
+    fn restarts(bus: &Scripted) -> f64 {
+        bus.metric("eadt_power_budget_restarts_total").unwrap()
+    }
+
+    fn expect(bus: &Scripted, runs: bool, steps: usize) -> Turn {
+        let bus = bus.clone();
+        Turn::look(move || {
+            assert_eq!((runs_here(&bus), bus.script().steps.len()), (runs, steps));
+        })
+    }
+
+    #[test]
+    fn a_stage_that_is_off_is_ready_and_asks_nothing_of_the_bus() {
+        for (run, on) in [(run_cluster as fn(&Service) -> _, true), (run_cluster, false), (run_gpu, false)] {
+            let bus = Scripted::default();
+            bus.turns([assigned(0)]);
+            let budget_watts = on.then_some(1_500.0);
+            let power_budget = BudgetSettings { budget_watts, ..BudgetSettings::default() };
+            run(&bus.service(&Settings { power_budget, ..settings() })).unwrap();
+            assert_eq!(bus.script().turns.is_empty(), on);
+            assert_eq!(bus.health.waiting().is_empty(), !on, "where it ran it has ended");
+        }
+    }
+
+    #[test]
+    fn the_stage_of_shared_gpus_runs_where_it_is_on() {
+        let bus = Scripted::default();
+        let then = bus.clone();
+        bus.turns([assigned(0), Turn::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
+        let mut settings = settings();
+        settings.sm_partition.enabled = true;
+        run_gpu(&bus.service(&settings)).unwrap();
+        assert_eq!(bus.metric("eadt_sm_partition_runs_here"), Some(0.0));
+    }
+
+    #[test]
+    fn a_poll_that_may_work_later_is_made_again_and_the_session_goes_on() {
+        for (remedy, ends_well, begun_anew) in
+            [(Remedy::Retry, true, 0.0), (Remedy::Restart, true, 1.0), (Remedy::Stop, false, 0.0)]
+        {
+            let bus = Scripted::default();
+            bus.turns([assigned(0), Turn::Fail(remedy)]);
+            assert_eq!(play(&bus).is_ok(), ends_well, "{remedy:?}");
+            assert_eq!(restarts(&bus), begun_anew, "{remedy:?}");
+        }
+    }
+
+    #[test]
+    fn the_owner_of_the_first_partition_of_the_windows_runs_the_stage_and_nobody_else() {
+        let bus = Scripted::default();
+        declare(&bus);
+        let revoked = |number| Turn::Say(vec![Polled::Revoked(windows(number))]);
+        bus.turns([assigned(1), expect(&bus, false, 0)]);
+        let then = bus.clone();
+        bus.turns([Turn::look(move || assert!(then.health.waiting().is_empty(), "ready to be asked"))]);
+        bus.turns([assigned(0), expect(&bus, true, 0)]);
+        // What is folded is committed before anybody else goes on.
+        bus.turns([revoked(1), expect(&bus, true, 1)]);
+        bus.turns([revoked(0), expect(&bus, false, 1)]);
+        bus.turns([assigned(0), expect(&bus, true, 1)]);
+        play(&bus).unwrap();
+        assert_eq!((restarts(&bus), runs_here(&bus)), (0.0, false));
+    }
+
+    #[test]
+    fn what_is_folded_is_committed_at_the_end_and_what_is_said_at_once() {
+        let bus = Scripted::default();
+        declare(&bus);
+        bus.turns([assigned(0), expect(&bus, true, 0)]);
+        let said = bus.clone();
+        bus.turns([Turn::look(move || {
+            said.put(Topic::EfficiencyWindows, 1, 2, "team/one", "no JSON");
+        })]);
+        bus.turns([expect(&bus, true, 1), expect(&bus, true, 1)]);
+        let quiet = bus.clone();
+        bus.turns([Turn::look(move || declare(&quiet)), expect(&bus, true, 1)]);
+        play(&bus).unwrap();
+        let script = bus.script();
+        let topics = |step: &Step| step.outputs.iter().map(|output| output.topic.to_string()).collect::<Vec<_>>();
+        assert_eq!(topics(&script.steps[0])[..2], ["eadt.dead-letters.v1", "eadt.processor-state.v1"]);
+        assert!(topics(&script.steps[1]).iter().all(|topic| topic == "eadt.processor-state.v1"));
+        assert_eq!(script.steps.len(), 2);
+        let position = |step: &Step, at| step.positions.iter().find(|(other, _)| *other == at).unwrap().1;
+        let of = |step| (position(step, place(Topic::Workloads, 0)), position(step, place(Topic::EfficiencyWindows, 1)));
+        assert_eq!((of(&script.steps[0]), of(&script.steps[1])), ((1, 1), (2, 1)));
+    }
+
+    #[test]
+    fn whoever_loses_the_stage_with_uncommitted_work_begins_anew() {
+        for (works, lost, begun_anew) in [(true, 0, 1.0), (true, 1, 0.0), (false, 0, 0.0)] {
+            let bus = Scripted::default();
+            if works {
+                declare(&bus);
+            }
+            let both = [windows(0), windows(1)].concat();
+            bus.turns([Turn::Say(vec![Polled::Assigned(both)]), Turn::Say(vec![Polled::Lost(windows(lost))])]);
+            bus.turns([expect(&bus, lost == 1, 0)]);
+            play(&bus).unwrap();
+            assert_eq!(restarts(&bus), begun_anew, "{works} {lost}");
+            assert_eq!(bus.script().steps.len(), usize::from(lost == 1));
+        }
+    }
+
+    #[test]
+    fn a_partition_that_the_stage_does_not_read_yet_begins_it_anew() {
+        for (number, begun_anew) in [(1, 0.0), (2, 1.0)] {
+            let bus = Scripted::default();
+            bus.turns([assigned(0), assigned(number)]);
+            play(&bus).unwrap();
+            assert_eq!(restarts(&bus), begun_anew, "of two partitions, {number}");
+        }
+    }
+
+    #[test]
+    fn an_error_in_reading_that_passes_begins_nothing_anew() {
+        for (remedy, begun_anew) in [(Remedy::Retry, 0.0), (Remedy::Restart, 1.0)] {
+            let bus = Scripted::default();
+            let then = bus.clone();
+            bus.turns([
+                assigned(0),
+                Turn::look(move || then.script().reads.push_back(remedy)),
+                expect(&bus, begun_anew == 0.0, 0),
+            ]);
+            play(&bus).unwrap();
+            assert_eq!(restarts(&bus), begun_anew, "{remedy:?}");
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The stage while it runs here: its restored state, its merge, its fold.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +20,7 @@ use super::PARTITION;
 use super::kind::Kind;
 use crate::codec::Decoded;
 use crate::outputs::Names;
-use crate::owned::{BOOKKEEPING, balance, size};
+use crate::owned::{BOOKKEEPING, balance, share, size};
 use crate::restore::{self, Marks, Said, Stand};
 use crate::service::Service;
 
@@ -31,8 +30,6 @@ const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, 
 const BATCH: usize = 4096;
 /// Longest wait for the next record.
 const POLL: Duration = Duration::from_millis(5);
-/// Outputs that are committed at once.
-const MAX_OUTPUTS: usize = 8_192;
 /// Records at the end of each partition among which a first start looks for windows that are still worth a decision.
 const RECENT: i64 = 2_000;
 
@@ -169,10 +166,10 @@ impl<K: Kind> Stage<K> {
         Ok(())
     }
 
-    /// Folds what can be folded; whether there was anything.
-    pub fn fold(&mut self, names: &Names, kind: &K) -> bool {
+    /// Folds what can be folded until so many outputs wait for a commit; whether there was anything.
+    pub fn fold(&mut self, outputs: usize, names: &Names, kind: &K) -> bool {
         let mut folded = false;
-        while self.outputs.len() < MAX_OUTPUTS {
+        while self.outputs.len() < outputs {
             let (heads, inputs) = (&mut self.heads, &self.inputs);
             let next = self.merge.next(|input, record: &Record| {
                 heads[input] = Head::of(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
@@ -216,15 +213,13 @@ impl<K: Kind> Stage<K> {
     /// Of each topic the offsets of the first records that are not folded, partition by partition.
     fn positions_json(&self) -> Bytes {
         let positions: Vec<i64> = self.merge.positions().collect();
-        let mut text = String::from("{");
-        for (n, topic) in INPUTS.iter().enumerate() {
+        let of_topic = |topic: &Topic| {
             let own = self.inputs.iter().zip(&positions).filter(|((other, _), _)| other == topic);
             let offsets: Vec<String> = own.map(|(_, position)| position.to_string()).collect();
-            let comma = if n > 0 { "," } else { "" };
-            write!(text, "{comma}\"{topic}\":[{}]", offsets.join(",")).expect("writing to a String cannot fail");
-        }
-        text.push('}');
-        text.into()
+            format!("\"{topic}\":[{}]", offsets.join(","))
+        };
+        let topics: Vec<String> = INPUTS.iter().map(of_topic).collect();
+        format!("{{{}}}", topics.join(",")).into()
     }
 
     pub fn has_outputs(&self) -> bool {
@@ -244,8 +239,7 @@ impl<K: Kind> Stage<K> {
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
     pub fn balance(&mut self, buffer_bytes: usize) -> Result<()> {
-        // Each input may hold its part of the budget, but at least one good batch.
-        let budget = (buffer_bytes / self.inputs.len()).max(64 << 10);
+        let budget = share(buffer_bytes, self.inputs.len());
         balance(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
     }
 }
@@ -358,4 +352,345 @@ fn recent<K: Kind>(
         *first = offset.min(*first);
     }
     Ok(begin)
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_core::Cluster;
+    use eadt_core::budget::BudgetSettings;
+    use eadt_schemas::v1::{Layout, UpdateMode, Workload};
+
+    use super::*;
+    use crate::Settings;
+    use crate::metrics::{ClusterMetrics, GpuMetrics};
+    use crate::scripted::{Scripted, lines, place, seconds};
+
+    fn settings() -> Settings {
+        let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };
+        Settings { power_budget, ..Settings::default() }
+    }
+
+    fn begin(bus: &Scripted, kind: &ClusterMetrics) -> Stage<ClusterMetrics> {
+        let names = Names::new("eadt.", "{}".to_owned());
+        Stage::begin(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
+    }
+
+    fn window(workload: &str, at: i64) -> Vec<u8> {
+        let window = EfficiencyWindow {
+            id: format!("{workload}/{at}"),
+            workload: workload.to_owned(),
+            window_start: seconds(at - 60),
+            window_end: seconds(at),
+            gpus: 1,
+            ..EfficiencyWindow::default()
+        };
+        serde_json::to_vec(&window).unwrap()
+    }
+
+    fn workload() -> Vec<u8> {
+        let workload = Workload { time: seconds(7), workload: "team/one".into(), ..Workload::default() };
+        serde_json::to_vec(&workload).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_a_window_or_what_the_first_stage_reads_and_has_the_time_of_its_content() {
+        let own = EventType::EfficiencyWindow.name();
+        let (window, workload) = (window("team/one", 120), workload());
+        let refused = |head: &Head| match head {
+            Head::Refused(refusal) => Some((refusal.reason, refusal.detail.clone())),
+            _ => None,
+        };
+        for kind in [None, Some(own)] {
+            let head = Head::of(Topic::EfficiencyWindows, kind, Some(&window));
+            assert!(matches!(&head, Head::Window(window) if window.id == "team/one/120"), "{head:?}");
+            assert_eq!(head.time(), Some(seconds(120)));
+            let head = Head::of(Topic::EfficiencyWindows, kind, None);
+            assert_eq!(refused(&head), Some((DeadLetterReason::Malformed, "the record has no value".to_owned())));
+            assert_eq!(head.time(), None);
+            let head = Head::of(Topic::EfficiencyWindows, kind, Some(b"{"));
+            assert_eq!(refused(&head).unwrap().0, DeadLetterReason::Malformed);
+        }
+        let other = EventType::of_topic(Topic::Workloads).name();
+        let head = Head::of(Topic::EfficiencyWindows, Some(other), Some(&window));
+        let (reason, detail) = refused(&head).unwrap();
+        assert_eq!(reason, DeadLetterReason::UnexpectedType);
+        assert!(detail.contains(other) && detail.contains(own), "{detail}");
+        let head = Head::of(Topic::Workloads, Some(other), Some(&workload));
+        assert!(matches!(&head, Head::Input(decoded) if matches!(**decoded, Decoded::Workload(_))), "{head:?}");
+        assert_eq!(head.time(), Some(seconds(7)));
+    }
+
+    #[test]
+    fn all_partitions_are_read_but_of_models_that_every_partition_has() {
+        let bus = Scripted::default();
+        bus.script().partitions.extend([(Topic::Workloads, 1), (Topic::EfficiencyWindows, 3), (Topic::Models, 3)]);
+        let expected: Vec<_> = [
+            (Topic::Workloads, 0),
+            (Topic::Actuations, 0),
+            (Topic::Actuations, 1),
+            (Topic::Models, 0),
+            (Topic::EfficiencyWindows, 0),
+            (Topic::EfficiencyWindows, 1),
+            (Topic::EfficiencyWindows, 2),
+        ]
+        .into_iter()
+        .map(|(topic, number)| (topic, place(topic, number)))
+        .collect();
+        assert_eq!(inputs(&bus, "eadt.").unwrap(), expected);
+        bus.script().partitions.insert(Topic::Models, 0);
+        let error = inputs(&bus, "eadt.").unwrap_err();
+        assert_eq!(error.remedy, Remedy::Stop);
+        assert!(error.to_string().contains("eadt.models.v1") && error.to_string().contains("eadt topics apply"), "{error}");
+    }
+
+    #[test]
+    fn a_first_start_reads_what_a_decision_may_still_be_about() {
+        let newest = |bus: &Scripted| -> BTreeMap<TopicPartition, i64> {
+            recent::<ClusterMetrics>(bus, &inputs(bus, "eadt.").unwrap(), &settings(), &bus.shutdown).unwrap()
+        };
+        let at = |number| place(Topic::EfficiencyWindows, number);
+        let bus = Scripted::default();
+        assert_eq!(newest(&bus), BTreeMap::from([(at(0), 0), (at(1), 0)]));
+        // The newest one is of second 1,000: a decision about what is older than 300 s would have expired.
+        for second in [100, 699, 700, 1_000] {
+            bus.put(Topic::EfficiencyWindows, 0, second, "team/one", window("team/one", second));
+        }
+        for second in [100, 600] {
+            bus.put(Topic::EfficiencyWindows, 1, second, "team/two", window("team/two", second));
+        }
+        assert_eq!(newest(&bus), BTreeMap::from([(at(0), 2), (at(1), 2)]));
+        bus.put(Topic::EfficiencyWindows, 1, 900, "team/two", window("team/two", 900));
+        assert_eq!(newest(&bus), BTreeMap::from([(at(0), 2), (at(1), 2)]));
+    }
+
+    #[test]
+    fn of_more_windows_than_can_be_recent_a_first_start_reads_the_newest() {
+        let bus = Scripted::default();
+        for _ in 0..2_100 {
+            bus.put(Topic::EfficiencyWindows, 1, 1_000, "team/one", "{}");
+        }
+        let found = recent::<ClusterMetrics>(&bus, &inputs(&bus, "eadt.").unwrap(), &settings(), &bus.shutdown).unwrap();
+        assert_eq!(found[&place(Topic::EfficiencyWindows, 1)], 100);
+    }
+
+    #[test]
+    fn a_start_goes_on_where_its_state_stands_or_its_positions_and_begins_where_windows_are_recent() {
+        let (workloads, windows) = (place(Topic::Workloads, 0), place(Topic::EfficiencyWindows, 0));
+        let stands = r#"{"workloads.v1":[1,0],"efficiency.windows.v1":[2,0]}"#;
+        for (state, committed, expected) in [
+            // Of the windows of seconds 100, 1,000 and 1,001 the last two are recent.
+            (None, false, (0, 1)),
+            (None, true, (0, 1)),
+            (Some(""), true, (2, 3)),
+            // Nothing says where it stands.
+            (Some(""), false, (0, 1)),
+            (Some(stands), true, (1, 2)),
+        ] {
+            let bus = Scripted::default();
+            for n in 0..2 {
+                bus.put(Topic::Workloads, 0, 100 + n, "team/one", workload());
+            }
+            for second in [100, 1_000, 1_001] {
+                bus.put(Topic::EfficiencyWindows, 0, second, "team/one", window("team/one", second));
+            }
+            if committed {
+                bus.script().committed.extend([(workloads.clone(), 2), (windows.clone(), 3)]);
+            }
+            if let Some(stands) = state {
+                for record in Cluster::new(settings().fold()).take_changes() {
+                    let headers = [(header::INPUT_POSITIONS, stands)];
+                    bus.append(
+                        Topic::ProcessorState,
+                        0,
+                        1,
+                        &record.key,
+                        record.value.as_deref(),
+                        &headers[..usize::from(!stands.is_empty())],
+                    );
+                }
+            }
+            let stage = begin(&bus, &ClusterMetrics::new(&bus.metrics));
+            let positions: BTreeMap<_, _> = stage.inputs.iter().map(|(_, at)| at.clone()).zip(stage.merge.positions()).collect();
+            assert_eq!((positions[&workloads], positions[&windows]), expected, "{state:?} {committed}");
+        }
+    }
+
+    #[test]
+    fn positions_that_retention_has_deleted_are_counted() {
+        for (committed, begins, gaps) in [(6, 6, 0.0), (5, 5, 0.0), (4, 5, 1.0)] {
+            let bus = Scripted::default();
+            let actuations = place(Topic::Actuations, 1);
+            bus.script().lows.insert(actuations.clone(), 5);
+            bus.put(Topic::Actuations, 1, 1, "", "{}");
+            bus.script().committed.insert(actuations.clone(), committed);
+            for record in Cluster::new(settings().fold()).take_changes() {
+                bus.append(Topic::ProcessorState, 0, 1, &record.key, record.value.as_deref(), &[]);
+            }
+            let stage = begin(&bus, &ClusterMetrics::new(&bus.metrics));
+            let input = stage.inputs.iter().position(|(_, at)| *at == actuations).unwrap();
+            assert_eq!(stage.merge.positions().nth(input), Some(begins));
+            assert_eq!(bus.metric("eadt_power_budget_gaps_total"), Some(gaps), "{committed}");
+        }
+    }
+
+    #[test]
+    fn a_fold_stops_where_enough_waits_for_a_commit_and_the_positions_are_those_of_what_was_folded() {
+        let bus = Scripted::default();
+        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        let mut stage = begin(&bus, &kind);
+        for number in [0, 1] {
+            for _ in 0..2 {
+                bus.put(Topic::EfficiencyWindows, number, 5, "team/one", "no JSON");
+            }
+        }
+        bus.put(Topic::Actuations, 1, 4, "", "{}");
+        assert!(!stage.fold(9, &names, &kind) && !stage.has_outputs());
+        stage.read().unwrap();
+        assert!(!stage.fold(0, &names, &kind), "nothing more may wait");
+        assert!(stage.fold(3, &names, &kind));
+        assert_eq!(stage.outputs.len(), 3);
+        let stands = r#"{"workloads.v1":[0,0],"actuations.v1":[0,1],"models.v1":[0],"efficiency.windows.v1":[2,1]}"#;
+        assert_eq!(stage.positions_json(), stands);
+        assert!(!stage.fold(3, &names, &kind) && stage.has_outputs());
+        let mut step = Step::default();
+        stage.commit(&names, 0, &mut step);
+        assert!(!stage.has_outputs());
+        let letters = step.outputs.iter().filter(|output| output.topic == names.dead_letters).count();
+        let state = step.outputs.iter().find(|output| output.topic == names.state).unwrap();
+        assert!(state.headers.iter().any(|(name, value)| &**name == header::INPUT_POSITIONS && *value == stands));
+        assert_eq!(
+            (letters, step.positions.iter().map(|(_, position)| *position).collect::<Vec<_>>()),
+            (3, vec![0, 0, 0, 1, 0, 2, 1])
+        );
+        assert!(stage.fold(3, &names, &kind));
+        assert_eq!(stage.positions_json(), stands.replace("[2,1]", "[2,2]"));
+    }
+
+    #[test]
+    fn what_is_there_already_is_not_said_again() {
+        let bus = Scripted::default();
+        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
+        // As where a step lost its state, but not its dead letter.
+        let letter = names.dead_letter(
+            &refused[0],
+            &Refusal { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },
+            ClusterMetrics::SERVICE,
+        );
+        let headers: Vec<_> = letter.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect();
+        let number = eadt_bus::partition_for_key(b"eadt.efficiency.windows.v1", 2);
+        bus.append(Topic::DeadLetters, number, 5, "eadt.efficiency.windows.v1", Some(b"no JSON"), &headers);
+        let mut stage = begin(&bus, &kind);
+        stage.read().unwrap();
+        assert!(stage.fold(9, &names, &kind));
+        let ids: Vec<_> =
+            stage.outputs.iter().flat_map(|output| &output.headers).filter(|(name, _)| &**name == header::ID).collect();
+        assert_eq!(ids.iter().map(|(_, id)| id).collect::<Vec<_>>(), [&*refused[1].place()]);
+    }
+
+    #[test]
+    fn a_decision_that_changes_something_is_told_of() {
+        let bus = Scripted::default();
+        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
+            let workload = Workload {
+                time: seconds(1),
+                workload: name.to_owned(),
+                controller: Some("power-budget".to_owned()),
+                mode: UpdateMode::Enforce,
+                gpus: Some(gpus),
+                gpu_power_limit_watts: Some(400.0),
+                generation: 1,
+                layout: Layout { power_limit_watts: cap, ..Layout::default() },
+                ready_time: Some(seconds(1)),
+                ..Workload::default()
+            };
+            bus.put(Topic::Workloads, 0, 1, name, serde_json::to_vec(&workload).unwrap());
+            for end in [60, 120] {
+                bus.put(Topic::EfficiencyWindows, 0, end, name, window(name, end));
+            }
+        }
+        let mut stage = begin(&bus, &kind);
+        stage.read().unwrap();
+        let (said, _) = lines(|| stage.fold(99, &names, &kind));
+        let decisions: Vec<Decision> = stage
+            .outputs
+            .iter()
+            .filter(|output| *output.topic == *"eadt.decisions.v1")
+            .map(|output| serde_json::from_slice(output.value.as_ref().unwrap()).unwrap())
+            .collect();
+        let changes: BTreeMap<&str, bool> =
+            decisions.iter().map(|decision| (&*decision.id, decision.action != Action::Maintain)).collect();
+        assert!(changes.values().any(|changes| *changes) && !changes.values().all(|changes| *changes), "{changes:?}");
+        for (id, changes) in changes {
+            let told = said.iter().any(|line| line.starts_with("DEBUG") && line.contains(&format!("decision=\"{id}\"")));
+            assert_eq!(told, changes, "{id} in {said:?}");
+        }
+        assert_eq!(bus.metric("eadt_power_budget_decisions_total"), Some(decisions.len() as f64));
+    }
+
+    #[test]
+    fn what_waits_is_held_against_the_budget() {
+        let bus = Scripted::default();
+        let kind = ClusterMetrics::new(&bus.metrics);
+        let mut stage = begin(&bus, &kind);
+        bus.put(Topic::Workloads, 1, 5, "key", vec![b'x'; 65_536 - 3 - 256]);
+        stage.read().unwrap();
+        // Of seven inputs each may hold the least share.
+        stage.balance(7 * 65_536).unwrap();
+        assert!(bus.script().paused.is_empty(), "exactly its share");
+        bus.put(Topic::Workloads, 1, 5, "", "");
+        stage.read().unwrap();
+        stage.balance(7 * 65_536 + 7 * 256).unwrap();
+        assert!(bus.script().paused.is_empty(), "a larger budget");
+        stage.balance(7 * 65_536).unwrap();
+        assert_eq!(bus.script().paused, [("pause", place(Topic::Workloads, 1))]);
+    }
+
+    #[test]
+    fn stands_are_beyond_each_other_by_any_partition_of_any_topic() {
+        let stands = |text: &str| Stands::from_json(text).unwrap();
+        let here = stands(r#"{"workloads.v1":[3,4],"models.v1":[5]}"#);
+        let offset = |topic, partition| here.offset(topic, partition);
+        assert_eq!([0, 1, 2, -1].map(|partition| offset(Topic::Workloads, partition)), [Some(3), Some(4), None, None]);
+        assert_eq!((offset(Topic::Models, 0), offset(Topic::Actuations, 0)), (Some(5), None));
+        for (text, beyond) in [
+            (r#"{"workloads.v1":[3,4],"models.v1":[5]}"#, false),
+            (r#"{"workloads.v1":[3,5],"models.v1":[5]}"#, true),
+            (r#"{"workloads.v1":[2,4],"models.v1":[6]}"#, true),
+            (r#"{"workloads.v1":[2,4],"models.v1":[5]}"#, false),
+            (r#"{"workloads.v1":[3,4,0]}"#, false),
+            (r#"{"workloads.v1":[3,4,1]}"#, true),
+            (r#"{"actuations.v1":[0]}"#, false),
+            (r#"{"actuations.v1":[1]}"#, true),
+        ] {
+            assert_eq!(stands(text).is_beyond(&here), beyond, "{text}");
+        }
+        assert!(Stands::from_json(r#"{"partition":0,"workloads.v1":3}"#).is_none(), "the first stage's");
+    }
+
+    #[test]
+    fn each_stage_knows_its_own_state_and_decisions() {
+        type Power = Stage<ClusterMetrics>;
+        type Gpus = Stage<GpuMetrics>;
+        for (key, cluster, gpus) in
+            [("#cluster//x", true, false), ("#gpu//x", false, true), ("#", false, false), ("a/b#0", false, false)]
+        {
+            assert_eq!((Power::keeps(key), Gpus::keeps(key)), (cluster, gpus), "{key}");
+        }
+        let stands = r#"{"efficiency.windows.v1":[7]}"#;
+        let said = |id: &str, positions: &str| {
+            let headers = [(header::ID, id), (header::INPUT_POSITIONS, positions)];
+            let record = Scripted::default().append(Topic::Decisions, 1, 0, "", None, &headers);
+            let found = |(number, stands): (i32, Stands)| (number, stands.offset(Topic::EfficiencyWindows, 0));
+            (Power::said(&record).map(found), Gpus::said(&record).map(found))
+        };
+        assert_eq!(said("team/one@5/power-budget", stands), (Some((0, Some(7))), None));
+        assert_eq!(said("team/one@5/sm-partition", stands), (None, Some((0, Some(7)))));
+        assert_eq!(said("team/one@5/no-power-budget", stands), (None, None));
+        assert_eq!(said("team/one@5/power-budget", "{\"workloads.v1\":3}"), (None, None));
+        assert_eq!(Power::stood(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
+        assert!(Power::stood(0, "").is_none());
+        assert_eq!([0, 1, 5].map(Power::folds), [0; 3], "one state has all partitions");
+    }
 }

@@ -1,0 +1,207 @@
+//! What waits for the next commit, and when that is due. Nothing here reads a clock.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use eadt_bus::Outgoing;
+
+use crate::owned::Folded;
+use crate::settings::Settings;
+
+/// Longest wait for the next record; it bounds how late a commit that waits for company is made.
+const POLL: Duration = Duration::from_millis(5);
+/// Dead letters are committed once there are so many.
+const MAX_DEAD_LETTERS: usize = 1_000;
+/// An output that waits for a commit takes memory: this many are committed at once.
+const MAX_OUTPUTS: usize = 8_192;
+/// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
+/// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
+const LARGE_STATE: usize = 4_194_304;
+const STATE_SHARE: usize = 20;
+/// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
+const MOST_EARNED: usize = 67_108_864;
+const MAX_LINGER: Duration = Duration::from_secs(5);
+
+/// Which partitions a commit writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that have something to say.
+    Speakers,
+    /// All that folded anything.
+    Everything,
+}
+
+/// What waits for the next commit, and since when.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pub outputs: Vec<Outgoing>,
+    /// The partitions that said them: each is consistent in itself, so the others' state need not be written with theirs.
+    pub speakers: BTreeSet<i32>,
+    /// The first window or decision.
+    output: Option<Instant>,
+    dead_letters: usize,
+    dead_letter: Option<Instant>,
+    /// The first record that was folded.
+    pub folded: Option<Instant>,
+    pub input_bytes: usize,
+}
+
+impl Waiting {
+    /// So many bytes were read.
+    pub fn read(&mut self, bytes: usize) {
+        self.input_bytes += bytes;
+    }
+
+    /// A partition folded this, and its outputs are there.
+    pub fn note(&mut self, number: i32, folded: Folded, now: Instant) {
+        if folded.records > 0 {
+            self.folded.get_or_insert(now);
+        }
+        if folded.outputs > 0 {
+            self.speakers.insert(number);
+            self.output.get_or_insert(now);
+        }
+        if folded.dead_letters > 0 {
+            self.speakers.insert(number);
+            self.dead_letters += folded.dead_letters;
+            self.dead_letter.get_or_insert(now);
+        }
+    }
+
+    /// Whether it takes so much memory that it is committed before anything else is folded.
+    pub fn is_full(&self) -> bool {
+        self.outputs.len() >= MAX_OUTPUTS || self.dead_letters >= MAX_DEAD_LETTERS
+    }
+
+    /// How long the next record may be waited for: no output waits for it longer than it lingers.
+    pub fn patience(&self, now: Instant, linger: Duration) -> Duration {
+        self.output.map_or(POLL, |since| linger.saturating_sub(now.duration_since(since)).min(POLL))
+    }
+
+    /// The commit that is due; an output waits so long for company.
+    pub fn due(&self, now: Instant, linger: Duration, settings: &Settings) -> Option<Scope> {
+        let since = |at: Option<Instant>, limit: Duration| at.is_some_and(|at| now.duration_since(at) >= limit);
+        if since(self.folded, Duration::from_secs_f64(settings.commit_seconds)) {
+            return Some(Scope::Everything);
+        }
+        let said = since(self.output, linger)
+            || self.dead_letters >= MAX_DEAD_LETTERS
+            || since(self.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
+        said.then_some(Scope::Speakers)
+    }
+}
+
+/// How long an output waits for company whose commit writes so many bytes of state, at least `least`.
+pub fn linger(state_bytes: usize, earned: usize, least: Duration) -> Duration {
+    if state_bytes < LARGE_STATE || earned >= state_bytes { least } else { MAX_LINGER }
+}
+
+/// Bytes of state that are paid for: what was, and what so many bytes of input have earned since.
+pub fn earned(before: usize, input_bytes: usize) -> usize {
+    (before + input_bytes / STATE_SHARE).min(MOST_EARNED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn folded(records: usize, outputs: usize, dead_letters: usize) -> Folded {
+        Folded { outputs, dead_letters, records }
+    }
+
+    fn settings() -> Settings {
+        Settings { commit_seconds: 10.0, dead_letter_seconds: 3.0, ..Settings::default() }
+    }
+
+    #[test]
+    fn who_says_nothing_waits_for_the_commit_of_everything() {
+        let (mut waiting, begin) = (Waiting::default(), Instant::now());
+        let due = |waiting: &Waiting, seconds| waiting.due(begin + seconds * SECOND, SECOND, &settings());
+        waiting.note(3, folded(0, 0, 0), begin);
+        assert_eq!((waiting.folded, due(&waiting, 1_000)), (None, None), "nothing was folded");
+        waiting.note(3, folded(1, 0, 0), begin + SECOND);
+        waiting.note(4, folded(7, 0, 0), begin + 5 * SECOND);
+        assert_eq!(waiting.folded, Some(begin + SECOND), "the first one says since when");
+        assert!(waiting.speakers.is_empty());
+        assert_eq!(due(&waiting, 10), None);
+        assert_eq!(due(&waiting, 11), Some(Scope::Everything));
+    }
+
+    #[test]
+    fn outputs_linger_and_dead_letters_wait_for_their_own_time() {
+        let begin = Instant::now();
+        for (said, linger, limit) in
+            [(folded(1, 1, 0), 2, 2), (folded(1, 0, 1), 2, 3), (folded(1, 1, 1), 2, 2), (folded(1, 1, 1), 9, 3)]
+        {
+            let mut waiting = Waiting::default();
+            let due = |waiting: &Waiting, seconds| waiting.due(begin + seconds * SECOND, linger * SECOND, &settings());
+            waiting.note(5, said, begin);
+            // What comes later has company already.
+            waiting.note(6, said, begin + SECOND);
+            assert_eq!(waiting.speakers, BTreeSet::from([5, 6]), "{said:?}");
+            assert_eq!(due(&waiting, limit - 1), None, "{said:?}");
+            assert_eq!(due(&waiting, limit), Some(Scope::Speakers), "{said:?}");
+            assert_eq!(due(&waiting, 10), Some(Scope::Everything), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn so_many_dead_letters_or_outputs_wait_for_nothing() {
+        let now = Instant::now();
+        let mut waiting = Waiting::default();
+        waiting.note(0, folded(600, 0, 600), now);
+        waiting.note(1, folded(399, 0, 399), now);
+        assert_eq!((waiting.is_full(), waiting.due(now, SECOND, &settings())), (false, None));
+        waiting.note(1, folded(1, 0, 1), now);
+        assert_eq!((waiting.is_full(), waiting.due(now, SECOND, &settings())), (true, Some(Scope::Speakers)));
+
+        let mut waiting = Waiting::default();
+        let output = Outgoing { topic: "topic".into(), partition: None, key: None, value: None, headers: vec![] };
+        waiting.outputs = vec![output; 8_191];
+        assert!(!waiting.is_full());
+        waiting.outputs.extend_from_within(..1);
+        assert!(waiting.is_full());
+    }
+
+    #[test]
+    fn nothing_is_waited_for_longer_than_an_output_lingers() {
+        let (mut waiting, begin) = (Waiting::default(), Instant::now());
+        let millis = Duration::from_millis;
+        let patience = |waiting: &Waiting, after| waiting.patience(begin + millis(after), millis(20)).as_millis();
+        waiting.note(0, folded(1, 0, 1), begin);
+        assert_eq!(patience(&waiting, 0), 5, "dead letters are in no hurry");
+        waiting.note(0, folded(1, 1, 0), begin);
+        for (after, waits) in [(0, 5), (15, 5), (17, 3), (20, 0), (99, 0)] {
+            assert_eq!(patience(&waiting, after), waits, "after {after} ms");
+        }
+    }
+
+    #[test]
+    fn large_state_is_waited_for_until_input_has_paid_for_it() {
+        const MIB: usize = 1 << 20;
+        for (state_bytes, earned, waits) in [
+            (4 * MIB - 1, 0, false),
+            (4 * MIB, 0, true),
+            (4 * MIB, 4 * MIB - 1, true),
+            (4 * MIB, 4 * MIB, false),
+            (9 * MIB, 4 * MIB, true),
+            (9 * MIB, 10 * MIB, false),
+        ] {
+            let expected = if waits { 5 * SECOND } else { SECOND };
+            assert_eq!(linger(state_bytes, earned, SECOND), expected, "{state_bytes} of {earned}");
+        }
+    }
+
+    #[test]
+    fn a_twentieth_of_the_input_is_earned_but_not_without_end() {
+        let mut waiting = Waiting::default();
+        waiting.read(70);
+        waiting.read(35);
+        assert_eq!(earned(7, waiting.input_bytes), 12);
+        assert_eq!(earned(0, 19), 0);
+        assert_eq!(earned(64 << 20, 0), 64 << 20);
+        assert_eq!(earned((64 << 20) - 1, 40), 64 << 20);
+    }
+}
