@@ -4,7 +4,6 @@
 //! letters, and the state that a restart goes on from, all in one atomic step with the positions of the inputs. What is
 //! decided is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to say what
 //! time it is in the data, and nothing of a step is visible before all of it is.
-
 //!
 //! What concerns several workloads is decided by second stages ([`run_cluster`], [`run_gpu`]), which read windows and write decisions
 //! by the same rules; of all processors of a group one runs each.
