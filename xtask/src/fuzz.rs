@@ -57,10 +57,23 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         fuzz.stderr(fs::File::create(root.join(&log)).with_context(|| format!("cannot write {log}"))?);
         if let Err(error) = process::run(&mut fuzz) {
             eprintln!("error: {error:#}");
+            // Where only what was printed is kept, as of a test elsewhere, the input must be in it.
+            let said = fs::read(root.join(&log)).with_context(|| format!("cannot read {log}"))?;
+            eprintln!("{}", told(&String::from_utf8_lossy(&said)));
             broken.push(format!("{target}: {log} says what happened, the input is {artifact}…; mend it, and keep it in {kept}"));
         }
     }
     if broken.is_empty() { Ok(()) } else { bail!("inputs that are not survived: {}", broken.join("; ")) }
+}
+
+/// What libFuzzer's log says of the input that ended it: how the panic began, and its bytes as Base64.
+fn told(log: &str) -> String {
+    const LINES: usize = 12;
+    let lines: Vec<&str> = log.lines().collect();
+    let panicked = lines.iter().position(|line| line.contains("panicked at") || line.contains("ERROR: libFuzzer"));
+    let input = lines.iter().position(|line| line.starts_with("artifact_prefix="));
+    let from = |at: Option<usize>| at.map_or(&[][..], |at| &lines[at..lines.len().min(at + LINES)]);
+    [from(panicked), from(input)].concat().join("\n")
 }
 
 /// The targets are those that have kept inputs; a test of theirs holds both together.
@@ -84,6 +97,17 @@ fn program(target: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_log_of_a_broken_target_says_why_and_with_which_input() {
+        let log = "INFO: Seed: 7\n#2 INITED\nthread 'main' panicked at src/lib.rs:7:5:\nno such thing\n==1== ERROR: libFuzzer: deadly signal\n\
+                   artifact_prefix='target/fuzz/state-'; Test unit written to target/fuzz/state-crash-1\nBase64: eHg=\n";
+        let told = told(log);
+        for part in ["panicked at src/lib.rs:7:5", "no such thing", "Base64: eHg="] {
+            assert!(told.contains(part), "{told}");
+        }
+        assert!(!told.contains("Seed"), "{told}");
+    }
 
     #[test]
     fn each_target_has_a_program_and_kept_inputs() {

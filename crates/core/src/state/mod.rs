@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::partition::Partition;
 use crate::settings::FoldSettings;
+use crate::window::are_whole;
 use crate::workload::source::{GpuSource, RankSource};
 use crate::workload::{Head, WorkloadState};
 
@@ -201,8 +202,13 @@ impl Partition {
             blocks.sort_by_key(|block| block.block);
             let expected = blocks[0].blocks as usize;
             let found = blocks.len();
+            let head_key = key(&workload, 0);
             let incomplete = StateError::Incomplete { workload, found, expected };
             let Some(head) = blocks[0].head.take().filter(|_| found == expected) else { return Err(incomplete) };
+            if !are_whole(&head.cuts, head.windows) {
+                let detail = format!("its open windows do not follow each other: {:?}", head.cuts);
+                return Err(StateError::Unreadable { key: head_key, detail });
+            }
             let (mut gpus, mut ranks) = (Vec::new(), Vec::new());
             for block in blocks {
                 gpus.extend(block.gpus);

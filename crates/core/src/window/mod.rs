@@ -32,6 +32,25 @@ impl Tumbling {
 /// times, stretch `i` from cut `i` to cut `i + 1`.
 pub type Cuts = std::collections::VecDeque<EventTime>;
 
+/// Whether a stretch is one that stands for many windows of which nothing is known: they are neither held nor emitted.
+pub fn is_gap(windows: Tumbling, from: EventTime, to: EventTime) -> bool {
+    to.micros() - from.micros() > windows.size
+}
+
+/// Whether the windows of these cuts can be closed one after the other, which ends at the last cut.
+pub fn are_whole(cuts: &Cuts, windows: Tumbling) -> bool {
+    if windows.size <= 0 || cuts.len() == 1 || !cuts.iter().is_sorted_by(|a, b| a < b) {
+        return false;
+    }
+    let mut i = 0;
+    while let (Some(&from), Some(&to)) = (cuts.get(i), cuts.get(i + 1)) {
+        let end = if is_gap(windows, from, to) { to } else { windows.end(from) };
+        let Ok(next) = cuts.binary_search(&end) else { return false };
+        i = next;
+    }
+    true
+}
+
 /// Calls `put(i, from, to)` for each stretch that `[from, to]` crosses and returns the microseconds before the first cut.
 pub fn spread(cuts: &Cuts, from: EventTime, to: EventTime, mut put: impl FnMut(usize, EventTime, EventTime)) -> i64 {
     let Some(&first) = cuts.front() else { return to.micros() - from.micros() };
@@ -60,6 +79,30 @@ mod tests {
 
     fn at(seconds: i64) -> EventTime {
         EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn cuts_are_whole_where_each_window_ends_at_one() {
+        let windows = Tumbling { size: 60_000_000, origin: at(0) };
+        for (cuts, whole) in [
+            (&[][..], true),
+            (&[0, 60], true),
+            (&[0, 30, 60, 75, 120], true),
+            // Begun where windows of another alignment were closed.
+            (&[45, 60, 120], true),
+            // Nothing is known from 120 to 600.
+            (&[0, 60, 120, 600, 660], true),
+            (&[0], false),
+            (&[0, 30], false),
+            (&[0, 30, 75, 120], false),
+            (&[0, 120, 60], false),
+            (&[0, 60, 60, 120], false),
+            (&[0, 30, 600], false),
+        ] {
+            let cuts: Cuts = cuts.iter().copied().map(at).collect();
+            assert_eq!(are_whole(&cuts, windows), whole, "{cuts:?}");
+        }
+        assert!(!are_whole(&[0, 60].map(at).into(), Tumbling { size: 0, ..windows }));
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::settings::FoldSettings;
 use crate::tenants::{Tenant, Tenants};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
-use crate::window::{Cuts, Tumbling, stretch_of};
+use crate::window::{Cuts, Tumbling, is_gap, stretch_of};
 pub use close::UNASSIGNED;
 use source::{GpuSource, Index, Life, Pulse, RankSource};
 use table::{OpenSpan, Runs, Tables};
@@ -224,9 +224,8 @@ impl WorkloadState {
         Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
     }
 
-    /// Whether a stretch is one that stands for many windows of which nothing is known: they are neither held nor emitted.
     fn is_gap(&self, from: EventTime, to: EventTime) -> bool {
-        to.micros() - from.micros() > self.head.windows.size
+        is_gap(self.head.windows, from, to)
     }
 
     /// The edges of windows between two times.
