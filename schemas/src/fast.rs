@@ -330,7 +330,7 @@ crate::training_progress_fields!(fields);
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
     use serde::Serialize;
     use serde::de::DeserializeOwned;

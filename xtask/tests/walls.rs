@@ -227,9 +227,9 @@ fn shared_crates_do_not_know_what_is_above_them() {
 #[test]
 fn nothing_is_built_with_what_is_for_tests() {
     let workspace = workspace();
-    assert!(!workspace.id("eadt-cases").is_empty());
-    let users = workspace.users("eadt-cases");
-    assert!(users.is_empty(), "{users:?} are built with eadt-cases; only tests may use it");
+    assert!(!workspace.id("eadt-testing").is_empty());
+    let users = workspace.users("eadt-testing");
+    assert!(users.is_empty(), "{users:?} are built with eadt-testing; only tests may use it");
 }
 
 #[test]

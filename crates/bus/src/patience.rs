@@ -50,53 +50,13 @@ impl Patience {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use tracing::field::{Field, Visit};
-    use tracing::span;
-    use tracing::{Event, Level, Metadata, Subscriber};
+    use eadt_testing::lines;
 
     use super::*;
 
-    /// Keeps the levels and messages of this thread's lines.
-    #[derive(Default, Clone)]
-    struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
-
-    impl Subscriber for Lines {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-        fn event(&self, event: &Event<'_>) {
-            struct Text(String);
-            impl Visit for Text {
-                fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                    use std::fmt::Write as _;
-                    write!(self.0, "{field}={value:?} ").unwrap();
-                }
-            }
-            let mut text = Text(String::new());
-            event.record(&mut text);
-            self.0.lock().unwrap().push((*event.metadata().level(), text.0));
-        }
-
-        fn enter(&self, _: &span::Id) {}
-
-        fn exit(&self, _: &span::Id) {}
-    }
-
     #[test]
     fn pauses_grow_and_one_line_tells_of_many_attempts() {
-        let lines = Lines::default();
-        tracing::subscriber::with_default(lines.clone(), || {
+        let (said, ()) = lines(|| {
             let mut patience = Patience::new(Duration::from_millis(100), Duration::from_secs(2));
             for _ in 0..2 {
                 let full = |n| format!("the disk is full: {n} MiB are free");
@@ -107,24 +67,21 @@ mod tests {
                 patience.worked("writing");
             }
         });
-        let lines = lines.0.lock().unwrap();
-        let told: Vec<_> = lines.iter().filter(|(level, _)| *level <= Level::INFO).collect();
+        let told: Vec<_> = said.iter().filter(|line| !line.starts_with("DEBUG")).collect();
         assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].0 == Level::WARN && told[0].1.contains("the disk is full") && told[0].1.contains("every 2 s"));
-        assert!(told[1].0 == Level::INFO && told[1].1.contains("attempts=7"), "{told:?}");
+        assert!(told[0].starts_with("WARN") && told[0].contains("the disk is full") && told[0].contains("every 2 s"), "{told:?}");
+        assert!(told[1].starts_with("INFO") && told[1].contains("attempts=7"), "{told:?}");
     }
 
     #[test]
     fn another_trouble_is_told_too() {
-        let lines = Lines::default();
-        tracing::subscriber::with_default(lines.clone(), || {
+        let (said, ()) = lines(|| {
             let mut patience = Patience::new(Duration::ZERO, Duration::ZERO);
             for error in ["no route 1", "no route 2", "no leader", "no leader"] {
                 assert_eq!(patience.failed("asking", &error), Duration::ZERO);
             }
         });
-        let lines = lines.0.lock().unwrap();
-        let told: Vec<_> = lines.iter().filter(|(level, _)| *level == Level::WARN).collect();
+        let told: Vec<_> = said.iter().filter(|line| line.starts_with("WARN")).collect();
         assert_eq!(told.len(), 2, "{told:?}");
     }
 

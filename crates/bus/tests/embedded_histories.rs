@@ -18,8 +18,8 @@ use eadt_bus::{
     Bus, BusError, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Producer, Reader, Record, Remedy, Start, Step,
     TopicPartition, TopicSpec, Watermarks, partition_for_key,
 };
-use eadt_cases::cases;
 use eadt_schemas::EventTime;
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 const GROUP: &str = "g";

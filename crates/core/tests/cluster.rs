@@ -5,7 +5,6 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use eadt_cases::cases;
 use eadt_core::budget::BudgetSettings;
 use eadt_core::cluster::Cluster;
 use eadt_core::controller::ControllerName;
@@ -14,6 +13,7 @@ use eadt_core::settings::SECOND;
 use eadt_core::{Event as Input, FoldSettings, Partition, StateError, StateRecord};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, WindowKind, Workload};
+use eadt_testing::cases;
 use proptest::prelude::*;
 use serde_json::json;
 

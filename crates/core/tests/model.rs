@@ -5,12 +5,12 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use eadt_cases::cases;
 use eadt_core::clock::LogClock;
 use eadt_core::settings::SECOND;
 use eadt_core::{FoldSettings, Merge};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeadLetterReason, EfficiencyWindow, GpuTelemetry, TrainingProgress};
+use eadt_testing::cases;
 use proptest::prelude::*;
 use support::{Bench, Item, at, gpu, rank, round};
 

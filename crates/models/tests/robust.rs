@@ -1,8 +1,8 @@
 //! The robust choice against a truth that is known: simulated boards, noise, outliers and a cold first run.
 
-use eadt_cases::cases;
 use eadt_models::choose::{Choices, Knob, Limits, Measurement, Method, Objective, Robust, choose};
 use eadt_simulator::gpu::{self, BoardModel, Runner, WorkloadProfile, solve};
+use eadt_testing::cases;
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};

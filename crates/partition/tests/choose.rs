@@ -2,12 +2,12 @@
 
 mod support;
 
-use eadt_cases::cases;
 use eadt_partition::forest::ForestSettings;
 use eadt_partition::{
     Additive, Candidate, CannotTell, ChoiceSettings, Counters, Expected, Objective, Outlook, Predictor, SlowdownModel, SoloPoint,
     SoloProfile, Together, Verdict, choose,
 };
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 fn profile(name: &str, rates: &[(u32, f64)]) -> SoloProfile {

@@ -2,8 +2,8 @@
 
 mod support;
 
-use eadt_cases::cases;
 use eadt_partition::forest::{Forest, ForestSettings, RowError, Samples, SamplesError};
+use eadt_testing::cases;
 use proptest::prelude::*;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use eadt_cases::cases;
 use eadt_core::joint::{Event, Joint};
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_core::{FoldSettings, StateError, partition};
@@ -16,6 +15,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation, Workload,
 };
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 const GPU: &str = "GPU-0";

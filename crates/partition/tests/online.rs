@@ -2,12 +2,12 @@
 
 mod support;
 
-use eadt_cases::cases;
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
 use eadt_partition::rebalance::{Brain, Figure, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
 use eadt_partition::{Additive, ChoiceSettings, Counters, Metric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Layout, Validation, Workload};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 fn workload(name: &str, share: u32) -> Workload {

@@ -1,8 +1,8 @@
 //! Event logs: written, read back, cut and damaged.
 
-use eadt_cases::cases;
 use eadt_recordings::{Chunk, Compression, LogChunks, LogReader, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
+use eadt_testing::cases;
 use proptest::prelude::*;
 use serde_json::value::RawValue;
 

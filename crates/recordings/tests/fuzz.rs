@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use eadt_cases::cases;
 use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 fn options(format: Format) -> Options {

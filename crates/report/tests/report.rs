@@ -1,9 +1,9 @@
 //! Figures, savings and renderings.
 
-use eadt_cases::cases;
 use eadt_report::{By, Form, Report, Reporter, Settings, report};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Meter, Origin, Outcome, WindowKind};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 const MINUTE: i64 = 60_000_000;

@@ -1,9 +1,9 @@
 //! The saving against the starting layout: true while the work of the job changes.
 
-use eadt_cases::cases;
 use eadt_report::{Form, Report, Reporter, Settings, WorkloadReport, report};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Outcome, Validation};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 const NAME: &str = "eadt/llm-training";

@@ -141,7 +141,7 @@ pub async fn serve(
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family;
     use proptest::prelude::*;

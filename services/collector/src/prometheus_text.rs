@@ -165,7 +165,7 @@ fn timestamp(text: &str) -> Option<i64> {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

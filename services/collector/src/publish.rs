@@ -268,9 +268,9 @@ mod tests {
     use std::sync::Mutex;
 
     use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
-    use eadt_cases::cases;
     use eadt_schemas::EventTime;
     use eadt_schemas::latest::GpuTelemetry;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

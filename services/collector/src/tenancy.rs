@@ -116,7 +116,7 @@ impl Tenancy {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

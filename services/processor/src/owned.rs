@@ -322,7 +322,7 @@ pub fn size(record: &Record) -> usize {
 /// Headers and bookkeeping of a record take about as much as a small value, in bytes.
 pub const BOOKKEEPING: usize = 256;
 
-const LEAST_SHARE: usize = 65_536;
+const LEAST_SHARE: usize = 64 << 10;
 
 /// What each of so many inputs may hold of the budget, but at least one good batch, in bytes.
 pub fn share(buffer_bytes: usize, inputs: usize) -> usize {
@@ -356,10 +356,11 @@ mod tests {
 
     use eadt_bus::{Headers, Polled};
     use eadt_schemas::v1::EfficiencyWindow;
+    use eadt_testing::lines;
 
     use super::*;
     use crate::Settings;
-    use crate::scripted::{Scripted, gpu, lines, place, rank, seconds};
+    use crate::scripted::{Scripted, gpu, place, rank, seconds};
 
     /// Notes what is paused and resumed.
     #[derive(Debug, Default)]

@@ -27,7 +27,7 @@ const FURTHER: i64 = 8;
 /// Of more partitions than this it begins with an eighth, too.
 const MANY: usize = 16;
 /// Where there is no state, it is looked no further back: the one step that there was said no more than half of it.
-const MOST: i64 = 16_384;
+const MOST: i64 = NEWEST * FURTHER * FURTHER;
 /// Two brokers' clocks may be so far apart, in seconds: what one stamped earlier than this before the state was said before it.
 const SKEW_SECONDS: f64 = 10.0;
 
@@ -393,11 +393,12 @@ mod tests {
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
     use eadt_bus::{Isolation, Member, MemberOptions, Producer, Reader, TopicSpec, topics};
+    use eadt_testing::lines;
 
     use super::*;
     use crate::Positions;
     use crate::owned::Owned;
-    use crate::scripted::{Scripted, lines, place, seconds};
+    use crate::scripted::{Scripted, place, seconds};
 
     const HOUR: i64 = 3_600_000_000;
 

@@ -15,8 +15,6 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Metadata, Subscriber, span};
 
 use crate::{HeartbeatClock, Service, Settings};
 
@@ -343,41 +341,4 @@ impl Reader for Reading {
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         self.bus.resume(at)
     }
-}
-
-/// Keeps what this thread says in its log lines.
-#[derive(Debug, Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Lines {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::DEBUG
-    }
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-    fn event(&self, event: &Event<'_>) {
-        struct Text(String);
-        impl Visit for Text {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                use fmt::Write as _;
-                write!(self.0, " {field}={value:?}").unwrap();
-            }
-        }
-        let mut text = Text(event.metadata().level().to_string());
-        event.record(&mut text);
-        self.0.lock().unwrap().push(text.0);
-    }
-    fn enter(&self, _: &span::Id) {}
-    fn exit(&self, _: &span::Id) {}
-}
-
-/// The lines that this says, each with its level, and what it gives.
-pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
-    let lines = Lines::default();
-    let given = tracing::subscriber::with_default(lines.clone(), of);
-    let said = std::mem::take(&mut *lines.0.lock().unwrap());
-    (said, given)
 }

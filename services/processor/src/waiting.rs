@@ -13,13 +13,13 @@ const POLL: Duration = Duration::from_millis(5);
 /// Dead letters are committed once there are so many.
 const MAX_DEAD_LETTERS: usize = 1_000;
 /// An output that waits for a commit takes memory: this many are committed at once.
-const MAX_OUTPUTS: usize = 8_192;
+pub const MAX_OUTPUTS: usize = 8_192;
 /// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
 /// A commit that cannot be paid for waits, but never longer than [`MAX_LINGER`]; state below this size is never waited for.
-const LARGE_STATE: usize = 4_194_304;
+const LARGE_STATE: usize = 4 << 20;
 const STATE_SHARE: usize = 20;
 /// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
-const MOST_EARNED: usize = 67_108_864;
+const MOST_EARNED: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
 
 /// Which partitions a commit writes.

@@ -16,6 +16,7 @@ use eadt_tests::Kafka;
 
 use crate::part::{Faults, Part, Service, Task, processor_settings};
 use crate::proxy::Proxy;
+use crate::row::Outcome;
 use crate::story::Story;
 use crate::verify::{self, Findings};
 
@@ -284,9 +285,17 @@ pub fn runs(part: &mut Part) -> Result<()> {
     Ok(())
 }
 
-/// What [`Part::was_fenced`] is counted as.
-pub const FENCED: &str =
-    "times that a lost answer to its joining looked like another process of its name, and its supervisor started it again";
+/// Starts a part again, counted, where it ended for what looked like another one of its name ([`Part::was_fenced`]); whether it did.
+pub fn supervise(part: &mut Part, again: impl FnOnce() -> Result<Part>, outcome: &mut Outcome) -> Result<bool> {
+    const FENCED: &str =
+        "times that a lost answer to its joining looked like another process of its name, and its supervisor started it again";
+    let fenced = part.was_fenced()?;
+    if fenced {
+        outcome.count(FENCED, 1);
+        *part = again()?;
+    }
+    Ok(fenced)
+}
 
 /// As [`Context::context`], with what the part said.
 pub fn explain<T>(result: Result<T>, part: &Part) -> Result<T> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use eadt_cases::cases;
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 /// The kept inputs of a target, with their names.

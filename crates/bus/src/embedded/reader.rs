@@ -95,9 +95,8 @@ impl Cursors {
     /// What is there now, at most `max` items.
     pub fn take(&mut self, shared: &Shared, max: usize, into: &mut Vec<Polled>) -> Result<()> {
         let (full, count) = (into.len().saturating_add(max), self.all.len());
-        // Once there is no more room everybody is idle.
         let mut idle = 0;
-        while idle < count {
+        while idle < count && into.len() < full {
             self.turn = (self.turn + 1) % count;
             let before = into.len();
             let room = (full - before).min(TURN);
@@ -181,14 +180,15 @@ impl Cursor {
     }
 }
 
-/// Takes, and where there is nothing waits for news.
+/// Takes, and where there is nothing waits for news. News may be others' all the time: they are no reason to stay longer.
 pub fn poll(shared: &Shared, cursors: &mut Cursors, max: usize, timeout: Duration, into: &mut Vec<Polled>) -> Result<()> {
     let begun = Instant::now();
     let before = into.len();
     loop {
         let seen = shared.news.now();
         cursors.take(shared, max, into)?;
-        if into.len() > before || max == 0 || !shared.news.wait(seen, timeout.saturating_sub(begun.elapsed())) {
+        let left = timeout.saturating_sub(begun.elapsed());
+        if into.len() > before || max == 0 || left.is_zero() || !shared.news.wait(seen, left) {
             return Ok(());
         }
     }
@@ -238,6 +238,8 @@ impl Reader for EmbeddedReader {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
     use crate::Outgoing;
     use crate::embedded::append::append;
@@ -383,6 +385,32 @@ mod tests {
         poll(&log.shared, &mut cursors, 1, Duration::MAX, &mut items).unwrap();
         poll(&log.shared, &mut cursors, 10, Duration::MAX, &mut items).unwrap();
         assert_eq!(runs(&items[1..]), [(0, 2), (0, -2)]);
+    }
+
+    #[test]
+    fn news_of_others_holds_nobody_beyond_the_timeout() {
+        let (_dir, log) = log();
+        topic(&log, "t", 1, &[]);
+        let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
+        cursors.take(&log.shared, 10, &mut items).unwrap();
+        let (told, returned) = (AtomicBool::new(false), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let news = scope.spawn(|| {
+                let begun = Instant::now();
+                while !returned.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_mins(1) {
+                    log.shared.news.tell();
+                    told.store(true, Ordering::SeqCst);
+                }
+                returned.load(Ordering::SeqCst)
+            });
+            while !told.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            poll(&log.shared, &mut cursors, 10, Duration::from_millis(20), &mut items).unwrap();
+            returned.store(true, Ordering::SeqCst);
+            assert!(news.join().unwrap(), "it stayed until the news ended");
+        });
+        assert_eq!(items.len(), 1, "its end, once");
     }
 
     #[test]

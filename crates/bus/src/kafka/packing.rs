@@ -110,7 +110,7 @@ impl Packer {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::collection::vec;
     use proptest::option;
     use proptest::prelude::*;

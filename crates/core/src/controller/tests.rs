@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use eadt_cases::cases;
 use eadt_schemas::v1::{Action, Bounds, EfficiencyWindow, Meter, Outcome, UpdateMode, Validation};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::testing::{Bench, knobs, layout};

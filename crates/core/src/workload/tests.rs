@@ -1,5 +1,5 @@
-use eadt_cases::cases;
 use eadt_schemas::v1::Workload;
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::*;

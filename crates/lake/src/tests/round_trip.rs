@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_cases::cases;
 use eadt_schemas::decode::Check;
 use eadt_schemas::v1::{
     Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
     TrainingProgress, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
+use eadt_testing::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use schemars::JsonSchema;

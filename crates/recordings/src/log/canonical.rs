@@ -141,7 +141,7 @@ fn object(rest: &str) -> Parsed<'_, &str> {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,7 +1,7 @@
-use eadt_cases::cases;
 use eadt_cluster::{Change, ClusterRemedy, RollBack};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::{Absence, Cluster, Event, Fault, Glide, Scenario, WorkloadScenario};

@@ -435,7 +435,7 @@ fn smooth_min_8(a: f64, b: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

@@ -341,7 +341,7 @@ fn tenants(pods: &BTreeSet<(String, String, String)>, instances: &BTreeMap<Strin
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

@@ -207,7 +207,7 @@ impl<T> Book<T> {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
     use serde_json::{Value, json};
 

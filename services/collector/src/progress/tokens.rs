@@ -236,7 +236,7 @@ pub fn change<T>(path: &Path, change: impl FnOnce(&mut Tokens) -> Result<T, Toke
 
 #[cfg(test)]
 mod tests {
-    use eadt_cases::cases;
+    use eadt_testing::cases;
     use proptest::prelude::*;
 
     use super::*;

@@ -18,6 +18,7 @@ use eadt_schemas::Topic;
 use crate::metrics::{ClusterMetrics, GpuMetrics};
 use crate::outputs::Names;
 use crate::service::{Error, Service, commit, keep_on};
+use crate::waiting::MAX_OUTPUTS;
 use kind::Kind;
 use stage::Stage;
 
@@ -26,8 +27,6 @@ const PARTITION: i32 = 0;
 /// Longest wait for news of the group where there is nothing else to do.
 const IDLE: Duration = Duration::from_millis(100);
 const ITEMS: usize = 64;
-/// Outputs that are committed at once.
-const MAX_OUTPUTS: usize = 8_192;
 
 /// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was
 /// folded; what is left is for the next start, here or elsewhere.

@@ -359,11 +359,12 @@ mod tests {
     use eadt_core::Cluster;
     use eadt_core::budget::BudgetSettings;
     use eadt_schemas::v1::{Layout, UpdateMode, Workload};
+    use eadt_testing::lines;
 
     use super::*;
     use crate::Settings;
     use crate::metrics::{ClusterMetrics, GpuMetrics};
-    use crate::scripted::{Scripted, lines, place, seconds};
+    use crate::scripted::{Scripted, place, seconds};
 
     fn settings() -> Settings {
         let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };

@@ -16,7 +16,7 @@ use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
 use crate::story::{BASE_SECONDS, Story, WINDOW_SECONDS};
 use crate::verify::{each_committed, high};
-use crate::world::{Cluster, FENCED, LIMIT, PARTITIONS, World, explain};
+use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain, supervise};
 
 pub const ONE: Row = Row {
     name: "broker",
@@ -179,12 +179,7 @@ fn one(run: Run) -> Result<Outcome> {
 
 /// Starts the processor again, where only its supervisor can.
 fn supervised(world: &World, part: &mut Part, outcome: &mut Outcome) -> Result<bool> {
-    let fenced = part.was_fenced()?;
-    if fenced {
-        outcome.count(FENCED, 1);
-        *part = world.processor(world.settings(), None)?;
-    }
-    Ok(fenced)
+    supervise(part, || world.processor(world.settings(), None), outcome)
 }
 
 /// No windows come. Counted by itself: what EADT promises then is to go on once its keeper has helped the broker.

@@ -1,9 +1,9 @@
 //! On an analytic plant: throughput goes with a power of the cap up to a knee, other layouts and phases are factors.
 
-use eadt_cases::cases;
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_models::published::CapCurveDocument;
 use eadt_schemas::v1::{Action, Decision, EfficiencyWindow, Layout, Model, Outcome, UpdateMode, Validation};
+use eadt_testing::cases;
 use proptest::prelude::*;
 
 use crate::controller::testing::Bench;

@@ -13,7 +13,7 @@ use crate::feeder::Feeder;
 use crate::part::{Part, Service};
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
-use crate::world::{Cluster, FENCED, LIMIT, World, explain, runs};
+use crate::world::{Cluster, LIMIT, World, explain, runs, supervise};
 
 pub const ROW: Row = Row {
     name: "archiver-broker",
@@ -65,6 +65,10 @@ fn run(run: Run) -> Result<Outcome> {
     let place = world.dir().join("archive");
     let archive = Archive::folder(&place)?;
     let start = |world: &World, size, wait| world.part(Service::Archiver(Box::new(sized(&place, size))), wait);
+    let another = |world: &World, part: &mut Part, outcome: &mut Outcome| {
+        let made = another_file(&archive, part, || start(world, Size::Small, None), outcome);
+        explain(made, part)
+    };
     let mut sizes = Chance::new(run.seed);
     // Without the mitigation a small file ends within a large one, which alone nothing can mend.
     let mut size = |wanted| if run.bites { wanted } else { [Size::Large, Size::Small][sizes.below(2) as usize] };
@@ -81,8 +85,7 @@ fn run(run: Run) -> Result<Outcome> {
                 break;
             }
         } else {
-            let again = || start(&world, Size::Small, None);
-            explain(another_file(&archive, &mut part, again, &mut outcome), &part)?;
+            another(&world, &mut part, &mut outcome)?;
             std::thread::sleep(Duration::from_millis(chance.below(1500)));
         }
         let killed = Instant::now();
@@ -106,8 +109,7 @@ fn run(run: Run) -> Result<Outcome> {
         }
         outcome.rounds += 1;
         if !run.bites {
-            let again = || start(&world, Size::Small, None);
-            explain(another_file(&archive, &mut part, again, &mut outcome), &part)?;
+            another(&world, &mut part, &mut outcome)?;
             outcome.took("from the broker's end to the next file", killed.elapsed().as_secs_f64());
         }
     }
@@ -143,10 +145,7 @@ fn another_file(archive: &Archive, part: &mut Part, again: impl Fn() -> Result<P
     let count = || archive.files().map_or(0, |listing| listing.files.len());
     let (before, begun) = (count(), Instant::now());
     while count() <= before {
-        if part.was_fenced()? {
-            outcome.count(FENCED, 1);
-            *part = again()?;
-        }
+        supervise(part, &again, outcome)?;
         runs(part)?;
         if part.has_reached() {
             part.go_on()?;

@@ -1,0 +1,56 @@
+//! What is said in log lines.
+
+use std::io::{Result, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::Level;
+
+#[derive(Debug, Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines that this says on this thread, down to the level `DEBUG`, and what it gives. Each begins with its level: a message, then
+/// `name=value` of each field.
+pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
+    let kept = Kept::default();
+    let writer = kept.clone();
+    let said = tracing_subscriber::fmt()
+        .with_max_level(Level::DEBUG)
+        .with_ansi(false)
+        .with_target(false)
+        .without_time()
+        .with_writer(move || writer.clone())
+        .finish();
+    let given = tracing::subscriber::with_default(said, of);
+    let bytes = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let lines = String::from_utf8_lossy(&bytes).lines().map(|line| line.trim_start().to_owned()).collect();
+    (lines, given)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_kept_with_their_levels_and_fields() {
+        let (said, given) = lines(|| {
+            tracing::warn!(error = %"it is full", n = 7, "writing");
+            tracing::debug!("again");
+            tracing::trace!("not this one");
+            3
+        });
+        assert_eq!(
+            (said.as_slice(), given),
+            (&["WARN writing error=it is full n=7".to_owned(), "DEBUG again".to_owned()][..], 3)
+        );
+    }
+}
