@@ -1,5 +1,5 @@
 /* A libnvidia-ml.so for tests: four GPUs, or as many as the macro GPUS says, that behave as the file "scenario" in the folder of the macro FOLDER says, read again at every call.
- * Each line of that file is "GPU KEY VALUE"; keys: lost, hang, failing, unsupported, watts, counter_offset_joules,
+ * Each line of that file is "GPU KEY VALUE"; keys: lost, xid (an error that only a reset ends), hang, failing, unsupported, watts, counter_offset_joules,
  * counter_factor, processes, mps_clients, old (a Pascal board), mig (its instances' slices as digits: 421), sm_76 to sm_79 (what a process uses of the SMs, in percent), garbage (a row of it among these), and for setters: set_fails, forbidden, ignores, rounds_milliwatts,
  * bursts (its clock passes every lock). "9 hang 1": nvmlInit hangs. "9 kill_at N": the process is killed at its Nth call of a setting,
  * before it is done where N is odd, after it where N is even. Power is steady, so the counter is exactly power times time.
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 typedef int nvmlReturn_t;
-enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, LOST = 15, UNKNOWN = 999 };
+enum { OK = 0, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, LOST = 15, RESET_REQUIRED = 16, UNKNOWN = 999 };
 /* part: 0 is the GPU itself, N its Nth MIG instance. */
 typedef struct { unsigned index, part; } Device;
 #ifndef GPUS
@@ -41,6 +41,7 @@ static nvmlReturn_t answer(Device *d) {
     nanosleep(&nap, NULL);
   }
   if (setting(d->index, "lost", 0) != 0) return LOST;
+  if (setting(d->index, "xid", 0) != 0) return RESET_REQUIRED;
   return setting(d->index, "failing", 0) != 0 ? UNKNOWN : OK;
 }
 static double seconds(void) {

@@ -197,23 +197,30 @@ async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
     assert_eq!(running.metric("eadt_collector_device_up{device=\"GPU-fake-1\"}"), Some(1.0));
     assert_eq!(running.metric("eadt_collector_device_up{device=\"index-1\"}"), None);
 
-    fake.set("3 lost 1\n2 failing 1\n");
+    fake.set("3 lost 1\n2 failing 1\n0 xid 1\n");
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (lost, failing) = {
+    let said = |running: &Running| {
         let events = running.bus.telemetry();
-        (of(&events, "GPU-fake-3").len(), of(&events, "GPU-fake-2").len())
+        ["GPU-fake-0", "GPU-fake-1", "GPU-fake-2", "GPU-fake-3"].map(|device| of(&events, device).len())
     };
+    let before = said(&running);
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let events = running.bus.telemetry();
-    assert_eq!((of(&events, "GPU-fake-3").len(), of(&events, "GPU-fake-2").len()), (lost, failing));
-    assert_eq!(running.metric("eadt_collector_device_up{device=\"GPU-fake-3\"}"), Some(0.0));
+    let after = said(&running);
+    assert_eq!([after[0], after[2], after[3]], [before[0], before[2], before[3]], "nothing is said of those that cannot be read");
+    assert!(after[1] > before[1], "the other one goes on");
+    for device in ["GPU-fake-0", "GPU-fake-3"] {
+        assert_eq!(running.metric(&format!("eadt_collector_device_up{{device=\"{device}\"}}")), Some(0.0), "{device}");
+    }
     let failed = "eadt_collector_readings_failed_total{device=\"GPU-fake-2\",call=\"energy\"}";
     assert!(running.metric(failed).is_some_and(|failed| failed > 3.0), "{}", running.metrics.text());
     fake.set("");
-    running.until("both are back", |e| of(e, "GPU-fake-3").len() > lost + 3 && of(e, "GPU-fake-2").len() > failing + 3).await;
+    let back = |events: &[GpuTelemetry], i: usize| of(events, &format!("GPU-fake-{i}")).len() > after[i] + 3;
+    running.until("all are back", |events| [0, 2, 3].iter().all(|i| back(events, *i))).await;
     let events = running.bus.telemetry();
-    let tenures: std::collections::BTreeSet<_> = of(&events, "GPU-fake-3").iter().map(|e| e.tenure).collect();
-    assert_eq!(tenures.len(), 1, "a gap is not another stay");
+    for device in ["GPU-fake-0", "GPU-fake-3"] {
+        let tenures: std::collections::BTreeSet<_> = of(&events, device).iter().map(|e| e.tenure).collect();
+        assert_eq!(tenures.len(), 1, "a gap is not another stay");
+    }
     running.stop().await.unwrap();
 }
 

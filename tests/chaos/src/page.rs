@@ -61,7 +61,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
-        fault: "a GPU hangs or is lost under the collector (a library built by the tests)",
+        fault: "a GPU hangs, is lost or has an error (Xid) that only a reset ends under the collector (a library built by the tests)",
         promise: "the others go on, nothing is invented",
         tests: &[
             ("services/collector/tests/nvml.rs", "one_hanging_gpu_stops_nobody_else_and_invents_nothing"),
@@ -178,7 +178,7 @@ pub fn page(state: &State) -> String {
          processes that are killed, stopped, cut off and starved. The node agent's GPUs are four of an NVML library that the tests build, which the agent speaks to\n\
          through the same binding as to NVIDIA's. What must come out is derived from a seed, by a model that shares no code with EADT and by EADT's own code to which\n\
          nothing happens, and compared with everything that was committed. Each row is also run with its mitigation switched off, and must then fail: a fault that does not bite\n\
-         shows nothing. The services are builds with debug assertions, of `archiver` optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`); a release build refuses the switches. Times are those of a loaded\n\
+         shows nothing. The services are builds with debug assertions, optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`) of `archiver`, `invented-ids` and the last two thirds of `killed` and third of `archiver-broker`; a release build refuses the switches. Times are those of a loaded\n\
          machine with few cores, for orientation only.\n\n\
          ```\ncargo xtask chaos                      # everything at full length, which takes hours; then writes this page\n\
          cargo xtask chaos --resume             # goes on where that was interrupted\n\
