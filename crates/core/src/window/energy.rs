@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Origin};
 use serde::Deserialize;
 
-use super::{Cuts, spread, stretch_of};
+use super::{Cuts, spread, stretch_mut, stretch_of};
 
 /// What of a sample the next step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -278,14 +278,6 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
     if let (Some(gauges), Some(i)) = (&step.gauges, stretch_of(cuts, step.to)) {
         stretch_mut(stretches, i).sample(gauges, step.origin, step.to);
     }
-}
-
-/// The sums of stretch `i`.
-pub fn stretch_mut(stretches: &mut VecDeque<GpuSums>, i: usize) -> &mut GpuSums {
-    if stretches.len() <= i {
-        stretches.resize_with(i + 1, GpuSums::default);
-    }
-    &mut stretches[i]
 }
 
 #[cfg(test)]

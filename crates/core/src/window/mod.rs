@@ -4,6 +4,8 @@ pub mod energy;
 pub mod progress;
 pub mod summary;
 
+use std::collections::VecDeque;
+
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +32,7 @@ impl Tumbling {
 
 /// The stretches of the open windows of one workload, cut at window edges, at the ends of runs and of spans: ascending
 /// times, stretch `i` from cut `i` to cut `i + 1`.
-pub type Cuts = std::collections::VecDeque<EventTime>;
+pub type Cuts = VecDeque<EventTime>;
 
 /// Whether a stretch is one that stands for many windows of which nothing is known: they are neither held nor emitted.
 pub fn is_gap(windows: Tumbling, from: EventTime, to: EventTime) -> bool {
@@ -65,6 +67,18 @@ pub fn spread(cuts: &Cuts, from: EventTime, to: EventTime, mut put: impl FnMut(u
         i += 1;
     }
     before
+}
+
+/// The sums of stretch `i` of a source.
+pub fn stretch_mut<T: Default>(stretches: &mut VecDeque<T>, i: usize) -> &mut T {
+    if stretches.len() <= i {
+        // Most sources that somebody invents say one thing, and the first room that the library takes is for four.
+        if stretches.is_empty() {
+            stretches.reserve_exact(i + 1);
+        }
+        stretches.resize_with(i + 1, T::default);
+    }
+    &mut stretches[i]
 }
 
 /// The stretch that holds `time`, where one does.

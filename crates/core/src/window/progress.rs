@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
 use serde::Deserialize;
 
-use super::{Cuts, spread};
+use super::{Cuts, spread, stretch_mut};
 
 /// Samples, tokens, steps.
 pub const COUNTERS: usize = 3;
@@ -315,14 +315,6 @@ pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &Cuts, from: EventTime
         sums.largest = sums.largest.max(b.micros() - a.micros());
         sums.origin = sums.origin.max(origin);
     });
-}
-
-/// The sums of stretch `i`.
-pub fn stretch_mut(stretches: &mut VecDeque<RankSums>, i: usize) -> &mut RankSums {
-    if stretches.len() <= i {
-        stretches.resize_with(i + 1, RankSums::default);
-    }
-    &mut stretches[i]
 }
 
 /// Takes an event's totals into the largest totals so far.

@@ -366,7 +366,7 @@ impl WorkloadState {
         };
         let gpu_model = workload.and_then(|workload| workload.gpu_model.as_deref());
         self.of_another_gpu += u64::from(matches!(self.models.cap_curve(&self.head.name, gpu_model), Some(Err(_))));
-        Some(controller::decide(name, &mut self.head.controller, window, &context))
+        Some(controller::decide(name, self.head.controller.get_or_insert_default(), window, &context))
     }
 
     /// Adds the first `n` stretches to the spans that they lie in.

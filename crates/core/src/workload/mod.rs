@@ -12,7 +12,7 @@ use std::sync::Arc;
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, Origin, Phase, TrainingProgress};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::controller::ControllerState;
 use crate::models::Models;
@@ -20,8 +20,8 @@ use crate::partition::device_of;
 use crate::settings::FoldSettings;
 use crate::tenants::{Tenant, Tenants};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
-use crate::window::progress::{COUNTERS, Count, RankSums, stretch_mut};
-use crate::window::{Cuts, Tumbling, is_gap, stretch_of};
+use crate::window::progress::{COUNTERS, Count, RankSums};
+use crate::window::{Cuts, Tumbling, is_gap, stretch_mut, stretch_of};
 pub use close::UNASSIGNED;
 use source::{GpuSource, Index, Life, Pulse, RankSource};
 use table::{OpenSpan, Runs, Tables};
@@ -85,7 +85,9 @@ pub struct Head {
     pub runs: Runs,
     pub spans: Vec<OpenSpan>,
     pub tables: Tables,
-    pub controller: ControllerState,
+    /// `None`: as at first, which is written as such.
+    #[serde(serialize_with = "write_controller", deserialize_with = "read_controller")]
+    pub controller: Option<Box<ControllerState>>,
     pub counts: Counts,
     /// Inputs are missing for windows that end up to this time.
     pub gap_until: Option<EventTime>,
@@ -100,7 +102,19 @@ pub struct Head {
     pub found_by: Option<Box<str>>,
 }
 
-/// A workload's state.
+fn write_controller<S: Serializer>(state: &Option<Box<ControllerState>>, to: S) -> Result<S::Ok, S::Error> {
+    match state {
+        Some(state) => state.serialize(to),
+        None => ControllerState::default().serialize(to),
+    }
+}
+
+fn read_controller<'a, D: Deserializer<'a>>(from: D) -> Result<Option<Box<ControllerState>>, D::Error> {
+    let state = ControllerState::deserialize(from)?;
+    Ok((state != ControllerState::default()).then(|| Box::new(state)))
+}
+
+/// A workload's state. Thousands may be GPUs that somebody invented: what most have nothing in is apart.
 #[derive(Debug, Clone)]
 pub struct WorkloadState {
     pub head: Head,
@@ -143,7 +157,7 @@ impl WorkloadState {
                 runs: Runs::default(),
                 spans: Vec::new(),
                 tables: Tables::default(),
-                controller: ControllerState::default(),
+                controller: None,
                 counts: Counts::default(),
                 gap_until: None,
                 gap_next: false,
@@ -586,6 +600,9 @@ impl WorkloadState {
             pulse.end();
         }
         let i = self.gpus.len();
+        if i == 0 {
+            self.gpus.reserve_exact(1);
+        }
         self.gpus.push(GpuSource {
             device: event.device.as_str().into(),
             collector: event.collector.as_str().into(),

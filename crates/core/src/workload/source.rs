@@ -8,9 +8,9 @@ use serde::Deserialize;
 
 use super::Place;
 use crate::settings::FoldSettings;
-use crate::window::energy::{self, Flow, GpuSums, Lost, Pending, Sample, add_step};
-use crate::window::progress::{self, COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
-use crate::window::{Cuts, stretch_of};
+use crate::window::energy::{Flow, GpuSums, Lost, Pending, Sample, add_step};
+use crate::window::progress::{COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
+use crate::window::{Cuts, stretch_mut, stretch_of};
 
 /// Whether a workload waits for a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -159,7 +159,7 @@ impl GpuSource {
     /// open, or they would depend on whose event of one instant comes first.
     fn set_aside(&mut self, joules: f64, time: EventTime, cuts: &Cuts) {
         match stretch_of(cuts, time).filter(|_| joules != 0.0) {
-            Some(i) => energy::stretch_mut(&mut self.stretches, i).unassigned += joules,
+            Some(i) => stretch_mut(&mut self.stretches, i).unassigned += joules,
             None => self.unassigned += joules,
         }
     }
@@ -230,6 +230,10 @@ impl GpuSource {
             self.set_aside(joules, step.to, cuts);
             self.note_summed(step.to, joules);
             step.from = open;
+        }
+        if self.pending.is_empty() {
+            // As in `stretch_mut`.
+            self.pending.reserve_exact(1);
         }
         self.pending.push_back(step);
         let settled = self.awaited_from(power_gap).map_or(settled, |known| settled.min(known.plus_micros(1)));
@@ -317,7 +321,7 @@ impl RankSource {
         let elsewhere = step.add(&mut self.stretches, cuts);
         // As energy: it belongs to the window of the event that told of it.
         let aside = match stretch_of(cuts, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
-            Some(i) => &mut progress::stretch_mut(&mut self.stretches, i).unassigned,
+            Some(i) => &mut stretch_mut(&mut self.stretches, i).unassigned,
             None => &mut self.unassigned,
         };
         (0..COUNTERS).for_each(|c| aside[c] += elsewhere[c]);
@@ -395,6 +399,7 @@ impl Index {
 mod tests {
     use super::*;
     use crate::settings::SECOND;
+    use crate::window::energy;
 
     fn at(seconds: i64) -> EventTime {
         EventTime::from_micros(seconds * SECOND)

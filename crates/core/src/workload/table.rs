@@ -19,8 +19,8 @@ pub struct Tables {
     layouts: VecDeque<Workload>,
     /// Controller settings that the newest layout declares.
     #[serde(skip)]
-    settings: Option<ControllerSettings>,
-    last_actuation: Option<Actuation>,
+    settings: Option<Box<ControllerSettings>>,
+    last_actuation: Option<Box<Actuation>>,
     /// When layouts were changed, ready or taken back.
     changes: VecDeque<EventTime>,
 }
@@ -33,18 +33,18 @@ impl Tables {
 
     /// The controller settings that it declares.
     pub fn settings(&self) -> Option<&ControllerSettings> {
-        self.settings.as_ref()
+        self.settings.as_deref()
     }
 
     /// Reads what is kept in the layouts only.
     #[must_use]
     pub fn restored(mut self) -> Self {
-        self.settings = self.newest().and_then(|newest| ControllerSettings::declared(newest).ok()?);
+        self.settings = self.newest().and_then(|newest| ControllerSettings::declared(newest).ok()?).map(Box::new);
         self
     }
 
     pub fn last_actuation(&self) -> Option<&Actuation> {
-        self.last_actuation.as_ref()
+        self.last_actuation.as_deref()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -59,7 +59,7 @@ impl Tables {
     /// Takes a layout and the controller settings that it declares; true where it is a new generation of the newest one.
     pub fn put(&mut self, layout: &Workload, settings: Option<ControllerSettings>) -> bool {
         if self.newest().is_none_or(|newest| newest.time <= layout.time) {
-            self.settings = settings;
+            self.settings = settings.map(Box::new);
         }
         let renewed = self.newest().is_some_and(|newest| layout.generation > newest.generation);
         let place = self.layouts.partition_point(|other| other.time < layout.time);
@@ -88,7 +88,7 @@ impl Tables {
             }
         }
         if self.last_actuation.as_ref().is_none_or(|last| last.time <= actuation.time) {
-            self.last_actuation = Some(actuation.clone());
+            self.last_actuation = Some(Box::new(actuation.clone()));
         }
     }
 
