@@ -362,7 +362,7 @@ fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
             headers: Vec::new(),
         };
         let began = Instant::now();
-        member.commit(Step { outputs: vec![output], positions: Vec::new() })?;
+        member.commit(&Step { outputs: vec![output], positions: Vec::new() })?;
         let mine = |item: &Polled| matches!(item, Polled::Record(record) if record.value.as_deref() == Some(number.to_string().as_bytes()));
         while !polled.iter().any(mine) {
             polled.clear();
@@ -443,13 +443,13 @@ impl Member for AtLeastOnceMember {
     fn committed(&mut self, of: &[TopicPartition]) -> BusResult<Vec<Option<i64>>> {
         self.member.committed(of)
     }
-    fn commit(&mut self, step: Step) -> BusResult<()> {
+    fn commit(&mut self, step: &Step) -> BusResult<()> {
         for output in &step.outputs {
             send(&mut *self.producer, output);
         }
         let written = self.producer.flush(PATIENCE)?;
         assert!(written && self.producer.counts().failed == 0, "outputs were not written");
-        self.member.commit(Step { outputs: Vec::new(), positions: step.positions })
+        self.member.commit(&Step { outputs: Vec::new(), positions: step.positions.clone() })
     }
 }
 

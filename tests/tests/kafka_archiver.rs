@@ -37,7 +37,7 @@ fn produce(bus: &KafkaBus, from: i64, to: i64) {
         };
         let outputs = (0..6).map(|key| record(Topic::GpuTelemetry, key, &format!("{{\"device\":\"GPU-{n}\"}}")));
         let outputs = outputs.chain([record(Topic::ProcessorState, n % 3, "state")]).collect();
-        member.commit(Step { outputs, positions: Vec::new() }).expect("a transaction");
+        member.commit(&Step { outputs, positions: Vec::new() }).expect("a transaction");
     }
 }
 

@@ -117,7 +117,7 @@ fn two_members_share_co_partitioned_topics_and_hand_over() {
         if first.revoked {
             // Told, not gone yet: the last step still counts.
             let at = TopicPartition::new(Arc::clone(&topics[0]), 3);
-            first.member.commit(Step { outputs: vec![outgoing(&topics[1], "k", "last")], positions: vec![(at, 0)] }).unwrap();
+            first.member.commit(&Step { outputs: vec![outgoing(&topics[1], "k", "last")], positions: vec![(at, 0)] }).unwrap();
         }
     }
     while first.owned.len() < 4 || second.owned.len() < 4 {
@@ -171,7 +171,7 @@ fn an_open_or_aborted_transaction_is_visible_to_read_uncommitted_only() {
     let small = fresh_topic(&bus, 1, &[("max.message.bytes", "2000")]);
     let (mut member, _) = join(&bus, &fresh_name("group"), Some(&fresh_name("instance")), &[input]);
     let noise: String = (0..40_000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
-    let error = member.commit(Step {
+    let error = member.commit(&Step {
         outputs: vec![outgoing(&output, "k", "taken back"), outgoing(&small, "k", &noise)],
         positions: Vec::new(),
     });
@@ -181,7 +181,7 @@ fn an_open_or_aborted_transaction_is_visible_to_read_uncommitted_only() {
     assert_eq!(read_all(&bus, &output, 1, Isolation::ReadCommitted).len(), 0);
     assert_eq!(read_all(&bus, &output, 1, Isolation::ReadUncommitted).len(), 1);
     // The member goes on after an abort whose outcome is certain.
-    member.commit(Step { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
+    member.commit(&Step { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
     assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
 }
 
@@ -299,7 +299,7 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
     };
     for n in 0..10 {
         send(&mut *producer, &outgoing(&input, "k", &n.to_string()));
-        member.commit(step(n)).unwrap();
+        member.commit(&step(n)).unwrap();
     }
     kafka.kill().unwrap();
     for n in 10..20 {
@@ -314,7 +314,7 @@ fn a_restarted_broker_costs_a_pause_and_no_record() {
     let mut n = 10;
     while n < 20 {
         assert!(begun.elapsed() < WAIT);
-        if let Err(error) = member.commit(step(n)) {
+        if let Err(error) = member.commit(&step(n)) {
             assert_ne!(error.remedy, Remedy::Stop, "{error}");
             drop(member);
             (member, _) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
@@ -349,17 +349,17 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
         positions: vec![(assigned[0].clone(), i64::from(n))],
     };
-    member.commit(step(0)).unwrap();
+    member.commit(&step(0)).unwrap();
     read_count(&bus, &output, 1, 1);
     kafka.kill().unwrap();
     std::thread::sleep(SESSION * 2);
     kafka.start_again().unwrap();
     // Nobody else ever was of this name, so the member may go on, or begin anew.
-    if let Err(error) = member.commit(step(1)) {
+    if let Err(error) = member.commit(&step(1)) {
         assert_eq!(error.remedy, Remedy::Restart, "{error}");
         drop(member);
         (member, _) = join(&bus, &group, Some(&instance), &[input]);
-        member.commit(step(1)).unwrap();
+        member.commit(&step(1)).unwrap();
     }
     assert_eq!(member.committed(&assigned).unwrap(), [Some(1)]);
     read_count(&bus, &output, 1, 2);
@@ -382,7 +382,7 @@ fn killed_right_after_its_answer(comes_back: bool) {
     };
     let step =
         |n: i64| Step { outputs: vec![outgoing(&output, "k", &n.to_string())], positions: vec![(assigned[0].clone(), n + 1)] };
-    member.commit(step(0)).unwrap();
+    member.commit(&step(0)).unwrap();
     kafka.kill().unwrap();
     kafka.start_again().unwrap();
     let mut done = 1;
@@ -391,7 +391,7 @@ fn killed_right_after_its_answer(comes_back: bool) {
         (member, done) = again();
     }
     while done < 3 {
-        if let Err(error) = member.commit(step(done)) {
+        if let Err(error) = member.commit(&step(done)) {
             assert_eq!(error.remedy, Remedy::Restart, "{error}");
             drop(member);
             (member, done) = again();

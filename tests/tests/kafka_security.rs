@@ -197,7 +197,7 @@ fn join_and_commit(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
                     started = true;
                     let output = outgoing("eadt.actuations.v1");
                     let positions = partitions.into_iter().map(|at| (at, 0)).collect();
-                    member.commit(Step { outputs: vec![output], positions })?;
+                    member.commit(&Step { outputs: vec![output], positions })?;
                 }
                 Polled::End { .. } if started => return Ok(()),
                 _ => {}

@@ -154,7 +154,7 @@ fn main() -> Result<(), Error> {
                 let outputs = (0..3).map(|_| Outgoing { partition: Some(0), ..event(&topics[1], &names, n) }).collect();
                 let positions = (0..PARTITIONS).map(|p| (TopicPartition::new(Arc::clone(&topics[0]), p), i64::from(n))).collect();
                 let begun = Instant::now();
-                member.commit(Step { outputs, positions })?;
+                member.commit(&Step { outputs, positions })?;
                 let mut seen = 0;
                 while seen < 3 {
                     polled.clear();

@@ -336,15 +336,15 @@ fn atomic_step(backend: &dyn Backend) {
     let positions: Vec<_> = assigned.iter().map(|at| (at.clone(), 2)).collect();
     let mut outputs: Vec<_> = (0..20).map(|n| outgoing(&output, &format!("k{n}"), "window")).collect();
     outputs.push(outgoing(&state, "job", "sums"));
-    member.commit(Step { outputs, positions }).unwrap();
+    member.commit(&Step { outputs, positions }).unwrap();
     assert_eq!(member.committed(&assigned).unwrap(), [Some(2), Some(2)]);
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [Some(2), Some(2)]);
     read_count(&*bus, &output, 2, 20);
     assert_eq!(values(&read_count(&*bus, &state, 2, 1)), ["sums"]);
     // Positions alone, outputs alone, nothing at all.
-    member.commit(Step { outputs: Vec::new(), positions: vec![(assigned[0].clone(), 1)] }).unwrap();
-    member.commit(Step { outputs: vec![outgoing(&output, "k", "more")], positions: Vec::new() }).unwrap();
-    member.commit(Step::default()).unwrap();
+    member.commit(&Step { outputs: Vec::new(), positions: vec![(assigned[0].clone(), 1)] }).unwrap();
+    member.commit(&Step { outputs: vec![outgoing(&output, "k", "more")], positions: Vec::new() }).unwrap();
+    member.commit(&Step::default()).unwrap();
     drop(member);
     let (mut member, again) = join(&*bus, &group, Some(&instance), &[input]);
     let committed = member.committed(&again).unwrap();
@@ -363,13 +363,13 @@ fn refused_step(backend: &dyn Backend) {
         outputs: vec![outgoing(&output, "k", "small"), outgoing(&output, "k", &large)],
         positions: vec![(assigned[0].clone(), 0)],
     };
-    let error = member.commit(step).unwrap_err();
+    let error = member.commit(&step).unwrap_err();
     assert_ne!(error.remedy, Remedy::Retry, "{error}");
     drop(member);
     assert_eq!(read_all(&*bus, &output, 1, Isolation::ReadCommitted), []);
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [None]);
     let (mut member, _) = join(&*bus, &group, Some(&instance), &[input]);
-    member.commit(Step { outputs: vec![outgoing(&output, "k", "small")], positions: vec![(assigned[0].clone(), 0)] }).unwrap();
+    member.commit(&Step { outputs: vec![outgoing(&output, "k", "small")], positions: vec![(assigned[0].clone(), 0)] }).unwrap();
     assert_eq!(values(&read_count(&*bus, &output, 1, 1)), ["small"]);
 }
 
@@ -382,7 +382,7 @@ fn holes(backend: &dyn Backend) {
     let mut all = Vec::new();
     for n in 0..3 {
         let outputs = vec![outgoing(&output, "k", &format!("{n}a")), outgoing(&output, "k", &format!("{n}b"))];
-        member.commit(Step { outputs, positions: Vec::new() }).unwrap();
+        member.commit(&Step { outputs, positions: Vec::new() }).unwrap();
         while all.len() < (n + 1) * 2 {
             all.extend(read_to_end(&mut *reader, 1).0);
         }
@@ -407,9 +407,9 @@ fn plain_member(backend: &dyn Backend) {
     let input = fresh_topic(&*bus, 2, &[]);
     let group = fresh_name("group");
     let (mut member, assigned) = join(&*bus, &group, None, &[Arc::clone(&input)]);
-    member.commit(Step { outputs: Vec::new(), positions: assigned.iter().map(|at| (at.clone(), 0)).collect() }).unwrap();
+    member.commit(&Step { outputs: Vec::new(), positions: assigned.iter().map(|at| (at.clone(), 0)).collect() }).unwrap();
     assert_eq!(bus.committed(&group, &assigned).unwrap(), [Some(0), Some(0)]);
-    let error = member.commit(Step { outputs: vec![outgoing(&input, "k", "v")], positions: Vec::new() }).unwrap_err();
+    let error = member.commit(&Step { outputs: vec![outgoing(&input, "k", "v")], positions: Vec::new() }).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
     assert_eq!(read_all(&*bus, &input, 2, Isolation::ReadUncommitted), []);
 }
@@ -420,9 +420,9 @@ fn static_member(backend: &dyn Backend) {
     let (group, name) = (fresh_name("group"), fresh_name("instance"));
     let (mut zombie, mut assigned) = join_as(&*bus, &group, Membership::Static(name.clone()), std::slice::from_ref(&topic));
     let step = |position| Step { outputs: vec![], positions: vec![(TopicPartition::new(Arc::clone(&topic), 0), position)] };
-    zombie.commit(step(1)).unwrap();
+    zombie.commit(&step(1)).unwrap();
     let with_outputs = Step { outputs: vec![outgoing(&topic, "k", "v")], positions: vec![] };
-    assert!(zombie.commit(with_outputs).is_err(), "outputs need a transactional member");
+    assert!(zombie.commit(&with_outputs).is_err(), "outputs need a transactional member");
 
     // As after a crash: the older one has not left.
     let begun = Instant::now();
@@ -431,7 +431,7 @@ fn static_member(backend: &dyn Backend) {
     assigned.sort();
     inherited.sort();
     assert_eq!(inherited, assigned);
-    heir.commit(step(2)).unwrap();
+    heir.commit(&step(2)).unwrap();
     // Also where it commits nothing: it is told with a heartbeat.
     let (begun, mut polled) = (Instant::now(), Vec::new());
     let error = loop {
@@ -442,7 +442,7 @@ fn static_member(backend: &dyn Backend) {
     };
     assert_eq!(error.remedy, Remedy::Stop, "{error}");
     assert!(error.to_string().contains("fenced"), "{error}");
-    let error = zombie.commit(step(3)).unwrap_err();
+    let error = zombie.commit(&step(3)).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop, "{error}");
     assert!(error.to_string().contains("fenced"), "{error}");
     assert_eq!(heir.committed(&[TopicPartition::new(Arc::clone(&topic), 0)]).unwrap(), [Some(2)]);
@@ -454,17 +454,17 @@ fn fencing(backend: &dyn Backend) {
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut zombie, assigned) = join(&*bus, &group, Some(&instance), &[Arc::clone(&input)]);
     let step = |value: &str| Step { outputs: vec![outgoing(&output, "k", value)], positions: vec![(assigned[0].clone(), 0)] };
-    zombie.commit(step("before")).unwrap();
+    zombie.commit(&step("before")).unwrap();
     let (mut heir, _) = join(&*bus, &group, Some(&instance), &[input]);
-    heir.commit(step("heir")).unwrap();
-    let error = zombie.commit(step("zombie")).unwrap_err();
+    heir.commit(&step("heir")).unwrap();
+    let error = zombie.commit(&step("zombie")).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop, "{error}");
     assert!(error.to_string().contains("fenced"), "{error}");
-    heir.commit(step("after")).unwrap();
+    heir.commit(&step("after")).unwrap();
     assert_eq!(values(&read_count(&*bus, &output, 1, 3)), ["before", "heir", "after"]);
     // The zombie's end does not take the heir's place away.
     drop(zombie);
-    heir.commit(step("last")).unwrap();
+    heir.commit(&step("last")).unwrap();
 }
 
 fn full_buffer(backend: &dyn Backend) {
@@ -602,7 +602,7 @@ fn whole(backend: &dyn Backend) {
     let records: Vec<_> =
         (0..300).map(|n| Outgoing { partition: Some(n % 2), ..outgoing(&topic, "k", &n.to_string()) }).collect();
     // A step, so that each partition ends with an offset that holds no record.
-    member.commit(Step { outputs: records, positions: Vec::new() }).expect("a step is taken");
+    member.commit(&Step { outputs: records, positions: Vec::new() }).expect("a step is taken");
     let all = [(&topic, 0), (&topic, 1), (&empty, 0)];
     let from = all.map(|(topic, partition)| (TopicPartition::new(Arc::clone(topic), partition), Start::Earliest));
     let mut values: BTreeMap<i32, Vec<i32>> = BTreeMap::new();

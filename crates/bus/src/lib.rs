@@ -278,8 +278,9 @@ pub trait Member: Reader {
     /// The group's committed positions; `None` where there is none.
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
     /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later).
+    /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).
     /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
-    fn commit(&mut self, step: Step) -> Result<()>;
+    fn commit(&mut self, step: &Step) -> Result<()>;
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ mod tests {
         let topic = Arc::clone(&from[0].0.topic);
         let (mut member, _) = join(&log, "g", Some("i"), std::slice::from_ref(&topic));
         let step = Step { outputs: vec![outgoing(&topic, "k", "v"); ITEMS + 1], positions: Vec::new() };
-        member.commit(step).unwrap();
+        member.commit(&step).unwrap();
         let mut given = 0;
         read_to_end(
             &log,

@@ -101,7 +101,7 @@ fn commit_for_ever(dir: &Path, filler: usize) {
         let text = format!("{n} {filler}");
         let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
         let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
-        member.commit(Step { outputs, positions: vec![(at.clone(), n as i64)] }).unwrap();
+        member.commit(&Step { outputs, positions: vec![(at.clone(), n as i64)] }).unwrap();
         for _ in 0..5 {
             producer.send(Outgoing { partition: Some(1), ..outgoing(&input, "k", &format!("{sent} {filler}")) }).unwrap();
             sent += 1;
@@ -130,11 +130,11 @@ fn fill_the_disk(dir: &Path) {
         let text = format!("{n} {filler}");
         let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
         let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
-        match member.commit(Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }) {
+        match member.commit(&Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }) {
             Ok(()) => println!("step {n}"),
             Err(error) => {
                 println!("failed {:?} {error}", error.remedy);
-                let again = member.commit(Step { outputs: vec![to(&output, 0)], positions: Vec::new() }).unwrap_err();
+                let again = member.commit(&Step { outputs: vec![to(&output, 0)], positions: Vec::new() }).unwrap_err();
                 println!("again {:?} {again}", again.remedy);
                 return;
             }
@@ -170,7 +170,7 @@ fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
         MemberOptions { group: "g".into(), membership: Membership::Transactional("i".into()), topics: vec!["input".into()] };
     log.member(options)
         .unwrap()
-        .commit(Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
+        .commit(&Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
         .unwrap();
 }
 
@@ -399,7 +399,7 @@ fn durable_steps(dir: &Path, count: u64) {
     let mut member = log.member(options).unwrap();
     for n in 1..=count {
         let outputs = vec![outgoing(&"output".into(), "k", &format!("{n} {}", "x".repeat(500)))];
-        member.commit(Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }).unwrap();
+        member.commit(&Step { outputs, positions: vec![(TopicPartition::new("input", 0), n as i64)] }).unwrap();
     }
 }
 
@@ -514,7 +514,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     let mut member = log.member(options).unwrap();
     let step =
         Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: vec![(TopicPartition::new("input", 0), 1)] };
-    let error = member.commit(step.clone()).unwrap_err();
+    let error = member.commit(&step).unwrap_err();
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full"), "{error}");
     // A plain producer keeps what it took and says that it is not written.
@@ -530,7 +530,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     free.store(1 << 40, Ordering::Relaxed);
     assert!(producer.flush(Duration::from_mins(1)).unwrap(), "it goes on by itself");
     assert_eq!((producer.counts().acknowledged, producer.counts().failed), (20, 0));
-    member.commit(step).unwrap();
+    member.commit(&step).unwrap();
     let texts: Vec<_> = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted)
         .into_iter()
         .map(|record| String::from_utf8(record.value.unwrap().to_vec()).unwrap())

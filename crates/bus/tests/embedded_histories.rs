@@ -331,7 +331,7 @@ impl History {
                 let open = self.open();
                 let by = open.fenced.as_mut().filter(|_| *fenced);
                 let is_fenced = by.is_some();
-                let done = by.unwrap_or(&mut open.member).commit(step);
+                let done = by.unwrap_or(&mut open.member).commit(&step);
                 if is_fenced {
                     assert!(done.is_err_and(|error| error.remedy == Remedy::Stop && error.to_string().contains("fenced")));
                 } else if possible {
@@ -407,7 +407,7 @@ impl History {
                 self.reopen();
                 let outputs = self.all(outputs);
                 if !outputs.is_empty() && outputs.iter().all(|record| self.model.admits(record)) {
-                    let done = self.open().member.commit(Step { outputs, positions: Vec::new() });
+                    let done = self.open().member.commit(&Step { outputs, positions: Vec::new() });
                     assert_eq!(done.unwrap_err().remedy, Remedy::Retry);
                 }
                 let taken = self.send(records);

@@ -189,7 +189,7 @@ fn a_waiting_reader_wakes_at_once() {
         (polled.len(), begun.elapsed())
     });
     std::thread::sleep(Duration::from_millis(50));
-    member.commit(Step { outputs: vec![outgoing(&topic, "k", "v")], positions: Vec::new() }).unwrap();
+    member.commit(&Step { outputs: vec![outgoing(&topic, "k", "v")], positions: Vec::new() }).unwrap();
     let (count, waited) = waiting.join().unwrap();
     assert_eq!(count, 1);
     assert!(waited < Duration::from_secs(10), "{waited:?}");

@@ -1038,7 +1038,7 @@ impl<'a> Session<'a> {
         if positions.is_empty() && self.outputs.is_empty() {
             return Ok(());
         }
-        self.member.commit(Step { outputs: std::mem::take(&mut self.outputs), positions })?;
+        self.member.commit(&Step { outputs: std::mem::take(&mut self.outputs), positions })?;
         self.unsettled.clear();
         for assigned in self.assigned.values_mut() {
             assigned.committed = assigned.position;

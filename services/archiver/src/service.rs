@@ -407,7 +407,7 @@ impl<'a> Archiver<'a> {
     fn commit(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
         let Some(position) = self.writer.durable(topic, partition) else { return Ok(()) };
         let at = TopicPartition::new(format!("{}{topic}", self.service.prefix), partition);
-        self.member.commit(Step { outputs: Vec::new(), positions: vec![(at, position)] })?;
+        self.member.commit(&Step { outputs: Vec::new(), positions: vec![(at, position)] })?;
         Ok(())
     }
 

@@ -68,7 +68,7 @@ fn step(log: &EmbeddedLog, n: i64) {
         (n % 3 > 0).then(|| br#"{"workload":"ns/job-1","layout":{},"bounds":{},"odd":[1]}"#.to_vec()),
     ));
     outputs.push(outgoing(Topic::DeadLetters, "x", Some(b"not json".to_vec())));
-    member.commit(Step { outputs, positions: Vec::new() }).unwrap();
+    member.commit(&Step { outputs, positions: Vec::new() }).unwrap();
 }
 
 fn outgoing(topic: Topic, key: &str, value: Option<Vec<u8>>) -> Outgoing {
@@ -278,7 +278,7 @@ fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
         MemberOptions { group: "full".to_owned(), membership: Membership::Transactional("full".to_owned()), topics: Vec::new() };
     let mut other = log.member(options).unwrap();
     until("the disk is full", || {
-        other.commit(Step { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() }).is_err()
+        other.commit(&Step { outputs: vec![outgoing(Topic::Models, "m", Some(b"{}".to_vec()))], positions: Vec::new() }).is_err()
     });
     let running = start(&log, settings(&place), Clock::wall());
     until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));

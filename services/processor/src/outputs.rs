@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_bus::{Outgoing, Record};
+use eadt_bus::{Header, Outgoing, Record, headers};
 use eadt_core::StateRecord;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::envelope::header;
@@ -20,6 +20,8 @@ pub struct Names {
     decisions: Arc<str>,
     pub dead_letters: Arc<str>,
     pub state: Arc<str>,
+    /// Headers of every record of the state: one step may write thousands.
+    of_state: Vec<Header>,
     settings: Bytes,
 }
 
@@ -27,12 +29,15 @@ impl Names {
     /// `settings`: what the outputs say about the settings that they were made by.
     pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
+        let mut of_state = headers(&envelope("", EventType::ProcessorState, EventTime::from_micros(0), ""));
+        of_state.retain(|(name, _)| &**name == header::TYPE || &**name == header::SPEC_VERSION);
         Self {
             prefix: prefix.to_owned(),
             windows: name(Topic::EfficiencyWindows),
             decisions: name(Topic::Decisions),
             dead_letters: name(Topic::DeadLetters),
             state: name(Topic::ProcessorState),
+            of_state,
             settings: settings.into(),
         }
     }
@@ -61,12 +66,13 @@ impl Names {
 
     /// State goes to the partition that it is the state of, whatever its key.
     pub fn state(&self, partition: i32, record: StateRecord) -> Outgoing {
-        let envelope = envelope(&record.key, EventType::ProcessorState, EventTime::from_micros(0), &record.key);
-        let value = record.value.map(Bytes::from);
-        let mut state =
-            Outgoing { partition: Some(partition), ..Outgoing::enveloped(&self.state, &record.key, &envelope, value) };
-        state.headers.retain(|(name, _)| &**name == header::TYPE || &**name == header::SPEC_VERSION);
-        state
+        Outgoing {
+            topic: Arc::clone(&self.state),
+            partition: Some(partition),
+            key: Some(record.key.into()),
+            value: record.value.map(Bytes::from),
+            headers: self.of_state.clone(),
+        }
     }
 }
 

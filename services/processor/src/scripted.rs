@@ -294,14 +294,14 @@ impl Member for Scripted {
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         Bus::committed(self, "", of)
     }
-    fn commit(&mut self, step: Step) -> Result<()> {
+    fn commit(&mut self, step: &Step) -> Result<()> {
         let mut script = self.script();
         script.attempts += 1;
         if let Some(remedy) = script.commits.pop_front() {
             return Err(on_purpose(remedy));
         }
         script.committed.extend(step.positions.iter().cloned());
-        script.steps.push(step);
+        script.steps.push(step.clone());
         Ok(())
     }
 }

@@ -117,7 +117,7 @@ pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result
     let least = Duration::from_secs_f64(service.settings.retry_seconds);
     let mut patience = Patience::new(least, MAX_PAUSE);
     loop {
-        match member.commit(step.clone()) {
+        match member.commit(step) {
             Ok(()) => {
                 patience.worked(COMMITTING);
                 return Ok(());
@@ -378,7 +378,7 @@ impl<'a> Session<'a> {
         if chaos::is_off("atomic-steps") {
             let outputs = std::mem::take(&mut step.outputs);
             chaos::reach("step.outputs");
-            self.member.commit(Step { outputs, positions: Vec::new() })?;
+            self.member.commit(&Step { outputs, positions: Vec::new() })?;
             chaos::reach("step.torn");
         }
         let concerned = self.owned.values_mut().filter(|owned| concerned(owned));

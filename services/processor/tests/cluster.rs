@@ -220,7 +220,7 @@ fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
     let membership = Membership::Dynamic;
     let options = MemberOptions { group: "processor-cluster".into(), membership, topics: vec!["eadt.workloads.v1".into()] };
     let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
-    site.log.bus.member(options).unwrap().commit(Step { outputs: vec![], positions }).unwrap();
+    site.log.bus.member(options).unwrap().commit(&Step { outputs: vec![], positions }).unwrap();
     site.act(126.0);
     site.feed(125, 185);
     site.process(&settings, 9);

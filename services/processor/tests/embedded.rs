@@ -219,7 +219,7 @@ impl Member for FlakyMember {
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         self.inner.committed(of)
     }
-    fn commit(&mut self, step: Step) -> Result<()> {
+    fn commit(&mut self, step: &Step) -> Result<()> {
         let error = |remedy| BusError::new(remedy, "committing", "on purpose");
         match self.commits.fetch_add(1, Ordering::SeqCst) % 5 {
             1 => Err(error(Remedy::Restart)),
@@ -297,7 +297,7 @@ fn positions_that_fall_behind_the_state_double_nothing() {
         topics: vec!["eadt.gpu.telemetry.v1".into()],
     };
     let positions = inputs.iter().cloned().zip(before).filter_map(|(at, position)| Some((at, position?))).collect();
-    rig.bus.member(options).unwrap().commit(Step { outputs: vec![], positions }).unwrap();
+    rig.bus.member(options).unwrap().commit(&Step { outputs: vec![], positions }).unwrap();
     feed(&mut rig, 100, 250);
     rig.process(rig.bus(), settings(), |rig| rig.windows().len() == 12);
     assert_eq!(sorted(rig.windows()), expected, "nothing is called stale or a duplicate that was sent once");

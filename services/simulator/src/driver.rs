@@ -408,7 +408,7 @@ impl<'a> Session<'a> {
             let mut outputs = std::mem::take(&mut self.outputs);
             outputs.push(state);
             let positions = std::mem::take(&mut self.positions).into_iter().collect();
-            if let Err(error) = self.member.commit(Step { outputs, positions }) {
+            if let Err(error) = self.member.commit(&Step { outputs, positions }) {
                 for unanswered in &mut self.unanswered {
                     unanswered.result = None;
                 }

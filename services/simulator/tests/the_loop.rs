@@ -362,7 +362,7 @@ impl Member for DyingMember {
     fn committed(&mut self, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
         self.member.committed(of)
     }
-    fn commit(&mut self, step: Step) -> eadt_bus::Result<()> {
+    fn commit(&mut self, step: &Step) -> eadt_bus::Result<()> {
         if step.outputs.is_empty() {
             return self.member.commit(step);
         }

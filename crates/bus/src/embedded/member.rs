@@ -136,7 +136,7 @@ impl Member for EmbeddedMember {
         committed(&self.log.shared, &self.options.group, of)
     }
 
-    fn commit(&mut self, step: Step) -> Result<()> {
+    fn commit(&mut self, step: &Step) -> Result<()> {
         // Held throughout: a newer member either finds this step done or fences it.
         let groups = lock(&self.log.shared.groups);
         self.check_fence(&groups)?;
@@ -218,11 +218,11 @@ mod tests {
         let transactional = |group, name: &str| join(&log, group, Membership::Transactional(name.into())).unwrap();
         let (mut one, mut other) = (transactional("g", "a"), transactional("h", "b"));
         let mut newer = transactional("i", "a");
-        let error = one.commit(Step::default()).unwrap_err();
+        let error = one.commit(&Step::default()).unwrap_err();
         assert_eq!(error.remedy, Remedy::Stop);
         assert!(error.detail.starts_with("fenced: "), "{error}");
-        other.commit(Step::default()).unwrap();
-        newer.commit(Step::default()).unwrap();
+        other.commit(&Step::default()).unwrap();
+        newer.commit(&Step::default()).unwrap();
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         topic(&log, "t", 3, &[]);
         let at = [2, 0, 1].map(|partition| TopicPartition::new("t", partition));
         let mut member = join(&log, "g", named("a")).unwrap();
-        member.commit(Step { outputs: vec![], positions: vec![(at[0].clone(), 7), (at[2].clone(), 9)] }).unwrap();
+        member.commit(&Step { outputs: vec![], positions: vec![(at[0].clone(), 7), (at[2].clone(), 9)] }).unwrap();
         assert_eq!(member.committed(&at).unwrap(), [Some(7), None, Some(9)]);
         assert_eq!(log.committed("g", &at).unwrap(), [Some(7), None, Some(9)]);
         assert_eq!(log.committed("h", &at).unwrap(), [None; 3]);
@@ -280,9 +280,9 @@ mod tests {
         for (n, membership) in [(1, Membership::Dynamic), (2, named("a")), (3, Membership::Transactional("a".into()))] {
             let transactional = membership.is_transactional();
             let mut member = join(&log, "g", membership).unwrap();
-            member.commit(Step { outputs: vec![], positions: vec![(at.clone(), n)] }).unwrap();
+            member.commit(&Step { outputs: vec![], positions: vec![(at.clone(), n)] }).unwrap();
             assert_eq!(member.committed(std::slice::from_ref(&at)).unwrap(), [Some(n)]);
-            let committed = member.commit(Step { outputs: outputs(2), positions: vec![] });
+            let committed = member.commit(&Step { outputs: outputs(2), positions: vec![] });
             assert_eq!(committed.is_ok(), transactional, "{committed:?}");
         }
         // Two records, and the offset that a step burns.

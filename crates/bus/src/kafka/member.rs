@@ -389,7 +389,7 @@ impl Member for KafkaMember {
         super::committed(self.fetcher.consumer(), &self.group, of)
     }
 
-    fn commit(&mut self, step: Step) -> Result<()> {
+    fn commit(&mut self, step: &Step) -> Result<()> {
         self.check_alive()?;
         if step.outputs.is_empty() && step.positions.is_empty() {
             return Ok(());
@@ -401,7 +401,7 @@ impl Member for KafkaMember {
                 .map_err(|error| from_error(format!("{}, {at}", self.what()), &error, Remedy::Stop))?;
         }
         if self.transactional.is_some() {
-            return self.commit_transaction(&step, &positions);
+            return self.commit_transaction(step, &positions);
         }
         if !step.outputs.is_empty() {
             return Err(BusError::new(

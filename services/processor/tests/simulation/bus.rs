@@ -468,7 +468,8 @@ impl Member for SimMember {
         Ok(of.iter().map(|at| world.committed.get(at).copied()).collect())
     }
 
-    fn commit(&mut self, step: Step) -> Result<()> {
+    fn commit(&mut self, step: &Step) -> Result<()> {
+        let step = step.clone();
         let mut world = self.bus.world();
         if world.epoch != self.epoch {
             return Err(BusError::new(Remedy::Stop, "committing", "fenced"));
