@@ -102,6 +102,7 @@ pub struct Head {
     pub found_by: Option<Box<str>>,
 }
 
+#[expect(clippy::ref_option, reason = "as serde calls it")]
 fn write_controller<S: Serializer>(state: &Option<Box<ControllerState>>, to: S) -> Result<S::Ok, S::Error> {
     match state {
         Some(state) => state.serialize(to),

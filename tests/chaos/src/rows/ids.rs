@@ -34,7 +34,7 @@ const NEWCOMER: &str = "GPU-new-";
 /// What GPUs beyond a collector's share may take beyond what is taken when that is full.
 const MORE_BYTES: u64 = 10_000_000;
 /// What one GPU of that share may take beyond as many honest and refused events, all that is done with it included.
-const GPU_BYTES: u64 = 8_000;
+const GPU_BYTES: u64 = 5_000;
 /// Queues are full where as many events again take no more than this.
 const FULL_BYTES: u64 = 1_000_000;
 /// How often that is tried, with how many events.
