@@ -14,7 +14,7 @@ pub struct Options {
     words: Vec<OsString>,
 }
 
-/// The services of the harness are processes of their own, so `run` alone would not build them. Never optimised: a release build
+/// The services of the harness are processes of their own, so `run` alone would not build them. Never a release build, which
 /// refuses the feature.
 const BUILD: [&str; 6] = ["build", "--package", "eadt-chaos", "--features", "chaos", "--bins"];
 

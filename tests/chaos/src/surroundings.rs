@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 /// Parts and machine of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Surroundings {
-    /// Version, and the commit where git knows it, marked where the tree has changes beside it.
+    /// Version, and the commit where git knows it, marked where the tree has changes beside it; and that the build was optimised, where
+    /// it was.
     pub eadt: String,
     pub kafka: String,
     /// Empty in runs of before it was needed.
@@ -24,7 +25,7 @@ impl Surroundings {
         let first = |text: String| text.lines().next().unwrap_or_default().trim().to_owned();
         let version = env!("CARGO_PKG_VERSION");
         Self {
-            eadt: commit().map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})")),
+            eadt: commit().map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})")) + OPTIMISED,
             kafka: eadt_tests::kafka::version().to_owned(),
             kubernetes: eadt_tests::kubernetes::version().to_owned(),
             librdkafka: librdkafka(),
@@ -35,6 +36,8 @@ impl Surroundings {
     }
 }
 
+/// What is said of a build with `CARGO_PROFILE_DEV_OPT_LEVEL`.
+const OPTIMISED: &str = if matches!(env!("EADT_CHAOS_OPT_LEVEL").as_bytes(), b"0") { "" } else { ", optimised" };
 /// What the commit is marked with where there are changes beside it.
 const CHANGED: &str = ", changed";
 /// What a run of the harness writes itself, from the root of the repository.
