@@ -1,14 +1,15 @@
 //! Kafka is away for the collector, longer than its buffer reaches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use eadt_collector::RawSettings;
+use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::Topic;
-use eadt_schemas::v1::{Phase, TrainingProgress};
+use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
 use serde::Deserialize;
 
 use crate::chance::Chance;
@@ -28,6 +29,26 @@ pub const ROW: Row = Row {
     off: 1,
     run,
 };
+
+pub const LONG: Row = Row {
+    name: "kafka-away-long",
+    fault: "SIGKILL of the only broker while GPUs are sampled and a job reports five times a second, for longer than the collector's buffer reaches; a round is a second until it comes back",
+    promise: "no report waits; sent + dropped = sampled, exactly, and what was sent is in the log once, the newest with it",
+    without: "counting what a full buffer gives up",
+    full: 600,
+    batch: 600,
+    short: 8,
+    off: 8,
+    run: run_long,
+};
+
+/// Reports of the long outage in a second.
+const REPORTS: u64 = 5;
+/// Samples a second of each of the library's four GPUs; a busy machine may miss half of them.
+const RATE_HERTZ: f64 = 5.0;
+const GPUS: f64 = 4.0;
+/// A report that takes longer was held up, on a busy machine, too.
+const HELD_UP: Duration = Duration::from_secs(5);
 
 /// Events that the collector keeps, and as many again that the client library does.
 const ROOM: usize = 200;
@@ -98,6 +119,66 @@ fn run(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
+fn run_long(run: Run) -> Result<Outcome> {
+    let (mut outcome, fake) = (Outcome::default(), FakeLibrary::new(""));
+    let mut world = World::start(Cluster::One, run.bites.then_some("drop-counts"))?;
+    world.properties.insert("queue.buffering.max.messages".into(), ROOM.to_string());
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut settings = RawSettings { name: Some("node".to_owned()), ..RawSettings::default() };
+    settings.buffer.events = ROOM;
+    settings.buffer.drain_seconds = 60.0;
+    settings.progress.listen = address;
+    settings.nvml.enabled = true;
+    settings.nvml.library_path = Some(fake.library());
+    settings.nvml.rate_hertz = RATE_HERTZ;
+    settings.nvml.counter_check_seconds = 0.0;
+    let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
+    let mut job = Job { address, workload: "chaos/job".to_owned(), told: 0 };
+    explain(job.await_endpoint(&mut part), &part)?;
+    explain(job.report(5), &part)?;
+    world.brokers[0].kill()?;
+    let away = Instant::now();
+    let mut longest = Duration::ZERO;
+    for report in 1..=u64::from(run.rounds) * REPORTS {
+        let begun = Instant::now();
+        explain(job.report(1), &part)?;
+        longest = longest.max(begun.elapsed());
+        std::thread::sleep((Duration::from_secs(report) / REPORTS as u32).saturating_sub(away.elapsed()));
+    }
+    let seconds = away.elapsed().as_secs_f64();
+    world.brokers[0].start_again()?;
+    explain(job.report(1), &part)?;
+    outcome.took("a report, at most, with the log away", longest.as_secs_f64());
+    outcome.check(longest < HELD_UP, || format!("a report took {longest:?}"));
+    let Summary { sampled, sent, dropped } = Summary::read(&part.stop(LIMIT)?)?;
+    // Beside the job's reports and its end there are the samples of the GPUs.
+    let samples = sampled.saturating_sub(job.told + 1);
+    outcome.check(samples as f64 >= seconds * RATE_HERTZ * GPUS / 2.0, || format!("{samples} samples of GPUs in {seconds} s"));
+    outcome.check(sent + dropped == sampled, || format!("{sent} sent + {dropped} dropped are not {sampled} sampled"));
+    outcome.check(dropped > 0, || "the buffer never ran over".to_owned());
+    let (reports, repeated) = logged(&world, &job.workload)?;
+    let gpus = read_committed(&world.bus, &world.topic(Topic::GpuTelemetry), PARTITIONS)?;
+    let mut seen = BTreeSet::new();
+    for record in &gpus {
+        let event: GpuTelemetry = serde_json::from_slice(record.value.as_deref().unwrap_or_default())?;
+        outcome.duplicated += u64::from(!seen.insert((event.device, event.time, event.last)));
+    }
+    outcome.duplicated += repeated;
+    let found = reports + seen.len() as u64;
+    outcome.compared += found;
+    outcome.check(found == sent, || format!("{sent} were sent, {found} are in the log"));
+    let newest = newest(&world, &job.workload)?;
+    outcome
+        .check(newest == Some(job.told), || format!("the newest report in the log is {newest:?}, the last one was {}", job.told));
+    outcome.count("seconds without the log", seconds.round() as u64);
+    outcome.count("sampled", sampled);
+    outcome.count("of these of GPUs", samples);
+    outcome.count("sent", sent);
+    outcome.count("dropped", dropped);
+    outcome.rounds = run.rounds;
+    Ok(outcome)
+}
+
 /// A job that reports progress over HTTP.
 struct Job {
     address: SocketAddr,
@@ -154,6 +235,18 @@ pub fn post(address: SocketAddr, body: &str) -> std::io::Result<String> {
 
 pub fn is_accepted(answer: &str) -> bool {
     answer.starts_with("HTTP/1.1 202")
+}
+
+/// The highest total that a workload reported, in the log.
+fn newest(world: &World, workload: &str) -> Result<Option<u64>> {
+    let mut newest = None;
+    for record in read_committed(&world.bus, &world.topic(Topic::TrainingProgress), PARTITIONS)? {
+        let event: TrainingProgress = serde_json::from_slice(record.value.as_deref().unwrap_or_default())?;
+        if event.workload == workload {
+            newest = newest.max(event.samples_total.map(|total| total as u64));
+        }
+    }
+    Ok(newest)
 }
 
 /// Events of a workload in the log, and how many of them are there again.

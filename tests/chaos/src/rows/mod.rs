@@ -39,6 +39,7 @@ pub const ROWS: &[Row] = &[
     quiet::ROW,
     retention::ROW,
     collector::ROW,
+    collector::LONG,
     archive::killed::ROW,
     archive::broker::ROW,
     disk::ROW,
