@@ -10,6 +10,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, bail};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 
 use crate::process;
@@ -57,23 +59,36 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         fuzz.stderr(fs::File::create(root.join(&log)).with_context(|| format!("cannot write {log}"))?);
         if let Err(error) = process::run(&mut fuzz) {
             eprintln!("error: {error:#}");
-            // Where only what was printed is kept, as of a test elsewhere, the input must be in it.
             let said = fs::read(root.join(&log)).with_context(|| format!("cannot read {log}"))?;
-            eprintln!("{}", told(&String::from_utf8_lossy(&said)));
+            let said = Told::read(&String::from_utf8_lossy(&said));
+            eprintln!("{}", said.panic);
+            // Where nothing but this output is kept, as of a test elsewhere, the input must be in it.
+            if let Some(input) = said.input {
+                let bytes = fs::read(root.join(&input)).with_context(|| format!("cannot read {input}"))?;
+                eprintln!("{input} in Base64: {}", BASE64_STANDARD.encode(bytes));
+            }
             broken.push(format!("{target}: {log} says what happened, the input is {artifact}…; mend it, and keep it in {kept}"));
         }
     }
     if broken.is_empty() { Ok(()) } else { bail!("inputs that are not survived: {}", broken.join("; ")) }
 }
 
-/// What libFuzzer's log says of the input that ended it: how the panic began, and its bytes as Base64.
-fn told(log: &str) -> String {
-    const LINES: usize = 12;
-    let lines: Vec<&str> = log.lines().collect();
-    let panicked = lines.iter().position(|line| line.contains("panicked at") || line.contains("ERROR: libFuzzer"));
-    let input = lines.iter().position(|line| line.starts_with("artifact_prefix="));
-    let from = |at: Option<usize>| at.map_or(&[][..], |at| &lines[at..lines.len().min(at + LINES)]);
-    [from(panicked), from(input)].concat().join("\n")
+/// What libFuzzer's log says of the input that ended it.
+struct Told {
+    /// How the panic began.
+    panic: String,
+    /// Where the input was written.
+    input: Option<String>,
+}
+
+impl Told {
+    fn read(log: &str) -> Self {
+        const LINES: usize = 12;
+        let why = |line: &&str| line.contains("panicked at") || line.contains("ERROR: libFuzzer");
+        let panic: Vec<&str> = log.lines().skip_while(|line| !why(line)).take(LINES).collect();
+        let input = log.lines().find_map(|line| line.split_once("Test unit written to ")).map(|(_, path)| path.trim().to_owned());
+        Self { panic: panic.join("\n"), input }
+    }
 }
 
 /// The targets are those that have kept inputs; a test of theirs holds both together.
@@ -99,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_a_broken_target_says_why_and_with_which_input() {
+    fn the_log_of_a_broken_target_says_why_and_where_the_input_is() {
         let log = "INFO: Seed: 7\n#2 INITED\nthread 'main' panicked at src/lib.rs:7:5:\nno such thing\n==1== ERROR: libFuzzer: deadly signal\n\
-                   artifact_prefix='target/fuzz/state-'; Test unit written to target/fuzz/state-crash-1\nBase64: eHg=\n";
-        let told = told(log);
-        for part in ["panicked at src/lib.rs:7:5", "no such thing", "Base64: eHg="] {
-            assert!(told.contains(part), "{told}");
-        }
-        assert!(!told.contains("Seed"), "{told}");
+                   artifact_prefix='target/fuzz/state-'; Test unit written to target/fuzz/state-crash-1\n";
+        let told = Told::read(log);
+        assert!(told.panic.starts_with("thread 'main' panicked at src/lib.rs:7:5:\nno such thing\n"), "{}", told.panic);
+        assert_eq!(told.input.as_deref(), Some("target/fuzz/state-crash-1"));
+        let nothing = Told::read("INFO: Seed: 7\n");
+        assert_eq!((nothing.panic.as_str(), nothing.input), ("", None));
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod support;
 use eadt_core::FoldSettings;
 use eadt_core::controller::ControllerSettings;
 use eadt_core::settings::SECOND;
+use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Actuation, DeadLetterReason, EnergyMethod, GpuTelemetry, Layout, Meter, Origin, Outcome, Phase, Scope, TrainingProgress,
     UpdateMode, Workload,
@@ -56,6 +57,10 @@ fn a_time_too_far_ahead_of_the_log_is_refused_and_off_means_off() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.stamped(0.0, gpu("a", 9_000.0, 0.0));
     assert_eq!(bench.reasons(), []);
+    // The end of its window cannot be written.
+    bench.stamped(0.0, GpuTelemetry { time: EventTime::MAX, ..gpu("b", 0.0, 0.0) });
+    assert_eq!(bench.reasons(), [DeadLetterReason::InvalidValue]);
+    bench.finish();
 }
 
 #[test]

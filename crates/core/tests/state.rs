@@ -8,7 +8,9 @@ mod support;
 
 use eadt_core::controller::ControllerName;
 use eadt_core::{FoldSettings, Partition, StateError};
+use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
+use serde_json::{Value, json};
 use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
@@ -124,6 +126,28 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
             assert!(matches!(error, StateError::Unreadable { .. } | StateError::Incomplete { .. }), "byte {i}: {error}");
         }
     }
+}
+
+#[test]
+fn state_whose_windows_cannot_be_closed_is_refused() {
+    let (key, value) = of_version(1).into_iter().find(|(key, _)| key == "team/job#0").unwrap();
+    let block: Value = serde_json::from_slice(&value.unwrap()).unwrap();
+    let restore = |windows: Value, cuts: &[EventTime]| {
+        let mut block = block.clone();
+        (block["head"]["windows"], block["head"]["cuts"]) = (windows, json!(cuts));
+        Partition::restore(FoldSettings::default(), [(key.clone(), Some(block.to_string()))]).map(drop)
+    };
+    let minutes = |windows: i64| json!({"size": windows * 60_000_000, "origin": at(0.0)});
+    restore(minutes(1), &[at(0.0), at(60.0), at(120.0)]).unwrap();
+    for cuts in [&[at(60.0), at(0.0), at(120.0)][..], &[at(0.0), at(30.0)], &[at(0.0)]] {
+        let text = restore(minutes(1), cuts).unwrap_err().to_string();
+        assert!(text.contains("\"team/job#0\"") && text.contains("its open windows do not follow each other"), "{text}");
+    }
+    // An hour becomes sixty; a year would be cut into half a million each.
+    restore(minutes(60), &[at(0.0), at(3600.0)]).unwrap();
+    let year = 525_600;
+    let text = restore(minutes(year), &[at(0.0), at(60.0 * year as f64)]).unwrap_err().to_string();
+    assert!(text.contains("would become 1051200 of the present length, at most 1000000 can be"), "{text}");
 }
 
 #[test]

@@ -29,6 +29,9 @@ use crate::workload::{Head, WorkloadState};
 const JSON: u8 = b'{';
 /// Most sources in one record.
 pub const BLOCK: usize = 256;
+/// Open windows of a workload become no more than this where their length is another one now: more is a year of every minute, and
+/// would take minutes and gigabytes.
+const MOST_WINDOWS: i64 = 1_000_000;
 /// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than their prefix.
 pub const PARTITION_KEY: &str = "#";
 /// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
@@ -146,6 +149,7 @@ impl Partition {
         for i in std::mem::take(&mut self.changed) {
             let Some(state) = self.workloads[i].as_mut() else { continue };
             state.changed = false;
+            debug_assert!(are_whole(&state.head.cuts, state.head.windows), "{}: {:?}", state.head.name, state.head.cuts);
             let before = state.blocks;
             state.blocks = state.sources().div_ceil(BLOCK).max(1) as u32;
             for block in 0..state.blocks {
@@ -207,6 +211,12 @@ impl Partition {
             let Some(head) = blocks[0].head.take().filter(|_| found == expected) else { return Err(incomplete) };
             if !are_whole(&head.cuts, head.windows) {
                 let detail = format!("its open windows do not follow each other: {:?}", head.cuts);
+                return Err(StateError::Unreadable { key: head_key, detail });
+            }
+            let windows = (head.windows.size / partition.settings().window).saturating_mul(head.cuts.len() as i64);
+            if windows > MOST_WINDOWS {
+                let detail =
+                    format!("its open windows would become {windows} of the present length, at most {MOST_WINDOWS} can be");
                 return Err(StateError::Unreadable { key: head_key, detail });
             }
             let (mut gpus, mut ranks) = (Vec::new(), Vec::new());

@@ -28,6 +28,12 @@ impl Tumbling {
     pub fn end(self, time: EventTime) -> EventTime {
         self.start(time).plus_micros(self.size)
     }
+
+    /// Whether both ends of the window of `time` are times that can be written; where one is not, it would be another window.
+    pub fn has(self, time: EventTime) -> bool {
+        let start = time.micros() - (time.micros() - self.origin.micros()).rem_euclid(self.size);
+        start >= EventTime::MIN.micros() && start.saturating_add(self.size) <= EventTime::MAX.micros()
+    }
 }
 
 /// The stretches of the open windows of one workload, cut at window edges, at the ends of runs and of spans: ascending
@@ -93,6 +99,16 @@ mod tests {
 
     fn at(seconds: i64) -> EventTime {
         EventTime::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_window_that_reaches_beyond_the_times_that_can_be_written_is_none() {
+        let windows = Tumbling { size: 60_000_000, origin: at(0) };
+        let (first, last) = (EventTime::MIN, EventTime::MAX);
+        assert!(windows.has(first) && windows.has(last.plus_micros(-60_000_000)) && !windows.has(last));
+        let shifted = Tumbling { origin: at(1), ..windows };
+        assert!(!shifted.has(first) && shifted.has(first.plus_micros(1_000_000)));
+        assert!(!Tumbling { size: i64::MAX, origin: at(0) }.has(at(1)));
     }
 
     #[test]

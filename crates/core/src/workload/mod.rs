@@ -267,6 +267,10 @@ impl WorkloadState {
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
     fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
+        if !windows.has(time) {
+            let detail = format!("the window of {time} begins or ends at a time that cannot be written");
+            return Err(Refusal { reason: DeadLetterReason::InvalidValue, field: Some("time"), detail });
+        }
         // Windows of another alignment may have been closed.
         let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
         let (mut start, mut end) = (windows.start(time).max(closed), windows.end(time));
