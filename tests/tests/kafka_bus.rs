@@ -285,6 +285,20 @@ fn a_member_of_missing_topics_is_refused() {
     assert!(error.to_string().contains("no.such.topic") && error.to_string().contains("eadt topics apply"), "{error}");
 }
 
+/// Questions about settings go to the broker that a client was first told is the controller, which may be gone.
+#[test]
+fn questions_are_answered_whichever_broker_of_three_is_gone() {
+    let mut kafka = Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"]).unwrap();
+    let addresses: Vec<String> = kafka.iter().map(Kafka::brokers).collect();
+    let bus = KafkaBus::connect(options(addresses.join(","), &[])).unwrap();
+    let topic = fresh_topic(&bus, 1, &[]);
+    for broker in &mut kafka {
+        broker.kill().unwrap();
+        assert_eq!(bus.topics(&topic).unwrap().len(), 1);
+        broker.start_again().unwrap();
+    }
+}
+
 #[test]
 fn a_restarted_broker_costs_a_pause_and_no_record() {
     let mut kafka = Kafka::start().unwrap();

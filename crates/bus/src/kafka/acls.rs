@@ -33,7 +33,8 @@ impl KafkaBus {
         if bindings.is_empty() {
             return Ok(());
         }
-        let call = Call::new(self.shared.admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATEACLS, false, &what)?;
+        let admin = self.shared.admin()?;
+        let call = Call::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_CREATEACLS, false, &what)?;
         create(&call, &bindings, rights, &what).map_err(|error| BusError { detail: self.who_and(&error.detail), ..error })
     }
 
@@ -82,20 +83,20 @@ impl KafkaBus {
             return Ok(BTreeMap::new());
         }
         let what = "asking for rights on topics";
-        let call =
-            Call::new(self.shared.admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, true, what)?;
+        let admin = self.shared.admin()?;
+        let call = Call::new(admin.inner(), native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS, true, what)?;
         describe_topics(&call, names, what)
     }
 
     fn allowed_on_groups(&self, names: &BTreeSet<String>) -> Result<BTreeMap<String, BTreeSet<Operation>>> {
         let what = "asking for rights on groups";
-        let mut all = BTreeMap::new();
+        let (admin, mut all) = (self.shared.admin()?, BTreeMap::new());
         // One by one: the client library takes one denied group for a failure of the call.
         for name in names {
             let begun = Instant::now();
             let allowed = loop {
                 let kind = native::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS;
-                let call = Call::new(self.shared.admin.inner(), kind, true, what)?;
+                let call = Call::new(admin.inner(), kind, true, what)?;
                 match describe_group(&call, name, what) {
                     // A broker that was never asked for a group makes room for them first.
                     Err(error) if error.remedy == Remedy::Retry && begun.elapsed() < ANSWER => std::thread::sleep(AGAIN),

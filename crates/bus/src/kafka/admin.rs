@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use futures_executor::block_on;
 use rdkafka::admin::{
-    AdminOptions, AlterConfig, ConfigEntry, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
-    TopicResult,
+    AdminOptions, AlterConfig, ConfigEntry, ConfigResourceResult, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier,
+    TopicReplication, TopicResult,
 };
 use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{explain, from_error, lacks};
-use super::{ANSWER, Shared};
+use super::{ANSWER, LEADER, Shared};
 use crate::rights::{Operation, Resource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
@@ -22,6 +22,18 @@ const TAKEN: Duration = Duration::from_secs(5);
 
 fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(ANSWER)).operation_timeout(Some(ANSWER))
+}
+
+/// The settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
+fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
+    let options = AdminOptions::new().request_timeout(Some(LEADER)).operation_timeout(Some(LEADER));
+    let begun = Instant::now();
+    loop {
+        match block_on(shared.admin()?.describe_configs(resources, &options)) {
+            Err(error) if error.rdkafka_error_code() == Some(Code::OperationTimedOut) && begun.elapsed() < ANSWER => {}
+            described => return described.map_err(|error| from_error(what, &error, Remedy::Retry)),
+        }
+    }
 }
 
 /// Names, partition counts and replication.
@@ -50,8 +62,7 @@ pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
     }
     let resources: Vec<_> = layout.iter().map(|(name, ..)| ResourceSpecifier::Topic(name)).collect();
     let what = || format!("reading the settings of topics at {}", shared.options.brokers);
-    let described = block_on(shared.admin.describe_configs(&resources, &options()))
-        .map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+    let described = describe(shared, &resources, &what())?;
     layout
         .iter()
         .zip(described)
@@ -75,7 +86,7 @@ pub fn create(shared: &Shared, topic: &TopicSpec) -> Result<()> {
     for (name, value) in &topic.settings {
         new = new.set(name, value);
     }
-    let outcome = block_on(shared.admin.create_topics([&new], &options()));
+    let outcome = block_on(shared.admin()?.create_topics([&new], &options()));
     settle(&what, &shared.options.principal(), Operation::Create, outcome)?;
     await_partitions(shared, &what, &topic.name, topic.partitions)
 }
@@ -84,7 +95,7 @@ pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()
     let what = format!("adding partitions to topic {name}");
     let count = usize::try_from(partitions)
         .map_err(|_| BusError::new(Remedy::Stop, &what, format!("a topic cannot have {partitions} partitions")))?;
-    let outcome = block_on(shared.admin.create_partitions([&NewPartitions::new(name, count)], &options()));
+    let outcome = block_on(shared.admin()?.create_partitions([&NewPartitions::new(name, count)], &options()));
     settle(&what, &shared.options.principal(), Operation::Alter, outcome)?;
     await_partitions(shared, &what, name, partitions)
 }
@@ -102,7 +113,8 @@ pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -
     for (name, value) in &all {
         change = change.set(name, value);
     }
-    block_on(shared.admin.alter_configs([&change], &options())).map_err(|error| from_error(&what, &error, Remedy::Retry))?;
+    let admin = shared.admin()?;
+    block_on(admin.alter_configs([&change], &options())).map_err(|error| from_error(&what, &error, Remedy::Retry))?;
     // The client library does not pass on what the broker thinks of the values, so the result is looked at.
     let begun = Instant::now();
     loop {
@@ -125,8 +137,7 @@ pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -
 }
 
 fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> {
-    let described = block_on(shared.admin.describe_configs([&ResourceSpecifier::Topic(name)], &options()))
-        .map_err(|error| from_error(what, &error, Remedy::Retry))?;
+    let described = describe(shared, &[ResourceSpecifier::Topic(name)], what)?;
     match described.into_iter().next() {
         Some(Ok(described)) if !described.entries.is_empty() => Ok(described.entries),
         Some(Err(code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),

@@ -133,7 +133,6 @@ pub struct KafkaBus {
 
 struct Shared {
     options: KafkaOptions,
-    admin: AdminClient<Context>,
     /// For questions only.
     asking: BaseConsumer<Context>,
 }
@@ -150,6 +149,13 @@ impl Shared {
         while self.asking.poll(Duration::ZERO).is_some() {}
         &self.asking
     }
+
+    /// A client for one administrative call. It sends what is asked to the broker that it was first told is the controller, and goes on
+    /// waiting for that one after it has gone; nobody else is told before the next of its rare looks for changes.
+    fn admin(&self) -> Result<AdminClient<Context>> {
+        AdminClient::from_config_and_context(&common(&self.options), Context::new(self.options.principal().into()))
+            .map_err(|error| from_error(format!("connecting to Kafka at {}", self.options.brokers), &error, Remedy::Stop))
+    }
 }
 
 impl KafkaBus {
@@ -163,15 +169,11 @@ impl KafkaBus {
                 format!("the property {reserved} cannot be changed: exactly-once processing and the placing of keys rest on it"),
             ));
         }
-        let who: Arc<str> = options.principal().into();
-        let context = Context::new(Arc::clone(&who));
-        let config = common(&options);
-        let mut asking = config.clone();
+        let context = Context::new(options.principal().into());
+        let mut asking = common(&options);
         // The end of a partition is where the next append goes, committed or not.
         asking.set("isolation.level", "read_uncommitted");
         let asking = BaseConsumer::from_config_and_context(&asking, context.clone())
-            .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
-        let admin = AdminClient::from_config_and_context(&config, Context::new(who))
             .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
         let begun = Instant::now();
         while let Err(error) = asking.fetch_metadata(None, ATTEMPT) {
@@ -201,7 +203,7 @@ impl KafkaBus {
                 ),
             ));
         }
-        Ok(Self { shared: Arc::new(Shared { options, admin, asking }) })
+        Ok(Self { shared: Arc::new(Shared { options, asking }) })
     }
 
     /// For a new client of this bus.
