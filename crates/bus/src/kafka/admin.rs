@@ -8,8 +8,7 @@ use rdkafka::admin::{
     AdminOptions, AlterConfig, ConfigEntry, ConfigResourceResult, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier,
     TopicReplication, TopicResult,
 };
-use rdkafka::consumer::Consumer;
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{explain, from_error, lacks};
@@ -30,7 +29,7 @@ fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) ->
     let begun = Instant::now();
     loop {
         match block_on(shared.admin()?.describe_configs(resources, &options)) {
-            Err(error) if error.rdkafka_error_code() == Some(Code::OperationTimedOut) && begun.elapsed() < ANSWER => {}
+            Err(KafkaError::AdminOp(Code::OperationTimedOut)) if begun.elapsed() < ANSWER => {}
             described => return described.map_err(|error| from_error(what, &error, Remedy::Retry)),
         }
     }
@@ -39,8 +38,7 @@ fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) ->
 /// Names, partition counts and replication.
 pub fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
     let metadata = shared
-        .asking()
-        .fetch_metadata(None, ANSWER)
+        .metadata(None)
         .map_err(|error| from_error(format!("listing topics at {}", shared.options.brokers), &error, Remedy::Retry))?;
     let mut topics: Vec<_> = metadata
         .topics()

@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::AdminClient;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaResult;
+use rdkafka::metadata::Metadata;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
@@ -49,7 +51,7 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a broker may take to answer any later one.
 const ANSWER: Duration = Duration::from_secs(30);
-/// A leader that does not answer for so long may be gone.
+/// A broker that does not answer for so long may be gone.
 const LEADER: Duration = Duration::from_secs(5);
 
 /// Properties that the promises of this module rest on, or that are set by other means.
@@ -148,6 +150,18 @@ impl Shared {
     fn asking(&self) -> &BaseConsumer<Context> {
         while self.asking.poll(Duration::ZERO).is_some() {}
         &self.asking
+    }
+
+    /// What the cluster says of itself, or of a topic. The client asks one broker, also where that one has gone meanwhile.
+    fn metadata(&self, topic: Option<&str>) -> KafkaResult<Metadata> {
+        let begun = Instant::now();
+        loop {
+            match self.asking().fetch_metadata(topic, LEADER) {
+                Err(error)
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER => {}
+                answer => return answer,
+            }
+        }
     }
 
     /// A client for one administrative call. It sends what is asked to the broker that it was first told is the controller, and goes on
@@ -357,7 +371,7 @@ impl Bus for KafkaBus {
     }
 
     fn denied(&self, topic: &str) -> Option<String> {
-        let metadata = self.shared.asking().fetch_metadata(Some(topic), ANSWER).ok()?;
+        let metadata = self.shared.metadata(Some(topic)).ok()?;
         let code = RDKafkaErrorCode::from(metadata.topics().first()?.error()?);
         let topic = Resource::Topic(topic.to_owned());
         (code == RDKafkaErrorCode::TopicAuthorizationFailed).then(|| lacks(&self.principal(), Operation::Describe, &topic))
