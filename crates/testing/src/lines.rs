@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tracing::Level;
 
 #[derive(Debug, Clone, Default)]
-struct Kept(Arc<Mutex<Vec<u8>>>);
+struct Kept(Arc<Mutex<Vec<String>>>);
 
 impl Write for Kept {
     fn write(&mut self, bytes: &[u8]) -> Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+        // What is said is written in one piece.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(String::from_utf8_lossy(bytes).trim().to_owned());
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -31,8 +33,7 @@ pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
         .with_writer(move || writer.clone())
         .finish();
     let given = tracing::subscriber::with_default(said, of);
-    let bytes = kept.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let lines = String::from_utf8_lossy(&bytes).lines().map(|line| line.trim_start().to_owned()).collect();
+    let lines = std::mem::take(&mut *kept.0.lock().unwrap_or_else(PoisonError::into_inner));
     (lines, given)
 }
 
@@ -44,13 +45,13 @@ mod tests {
     fn lines_are_kept_with_their_levels_and_fields() {
         let (said, given) = lines(|| {
             tracing::warn!(error = %"it is full", n = 7, "writing");
-            tracing::debug!("again");
+            tracing::debug!("again, and\nagain");
             tracing::trace!("not this one");
             3
         });
         assert_eq!(
             (said.as_slice(), given),
-            (&["WARN writing error=it is full n=7".to_owned(), "DEBUG again".to_owned()][..], 3)
+            (&["WARN writing error=it is full n=7".to_owned(), "DEBUG again, and\nagain".to_owned()][..], 3)
         );
     }
 }

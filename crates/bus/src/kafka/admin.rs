@@ -8,11 +8,11 @@ use rdkafka::admin::{
     AdminOptions, AlterConfig, ConfigEntry, ConfigResourceResult, ConfigSource, NewPartitions, NewTopic, ResourceSpecifier,
     TopicReplication, TopicResult,
 };
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{explain, from_error, lacks};
-use super::{ANSWER, LEADER, Shared};
+use super::{ANSWER, ONE_BROKER, Shared, ask_another};
 use crate::rights::{Operation, Resource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
@@ -25,11 +25,11 @@ fn options() -> AdminOptions {
 
 /// The settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
 fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
-    let options = AdminOptions::new().request_timeout(Some(LEADER)).operation_timeout(Some(LEADER));
+    let options = AdminOptions::new().request_timeout(Some(ONE_BROKER)).operation_timeout(Some(ONE_BROKER));
     let begun = Instant::now();
     loop {
         match block_on(shared.admin()?.describe_configs(resources, &options)) {
-            Err(KafkaError::AdminOp(Code::OperationTimedOut)) if begun.elapsed() < ANSWER => {}
+            Err(error) if ask_another(&error, begun) => {}
             described => return described.map_err(|error| from_error(what, &error, Remedy::Retry)),
         }
     }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use rdkafka::admin::AdminClient;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
@@ -51,8 +51,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a broker may take to answer any later one.
 const ANSWER: Duration = Duration::from_secs(30);
-/// A broker that does not answer for so long may be gone.
-const LEADER: Duration = Duration::from_secs(5);
+/// A broker that does not answer for so long may be gone: it is time to ask another one.
+const ONE_BROKER: Duration = Duration::from_secs(5);
 
 /// Properties that the promises of this module rest on, or that are set by other means.
 const RESERVED: [&str; 17] = [
@@ -145,6 +145,12 @@ impl fmt::Debug for KafkaBus {
     }
 }
 
+/// Whether a question that was first asked at `begun` was left unanswered, and there is time to ask it of another broker.
+fn ask_another(error: &KafkaError, begun: Instant) -> bool {
+    let code = if let KafkaError::AdminOp(code) = error { Some(*code) } else { error.rdkafka_error_code() };
+    code == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER
+}
+
 impl Shared {
     /// The client for questions. Nobody listens to its events, so they are let go here.
     fn asking(&self) -> &BaseConsumer<Context> {
@@ -156,9 +162,8 @@ impl Shared {
     fn metadata(&self, topic: Option<&str>) -> KafkaResult<Metadata> {
         let begun = Instant::now();
         loop {
-            match self.asking().fetch_metadata(topic, LEADER) {
-                Err(error)
-                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER => {}
+            match self.asking().fetch_metadata(topic, ONE_BROKER) {
+                Err(error) if ask_another(&error, begun) => {}
                 answer => return answer,
             }
         }
@@ -389,7 +394,7 @@ impl Bus for KafkaBus {
         let begun = Instant::now();
         let asking = self.shared.asking();
         loop {
-            let error = match asking.fetch_watermarks(&at.topic, at.partition, LEADER) {
+            let error = match asking.fetch_watermarks(&at.topic, at.partition, ONE_BROKER) {
                 Ok((low, high)) => return Ok(Watermarks { low, high }),
                 Err(error) => error,
             };
@@ -404,7 +409,7 @@ impl Bus for KafkaBus {
                 )
             );
             let ask_who_leads = || {
-                if let Err(error) = asking.fetch_metadata(Some(&at.topic), LEADER) {
+                if let Err(error) = asking.fetch_metadata(Some(&at.topic), ONE_BROKER) {
                     tracing::debug!(%at, %error, "asking who leads it");
                 }
             };

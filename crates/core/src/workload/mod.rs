@@ -267,6 +267,11 @@ impl WorkloadState {
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
     fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
+        let place = self.head.cuts.partition_point(|cut| *cut <= time);
+        // Nearly always it is open.
+        if 0 < place && place < self.head.cuts.len() && !self.is_gap(self.head.cuts[place - 1], self.head.cuts[place]) {
+            return Ok(());
+        }
         if !windows.has(time) {
             let detail = format!("the window of {time} begins or ends at a time that cannot be written");
             return Err(Refusal { reason: DeadLetterReason::InvalidValue, field: Some("time"), detail });
@@ -274,25 +279,16 @@ impl WorkloadState {
         // Windows of another alignment may have been closed.
         let closed = self.head.closed_through.unwrap_or(EventTime::MIN);
         let (mut start, mut end) = (windows.start(time).max(closed), windows.end(time));
-        let (Some(&first), Some(&last)) = (self.head.cuts.front(), self.head.cuts.back()) else {
+        if self.head.cuts.is_empty() {
             self.head.cuts.extend([start, end]);
             self.recount();
             return Ok(());
-        };
-        // Its open neighbours, and where it belongs between them.
-        let (mut before, mut after, mut place) = (None, None, 0);
-        if time < first {
-            (end, after) = (end.min(first), Some(first));
-        } else if last <= time {
-            (start, before, place) = (start.max(last), Some(last), self.head.cuts.len());
-        } else {
-            place = self.head.cuts.partition_point(|cut| *cut <= time);
-            let (from, to) = (self.head.cuts[place - 1], self.head.cuts[place]);
-            if !self.is_gap(from, to) {
-                return Ok(());
-            }
-            (start, end, before, after) = (start.max(from), end.min(to), Some(from), Some(to));
         }
+        // Its open neighbours.
+        let before = place.checked_sub(1).map(|i| self.head.cuts[i]);
+        let after = self.head.cuts.get(place).copied();
+        start = before.map_or(start, |before| start.max(before));
+        end = after.map_or(end, |after| end.min(after));
         let near = |from: EventTime, to: EventTime| to.micros() - from.micros() <= settings.longest_silence();
         let mut cuts: Vec<EventTime> = Vec::new();
         if let Some(before) = before.filter(|before| near(*before, start)) {
