@@ -196,7 +196,7 @@ impl Partition {
 
     fn insert(&mut self, mut state: WorkloadState) -> usize {
         state.models = self.models.clone();
-        self.tenants.came(state.tenant(), state.sources());
+        self.tenants.came(state.tenant(), state.held());
         let i = if let Some(i) = self.free.pop() {
             self.workloads[i] = Some(state);
             i
@@ -330,7 +330,7 @@ impl Partition {
         let state = self.workloads[i].as_mut().expect("the index holds live places");
         state.head.heard = place.clock;
         mark_changed(&mut self.changed, state, i);
-        let before = state.sources();
+        let before = state.held();
         let taken = match event {
             Event::Telemetry(event) => state.telemetry(event, place, room, &self.settings),
             Event::Progress(event) => state.progress(event, place, room, &self.settings),
@@ -360,8 +360,8 @@ impl Partition {
         }
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
-        self.sources += state.sources() - before;
-        self.tenants.changed(state.tenant(), before, state.sources());
+        self.sources += state.sources() - before.sources;
+        self.tenants.changed(state.tenant(), before, state.held());
         self.due = self.due.min(state.due);
         match taken {
             Taken::Folded => Ok(()),
@@ -408,16 +408,16 @@ impl Partition {
         due.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
         for i in due {
             let Some(state) = self.workloads[i].as_mut() else { continue };
-            let before = state.sources();
+            let before = state.held();
             state.age(clock, &self.settings);
             mark_changed(&mut self.changed, state, i);
             state.close(clock, &self.settings, out);
             self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
-            self.sources = self.sources + state.sources() - before;
-            self.tenants.changed(state.tenant(), before, state.sources());
+            self.sources = self.sources + state.sources() - before.sources;
+            self.tenants.changed(state.tenant(), before, state.held());
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);
-                self.tenants.left(state.tenant(), state.sources());
+                self.tenants.left(state.tenant(), state.held());
                 self.index.remove(&&*name, i);
                 self.workloads[i] = None;
                 self.free.push(i);
@@ -434,7 +434,9 @@ impl Partition {
         all.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
         for i in all {
             if let Some(state) = self.workloads[i].as_mut() {
+                let before = state.held();
                 state.close_all(&self.settings, out);
+                self.tenants.changed(state.tenant(), before, state.held());
                 mark_changed(&mut self.changed, state, i);
             }
         }

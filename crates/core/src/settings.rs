@@ -53,6 +53,9 @@ pub struct FoldSettings {
     pub sm_partition: Option<SmPartitionSettings>,
 }
 
+/// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a source that
+/// lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there, ten times as many.
+const SUMS_PER_SOURCE: usize = 40;
 /// Most windows without any event between two with events that are emitted.
 const MAX_EMPTY_WINDOWS: i64 = 1_440;
 
@@ -61,6 +64,12 @@ impl FoldSettings {
     /// what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
         self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
+    }
+
+    /// Most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without a workload:
+    /// sources, times stretches of open windows. Some 200 bytes each. Where no source is ever idle, in files, nobody is held to it.
+    pub fn max_sums_per_namespace(&self) -> usize {
+        if self.idle_grace.is_some() { self.max_sources_per_namespace.saturating_mul(SUMS_PER_SOURCE) } else { usize::MAX }
     }
 
     /// Who decides about a workload, by what it says of itself.

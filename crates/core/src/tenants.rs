@@ -31,6 +31,15 @@ impl fmt::Display for Tenant<'_> {
 pub struct Held {
     pub workloads: usize,
     pub sources: usize,
+    /// Of each workload its sources, times the stretches of its open windows: what they may come to hold sums of.
+    pub sums: usize,
+}
+
+impl Held {
+    /// What a workload takes.
+    pub fn of(sources: usize, sums: usize) -> Self {
+        Self { workloads: 1, sources, sums }
+    }
 }
 
 /// All who have something in a partition; no more than there are workloads.
@@ -56,31 +65,34 @@ impl Tenants {
         found.copied().unwrap_or_default()
     }
 
-    /// A workload came, with so many sources.
-    pub fn came(&mut self, tenant: Tenant<'_>, sources: usize) {
+    /// A workload came, and takes this.
+    pub fn came(&mut self, tenant: Tenant<'_>, taken: Held) {
         let (all, name) = self.split(tenant);
         let held = all.entry(name.into()).or_default();
-        held.workloads += 1;
-        held.sources += sources;
+        held.workloads += taken.workloads;
+        held.sources += taken.sources;
+        held.sums += taken.sums;
     }
 
-    /// The sources of a workload became more or fewer.
-    pub fn changed(&mut self, tenant: Tenant<'_>, before: usize, after: usize) {
+    /// A workload takes more or less than before.
+    pub fn changed(&mut self, tenant: Tenant<'_>, before: Held, after: Held) {
         if before == after {
             return;
         }
         let (all, name) = self.split(tenant);
         if let Some(held) = all.get_mut(name) {
-            held.sources = held.sources + after - before;
+            held.sources = held.sources + after.sources - before.sources;
+            held.sums = held.sums + after.sums - before.sums;
         }
     }
 
-    /// A workload is forgotten, with what sources it still had.
-    pub fn left(&mut self, tenant: Tenant<'_>, sources: usize) {
+    /// A workload is forgotten, with what it still took.
+    pub fn left(&mut self, tenant: Tenant<'_>, taken: Held) {
         let (all, name) = self.split(tenant);
         let Some(held) = all.get_mut(name) else { return };
-        held.workloads -= 1;
-        held.sources -= sources;
+        held.workloads -= taken.workloads;
+        held.sources -= taken.sources;
+        held.sums -= taken.sums;
         if held.workloads == 0 {
             all.remove(name);
         }
@@ -101,17 +113,18 @@ mod tests {
         let mut tenants = Tenants::default();
         let (team, node) = (Tenant::of_workload("team/a"), Tenant::Collector("team"));
         assert_eq!(team, Tenant::Namespace("team"));
-        tenants.came(team, 3);
-        tenants.came(Tenant::of_workload("team/b"), 0);
-        tenants.came(node, 1);
-        tenants.changed(team, 3, 5);
-        assert_eq!(tenants.held(team), Held { workloads: 2, sources: 5 });
-        assert_eq!(tenants.held(node), Held { workloads: 1, sources: 1 });
-        tenants.changed(team, 5, 1);
-        tenants.left(team, 1);
-        assert_eq!(tenants.held(team), Held { workloads: 1, sources: 0 });
-        tenants.left(team, 0);
-        tenants.left(node, 1);
+        tenants.came(team, Held::of(3, 6));
+        tenants.came(Tenant::of_workload("team/b"), Held::of(0, 0));
+        tenants.came(node, Held::of(1, 2));
+        tenants.changed(team, Held::of(3, 6), Held::of(5, 50));
+        assert_eq!(tenants.held(team), Held { workloads: 2, sources: 5, sums: 50 });
+        assert_eq!(tenants.held(node), Held { workloads: 1, sources: 1, sums: 2 });
+        tenants.changed(team, Held::of(5, 50), Held::of(1, 5));
+        tenants.changed(team, Held::of(1, 5), Held::of(1, 4));
+        tenants.left(team, Held::of(1, 4));
+        assert_eq!(tenants.held(team), Held { workloads: 1, sources: 0, sums: 0 });
+        tenants.left(team, Held::of(0, 0));
+        tenants.left(node, Held::of(1, 2));
         assert_eq!((tenants.held(team), tenants.len()), (Held::default(), 0));
     }
 }

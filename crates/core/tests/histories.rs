@@ -725,6 +725,43 @@ fn one_who_invents_names_fills_his_own_share_and_newcomers_of_others_have_room()
 }
 
 #[test]
+fn few_events_of_many_sources_take_no_room_for_all_that_one_of_them_has_cut() {
+    let settings = FoldSettings { max_sources_per_namespace: 100, ..FoldSettings::default() };
+    let room = settings.max_sums_per_namespace();
+    assert_eq!(room, 4_000);
+    let mut bench = Bench::new(settings);
+    // One rank of a job says that it began, again and again, which cuts its window each time.
+    for n in 0..1_000 {
+        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, Phase::Started));
+    }
+    assert_eq!(bench.reasons(), [], "that is what it said itself");
+    // Others speak at both ends of the window: each would have sums for every one of these stretches.
+    for number in 1..50 {
+        bench.put(rank(number, 0.5, 0.0));
+    }
+    assert_eq!(bench.reasons().len(), 49, "two sources of 1,002 cuts are more than the half that cuts and newcomers may have");
+    assert_eq!(bench.reasons()[0], DeadLetterReason::StateLimit);
+    let detail = &bench.refused[0].detail;
+    assert!(
+        detail.contains("of the namespace \"team\" would be more than 2000 (by processor.max_sources_per_namespace)"),
+        "{detail}"
+    );
+    // Nor may that one go on to cut, and others are not concerned.
+    bench.refused.clear();
+    for n in 1_000..2_000 {
+        bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, Phase::Started));
+    }
+    assert_eq!(bench.reasons().last(), Some(&DeadLetterReason::StateLimit));
+    bench.refused.clear();
+    bench.put(GpuTelemetry { workload: Some("other/job".to_owned()), ..gpu("b", 3.0, 0.0) });
+    assert_eq!(bench.reasons(), []);
+    // Windows open all the same, and what has closed makes room.
+    bench.refused.clear();
+    bench.put(rank(0, 61.0, 10.0)).put(rank(77, 62.0, 0.0));
+    assert_eq!((bench.reasons(), bench.starts()), (vec![], vec![0.0]));
+}
+
+#[test]
 fn one_event_of_a_far_future_opens_no_years_of_windows() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
     bench.put(gpu("a", 0.0, 0.0)).stamped(1.0, gpu("b", 1e9, 0.0)).put(gpu("a", 60.0, 60.0));
@@ -979,7 +1016,7 @@ fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_said() {
     assert_eq!(bench.partition.take_changes().len(), 1, "nothing changed since");
     let partial = records.iter().filter(|record| record.key != format!("{JOB}#1")).map(|r| (r.key.clone(), r.value.clone()));
     let error = eadt_core::Partition::restore(FoldSettings::default(), partial).unwrap_err().to_string();
-    assert!(error.contains("2 of 3 blocks"), "{error}");
+    assert!(error.contains("2 of 3 records"), "{error}");
     let restored = eadt_core::Partition::restore(FoldSettings::default(), records.into_iter().map(|r| (r.key, r.value))).unwrap();
     assert_eq!(restored.size(), (1, 605));
 }

@@ -7,7 +7,7 @@
 mod support;
 
 use eadt_core::controller::ControllerName;
-use eadt_core::{FoldSettings, Partition, StateError};
+use eadt_core::{FoldSettings, Partition, StateError, StateRecord};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, Scope, TrainingProgress};
 use serde_json::{Value, json};
@@ -15,6 +15,8 @@ use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
 const PRESENT: u32 = 2;
+/// Blocks of that in pieces, as where a record would not hold them.
+const PIECES: u32 = 3;
 
 /// Everything that state can hold: counters that come and go, gauges, shares, tenures, silences, rates, spans, runs, layouts.
 fn before() -> Bench {
@@ -82,7 +84,24 @@ fn after(bench: &mut Bench) {
 }
 
 fn of_version(version: u32) -> Stored {
-    stored(&format!("v{version}"), || before().partition.take_changes())
+    let present = || before().partition.take_changes();
+    stored(&format!("v{version}"), || if version == PIECES { in_pieces(present()) } else { present() })
+}
+
+/// The same in pieces that are small, so that the sample is.
+fn in_pieces(records: Vec<StateRecord>) -> Vec<StateRecord> {
+    let of_workload = |record: &StateRecord| record.value.as_ref().is_some_and(|value| value[0] == PRESENT as u8);
+    let (blocks, mut records): (Vec<_>, Vec<_>) = records.into_iter().partition(of_workload);
+    for StateRecord { key, value } in blocks {
+        let value = value.unwrap();
+        let (workload, of) = (key.strip_suffix("#0").expect("one block each"), value.len().div_ceil(700));
+        for (number, bytes) in value.chunks(700).enumerate() {
+            let begun = vec![PIECES as u8];
+            let value = postcard::to_extend(&(workload, number as u32, of as u32, number + 1 == of, bytes), begun).unwrap();
+            records.push(StateRecord { key: format!("{workload}#{number}"), value: Some(value) });
+        }
+    }
+    records
 }
 
 #[test]
@@ -92,7 +111,7 @@ fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
     let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
     after(&mut straight);
     assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
-    for version in 1..=PRESENT {
+    for version in [1, PRESENT, PIECES] {
         let mut bench = Bench::new(settings.clone());
         bench.partition = Partition::restore(settings.clone(), of_version(version)).unwrap();
         after(&mut bench);
@@ -109,9 +128,9 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
     let value = value.unwrap();
     let restore = |value: &[u8]| Partition::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
-    let newer = restore(&[&[3], &value[1..]].concat()).unwrap_err();
-    assert!(matches!(newer, StateError::Newer { form: 3, .. }), "{newer}");
-    assert!(newer.to_string().contains("\"team/job#0\" has form 3"), "{newer}");
+    let newer = restore(&[&[4], &value[1..]].concat()).unwrap_err();
+    assert!(matches!(newer, StateError::Newer { form: 4, .. }), "{newer}");
+    assert!(newer.to_string().contains("\"team/job#0\" has form 4"), "{newer}");
     for length in 0..value.len() {
         let error = restore(&value[..length]).unwrap_err();
         assert!(matches!(error, StateError::Unreadable { .. }), "{length}: {error}");
@@ -125,6 +144,68 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
         if let Err(error) = restore(&damaged) {
             assert!(matches!(error, StateError::Unreadable { .. } | StateError::Incomplete { .. }), "byte {i}: {error}");
         }
+    }
+}
+
+/// 300 GPUs with every gauge, of which everything waits for a rank that spoke once.
+fn large() -> Bench {
+    let mut bench = Bench::new(FoldSettings { controller: ControllerName::Matrix, ..FoldSettings::default() });
+    bench.put(rank(0, 0.0, 0.0));
+    for second in 0..100 {
+        for device in 0..300 {
+            bench.put(GpuTelemetry {
+                utilization_ratio: Some(0.5),
+                dram_active_ratio: Some(0.25),
+                sm_active_ratio: Some(0.75),
+                sm_clock_mhz: Some(1400.0),
+                memory_clock_mhz: Some(1200.0),
+                temperature_celsius: Some(40.0),
+                power_watts: Some(300.0),
+                ..gpu(&format!("GPU-{device}"), f64::from(second), f64::from(second) * 300.0)
+            });
+        }
+    }
+    bench
+}
+
+/// As [`large`] goes on: the rank catches up, and the job ends.
+fn shrinks(bench: &mut Bench) {
+    bench.put(rank(0, 99.0, 990.0)).put(TrainingProgress { last: true, ..rank(0, 130.0, 1300.0) });
+    for device in 0..300 {
+        bench.put(last(gpu(&format!("GPU-{device}"), 130.0, 39_000.0)));
+    }
+}
+
+/// What the topic of the state takes, where nobody has set it.
+const RECORD_BYTES: usize = 1_048_576;
+
+#[test]
+fn state_of_any_size_is_in_records_that_the_log_takes_and_goes_on_as_if_nothing_had_happened() {
+    let mut straight = large();
+    let settings = straight.partition.settings().clone();
+    let records: Vec<_> = straight.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
+    let sizes: Vec<usize> = records.iter().filter_map(|(_, value)| Some(value.as_ref()?.len())).collect();
+    assert!(sizes.iter().sum::<usize>() > 3 * RECORD_BYTES / 2 && sizes.iter().all(|size| *size < RECORD_BYTES), "{sizes:?}");
+    let mut bench = Bench::new(settings.clone());
+    bench.partition = Partition::restore(settings.clone(), records.clone()).unwrap();
+    shrinks(&mut straight);
+    shrinks(&mut bench);
+    assert!(!straight.windows.is_empty() && straight.refused.is_empty());
+    assert_eq!((&bench.windows, &bench.decisions), (&straight.windows, &straight.decisions));
+    // What is no longer there is deleted, whatever its form was.
+    let after: Vec<_> = bench.partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
+    let left = |records: &[(String, Option<Vec<u8>>)]| records.iter().filter(|(_, value)| value.is_some()).count();
+    assert!(left(&after) < left(&records) && after.len() == records.len(), "{} of {}", left(&after), left(&records));
+    Partition::restore(settings.clone(), records.iter().chain(&after).cloned()).unwrap();
+    // A piece that is missing is noticed, and so is one that is cut off.
+    for (i, (key, value)) in records.iter().enumerate().skip(1) {
+        let without = records.iter().enumerate().filter(|(other, _)| *other != i).map(|(_, record)| record.clone());
+        let error = Partition::restore(settings.clone(), without).unwrap_err();
+        assert!(matches!(error, StateError::Incomplete { .. }), "without {key}: {error}");
+        let mut short = records.clone();
+        short[i].1 = value.as_ref().map(|value| value[..value.len() - 1].to_vec());
+        let error = Partition::restore(settings.clone(), short).unwrap_err();
+        assert!(matches!(error, StateError::Unreadable { .. }), "{key} cut off: {error}");
     }
 }
 

@@ -99,7 +99,8 @@ pub struct Settings {
     pub max_workloads_per_namespace: Option<usize>,
     /// Most sources (a device or rank seen by a collector) in one partition; new ones beyond it are refused. Default 50,000.
     pub max_sources: usize,
-    /// Most sources of one namespace in one partition. Default: half of `max_sources`.
+    /// Most sources of one namespace in one partition. Of sources times stretches of open windows it may have forty times as many:
+    /// events that would make more are refused. Default: half of `max_sources`.
     pub max_sources_per_namespace: Option<usize>,
     /// Most sources of one workload. Default 16,384.
     pub max_sources_per_workload: usize,

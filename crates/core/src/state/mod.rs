@@ -2,13 +2,14 @@
 //!
 //! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a newer
 //! release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those of the
-//! second stages, too; 2 is the present one of workloads, [`wire`]. Fields of JSON may come within a form, where who does not know
-//! them may leave them out; what means something else by the same bytes gets a form of its own. What is read is what was written, to
-//! the last bit. A workload's sources are written in blocks, because thousands of them in one record would exceed the log's
-//! message limit.
+//! second stages, too; 2 is the present one of workloads, [`wire`]; 3 is a piece of one of these, [`pieces`]. Fields of JSON may come
+//! within a form, where who does not know them may leave them out; what means something else by the same bytes gets a form of its
+//! own. What is read is what was written, to the last bit. A workload's sources are written in blocks, because thousands of them in
+//! one record would exceed the log's message limit, and a block whose sources hold too much for that in pieces.
 //!
 //! Of every kind of key and every form a sample is kept beside the tests of its crate, and read for good.
 
+mod pieces;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -63,7 +64,7 @@ pub enum StateError {
         "state record {key:?} is of a kind that this release does not know: it was written by a newer release, start that one"
     )]
     NewKind { key: String },
-    #[error("state of workload {workload:?} is incomplete: {found} of {expected} blocks; the state topic has lost records")]
+    #[error("state of workload {workload:?} is incomplete: {found} of {expected} records; the state topic has lost some")]
     Incomplete { workload: String, found: usize, expected: usize },
 }
 
@@ -102,6 +103,59 @@ fn parse<T: DeserializeOwned>(key: &str, json: &[u8]) -> Result<T, StateError> {
     serde_json::from_slice(json).map_err(|error| StateError::Unreadable { key: key.to_owned(), detail: error.to_string() })
 }
 
+/// A record of a workload.
+enum Stored {
+    Block(Box<BlockIn>),
+    Piece { workload: String, number: u32, of: u32, last: bool, bytes: Vec<u8> },
+}
+
+impl Stored {
+    fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
+        match value.split_first() {
+            Some((&pieces::FORM, rest)) => {
+                let unreadable = |detail| StateError::Unreadable { key: key.to_owned(), detail };
+                let piece = pieces::Piece::read(rest).map_err(unreadable)?;
+                let pieces::Piece { workload, number, of, last, bytes } = piece;
+                Ok(Self::Piece { workload: workload.to_owned(), number, of, last, bytes: bytes.to_vec() })
+            }
+            _ => BlockIn::read(key, value).map(|block| Self::Block(Box::new(block))),
+        }
+    }
+
+    fn workload(&self) -> &str {
+        match self {
+            Self::Block(block) => &block.workload,
+            Self::Piece { workload, .. } => workload,
+        }
+    }
+
+    /// Which of the workload's records it is, and how many there are.
+    fn place(&self) -> (u32, u32) {
+        match self {
+            Self::Block(block) => (block.block, block.blocks),
+            Self::Piece { number, of, .. } => (*number, *of),
+        }
+    }
+}
+
+/// The blocks of a workload, of all its records in order.
+fn joined(workload: &str, records: Vec<Stored>) -> Result<Vec<BlockIn>, StateError> {
+    let mut blocks = Vec::new();
+    let mut whole = Vec::new();
+    for record in records {
+        match record {
+            Stored::Block(block) => blocks.push(*block),
+            Stored::Piece { number, last, bytes, .. } => {
+                whole.extend(bytes);
+                if last {
+                    blocks.push(BlockIn::read(&key(workload, number), &std::mem::take(&mut whole))?);
+                }
+            }
+        }
+    }
+    Ok(blocks)
+}
+
 impl BlockIn {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
@@ -130,6 +184,26 @@ impl BlockIn {
     }
 }
 
+/// The blocks of a workload, encoded: [`BLOCK`] sources each, and its head with the first.
+fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
+    let of = state.sources().div_ceil(BLOCK).max(1) as u32;
+    let block = |number: u32| {
+        let from = number as usize * BLOCK;
+        let slice = |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
+        let head = (number == 0).then(|| json(&state.head));
+        let block = wire::Block {
+            workload: &state.head.name,
+            number,
+            of,
+            head: head.as_deref(),
+            gpus: state.gpus[slice(state.gpus.len(), 0)].iter().map(wire::Gpu::of).collect(),
+            ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::Rank::of).collect(),
+        };
+        block.write()
+    };
+    (0..of).map(block).collect()
+}
+
 impl Partition {
     /// Whether anything was folded that a commit would have to write.
     pub fn has_changes(&self) -> bool {
@@ -151,23 +225,11 @@ impl Partition {
             state.changed = false;
             debug_assert!(are_whole(&state.head.cuts, state.head.windows), "{}: {:?}", state.head.name, state.head.cuts);
             let before = state.blocks;
-            state.blocks = state.sources().div_ceil(BLOCK).max(1) as u32;
-            for block in 0..state.blocks {
-                let from = block as usize * BLOCK;
-                let slice =
-                    |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
-                let head = (block == 0).then(|| json(&state.head));
-                let value = wire::Block {
-                    workload: &state.head.name,
-                    number: block,
-                    of: state.blocks,
-                    head: head.as_deref(),
-                    gpus: state.gpus[slice(state.gpus.len(), 0)].iter().map(wire::Gpu::of).collect(),
-                    ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::Rank::of).collect(),
-                };
-                records.push(StateRecord { key: key(&state.head.name, block), value: Some(value.write()) });
-            }
-            records.extend((state.blocks..before).map(|block| StateRecord { key: key(&state.head.name, block), value: None }));
+            let values = pieces::of(&state.head.name, blocks(state));
+            state.blocks = values.len() as u32;
+            let values = values.into_iter().map(Some).chain(std::iter::repeat(None));
+            let numbers = 0..state.blocks.max(before);
+            records.extend(numbers.zip(values).map(|(n, value)| StateRecord { key: key(&state.head.name, n), value }));
         }
         records
     }
@@ -182,7 +244,7 @@ impl Partition {
         for (key, value) in records {
             newest.insert(key.into(), value);
         }
-        let mut workloads: BTreeMap<String, Vec<BlockIn>> = BTreeMap::new();
+        let mut workloads: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
         for (key, value) in newest {
             let Some(value) = value.filter(|_| ![CLUSTER_PREFIX, GPU_PREFIX].iter().any(|other| key.starts_with(other))) else {
                 continue;
@@ -199,16 +261,20 @@ impl Partition {
             if key.starts_with(PARTITION_KEY) && key.contains("//") {
                 return Err(StateError::NewKind { key });
             }
-            let block = BlockIn::read(&key, value.as_ref())?;
-            workloads.entry(block.workload.clone()).or_default().push(block);
+            let stored = Stored::read(&key, value.as_ref())?;
+            workloads.entry(stored.workload().to_owned()).or_default().push(stored);
         }
-        for (workload, mut blocks) in workloads {
-            blocks.sort_by_key(|block| block.block);
-            let expected = blocks[0].blocks as usize;
-            let found = blocks.len();
+        for (workload, mut records) in workloads {
+            records.sort_by_key(Stored::place);
+            let expected = records[0].place().1 as usize;
+            let found = records.len();
             let head_key = key(&workload, 0);
-            let incomplete = StateError::Incomplete { workload, found, expected };
-            let Some(head) = blocks[0].head.take().filter(|_| found == expected) else { return Err(incomplete) };
+            let mut blocks = if found == expected { joined(&workload, records)? } else { Vec::new() };
+            let whole = |first: &mut BlockIn, blocks: usize| first.head.take().filter(|_| first.blocks as usize == blocks);
+            let count = blocks.len();
+            let Some(head) = blocks.first_mut().and_then(|first| whole(first, count)) else {
+                return Err(StateError::Incomplete { workload, found, expected });
+            };
             if !are_whole(&head.cuts, head.windows) {
                 let detail = format!("its open windows do not follow each other: {:?}", head.cuts);
                 return Err(StateError::Unreadable { key: head_key, detail });

@@ -18,7 +18,7 @@ use crate::controller::ControllerState;
 use crate::models::Models;
 use crate::partition::device_of;
 use crate::settings::FoldSettings;
-use crate::tenants::{Tenant, Tenants};
+use crate::tenants::{Held, Tenant, Tenants};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums};
 use crate::window::{Cuts, Tumbling, is_gap, stretch_mut, stretch_of};
@@ -225,6 +225,11 @@ impl WorkloadState {
         self.gpus.len() + self.ranks.len()
     }
 
+    /// What this takes of its tenant's room.
+    pub fn held(&self) -> Held {
+        Held::of(self.sources(), self.sources() * self.head.cuts.len())
+    }
+
     fn pulses(&self) -> impl Iterator<Item = &Pulse> {
         self.gpus.iter().map(|gpu| &gpu.pulse).chain(self.ranks.iter().map(|rank| &rank.pulse))
     }
@@ -265,7 +270,7 @@ impl WorkloadState {
     /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
     /// [`FoldSettings::longest_silence`], one stretch stands for all between: a time
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
-    fn open(&mut self, time: EventTime, settings: &FoldSettings) -> Result<(), Refusal> {
+    fn open(&mut self, time: EventTime, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
         let windows = self.head.windows;
         let place = self.head.cuts.partition_point(|cut| *cut <= time);
         // Nearly always it is open.
@@ -299,6 +304,7 @@ impl WorkloadState {
         if let Some(after) = after.filter(|after| near(end, *after)) {
             cuts.extend(self.edges(end, after));
         }
+        self.room_for_sums(self.sources() * cuts.len(), settings.max_sums_per_namespace(), room)?;
         let most = settings.max_open_windows as usize;
         if self.head.cuts.len() + cuts.len() > most {
             let edge = |cut: &&EventTime| windows.start(**cut) == **cut;
@@ -499,11 +505,26 @@ impl WorkloadState {
         if room.sources >= settings.max_sources {
             return refused(&"partition", settings.max_sources, "max_sources");
         }
-        Ok(())
+        self.room_for_sums(self.head.cuts.len(), settings.max_sums_per_namespace() / 2, room)
+    }
+
+    /// Whether the tenant may come to hold so many sums more: a source has some for each stretch that it speaks of both ends of,
+    /// so few events of many sources would else take memory for all stretches that one of them has made. New sources, and cuts
+    /// within windows, get half of the room: windows go on to open, and with that to close.
+    fn room_for_sums(&self, more: usize, most: usize, room: Room<'_>) -> Result<(), Refusal> {
+        let tenant = self.tenant();
+        if more == 0 || room.tenants.held(tenant).sums.saturating_add(more) <= most {
+            return Ok(());
+        }
+        let detail = format!(
+            "sources times stretches of open windows of the {tenant} would be more than {most} \
+             (by processor.max_sources_per_namespace): its windows wait for sources that lag, or runs and spans cut them"
+        );
+        Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
     }
 
     /// Whether the spans and cuts that are kept leave room for those that an event may add.
-    fn room_for_cuts(&self, event: &TrainingProgress, settings: &FoldSettings) -> Result<(), Refusal> {
+    fn room_for_cuts(&self, event: &TrainingProgress, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
         let refused = |field, detail| Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
         if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty()) {
             return refused(
@@ -518,7 +539,8 @@ impl WorkloadState {
                 format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
             );
         }
-        Ok(())
+        let cuts = event.phase != Phase::Progress || event.span.is_some() || event.last;
+        self.room_for_sums(if cuts { self.sources() + 1 } else { 0 }, settings.max_sums_per_namespace() / 2, room)
     }
 
     /// Folds one sample.
@@ -544,7 +566,7 @@ impl WorkloadState {
             return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, settings) {
+        if !late && let Err(refusal) = self.open(event.time, room, settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -641,11 +663,11 @@ impl WorkloadState {
         } else if let Err(refusal) = self.room(room, settings) {
             return Taken::Refused(refusal);
         }
-        if let Err(refusal) = self.room_for_cuts(event, settings) {
+        if let Err(refusal) = self.room_for_cuts(event, room, settings) {
             return Taken::Refused(refusal);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, settings) {
+        if !late && let Err(refusal) = self.open(event.time, room, settings) {
             return Taken::Refused(refusal);
         }
         self.note_gap(event.time);

@@ -87,7 +87,7 @@ impl Fold {
     }
 
     fn open(&mut self, seconds: i64) -> Result<(), Refusal> {
-        self.state.open(at(seconds), &self.settings)
+        self.state.open(at(seconds), Room { sources: 0, tenants: &self.tenants }, &self.settings)
     }
 
     fn cuts(&self) -> Vec<i64> {
