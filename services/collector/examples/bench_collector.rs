@@ -1,7 +1,7 @@
 //! What the collector costs: eight GPUs at 10 Hz into the embedded log, for a minute; prints one JSON line with CPU
 //! and memory of this process. The GPUs are in this process and answer at once: what NVML itself costs comes on top.
 //!
-//! `cargo run --release -p eadt-collector --example overhead -- [SECONDS]`
+//! `cargo xtask bench collector -- [SECONDS]`
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

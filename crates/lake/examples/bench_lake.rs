@@ -1,6 +1,6 @@
 //! How fast rows become Parquet and come back, in rows per second of this thread's CPU time.
 //!
-//! `cargo run --release -p eadt-lake --example lake_bench [ROWS]`. Telemetry of 64 GPUs as JSON of about 600 bytes with all
+//! `cargo xtask bench lake -- [ROWS]`. Telemetry of 64 GPUs as JSON of about 600 bytes with all
 //! headers, from four collectors whose events interleave, so that rows must be sorted by time.
 
 use std::fs;
