@@ -180,14 +180,16 @@ fn describe(at: &str, values: &Value, schema: &Value, undescribed: &mut Vec<Stri
 
 #[test]
 fn every_pod_is_locked_down() {
-    locked_down(&["--set=agent.enabled=true"], false, false);
-    locked_down(&ACCOUNTS, false, true);
-    locked_down(&EVERYTHING, true, true);
+    assert_eq!(locked_down(&[], false, false), [""; 0], "nobody is root unless it is switched on");
+    assert_eq!(locked_down(&["--set=agent.enabled=true"], false, false), ["eadt-agent"]);
+    assert_eq!(locked_down(&ACCOUNTS, false, true), ["eadt-agent"]);
+    assert_eq!(locked_down(&EVERYTHING, true, true), ["eadt-agent", "eadt-collector"]);
 }
 
 /// `asks`: the collector asks which pods hold GPUs, and the agent may change MPS defaults. `reviews`: the collector asks whose tokens are.
-fn locked_down(flags: &[&str], asks: bool, reviews: bool) {
-    let mut seen = 0;
+/// Who runs as root.
+fn locked_down(flags: &[&str], asks: bool, reviews: bool) -> Vec<String> {
+    let (mut seen, mut rooted) = (0, BTreeSet::new());
     for object in objects(&chart::template(flags).unwrap()) {
         let kind = object["kind"].as_str().unwrap();
         let name = object["metadata"]["name"].as_str().unwrap();
@@ -199,6 +201,9 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) {
         assert_eq!(spec["hostPID"] == true, asking, "{name}: sees the node's processes");
         assert_eq!(spec["hostIPC"] == true, agent && asks, "{name}: speaks with MPS daemons");
         let pod = &spec["securityContext"];
+        if pod["runAsUser"].as_u64().is_none_or(|user| user == 0) {
+            rooted.insert(name.to_owned());
+        }
         assert_eq!(pod["seccompProfile"]["type"], "RuntimeDefault", "{name}");
         assert_eq!(pod["runAsNonRoot"] == true && pod["runAsUser"].as_u64() > Some(0), !root, "{name}: root");
         let speaks = spec["automountServiceAccountToken"] == true;
@@ -213,7 +218,9 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) {
             assert_eq!(security["readOnlyRootFilesystem"], true, "{name}");
             assert_eq!(security["allowPrivilegeEscalation"], false, "{name}");
             assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
-            assert_eq!(security["capabilities"].get("add").is_some(), agent, "{name}");
+            let added = agent.then(|| serde_json::json!(["SYS_ADMIN"]));
+            assert_eq!(security["capabilities"].get("add"), added.as_ref(), "{name}");
+            assert!(security.get("runAsUser").is_none(), "{name}: the pod says as whom");
             assert!(security.get("privileged").is_none(), "{name}");
             assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
             assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
@@ -232,7 +239,9 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) {
         assert!(!asking || writable == 0, "{name} reads the folder only");
         seen += 1;
     }
-    assert_eq!(seen, 7, "five services, the topics, the test");
+    let agents = usize::from(rooted.contains("eadt-agent"));
+    assert_eq!(seen, 6 + agents, "four services, the topics or the optimizer, the test, and the agent where it is switched on");
+    rooted.into_iter().collect()
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn starts<'a>(file: &'a Path, code: &'a str) -> impl Iterator<Item = (&'a Path, 
 const SETS: [(&str, &str); 3] = [
     ("crates/kubernetes/src/cluster.rs", "KUBERNETES.failed("),
     ("services/collector/src/kubelet/mod.rs", "POD_FACTS.failed("),
-    ("services/collector/src/progress/serve.rs", "CONNECTION.failed("),
+    ("crates/service/src/connections.rs", "CONNECTION.failed("),
 ];
 
 #[test]

@@ -1,9 +1,11 @@
 //! The operational endpoints that every service has.
 
 use std::fmt;
+use std::future::ready;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -15,6 +17,16 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::registry::Registry;
 
 use crate::Shutdown;
+use crate::connections::{self, Limits, WhenFull};
+
+/// Scrapers and probers are few, ask for little and read it at once. Whoever dawdles gives his place to the next, so that a probe is
+/// answered however many connections somebody else holds.
+const LIMITS: Limits = Limits {
+    connections: 64,
+    when_full: WhenFull::EndOldest,
+    request: Duration::from_secs(10),
+    lifetime: Duration::from_mins(1),
+};
 
 /// The metrics of a process. Each crate registers its own in one file.
 #[derive(Clone)]
@@ -135,7 +147,10 @@ pub async fn serve(
 ) -> Result<(SocketAddr, impl Future<Output = Result<(), std::io::Error>> + Send + 'static), ListenError> {
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
     let bound = listener.local_addr().map_err(|source| ListenError { address, source })?;
-    let server = async move { axum::serve(listener, router).with_graceful_shutdown(shutdown.cancelled_owned()).await };
+    let server = async move {
+        connections::serve(listener, |stream| ready(Ok(stream)), router, LIMITS, |_| (), shutdown).await;
+        Ok(())
+    };
     Ok((bound, server))
 }
 
@@ -145,8 +160,34 @@ mod tests {
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::family::Family;
     use proptest::prelude::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_probe_is_answered_however_many_connections_somebody_else_holds() {
+        let (shutdown, any) = (Shutdown::new(), "127.0.0.1:0".parse().unwrap());
+        let routes = routes(Metrics::default(), Health::default());
+        let (address, server) = serve(any, routes, shutdown.clone()).await.unwrap();
+        let server = tokio::spawn(server);
+        let mut silent = Vec::new();
+        for _ in 0..2 * LIMITS.connections {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut told = String::new();
+        probe.read_to_string(&mut told).await.unwrap();
+        assert!(told.starts_with("HTTP/1.1 200 ") && told.ends_with("ok\n"), "{told}");
+        for stream in &mut silent[..LIMITS.connections] {
+            let ended = timeout(Duration::from_mins(1), stream.read_u8()).await.expect("its place is given away");
+            assert!(ended.is_err(), "{ended:?}");
+        }
+        shutdown.cancel();
+        server.await.unwrap().unwrap();
+    }
 
     /// The value of the only label of a line, read as the format says.
     fn label_of(line: &str) -> Option<String> {

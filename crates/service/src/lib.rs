@@ -3,6 +3,7 @@
 //! In: named tasks. Out: their end, said once. It never exits the process and never decides what a service does.
 
 pub mod clock;
+pub mod connections;
 pub mod http;
 pub mod logs;
 pub mod supervise;

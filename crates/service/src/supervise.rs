@@ -207,12 +207,12 @@ mod tests {
         let shutdown = supervisor.shutdown();
         let metrics = crate::Metrics::default();
         let counted = |text: &str| metrics.text().lines().any(|line| line == text);
-        supervisor.spawn(&eadt_tasks::CONNECTION, async { Err("no".to_owned()) });
+        supervisor.spawn(&eadt_tasks::HTTP, async { Err("no".to_owned()) });
         supervisor.spawn(&eadt_tasks::PROCESSOR, async { Ok::<_, String>(()) });
-        assert!(counted("eadt_service_task_failures_total{task=\"connection\"} 0"), "{}", metrics.text());
+        assert!(counted("eadt_service_task_failures_total{task=\"http\"} 0"), "{}", metrics.text());
         assert!(supervisor.join().await.is_ok());
         assert!(!shutdown.is_cancelled());
-        assert!(counted("eadt_service_task_failures_total{task=\"connection\"} 1"), "{}", metrics.text());
+        assert!(counted("eadt_service_task_failures_total{task=\"http\"} 1"), "{}", metrics.text());
     }
 
     async fn panics() -> Result<(), String> {

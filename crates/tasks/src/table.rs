@@ -13,6 +13,7 @@ macro_rules! tasks {
 
 tasks! {
     HTTP "http" in "all": Report, "`/metrics`, `/healthz` and `/readyz` are gone, by which a prober sees it; the work goes on";
+    CONNECTION "connection" in "all, one to an HTTP endpoint": Report, "that connection is closed; its client sees it and asks or sends again";
     SIGNALS "signals" in "all": Report, "no signal drains it any more: SIGKILL ends it, and it goes on where its steps stand";
     COLLECTOR "collector" in "`eadt collector`, `eadt up --gpus nvml`": Fatal, "what was sampled is sent, or counted as dropped";
     NVML "nvml" in "collector": Fatal, "as the collector; a GPU that hangs or is lost is no failure of its task";
@@ -24,7 +25,6 @@ tasks! {
     PUBLISHER "publisher" in "collector": Fatal, "as the collector";
     GPU_SAMPLER "gpu-sampler" in "collector, a thread a GPU": Restart, "its GPU is marked down and opened again after `collector.nvml.retry_seconds`; the others go on";
     POD_FACTS "pod-facts" in "collector, a question about a pod": Restart, "the pod's workload is asked for again after ten seconds";
-    CONNECTION "connection" in "collector, one to the progress endpoint": Report, "that connection is closed; its sender sees it and sends again";
     NVML_OPEN "nvml-open" in "collector, node agent": Starter, "the start fails with an error; a library that hangs is left behind";
     PROCESSOR "processor" in "`eadt processor`, `eadt up`": Fatal, "the next start goes on from its last step";
     CLUSTER "cluster" in "processor, the stage of shared power": Fatal, "as the processor";

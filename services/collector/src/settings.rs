@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eadt_service::connections::{Limits, WhenFull};
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use crate::assignments::{self, Assignment};
 use crate::dcgm::workload::PodRule;
 use crate::progress::job::Field;
-use crate::progress::serve::Limits;
 use crate::progress::wire::Range;
 
 /// Settings of the collector as written in a file.
@@ -403,6 +403,8 @@ pub(crate) struct Job {
 
 /// Longest collector or node name: what `eadt-schemas` accepts, less the suffix that names the kind of source.
 const NAME_BYTES: usize = 240;
+/// Of a connection to the progress endpoint: senders begin a new one then.
+const CONNECTION_LIFETIME: Duration = Duration::from_mins(10);
 
 impl RawSettings {
     /// Checks every value, those of sources that are not enabled too, and that a source is. `host` is used where no name or node
@@ -545,7 +547,9 @@ impl RawProgress {
         }
         let limits = Limits {
             connections: within("progress.connections", self.connections, 1, 65_536)?,
+            when_full: WhenFull::Wait,
             request: seconds("progress.request_seconds", self.request_seconds, 0.1, 600.0)?,
+            lifetime: CONNECTION_LIFETIME,
         };
         let future = number("progress.max_future_seconds", self.max_future_seconds, 0.0, 86_400.0)?;
         let past = number("progress.max_past_seconds", self.max_past_seconds, 0.0, 1e10)?;

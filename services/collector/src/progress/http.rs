@@ -643,7 +643,7 @@ mod tests {
     #[tokio::test]
     async fn an_api_server_that_takes_its_time_takes_none_beyond_a_requests() {
         let own = ServiceAccounts { audience: "eadt".into(), remember_seconds: 60.0, reviews_per_second: 4.0 };
-        let limits = crate::progress::serve::Limits { request: Duration::from_millis(100), ..settings().limits };
+        let limits = eadt_service::connections::Limits { request: Duration::from_millis(100), ..settings().limits };
         let settings = Progress { service_accounts: Some(own), limits, ..settings() };
         let f = start_with(settings, Some(Credulous::new(0))).await;
         let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
