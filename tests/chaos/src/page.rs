@@ -181,7 +181,7 @@ pub fn page(state: &State) -> String {
          shows nothing. The services are builds with debug assertions, some optimised (`CARGO_PROFILE_DEV_OPT_LEVEL=2`; [which](#with-what)); a release build refuses the switches. Times are those of a loaded\n\
          machine with few cores, for orientation only.\n\n\
          ```\ncargo xtask chaos                      # everything at full length, which takes hours; then writes this page\n\
-         cargo xtask chaos --resume             # goes on where that was interrupted\n\
+         cargo xtask chaos --resume             # goes on where that was interrupted; what another build began begins anew\n\
          cargo xtask chaos killed --rounds 50   # one row\n\
          cargo xtask chaos --list\n```\n\n\
          A short run of every row is part of `cargo xtask test`, and a test by itself (`cargo test -p eadt-chaos --features chaos`). What `poison`\n\

@@ -123,6 +123,19 @@ impl Outcome {
         }
     }
 
+    /// With what `other` found in another part of the row. Switched off, each part must fail: nothing counts where one does not.
+    pub fn with(mut self, other: Self, part: &str, bites: bool) -> Self {
+        let is_dull = bites && (self.violations() == 0 || other.violations() == 0);
+        if bites {
+            self.count(&format!("violations {part}"), other.violations());
+        }
+        self.add(other);
+        if is_dull {
+            (self.lost, self.duplicated, self.wrong) = (0, 0, 0);
+        }
+        self
+    }
+
     /// The figures in one line.
     pub fn figure(&self) -> String {
         let Self { rounds, lost, duplicated, wrong, compared, .. } = self;
@@ -157,6 +170,18 @@ mod tests {
     fn percentiles_are_of_the_values_themselves() {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!((percentile(&values, 0.5), percentile(&values, 0.99), percentile(&[7.0], 0.99)), (50.0, 99.0, 7.0));
+    }
+
+    #[test]
+    fn where_one_of_two_parts_does_not_bite_the_row_does_not() {
+        let lost = |lost| Outcome { lost, ..Outcome::default() };
+        for (one, other, bites, violations) in
+            [(2, 3, true, 5), (2, 0, true, 0), (0, 3, true, 0), (2, 0, false, 2), (0, 3, false, 3)]
+        {
+            let both = lost(one).with(lost(other), "of the other", bites);
+            assert_eq!(both.violations(), violations, "{one} {other} {bites}");
+            assert_eq!(both.counts.get("violations of the other").copied(), bites.then_some(other));
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Go on from what is kept.
     pub resume: bool,
+    /// Add to rows of other builds, too; without it these begin anew.
+    pub across_builds: bool,
 }
 
 /// What a row found.
@@ -51,6 +53,11 @@ impl Found {
             _ => "broken",
         }
     }
+}
+
+/// Whether a row that is to go on has figures of a build that is not this one.
+fn is_of_another_build(found: &Found, here: &Surroundings) -> bool {
+    found.surroundings.iter().any(|of| of.eadt != here.eadt)
 }
 
 /// What is kept between runs.
@@ -127,6 +134,16 @@ pub fn run(rows: &[&Row], options: &Options) -> Result<State> {
         let mut found = state.rows.remove(row.name).unwrap_or_default();
         let wanted = options.rounds.unwrap_or(row.full);
         if !(found.complete && found.with.rounds >= wanted) {
+            if !options.across_builds && is_of_another_build(&found, &here) {
+                let of: Vec<&str> = found.surroundings.iter().map(|of| of.eadt.as_str()).collect();
+                eprintln!(
+                    "{}: begins anew: what is kept of it is of EADT {}, and this is {} (--across-builds adds to it all the same)",
+                    row.name,
+                    of.join(" and "),
+                    here.eadt
+                );
+                found = Found::default();
+            }
             found.complete = false;
             found.surroundings.insert(here.clone());
             let mut state = state.clone();
@@ -181,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_row_that_does_not_bite_is_not_good() {
-        let options = Options { rounds: None, seed: 1, state: None, resume: false };
+        let options = Options { rounds: None, seed: 1, state: None, resume: false, across_builds: false };
         let good = run(&[&row(one_violation_when_off)], &options).unwrap();
         assert!(good.rows["row"].is_good());
         assert_eq!((good.rows["row"].with.rounds, good.rows["row"].without.rounds), (10, 4));
@@ -196,7 +213,7 @@ mod tests {
     fn an_interrupted_run_goes_on_where_it_was() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kept/state.json");
-        let mut options = Options { rounds: None, seed: 1, state: Some(path.clone()), resume: false };
+        let mut options = Options { rounds: None, seed: 1, state: Some(path.clone()), resume: false, across_builds: false };
         run(&[&row(fails_in_the_third_batch)], &options).unwrap_err();
         assert_eq!(State::load(&path, 1).unwrap().rows["row"].with.rounds, 8);
         assert!(State::load(&path, 2).unwrap_err().to_string().contains("--seed 1"));
@@ -204,5 +221,34 @@ mod tests {
         let state = run(&[&row(one_violation_when_off)], &options).unwrap();
         assert_eq!(state.rows["row"].with.rounds, 10);
         assert!(table(&[&row(never_bites)], &state).contains("| kept |"));
+    }
+
+    #[test]
+    fn a_row_of_another_build_is_added_to_only_where_that_is_asked_for() {
+        #[allow(clippy::unnecessary_wraps, reason = "a row's run may fail")]
+        fn timed(run: Run) -> Result<Outcome> {
+            let mut outcome = Outcome { rounds: run.rounds, lost: u64::from(run.bites), ..Outcome::default() };
+            outcome.took("stall", 1.0);
+            Ok(outcome)
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        let mut kept = Found {
+            surroundings: [Surroundings { eadt: "0.0.1 (of old)".into(), ..Surroundings::default() }].into(),
+            ..Found::default()
+        };
+        kept.with.rounds = 8;
+        kept.with.took("stall", 100.0);
+        let resumed = |kept: &Found, across_builds: bool| {
+            State { seed: 1, rows: [("row".to_owned(), kept.clone())].into() }.save(&path).unwrap();
+            let options = Options { rounds: None, seed: 1, state: Some(path.clone()), resume: true, across_builds };
+            let state = run(&[&row(timed)], &options).unwrap();
+            let found = state.rows["row"].clone();
+            (found.with.rounds, found.with.seconds["stall"].clone(), found.surroundings.len())
+        };
+        assert_eq!(resumed(&kept, false), (10, vec![1.0; 3], 1), "one build's alone");
+        assert_eq!(resumed(&kept, true), (10, vec![100.0, 1.0], 2));
+        let complete = Found { with: Outcome { rounds: 10, ..kept.with.clone() }, complete: true, ..kept.clone() };
+        assert_eq!(resumed(&complete, false), (10, vec![100.0], 1), "nothing is added to it");
     }
 }

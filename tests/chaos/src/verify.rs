@@ -1,7 +1,6 @@
 //! What is in the log against what must be there.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -95,6 +94,7 @@ pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: imp
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
     pub id: String,
+    pub workload: String,
     /// When the window begins, or the one that is decided about, in seconds.
     pub begin: i64,
     pub text: String,
@@ -102,11 +102,13 @@ pub struct Said {
 
 impl Said {
     pub fn window(window: &EfficiencyWindow, text: String) -> Self {
-        Self { id: window.id.clone(), begin: window.window_start.micros() / 1_000_000, text }
+        let (id, workload) = (window.id.clone(), window.workload.clone());
+        Self { id, workload, begin: window.window_start.micros() / 1_000_000, text }
     }
 
     fn decision(decision: &Decision, text: String) -> Self {
-        Self { id: decision.id.clone(), begin: decision.time.micros() / 1_000_000 - WINDOW_SECONDS, text }
+        let (id, workload) = (decision.id.clone(), decision.workload.clone());
+        Self { id, workload, begin: decision.time.micros() / 1_000_000 - WINDOW_SECONDS, text }
     }
 }
 
@@ -210,41 +212,34 @@ impl Written {
         self.decisions.push(said);
     }
 
-    /// What is of windows that begin at these times.
-    fn of(&self, begins: impl Fn(i64) -> bool) -> Self {
-        Self {
-            windows: self.windows.iter().filter(|said| begins(said.begin)).cloned().collect(),
-            by_begin: self
-                .by_begin
-                .iter()
-                .filter(|((_, begin), _)| begins(*begin))
-                .map(|(at, w)| (at.clone(), w.clone()))
-                .collect(),
-            decisions: self.decisions.iter().filter(|said| begins(said.begin)).cloned().collect(),
-            actions: self.actions.iter().filter(|((_, begin), _)| begins(*begin)).map(|(at, a)| (at.clone(), *a)).collect(),
-        }
+    /// What is of these windows, by workload and begin.
+    fn of(&self, these: impl Fn(&str, i64) -> bool) -> Self {
+        let of = |all: &[Said]| all.iter().filter(|said| these(&said.workload, said.begin)).cloned().collect();
+        let (mut by_begin, mut actions) = (self.by_begin.clone(), self.actions.clone());
+        by_begin.retain(|(workload, begin), _| these(workload, *begin));
+        actions.retain(|(workload, begin), _| these(workload, *begin));
+        Self { windows: of(&self.windows), by_begin, decisions: of(&self.decisions), actions }
     }
 }
 
 /// Everything that the processor wrote for a story that has ended.
 pub fn processor(bus: &dyn Bus, prefix: &str, story: &Story, settings: &FoldSettings, partitions: i32) -> Result<Findings> {
-    Ok(processor_apart(bus, prefix, story, settings, partitions, &[])?.0)
+    Ok(processor_apart(bus, prefix, story, settings, partitions, |_, _| false)?.0)
 }
 
-/// The same, windows that begin within these times, in seconds, and their decisions apart: the others, and these.
+/// The same, some windows, by workload and begin in seconds, and their decisions apart: the others, and these.
 pub fn processor_apart(
     bus: &dyn Bus,
     prefix: &str,
     story: &Story,
     settings: &FoldSettings,
     partitions: i32,
-    apart: &[RangeInclusive<i64>],
+    apart: impl Fn(&str, i64) -> bool,
 ) -> Result<(Findings, Findings)> {
     let logged = Logged::read(bus, prefix, story, partitions)?;
     let wanted = Wanted::new(story, &logged, settings, partitions);
     let written = Written::read(bus, prefix, partitions)?;
-    let is_apart = |begin: i64| apart.iter().any(|times| times.contains(&begin));
-    Ok((wanted.compare(&written, |begin| !is_apart(begin)), wanted.compare(&written, is_apart)))
+    Ok((wanted.compare(&written, |workload, begin| !apart(workload, begin)), wanted.compare(&written, apart)))
 }
 
 /// What must be there.
@@ -262,13 +257,13 @@ impl Wanted {
         Self { windows, decisions, model: story.expected(), repeated: logged.repeated.clone() }
     }
 
-    /// Against what was written, as far as windows begin at these times.
-    fn compare(&self, written: &Written, begins: impl Fn(i64) -> bool + Copy) -> Findings {
-        let of = |all: &[Said]| all.iter().filter(|said| begins(said.begin)).cloned().collect::<Vec<_>>();
-        let (written, mut findings) = (written.of(begins), Findings::default());
+    /// Against what was written, as far as it is of these windows, by workload and begin.
+    fn compare(&self, written: &Written, these: impl Fn(&str, i64) -> bool) -> Findings {
+        let of = |all: &[Said]| all.iter().filter(|said| these(&said.workload, said.begin)).cloned().collect::<Vec<_>>();
+        let (written, mut findings) = (written.of(&these), Findings::default());
         once("window", &of(&self.windows), &written.windows, &mut findings);
         once("decision", &of(&self.decisions), &written.decisions, &mut findings);
-        let expected: Vec<Expected> = self.model.iter().filter(|wanted| begins(wanted.start)).cloned().collect();
+        let expected: Vec<Expected> = self.model.iter().filter(|wanted| these(&wanted.workload, wanted.start)).cloned().collect();
         model(&expected, &written.by_begin, &written.actions, &self.repeated, &mut findings);
         findings
     }
@@ -427,7 +422,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_doubled_or_other_is_found() {
-        let said = |(id, text): (&str, &str)| Said { id: id.into(), begin: 0, text: text.into() };
+        let said = |(id, text): (&str, &str)| Said { id: id.into(), workload: "w".into(), begin: 0, text: text.into() };
         let wanted = [("a", "1"), ("b", "2")].map(said);
         let found = [("a", "1"), ("a", "1"), ("c", "3")].map(said);
         let mut findings = Findings::default();
@@ -441,17 +436,20 @@ mod tests {
         let story = story(1);
         let logged = Logged { told: story.told.clone(), repeated: BTreeSet::new() };
         let wanted = Wanted::new(&story, &logged, &processor_settings("").fold(), 2);
-        let apart = |begin: i64| (BASE_SECONDS + 10..=BASE_SECONDS + 19).contains(&begin);
-        let mut written = written(&story);
-        let lose = |written: &mut Written, begin: i64| {
-            written.windows.retain(|said| said.begin != begin);
-            written.by_begin.retain(|(_, of), _| *of != begin);
+        let (one, other) = (Story::name(0), Story::name(1));
+        let apart = |workload: &str, begin| workload == one && (BASE_SECONDS + 10..=BASE_SECONDS + 19).contains(&begin);
+        let without = |workload: &str, begin: i64| {
+            let mut written = written(&story);
+            written.windows.retain(|said| said.workload != workload || said.begin != begin);
+            written.by_begin.retain(|(of, at), _| of != workload || *at != begin);
+            (wanted.compare(&written, |workload, begin| !apart(workload, begin)), wanted.compare(&written, apart))
         };
-        lose(&mut written, BASE_SECONDS + 10);
-        let (rest, these) = (wanted.compare(&written, |begin| !apart(begin)), wanted.compare(&written, apart));
-        assert_eq!((rest.violations(), rest.compared), (0, 24), "{:#?}", rest.examples);
-        assert!(these.violations() > 0 && these.compared == 6, "{these:#?}");
-        lose(&mut written, BASE_SECONDS + 20);
-        assert!(wanted.compare(&written, |begin| !apart(begin)).violations() > 0);
+        let (rest, these) = without(&one, BASE_SECONDS + 10);
+        assert_eq!((rest.violations(), rest.compared), (0, 28), "{:#?}", rest.examples);
+        assert!(these.violations() > 0 && these.compared == 2, "{these:#?}");
+        for (workload, begin) in [(&one, BASE_SECONDS + 20), (&other, BASE_SECONDS + 10)] {
+            let (rest, these) = without(workload, begin);
+            assert!(rest.violations() > 0 && these.violations() == 0, "{workload} {begin}: {rest:#?}");
+        }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -190,8 +189,8 @@ impl World {
         verify::processor(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS)
     }
 
-    /// The same, windows that begin within these times, in seconds, and their decisions apart: the others, and these.
-    pub fn judge_apart(&self, story: &Story, apart: &[RangeInclusive<i64>]) -> Result<(Findings, Findings)> {
+    /// The same, some windows, by workload and begin in seconds, and their decisions apart: the others, and these.
+    pub fn judge_apart(&self, story: &Story, apart: impl Fn(&str, i64) -> bool) -> Result<(Findings, Findings)> {
         verify::processor_apart(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS, apart)
     }
 

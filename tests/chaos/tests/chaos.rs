@@ -13,7 +13,7 @@ const AT_ONCE: usize = 3;
 /// What is wrong with a row.
 fn wrong(row: &Row) -> Option<String> {
     let begun = Instant::now();
-    let options = Options { rounds: Some(row.short), seed: 1, state: None, resume: false };
+    let options = Options { rounds: Some(row.short), seed: 1, state: None, resume: false, across_builds: false };
     let state = match run(&[row], &options) {
         Ok(state) => state,
         Err(error) => return Some(format!("{}: {error:#}", row.name)),

@@ -27,9 +27,13 @@ struct Arguments {
     /// Write what was found as JSON.
     #[arg(long)]
     json: Option<PathBuf>,
-    /// Go on with the run that was interrupted.
+    /// Go on with the run that was interrupted. A row that is not complete, and was begun by another build (commit, optimisation),
+    /// begins anew.
     #[arg(long)]
     resume: bool,
+    /// With --resume: rows of other builds are added to all the same. Their figures are then of several, which the page names.
+    #[arg(long, requires = "resume")]
+    across_builds: bool,
     /// Print the rows and end.
     #[arg(long)]
     list: bool,
@@ -67,12 +71,12 @@ fn run() -> Result<bool> {
     }
     let rows = chosen(&arguments.rows)?;
     let whole = arguments.rows.is_empty() && arguments.rounds.is_none();
-    let Arguments { rounds, seed, resume, .. } = arguments;
+    let Arguments { rounds, seed, resume, across_builds, .. } = arguments;
     let kept = Some(arguments.state.clone());
     if whole && Surroundings::here().is_changed() {
         eprintln!("the tree has changes that no commit names: docs/reliability.md will not be written");
     }
-    let state = run::run(&rows, &Options { rounds, seed, state: kept, resume })?;
+    let state = run::run(&rows, &Options { rounds, seed, state: kept, resume, across_builds })?;
     if let Some(path) = arguments.json {
         std::fs::write(&path, serde_json::to_vec_pretty(&state)?).with_context(|| format!("writing {}", path.display()))?;
     }
