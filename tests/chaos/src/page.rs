@@ -47,6 +47,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         )],
     },
     Elsewhere {
+        fault: "records that are small only while they are compressed, and too large for the dead letters",
+        promise: "no partition stalls; each is a dead letter with its beginning, its length and its hash",
+        tests: &[(
+            "tests/tests/kafka_processor.rs",
+            "records_that_are_small_only_while_they_are_compressed_hold_no_partition_up",
+        )],
+    },
+    Elsewhere {
         fault: "a progress counter falls (restart from a checkpoint)",
         promise: "never invented progress",
         tests: &[("crates/core/tests/histories.rs", "a_fall_of_the_progress_counter_is_a_restart_and_never_speed")],
