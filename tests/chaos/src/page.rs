@@ -32,9 +32,12 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         fault: "the embedded log's disk is full",
-        promise: "it refuses with words below its reserve, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
+        promise: "it refuses with words below its reserve, lets go what has expired, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
         tests: &[
             ("crates/bus/tests/embedded_crash.rs", "a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room"),
+            ("crates/bus/tests/embedded_crash.rs", "below_its_reserve_a_log_still_lets_go_what_it_need_not_keep"),
+            ("crates/bus/tests/embedded_crash.rs", "a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on"),
+            ("crates/bus/tests/embedded_crash.rs", "a_file_system_without_any_room_stops_with_words_and_leaves_nothing_half"),
             ("crates/bus/tests/embedded_crash.rs", "a_full_disk_stops_with_words_and_leaves_nothing_half"),
         ],
     },
