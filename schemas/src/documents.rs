@@ -219,13 +219,14 @@ change with any release.
 
 ## Dead letters
 
-The value is the refused record's value, byte for byte. Beside the CloudEvents headers:
+The value is the refused record's value, byte for byte. Of a record that is too large for this topic, as one may be that its sender
+compressed, the value, the key and the detail are cut off after 64 KiB each; the length of a value or key that was is a header. Beside the CloudEvents headers:
 
 | header | meaning |
 |---|---|
 ";
 
-const HEADERS: [(&str, &str); 9] = [
+const HEADERS: [(&str, &str); 13] = [
     (dead_letter_header::REASON, "one of the reasons below"),
     (dead_letter_header::DETAIL, "the reason in words"),
     (dead_letter_header::FIELD, "the offending field, where one is to blame"),
@@ -234,6 +235,10 @@ const HEADERS: [(&str, &str); 9] = [
     (dead_letter_header::ORIGIN_OFFSET, "its offset"),
     (dead_letter_header::ORIGIN_TIMESTAMP, "its log-append time, RFC 3339"),
     (dead_letter_header::ORIGIN_KEY, "its key, where it had one"),
+    (dead_letter_header::ORIGIN_KEY_BYTES, "length of the whole key, where it was cut off"),
+    (dead_letter_header::ORIGIN_KEY_SHA256, "SHA-256 of the whole key in hexadecimal digits, where it was cut off"),
+    (dead_letter_header::ORIGIN_VALUE_BYTES, "length of the whole value, where it was cut off"),
+    (dead_letter_header::ORIGIN_VALUE_SHA256, "SHA-256 of the whole value in hexadecimal digits, where it was cut off"),
     (
         dead_letter_header::REFUSED_BY,
         "the service that refused it, with the stage where it is a second one (`processor/cluster`)",

@@ -5,12 +5,25 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{Envelope, EventType, Refusal};
+use eadt_schemas::{Envelope, EventType, Refusal, Topic};
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use crate::{Header, Outgoing, Record, chaos};
 
+/// What is kept of each part of a refused record that is too large for the dead letters. The limit of an input is one of compressed bytes,
+/// so none of what its readers get; and whoever makes use of that should fill neither the topic nor the memory of those who refuse it.
+const KEPT_BYTES: usize = 64 << 10;
+/// All is kept of parts that come to no more: the other headers and what Kafka adds are far less than one kept part.
+const WHOLE_BYTES: usize = Topic::DeadLetters.max_message_bytes() as usize - KEPT_BYTES;
+
 impl Outgoing {
+    /// Bytes of key, value and headers.
+    pub fn size(&self) -> usize {
+        let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len) + headers
+    }
+
     /// An event of these types' own: its value as JSON, its envelope as headers. The partition is the key's.
     pub fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl Serialize) -> Self {
         let value = serde_json::to_string(value).expect("events have string keys and no failing serialiser");
@@ -35,8 +48,12 @@ impl Outgoing {
     }
 
     /// A refused record for the topic of dead letters: its value byte for byte, and in the headers why, where from and by
-    /// which `service` (`processor`; its source is `/processor`).
+    /// which `service` (`processor`; its source is `/processor`). Of what would be too large for the topic beginnings are kept, with
+    /// the length and the SHA-256 of the whole.
     pub fn dead_letter(topic: &Arc<str>, record: &Record, refusal: &Refusal, service: &'static str) -> Self {
+        let parts = [record.key.as_deref(), record.value.as_deref(), Some(refusal.detail.as_bytes())];
+        let bytes: usize = parts.into_iter().flatten().map(<[u8]>::len).sum();
+        let limit = if bytes <= WHOLE_BYTES { usize::MAX } else { KEPT_BYTES };
         let envelope = Envelope {
             id: record.place(),
             source: format!("/{service}"),
@@ -45,13 +62,14 @@ impl Outgoing {
             subject: record.at.topic.to_string(),
         };
         // Copies: slices would hold the block that the record came in for as long as the letter waits.
-        let value = record.value.as_deref().map(Bytes::copy_from_slice);
-        let mut letter = Self::enveloped(topic, &record.at.topic, &envelope, value);
+        let kept = |bytes: &[u8]| Bytes::copy_from_slice(&bytes[..bytes.len().min(limit)]);
+        let mut letter = Self::enveloped(topic, &record.at.topic, &envelope, record.value.as_deref().map(kept));
         // The value is whatever the sender wrote.
         letter.headers.retain(|(name, _)| &**name != header::CONTENT_TYPE);
         let mut add = |name: &str, value: Bytes| letter.headers.push((Arc::from(name), value));
         add(dead_letter_header::REASON, Bytes::from_static(refusal.reason.name().as_bytes()));
-        add(dead_letter_header::DETAIL, refusal.detail.clone().into());
+        let detail = &refusal.detail[..refusal.detail.floor_char_boundary(limit)];
+        add(dead_letter_header::DETAIL, detail.to_owned().into());
         if let Some(field) = refusal.field {
             add(dead_letter_header::FIELD, Bytes::from_static(field.as_bytes()));
         }
@@ -60,7 +78,16 @@ impl Outgoing {
         add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
         add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
         if let Some(key) = &record.key {
-            add(dead_letter_header::ORIGIN_KEY, Bytes::copy_from_slice(key));
+            add(dead_letter_header::ORIGIN_KEY, kept(key));
+        }
+        for (part, bytes, sha256) in [
+            (&record.key, dead_letter_header::ORIGIN_KEY_BYTES, dead_letter_header::ORIGIN_KEY_SHA256),
+            (&record.value, dead_letter_header::ORIGIN_VALUE_BYTES, dead_letter_header::ORIGIN_VALUE_SHA256),
+        ] {
+            if let Some(part) = part.as_ref().filter(|part| part.len() > limit) {
+                add(bytes, part.len().to_string().into());
+                add(sha256, format!("{:x}", Sha256::digest(part)).into());
+            }
         }
         add(dead_letter_header::REFUSED_BY, Bytes::from_static(service.as_bytes()));
         letter
@@ -132,5 +159,64 @@ mod tests {
         }
         assert_eq!(named(&letter, "content-type"), None, "nobody knows what it is");
         assert!(letter.headers.iter().any(|(name, value)| &**name == "eadt_origin_key" && &value[..] == b"\xffkey"));
+    }
+
+    fn refused(key: Option<usize>, value: Option<usize>, detail: String) -> Outgoing {
+        let of = |length: usize, byte: u8| Bytes::from(vec![byte; length]);
+        let record = Record {
+            at: TopicPartition::new("eadt.gpu.telemetry.v1", 3),
+            offset: 17,
+            stamp: EventTime::from_millis(5),
+            key: key.map(|length| of(length, b'k')),
+            value: value.map(|length| of(length, b'a')),
+            headers: Headers::default(),
+        };
+        let refusal = Refusal { reason: DeadLetterReason::Malformed, field: None, detail };
+        Outgoing::dead_letter(&"eadt.dead-letters.v1".into(), &record, &refusal, "processor")
+    }
+
+    #[test]
+    fn what_an_input_may_hold_uncompressed_is_kept_whole() {
+        let letter = refused(Some(100), Some(1 << 20), "no".into());
+        assert_eq!(letter.value.as_deref().map(<[u8]>::len), Some(1 << 20));
+        assert!(letter.headers.iter().all(|(name, _)| !name.ends_with("_bytes") && !name.ends_with("_sha256")), "{letter:?}");
+        let gone = refused(None, None, "no".into());
+        assert_eq!((gone.value.as_ref(), named(&gone, "eadt_origin_key")), (None, None));
+    }
+
+    #[test]
+    fn of_what_is_too_large_for_the_dead_letters_beginnings_are_kept_and_what_the_whole_was() {
+        const LARGE: usize = 20 << 20;
+        let letter = refused(Some(100), Some(LARGE), "no".into());
+        assert_eq!(letter.value.as_deref(), Some(&[b'a'; 65_536][..]));
+        assert_eq!(named(&letter, "eadt_origin_value_bytes"), Some("20971520"));
+        let whole = format!("{:x}", Sha256::digest(vec![b'a'; LARGE]));
+        assert_eq!(named(&letter, "eadt_origin_value_sha256"), Some(&*whole));
+        assert_eq!(named(&letter, "eadt_origin_key"), Some(&*"k".repeat(100)));
+        assert_eq!((named(&letter, "eadt_origin_key_bytes"), named(&letter, "eadt_origin_key_sha256")), (None, None));
+
+        let letter = refused(Some(LARGE), Some(100), "no".into());
+        assert_eq!(letter.value.as_deref(), Some(&[b'a'; 100][..]));
+        assert_eq!(named(&letter, "eadt_origin_value_bytes"), None);
+        assert_eq!(named(&letter, "eadt_origin_key"), Some(&*"k".repeat(65_536)));
+        assert_eq!(named(&letter, "eadt_origin_key_bytes"), Some("20971520"));
+        let whole = format!("{:x}", Sha256::digest(vec![b'k'; LARGE]));
+        assert_eq!(named(&letter, "eadt_origin_key_sha256"), Some(&*whole));
+
+        // A sender's words in it: cut between characters.
+        let letter = refused(None, Some(100), "€".repeat(1 << 20));
+        assert_eq!(named(&letter, "eadt_detail"), Some(&*"€".repeat(65_535 / 3)));
+    }
+
+    #[test]
+    fn a_dead_letter_is_never_larger_than_its_topic_allows() {
+        let largest = Topic::DeadLetters.max_message_bytes() as usize;
+        // Around the limit, wherever the bytes are.
+        for bytes in (largest - 80_000..largest + 5000).step_by(4_000).chain([usize::from(u16::MAX), 10 * largest]) {
+            for (key, value, detail) in [(0, bytes, 0), (bytes, 0, 0), (0, 0, bytes), (bytes / 3, bytes / 3, bytes / 3)] {
+                let letter = refused(Some(key), Some(value), "d".repeat(detail));
+                assert!(letter.size() + 4096 <= largest, "{key} {value} {detail}: {}", letter.size());
+            }
+        }
     }
 }

@@ -11,7 +11,10 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Record, Remedy, Step, TopicPartition, TopicSpec};
+use eadt_bus::{
+    Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition, TopicSpec,
+};
+use eadt_testing::Disk;
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
 const DIR: &str = "EADT_BUS_TEST_DIR";
@@ -64,7 +67,8 @@ fn child() {
             Ok(_) => println!("opened"),
             Err(error) => println!("refused {error}"),
         },
-        "fill" => fill_the_disk(dir),
+        "fill" => fill_the_disk(dir, Some(300_000)),
+        "fill-disk" => fill_the_disk(dir, None),
         "sync" => {
             sync_all(dir);
             let made = rustix::fs::statx(
@@ -113,9 +117,11 @@ fn commit_for_ever(dir: &Path, filler: usize) {
     }
 }
 
-/// Steps until writes fail, as they do on a full disk; here because no file may grow any more.
-fn fill_the_disk(dir: &Path) {
-    let log = open(dir);
+/// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is not looked
+/// at, as when somebody else takes it between two looks.
+fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
+    let free_space = FreeSpace::Injected(Arc::new(|| u64::MAX));
+    let log = EmbeddedLog::open(dir, EmbeddedOptions { free_space, ..options() }).unwrap();
     let mut member = log
         .member(MemberOptions {
             group: "g".into(),
@@ -126,8 +132,8 @@ fn fill_the_disk(dir: &Path) {
     let (output, state): (Arc<str>, Arc<str>) = ("output".into(), "state".into());
     let filler = "x".repeat(10_000);
     for n in 1..=1000_u64 {
-        if n == 20 {
-            let limit = rustix::process::Rlimit { current: Some(300_000), maximum: Some(300_000) };
+        if n == 20 && file_limit.is_some() {
+            let limit = rustix::process::Rlimit { current: file_limit, maximum: file_limit };
             rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
         }
         let text = format!("{n} {filler}");
@@ -155,16 +161,26 @@ fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
     command.env(CHILD, "fill").env(DIR, dir.path()).stdout(Stdio::piped()).stderr(Stdio::null());
     let told = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let steps = steps_until_it_failed(&told);
+    has_these_steps_and_goes_on(&open(dir.path()), steps);
+}
+
+/// How many steps a child had acknowledged before it said that the disk is full, and what to do.
+fn steps_until_it_failed(told: &str) -> u64 {
     let failed = told.lines().find(|line| line.starts_with("failed")).unwrap_or_else(|| panic!("nothing failed: {told}"));
     assert!(failed.contains("Stop") && failed.contains("the disk is full") && failed.contains("start again"), "{failed}");
     assert!(told.lines().any(|line| line.starts_with("again Stop")), "{told}");
     let steps = told.lines().filter(|line| line.contains("step ")).count() as u64;
     assert!(steps > 10, "{told}");
-    let log = open(dir.path());
+    steps
+}
+
+/// Each step that was acknowledged is there, the one that failed as a whole or not at all, and another one is taken.
+fn has_these_steps_and_goes_on(log: &EmbeddedLog, steps: u64) {
     let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap() as u64;
     assert!(committed == steps || committed == steps + 1, "acknowledged {steps}, found {committed}");
-    let outputs = read_all(&log, &"output".into(), 2, Isolation::ReadCommitted);
-    let states = read_all(&log, &"state".into(), 2, Isolation::ReadCommitted);
+    let outputs = read_all(log, &"output".into(), 2, Isolation::ReadCommitted);
+    let states = read_all(log, &"state".into(), 2, Isolation::ReadCommitted);
     for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
         let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
         assert_eq!(found, (1..=committed).collect::<Vec<_>>());
@@ -175,6 +191,79 @@ fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
         .unwrap()
         .commit(&Step { outputs: vec![outgoing(&"output".into(), "k", "v")], positions: Vec::new() })
         .unwrap();
+}
+
+/// A disk of so many bytes; `None`, and a word of it, where none can be mounted.
+fn disk(place: &Path, bytes: u64) -> Option<Disk> {
+    Disk::mount(place, bytes).map_err(|error| eprintln!("skipped: no file system of its own can be mounted: {error}")).ok()
+}
+
+#[test]
+fn a_file_system_without_any_room_stops_with_words_and_leaves_nothing_half() {
+    let place = tempfile::tempdir().unwrap();
+    let Some(disk) = disk(place.path(), 16 << 20) else { return };
+    let dir = place.path().join("log");
+    drop(open(&dir));
+    let told = String::from_utf8(again("fill-disk", &dir).output().unwrap().stdout).unwrap();
+    let steps = steps_until_it_failed(&told);
+    disk.resize(128 << 20).unwrap();
+    has_these_steps_and_goes_on(&open(&dir), steps);
+}
+
+#[test]
+fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
+    const MIB: u64 = 1 << 20;
+    const RESERVE: u64 = 32 * MIB;
+    const ROOM: u64 = 256 * MIB;
+    let place = tempfile::tempdir().unwrap();
+    let Some(disk) = disk(place.path(), ROOM) else { return };
+    let options = || EmbeddedOptions { reserve_bytes: RESERVE, ..EmbeddedOptions::default() };
+    let dir = place.path().join("log");
+    let log = EmbeddedLog::open(&dir, options()).unwrap();
+    let settings = [("retention.ms".to_owned(), "60000".to_owned())].into();
+    log.create_topic(&TopicSpec { name: "output".into(), partitions: 1, replication: 1, settings }).unwrap();
+    let member = |log: &EmbeddedLog| {
+        let membership = Membership::Transactional("i".into());
+        log.member(MemberOptions { group: "g".into(), membership, topics: vec!["output".into()] }).unwrap()
+    };
+    let mut filling = member(&log);
+    // Nothing that compresses.
+    let mut noise = 1_u64;
+    let mut step = || {
+        let value = std::iter::repeat_with(|| {
+            noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (noise >> 56) as u8
+        });
+        let value = Some(value.take(500_000).collect::<Vec<_>>().into());
+        Step { outputs: vec![Outgoing { value, ..outgoing(&"output".into(), "k", "") }], positions: Vec::new() }
+    };
+    let mut acknowledged = Vec::new();
+    let error = loop {
+        let step = step();
+        match filling.commit(&step) {
+            Ok(()) => acknowledged.push(step.outputs[0].value.clone()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.remedy, Remedy::Retry);
+    assert!(error.to_string().contains("the disk is full") && error.to_string().contains("32 MiB are kept"), "{error}");
+    assert!(disk.used_bytes().unwrap() > ROOM - RESERVE - 2 * MIB, "{} are used", disk.used_bytes().unwrap());
+    let kept = |log: &EmbeddedLog| {
+        let records = read_all(log, &"output".into(), 1, Isolation::ReadCommitted);
+        records.into_iter().map(|record| record.value).collect::<Vec<_>>()
+    };
+    assert!(kept(&log) == acknowledged, "of {}", acknowledged.len());
+    // The same after a start.
+    drop((filling, log));
+    let log = EmbeddedLog::open(&dir, options()).unwrap();
+    assert!(kept(&log) == acknowledged, "of {}", acknowledged.len());
+    // Nobody frees any space but the log itself, which is tidied as often as it takes.
+    let expired = log.time().plus_micros(3_600_000_000);
+    let deleted: u64 = (0..4).map(|_| log.maintain(expired).unwrap().deleted_bytes).sum();
+    assert!(deleted > acknowledged.len() as u64 * 500_000);
+    let step = step();
+    member(&log).commit(&step).unwrap();
+    assert!(kept(&log) == [step.outputs[0].value.clone()]);
 }
 
 #[test]
@@ -547,4 +636,51 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
         .collect();
     let expected: Vec<_> = (0..20).map(|n| format!("waits {n}")).chain(["v".to_owned()]).collect();
     assert_eq!(texts, expected, "everything once, in order");
+}
+
+#[test]
+fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
+    const MIB: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let free = Arc::new(AtomicU64::new(1 << 40));
+    let space = {
+        let free = Arc::clone(&free);
+        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+    };
+    let options = EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() };
+    let log = EmbeddedLog::open(dir.path(), options.clone()).unwrap();
+    let topics: [(Arc<str>, _); 2] =
+        [("aging".into(), ("retention.ms", "60000")), ("table".into(), ("cleanup.policy", "compact"))];
+    for (name, (setting, value)) in topics.clone() {
+        let settings = [(setting.to_owned(), value.to_owned())].into();
+        log.create_topic(&TopicSpec { name, partitions: 1, replication: 1, settings }).unwrap();
+    }
+    let filler = "x".repeat(50_000);
+    for _ in 0..2 {
+        let records: Vec<_> =
+            topics.iter().flat_map(|(name, _)| [outgoing(name, "k", &filler), outgoing(name, "k", &filler)]).collect();
+        eadt_bus::conformance::send_all(&log, &records);
+    }
+    // Somebody else has taken all of the disk: nothing is done, and nothing is said to be gone.
+    drop(log);
+    free.store(0, Ordering::Relaxed);
+    let log = EmbeddedLog::open(dir.path(), options).unwrap();
+    let aging = TopicPartition::new("aging", 0);
+    let mut slow = log.reader(&[(aging.clone(), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+    let later = log.time().plus_micros(3_600_000_000);
+    for _ in 0..2 {
+        let error = log.maintain(later).unwrap_err();
+        assert_eq!(error.remedy, Remedy::Retry);
+        assert!(error.to_string().contains("the disk is full"), "{error}");
+        assert_eq!(log.watermarks(&aging).unwrap().low, 0);
+    }
+    let mut polled = Vec::new();
+    slow.poll(10, Duration::ZERO, &mut polled).unwrap();
+    assert_eq!(polled.iter().filter(|item| matches!(item, Polled::Record(_))).count(), 4);
+    // The log has filled the disk itself, up to the reserve.
+    free.store(200 * MIB, Ordering::Relaxed);
+    let done = log.maintain(later).unwrap();
+    assert!(done.deleted_bytes > 4 * 50_000, "{done:?}");
+    assert_eq!(done.compacted_records, 3);
+    assert_eq!((log.watermarks(&aging).unwrap().low, read_all(&log, &"table".into(), 1, Isolation::ReadCommitted).len()), (4, 1));
 }

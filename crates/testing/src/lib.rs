@@ -1,7 +1,9 @@
 //! What tests of several crates need. For tests only: nothing is built with it.
 
 mod cases;
+mod disk;
 mod lines;
 
 pub use cases::cases;
+pub use disk::Disk;
 pub use lines::lines;

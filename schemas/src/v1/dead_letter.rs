@@ -1,7 +1,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Headers of a dead letter beside the CloudEvents ones. Its value is the original record's value, byte for byte.
+/// Headers of a dead letter beside the CloudEvents ones. Its value is the original record's value, byte for byte, or the beginning
+/// of one that is too large for its topic.
 pub mod dead_letter_header {
     /// A [`super::DeadLetterReason`] in snake case.
     pub const REASON: &str = "eadt_reason";
@@ -14,6 +15,12 @@ pub mod dead_letter_header {
     pub const ORIGIN_OFFSET: &str = "eadt_origin_offset";
     pub const ORIGIN_TIMESTAMP: &str = "eadt_origin_timestamp";
     pub const ORIGIN_KEY: &str = "eadt_origin_key";
+    /// Length and SHA-256 of the whole key, in decimal and in lower-case hexadecimal digits; only where it was cut off.
+    pub const ORIGIN_KEY_BYTES: &str = "eadt_origin_key_bytes";
+    pub const ORIGIN_KEY_SHA256: &str = "eadt_origin_key_sha256";
+    /// The same of the value.
+    pub const ORIGIN_VALUE_BYTES: &str = "eadt_origin_value_bytes";
+    pub const ORIGIN_VALUE_SHA256: &str = "eadt_origin_value_sha256";
     /// The service that refused it.
     pub const REFUSED_BY: &str = "eadt_refused_by";
 }

@@ -32,9 +32,12 @@ const ELSEWHERE: &[Elsewhere] = &[
     },
     Elsewhere {
         fault: "the embedded log's disk is full",
-        promise: "it refuses with words below its reserve, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
+        promise: "it refuses with words below its reserve, lets go what has expired, and goes on when there is room; with no room at all it stops, and leaves nothing half there",
         tests: &[
             ("crates/bus/tests/embedded_crash.rs", "a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room"),
+            ("crates/bus/tests/embedded_crash.rs", "below_its_reserve_a_log_still_lets_go_what_it_need_not_keep"),
+            ("crates/bus/tests/embedded_crash.rs", "a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on"),
+            ("crates/bus/tests/embedded_crash.rs", "a_file_system_without_any_room_stops_with_words_and_leaves_nothing_half"),
             ("crates/bus/tests/embedded_crash.rs", "a_full_disk_stops_with_words_and_leaves_nothing_half"),
         ],
     },
@@ -44,6 +47,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         tests: &[(
             "services/processor/tests/simulation.rs",
             "however_the_story_goes_everything_is_said_once_and_the_state_is_the_same",
+        )],
+    },
+    Elsewhere {
+        fault: "records that are small only while they are compressed, and too large for the dead letters",
+        promise: "no partition stalls; each is a dead letter with its beginning, its length and its hash",
+        tests: &[(
+            "tests/tests/kafka_processor.rs",
+            "records_that_are_small_only_while_they_are_compressed_hold_no_partition_up",
         )],
     },
     Elsewhere {

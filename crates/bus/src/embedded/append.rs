@@ -53,7 +53,7 @@ pub fn admit(shared: &Shared, record: &Outgoing, last: &mut Option<Arc<Topic>>) 
     *last = Some(Arc::clone(&topic));
     let refuse = |detail: String| BusError::new(Remedy::Stop, format!("appending to topic {}", record.topic), detail);
     let (max_bytes, needs_key) = topic.limits();
-    let bytes = size(record) + RECORD_OVERHEAD;
+    let bytes = record.size() + RECORD_OVERHEAD;
     if bytes > max_bytes {
         return Err(refuse(format!("a record is larger than the topic allows: bytes={bytes} max.message.bytes={max_bytes}")));
     }
@@ -75,12 +75,6 @@ pub fn admit(shared: &Shared, record: &Outgoing, last: &mut Option<Arc<Topic>>) 
     Ok((topic, partition))
 }
 
-/// Bytes of key, value and headers.
-pub fn size(record: &Outgoing) -> usize {
-    let headers: usize = record.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-    record.key.as_ref().map_or(0, bytes::Bytes::len) + record.value.as_ref().map_or(0, bytes::Bytes::len) + headers
-}
-
 struct Target<'a> {
     partition: Arc<Partition>,
     records: Vec<&'a Outgoing>,
@@ -100,7 +94,7 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
         let before = changes.bytes();
         let mut builder = Builder::new(begin);
         for (offset, record) in (begin..).zip(&target.records) {
-            if !builder.takes(size(record)) {
+            if !builder.takes(record.size()) {
                 let full = std::mem::replace(&mut builder, Builder::new(offset));
                 changes.put_block(block_key(partition.topic, partition.at.partition, full.base()), full.finish());
             }
@@ -230,7 +224,7 @@ mod tests {
         };
         // 70 bytes are added.
         for (key, value, name, header) in [(13, 900, 5, 12), (0, 913, 17, 0), (917, 0, 0, 13)] {
-            assert_eq!(size(&with(key, value, name, header)), 930);
+            assert_eq!(with(key, value, name, header).size(), 930);
             assert!(admit(&log.shared, &with(key, value, name, header), &mut None).is_ok());
             let error = admit(&log.shared, &with(key, value + 1, name, header), &mut None).unwrap_err();
             assert_eq!(error.remedy, Remedy::Stop);

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
-use super::Shared;
 use super::block::{Builder, Entry, Names, Walk};
-use super::store::{Changes, Survives, base_of, block_key, low_key};
+use super::store::{Changes, RECLAIMS, Survives, base_of, block_key, low_key};
 use super::topic::{Partition, Settings};
+use super::{Shared, lock};
 use crate::{Record, Result};
 
 /// Compaction runs once so much was appended to a partition since the last time, as Kafka waits for a dirty share.
@@ -26,42 +26,74 @@ pub struct Maintained {
     pub deleted_bytes: u64,
 }
 
+/// What is owed to the disk.
+#[derive(Debug)]
+pub struct Owed {
+    reclaims: u8,
+}
+
+impl Default for Owed {
+    /// As at a start: nobody knows what the one before had removed.
+    fn default() -> Self {
+        Self { reclaims: RECLAIMS }
+    }
+}
+
+impl Owed {
+    /// Whether the store is asked for space now, after so many bytes were removed.
+    fn is_due(&mut self, removed_bytes: u64, is_short_of_room: impl FnOnce() -> bool) -> bool {
+        if removed_bytes > 0 {
+            self.reclaims = RECLAIMS;
+        }
+        // By itself the store rewrites only what is appended to, and to a full disk nothing is.
+        let due = removed_bytes >= RECLAIM_AFTER_BYTES || self.reclaims > 0 && is_short_of_room();
+        self.reclaims = self.reclaims.saturating_sub(u8::from(due));
+        due
+    }
+}
+
 pub fn run(shared: &Shared, now: EventTime) -> Result<Maintained> {
-    let (done, removed_bytes) = sweep(shared, now)?;
-    if is_worth_reclaiming(removed_bytes) {
+    let mut owed = lock(&shared.owed);
+    let mut swept = Swept::default();
+    let refused = sweep(shared, now, &mut swept).err();
+    // Also after a refusal: it may want just this space.
+    if owed.is_due(swept.removed_bytes, || shared.store.is_short_of_room()) {
         shared.store.reclaim()?;
     }
-    Ok(done)
+    refused.map_or(Ok(swept.done), Err)
 }
 
-fn is_worth_reclaiming(removed_bytes: u64) -> bool {
-    removed_bytes >= RECLAIM_AFTER_BYTES
+/// What one look at all partitions did so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Swept {
+    done: Maintained,
+    /// Of all blocks that went or were replaced.
+    removed_bytes: u64,
 }
 
-/// What was done, and the bytes of all blocks that went or were replaced.
-fn sweep(shared: &Shared, now: EventTime) -> Result<(Maintained, u64)> {
+fn sweep(shared: &Shared, now: EventTime, swept: &mut Swept) -> Result<()> {
     let topics: Vec<_> = {
         let topics = shared.topics.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         topics.all().cloned().collect()
     };
-    let mut done = Maintained::default();
-    let mut removed_bytes = 0;
-    for topic in topics {
-        let settings = topic.settings();
-        for partition in topic.partitions() {
-            if settings.delete {
-                let bytes = delete(shared, &partition, &settings, now)?;
-                done.deleted_bytes += bytes;
-                removed_bytes += bytes;
-            }
-            if settings.compact {
-                let (records, bytes) = compact(shared, &partition, &settings, now)?;
-                done.compacted_records += records;
-                removed_bytes += bytes;
+    let topics: Vec<_> = topics.iter().map(|topic| (topic.settings(), topic.partitions())).collect();
+    // First, since it takes no room.
+    for (settings, partitions) in topics.iter().filter(|(settings, _)| settings.delete) {
+        for partition in partitions {
+            delete(shared, partition, settings, now, swept)?;
+        }
+    }
+    for (settings, partitions) in topics.iter().filter(|(settings, _)| settings.compact) {
+        for partition in partitions {
+            if partition.fresh_bytes.load(Ordering::Relaxed) >= COMPACT_AFTER_BYTES {
+                partition.fresh_bytes.store(0, Ordering::Relaxed);
+                // What was not finished is due again, as at a start.
+                compact(shared, partition, settings, now, swept)
+                    .inspect_err(|_| partition.fresh_bytes.store(i64::MAX, Ordering::Relaxed))?;
             }
         }
     }
-    Ok((done, removed_bytes))
+    Ok(())
 }
 
 /// The offset below which a partition's blocks are more than the limit, of their bases and sizes, newest first.
@@ -77,13 +109,13 @@ fn too_large_below(sizes: impl Iterator<Item = Result<(i64, u32)>>, limit: u64) 
     Ok(0)
 }
 
-/// Removes the oldest blocks that are past the topic's age or size; the bytes removed.
-fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime) -> Result<u64> {
+/// Removes the oldest blocks that are past the topic's age or size.
+fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime, swept: &mut Swept) -> Result<()> {
     let (topic, number) = (partition.topic, partition.at.partition);
     let high = partition.high();
     let too_large_below =
         settings.retention_bytes.map_or(Ok(0), |limit| too_large_below(shared.store.sizes(topic, number), limit))?;
-    let mut changes = Changes::default();
+    let mut changes = Changes::tidying();
     let (mut low, mut removed) = (None, 0);
     for row in shared.store.blocks(topic, number, 0, high) {
         let (key, block) = row?;
@@ -98,28 +130,26 @@ fn delete(shared: &Shared, partition: &Partition, settings: &Settings, now: Even
         changes.remove_block(key.to_vec());
     }
     if changes.is_empty() {
-        return Ok(0);
+        return Ok(());
     }
     let low = low.unwrap_or(high);
     changes.put_meta(low_key(topic, number), low.to_be_bytes().to_vec());
-    // Told before the blocks go, so that a reader is refused and never silently skips.
+    shared.store.claim(&changes)?;
+    // Told before the blocks go, so that a reader is refused and never silently skips; and not before it is sure that they go.
     partition.set_low(low);
-    shared.store.commit(changes, Survives::Process)?;
-    Ok(removed)
+    shared.store.write(changes, Survives::Process)?;
+    swept.done.deleted_bytes += removed;
+    swept.removed_bytes += removed;
+    Ok(())
 }
 
-/// Keeps the last record of every key; records and bytes removed.
-fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime) -> Result<(u64, u64)> {
-    if partition.fresh_bytes.load(Ordering::Relaxed) < COMPACT_AFTER_BYTES {
-        return Ok((0, 0));
-    }
-    partition.fresh_bytes.store(0, Ordering::Relaxed);
+/// Keeps the last record of every key.
+fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: EventTime, swept: &mut Swept) -> Result<()> {
     let high = partition.high();
     let settled = now.plus_micros(-settings.min_compaction_lag_micros);
     let last = last_of_each_key(shared, partition, high, settled)?;
     let drop_tombstones_before = now.plus_micros(-settings.delete_retention_micros);
-    let (mut removed_records, mut removed_bytes) = (0, 0);
-    let mut changes = Changes::default();
+    let mut compacted = Compacted::default();
     for row in shared.store.blocks(partition.topic, partition.at.partition, 0, high) {
         let (key, block) = row?;
         let base = base_of(&key);
@@ -141,22 +171,41 @@ fn compact(shared: &Shared, partition: &Partition, settings: &Settings, now: Eve
         if removed == 0 {
             continue;
         }
-        removed_records += removed;
-        removed_bytes += block.len() as u64;
+        compacted.records += removed;
+        compacted.bytes += block.len() as u64;
         if builder.is_empty() {
-            changes.remove_block(key.to_vec());
+            compacted.changes.remove_block(key.to_vec());
         } else {
             // In place: a reader that is past this base misses nothing.
-            changes.put_block(block_key(partition.topic, partition.at.partition, base), builder.finish());
+            compacted.changes.put_block(block_key(partition.topic, partition.at.partition, base), builder.finish());
         }
-        if changes.is_a_portion() {
-            shared.store.commit(std::mem::take(&mut changes), Survives::Process)?;
+        if compacted.changes.is_a_portion() {
+            std::mem::take(&mut compacted).commit(shared, swept)?;
         }
     }
-    if !changes.is_empty() {
-        shared.store.commit(changes, Survives::Process)?;
+    if compacted.changes.is_empty() { Ok(()) } else { compacted.commit(shared, swept) }
+}
+
+/// What is committed next of a compaction.
+struct Compacted {
+    changes: Changes,
+    records: u64,
+    bytes: u64,
+}
+
+impl Default for Compacted {
+    fn default() -> Self {
+        Self { changes: Changes::tidying(), records: 0, bytes: 0 }
     }
-    Ok((removed_records, removed_bytes))
+}
+
+impl Compacted {
+    fn commit(self, shared: &Shared, swept: &mut Swept) -> Result<()> {
+        shared.store.commit(self.changes, Survives::Process)?;
+        swept.done.compacted_records += self.records;
+        swept.removed_bytes += self.bytes;
+        Ok(())
+    }
 }
 
 fn last_of_each_key(shared: &Shared, partition: &Partition, high: i64, settled: EventTime) -> Result<HashMap<Bytes, i64>> {
@@ -244,7 +293,9 @@ mod tests {
         }
 
         fn sweep(&self, millis: i64) -> (Maintained, u64) {
-            sweep(&self.log.shared, at(millis)).unwrap()
+            let mut swept = Swept::default();
+            sweep(&self.log.shared, at(millis), &mut swept).unwrap();
+            (swept.done, swept.removed_bytes)
         }
 
         /// As after so many appended bytes.
@@ -365,9 +416,17 @@ mod tests {
     }
 
     #[test]
-    fn space_is_reclaimed_once_32_mib_were_removed() {
+    fn space_is_asked_for_once_32_mib_were_removed_and_as_often_as_it_takes_where_room_is_short() {
         let enough = 32 * 1024 * 1024;
-        assert!(!is_worth_reclaiming(0) && !is_worth_reclaiming(enough - 1));
-        assert!(is_worth_reclaiming(enough) && is_worth_reclaiming(enough + 1));
+        // What the run before had removed counts as well.
+        for mut owed in [Owed::default(), Owed { reclaims: 0 }] {
+            let due = [0, enough - 1, enough, enough + 1, 0].map(|removed| owed.is_due(removed, || false));
+            assert_eq!(due, [false, false, true, true, false], "with room");
+        }
+        let mut owed = Owed { reclaims: 0 };
+        let due = [0, 1, 0, 0, 0, enough, 0, 5, 0, 0, 0].map(|removed| owed.is_due(removed, || true));
+        assert_eq!(due, [false, true, true, true, false, true, true, true, true, true, false], "without");
+        let mut owed = Owed::default();
+        assert_eq!([0; 4].map(|removed| owed.is_due(removed, || true)), [true, true, true, false], "after a start");
     }
 }

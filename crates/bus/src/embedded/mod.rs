@@ -37,6 +37,7 @@ use crate::{
     Watermarks,
 };
 use append::Appender;
+use maintain::Owed;
 use member::Groups;
 use producer::{Lanes, Writer};
 use store::Store;
@@ -51,7 +52,7 @@ pub struct EmbeddedOptions {
     pub linger: Duration,
     /// How many bytes each plain producer may have waiting before `send` answers [`Remedy::Retry`]. Default: 32 MiB.
     pub producer_buffer_bytes: usize,
-    /// How much disk space is left free: below it appends answer [`Remedy::Retry`]. Default: 256 MiB.
+    /// How much disk space is left free: below it appends answer [`Remedy::Retry`]. Half of it is for tidying. Default: 256 MiB.
     pub reserve_bytes: u64,
     /// Where it is asked how much disk space is free. Default: the file system of the folder.
     pub free_space: FreeSpace,
@@ -119,6 +120,8 @@ struct Shared {
     lanes: Lanes,
     news: News,
     generation: AtomicU64,
+    /// Held while it is tidied.
+    owed: Mutex<Owed>,
 }
 
 /// Wakes waiting readers: the count rises with every append and every new partition.
@@ -169,6 +172,7 @@ impl EmbeddedLog {
             lanes: Lanes::default(),
             news: News::default(),
             generation: AtomicU64::new(0),
+            owed: Mutex::default(),
         });
         let writer = Arc::new(Writer::start(Arc::clone(&shared))?);
         Ok(Self { shared, _writer: writer })

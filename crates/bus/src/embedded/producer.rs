@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_tasks::LOG_WRITER;
 
-use super::append::{admit, append, size};
+use super::append::{admit, append};
 use super::store::Survives;
 use super::topic::Topic;
 use super::{EmbeddedLog, Shared, lock};
@@ -229,7 +229,7 @@ fn write_lane(shared: &Shared, lane: &Lane, closing: bool) -> bool {
 fn portion(records: &[Outgoing]) -> usize {
     let mut bytes = 0;
     let last = records.iter().position(|record| {
-        bytes += size(record);
+        bytes += record.size();
         bytes >= PORTION_BYTES
     });
     last.map_or(records.len(), |last| last + 1)
@@ -254,7 +254,7 @@ fn write_portion(shared: &Shared, lane: &Lane, records: &[Outgoing], closing: bo
         patience.worked(&format!("records of {} wait", lane.name));
     }
     let mut state = lock(&lane.state);
-    state.bytes -= records.iter().map(size).sum::<usize>();
+    state.bytes -= records.iter().map(Outgoing::size).sum::<usize>();
     let written = outcome.is_ok();
     match outcome {
         Ok(()) => state.counts.acknowledged += records.len() as u64,
@@ -299,7 +299,7 @@ impl EmbeddedProducer {
 impl Producer for EmbeddedProducer {
     fn send(&mut self, record: Outgoing) -> Result<()> {
         admit(&self.log.shared, &record, &mut self.last)?;
-        let bytes = size(&record);
+        let bytes = record.size();
         {
             let mut state = lock(&self.lane.state);
             state.check(&self.lane.name)?;
@@ -455,7 +455,7 @@ mod tests {
         let producer = EmbeddedProducer::new(log.clone(), "p");
         let mut state = lock(&producer.lane.state);
         state.counts.taken = records.len() as u64;
-        state.bytes = records.iter().map(size).sum();
+        state.bytes = records.iter().map(Outgoing::size).sum();
         state.waiting = records;
         drop(state);
         producer

@@ -16,6 +16,8 @@ use crate::{BusError, Remedy, Result};
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Many changes are committed in portions of this size.
 const PORTION_BYTES: u64 = 4 << 20;
+/// How many reclaims give back what was removed.
+pub const RECLAIMS: u8 = 3;
 /// Of rows and blocks as this version writes them; stored, so that an older program does not guess at a newer one's.
 /// Since 2 both keyspaces have the number of the newest commit.
 const FORMAT: u32 = 2;
@@ -40,9 +42,16 @@ pub struct Changes {
     blocks: Vec<(Vec<u8>, Option<Bytes>)>,
     meta: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     bytes: u64,
+    is_tidying: bool,
 }
 
 impl Changes {
+    /// Those that leave less than there was. They may use half of the reserve: a log that has filled its disk could otherwise never
+    /// let go what has expired.
+    pub fn tidying() -> Self {
+        Self { is_tidying: true, ..Self::default() }
+    }
+
     pub fn put_block(&mut self, key: [u8; 16], block: Bytes) {
         self.bytes += block.len() as u64;
         self.blocks.push((key.to_vec(), Some(block)));
@@ -242,8 +251,30 @@ impl Store {
 
     /// All or nothing. [`Remedy::Retry`] when the disk is nearly full: nothing was written.
     pub fn commit(&self, changes: Changes, survives: Survives) -> Result<()> {
-        let what = || format!("appending to the embedded log in {}", self.dir.display());
-        self.claim(changes.bytes).map_err(|detail| BusError::new(Remedy::Retry, what(), detail))?;
+        self.claim(&changes)?;
+        self.write(changes, survives)
+    }
+
+    /// Takes the room that these changes need. [`Remedy::Retry`] where that would leave less than the reserve, which is kept free so that
+    /// the store's own files never meet a full disk in the middle of a write.
+    pub fn claim(&self, changes: &Changes) -> Result<()> {
+        let reserve = if changes.is_tidying { self.reserve / 2 } else { self.reserve };
+        lock(&self.space)
+            .claim(changes.bytes, reserve, Instant::now(), || self.free.bytes(&self.dir))
+            .map_err(|detail| BusError::new(Remedy::Retry, self.appending(), detail))
+    }
+
+    /// Whether less than the reserve is free.
+    pub fn is_short_of_room(&self) -> bool {
+        self.free.bytes(&self.dir).is_some_and(|free| free < self.reserve)
+    }
+
+    fn appending(&self) -> String {
+        format!("appending to the embedded log in {}", self.dir.display())
+    }
+
+    /// Writes changes whose room was claimed.
+    pub fn write(&self, changes: Changes, survives: Survives) -> Result<()> {
         let mut batch = self.db.batch().durability(Some(match survives {
             Survives::Process => PersistMode::Buffer,
             Survives::PowerCut => PersistMode::SyncData,
@@ -264,7 +295,7 @@ impl Store {
         let number = witness.next();
         batch.insert(&self.meta, COMMIT_KEY, number.to_be_bytes());
         batch.insert(&self.blocks, COMMIT_KEY, number.to_be_bytes());
-        batch.commit().map_err(|error| BusError::new(Remedy::Stop, what(), self.explain(&error)))?;
+        batch.commit().map_err(|error| BusError::new(Remedy::Stop, self.appending(), self.explain(&error)))?;
         witness.committed(number);
         if survives == Survives::PowerCut {
             witness.durable(number);
@@ -283,8 +314,10 @@ impl Store {
     }
 
     /// Rewrites what holds removed rows, so that the disk gets their space back. The store does so in steps: values that an earlier
-    /// commit removed go, then their files from its list, then the files; so a space is back two reclaims later.
+    /// commit removed go, then their files from its list, then the files; so a space is back after [`RECLAIMS`].
     pub fn reclaim(&self) -> Result<()> {
+        // What nothing follows still counts as being read. And what is rewritten needs room as well.
+        self.commit(Changes::tidying(), Survives::Process)?;
         let what = || format!("reclaiming space in {}", self.dir.display());
         self.blocks
             .rotate_memtable_and_wait()
@@ -334,11 +367,6 @@ impl Store {
 
     fn unreadable(&self, error: &fjall::Error) -> BusError {
         BusError::new(Remedy::Stop, "reading the embedded log", damaged(&self.dir, &error.to_string()))
-    }
-
-    /// Keeps the reserve free, so that the store's own files never meet a full disk in the middle of a write.
-    fn claim(&self, bytes: u64) -> Result<(), String> {
-        lock(&self.space).claim(bytes, self.reserve, Instant::now(), || self.free.bytes(&self.dir))
     }
 
     fn explain(&self, error: &fjall::Error) -> String {
@@ -536,8 +564,7 @@ mod tests {
             changes.remove_block(block_key(1, 0, base).to_vec());
         }
         store.commit(changes, Survives::Process).unwrap();
-        for _ in 0..3 {
-            store.commit(Changes::default(), Survives::Process).unwrap();
+        for _ in 0..RECLAIMS {
             store.reclaim().unwrap();
         }
         assert!((10_000..20_000).contains(&used()), "what is left: {}", used());
@@ -596,6 +623,29 @@ mod tests {
         // Where it cannot be told what was known holds.
         assert_eq!(claim(1000, 700, None), (true, true, 3000));
         assert_eq!(claim(u64::MAX, 700, None), (false, true, 3000));
+    }
+
+    #[test]
+    fn what_tidies_may_use_half_of_the_reserve() {
+        let dir = tempfile::tempdir().unwrap();
+        let free = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let shown = std::sync::Arc::clone(&free);
+        let free_space = FreeSpace::Injected(std::sync::Arc::new(move || shown.load(std::sync::atomic::Ordering::Relaxed)));
+        let options = EmbeddedOptions { reserve_bytes: 1000, free_space, ..EmbeddedOptions::default() };
+        let store = Store::open(dir.path(), &options).unwrap();
+        let of = |changes: Changes, bytes| Changes { bytes, ..changes };
+        for (bytes, left, appends, tidies) in
+            [(0, 1000, true, true), (0, 999, false, true), (0, 500, false, true), (0, 499, false, false), (10, 519, false, false)]
+        {
+            free.store(left, std::sync::atomic::Ordering::Relaxed);
+            let is_claimed = |changes| {
+                // As some time later: what is free is looked at.
+                *lock(&store.space) = Space { free: 0, looked: None };
+                store.claim(&of(changes, bytes)).map_err(|error| assert_eq!(error.remedy, Remedy::Retry)).is_ok()
+            };
+            assert_eq!((is_claimed(Changes::default()), is_claimed(Changes::tidying())), (appends, tidies), "{bytes} of {left}");
+            assert_eq!(store.is_short_of_room(), left < 1000);
+        }
     }
 
     #[test]

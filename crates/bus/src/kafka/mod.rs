@@ -319,7 +319,7 @@ fn common(options: &KafkaOptions) -> ClientConfig {
         ("queued.max.messages.kbytes", "4096"),
         ("fetch.message.max.bytes", "131072"),
         ("fetch.queue.backoff.ms", "5"),
-        // Dead letters hold the bytes of an input and more.
+        // More than the topic of dead letters takes: `Outgoing::dead_letter` keeps to that.
         ("message.max.bytes", "2200000"),
         ("linger.ms", "2"),
         ("compression.type", "lz4"),

@@ -1,0 +1,64 @@
+//! The processor on Apache Kafka: records of a size that only a cluster lets through.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use eadt_bus::conformance::{outgoing, read_count, send_all};
+use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::topics::{Repartition, apply, desired, plan};
+use eadt_bus::{Bus, Outgoing};
+use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_schemas::v1::dead_letter_header as header;
+use eadt_schemas::{EventTime, Topic};
+use eadt_service::{Health, Metrics, Shutdown};
+use eadt_tests::Kafka;
+
+const PREFIX: &str = "eadt.";
+/// Compressed by gzip it is some 20 KB, which is what the broker counts.
+const LARGE: usize = 20_000_000;
+
+fn connect(kafka: &Kafka, properties: &[(&str, &str)]) -> KafkaBus {
+    let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    KafkaBus::connect(KafkaOptions { brokers: kafka.brokers(), properties, client_id: "tests".into() }).unwrap()
+}
+
+#[test]
+fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() {
+    let kafka = Kafka::start().unwrap();
+    let bus = connect(&kafka, &[]);
+    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), Repartition::Refuse)).unwrap();
+    let name = |topic: Topic| -> Arc<str> { format!("{PREFIX}{topic}").into() };
+    let telemetry = name(Topic::GpuTelemetry);
+    let large = Bytes::from(vec![b'a'; LARGE]);
+    let hostile = connect(&kafka, &[("compression.type", "gzip"), ("message.max.bytes", "30000000")]);
+    let in_value = Outgoing { value: Some(large.clone()), ..outgoing(&telemetry, "lab/a", "") };
+    let in_key = Outgoing { key: Some(large), ..outgoing(&telemetry, "", "not json") };
+    send_all(&hostile, &[in_value, in_key, outgoing(&telemetry, "lab/a", "behind them")]);
+
+    let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
+    let service = Service {
+        settings: Settings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..Settings::default() },
+        bus: Arc::new(bus.clone()),
+        // It stands: nothing is quiet.
+        clock: HeartbeatClock::new(|| EventTime::from_micros(0)),
+        shutdown: shutdown.clone(),
+        metrics,
+        ready: health.part("processor"),
+    };
+    let processor = std::thread::spawn(move || run(&service));
+    let letters = read_count(&bus, &name(Topic::DeadLetters), 1, 3);
+    shutdown.cancel();
+    processor.join().unwrap().unwrap();
+
+    let [value, key, behind] = &letters[..] else { panic!("{} dead letters", letters.len()) };
+    let (length, hash) = ("20000000", "aded0ea9b4d06589b13d00bab483faf479d61ed5de21f1760aa7018a28e330e5");
+    assert_eq!(value.value.as_deref(), Some(&[b'a'; 65_536][..]));
+    assert_eq!((value.header(header::ORIGIN_VALUE_BYTES), value.header(header::ORIGIN_VALUE_SHA256)), (Some(length), Some(hash)));
+    assert_eq!(value.header(header::ORIGIN_KEY), Some("lab/a"));
+    assert_eq!(key.value.as_deref(), Some(&b"not json"[..]));
+    assert_eq!((key.header(header::ORIGIN_KEY_BYTES), key.header(header::ORIGIN_KEY_SHA256)), (Some(length), Some(hash)));
+    assert_eq!(key.header(header::ORIGIN_KEY).map(str::len), Some(65_536));
+    assert_eq!(behind.value.as_deref(), Some(&b"behind them"[..]));
+    assert!(letters.iter().all(|letter| letter.header(header::REASON) == Some("malformed")));
+    assert_eq!([value, key, behind].map(|letter| letter.header(header::ORIGIN_OFFSET)), [Some("0"), Some("1"), Some("2")]);
+}
