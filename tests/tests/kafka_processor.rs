@@ -6,7 +6,7 @@ use bytes::Bytes;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{Repartition, apply, desired, plan};
-use eadt_bus::{Bus, Outgoing};
+use eadt_bus::Outgoing;
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};

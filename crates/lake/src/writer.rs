@@ -1,6 +1,6 @@
 //! Rows to files: one open file a partition, rolled by rows, bytes, age and date.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use arrow::array::RecordBatch;
 use eadt_schemas::{EventTime, Topic};
@@ -43,7 +43,7 @@ pub struct Written {
 
 /// Turns rows into files. Each offset ends up in exactly one file; ranges of files adjoin.
 ///
-/// A call that fails has taken nothing and lost nothing: it may be repeated.
+/// Only rolling writes. A call that fails has taken nothing and lost nothing: it may be repeated.
 #[derive(Debug)]
 pub struct Writer {
     archive: Archive,
@@ -53,7 +53,15 @@ pub struct Writer {
 
 #[derive(Debug)]
 struct Partition {
-    /// First offset of the next file.
+    /// Take no more rows, and are in no file yet; the oldest first.
+    complete: VecDeque<Content>,
+    open: Content,
+}
+
+/// What one file is to hold.
+#[derive(Debug)]
+struct Content {
+    /// First offset of the file.
     first: i64,
     /// Every offset before it is accounted for.
     next: i64,
@@ -72,6 +80,30 @@ const BATCH_ROWS: usize = 16_384;
 const DAY_MICROS: i64 = 86_400_000_000;
 
 impl Partition {
+    fn new(topic: Topic, offset: i64) -> Self {
+        Self { complete: VecDeque::new(), open: Content::new(topic, offset) }
+    }
+
+    fn contents(&self) -> impl Iterator<Item = &Content> {
+        self.complete.iter().chain([&self.open])
+    }
+
+    fn bytes(&self) -> usize {
+        self.contents().map(Content::bytes).sum()
+    }
+
+    fn rows(&self) -> usize {
+        self.contents().map(|content| content.rows).sum()
+    }
+
+    fn complete(&mut self, topic: Topic) {
+        self.open.seal();
+        let next = Content::new(topic, self.open.next);
+        self.complete.push_back(std::mem::replace(&mut self.open, next));
+    }
+}
+
+impl Content {
     fn new(topic: Topic, offset: i64) -> Self {
         Self {
             first: offset,
@@ -116,101 +148,124 @@ impl Writer {
     /// Says that the log deleted these offsets (inclusive) before they could be read: the next file's range covers them,
     /// and the file says so. Only the next due offset and later ones count.
     pub fn deleted(&mut self, topic: Topic, partition: i32, to: i64) {
-        if let Some(open) = self.partitions.get_mut(&(topic, partition)).filter(|open| to >= open.next) {
+        if let Some(Partition { open, .. }) = self.partitions.get_mut(&(topic, partition))
+            && to >= open.next
+        {
             open.deleted.push((open.next, to));
             open.next = to + 1;
         }
     }
 
     /// Takes a row. `now` dates the open file; it is read only for a file's first row. A row of a partition that was not
-    /// started starts it. A row of another date than the open file's completes that file, which is then returned.
-    pub fn push(&mut self, row: &Row, now: EventTime) -> Result<Option<Written>> {
-        let at = (row.topic, row.partition);
-        let open = self.partitions.entry(at).or_insert_with(|| Partition::new(row.topic, row.offset));
-        if row.offset < open.next {
-            let Row { topic, partition, offset, .. } = *row;
-            return Err(LakeError::Order { topic, partition, offset, expected: open.next });
+    /// started starts it. A row of another date than the open file's completes that file, which is due then.
+    pub fn push(&mut self, row: &Row, now: EventTime) -> Result<()> {
+        let Row { topic, partition, offset, .. } = *row;
+        let entry = self.partitions.entry((topic, partition)).or_insert_with(|| Partition::new(topic, offset));
+        if offset < entry.open.next {
+            return Err(LakeError::Order { topic, partition, offset, expected: entry.open.next });
         }
         let day = row.stamp.micros().div_euclid(DAY_MICROS);
-        let written = if open.rows > 0 && open.day != day { self.roll(row.topic, row.partition)? } else { None };
-        let open = self.partitions.entry(at).or_insert_with(|| Partition::new(row.topic, row.offset));
+        if entry.open.rows > 0 && entry.open.day != day {
+            // Whoever reads these rows ends the file here, whether or not the end of the log was told in between.
+            entry.open.next = offset;
+            entry.complete(topic);
+        }
+        let open = &mut entry.open;
         if open.rows == 0 {
             (open.day, open.since) = (day, now);
         }
         open.columns.push(row);
         open.rows += 1;
-        open.next = row.offset + 1;
+        open.next = offset + 1;
         if open.columns.rows() >= BATCH_ROWS {
             open.seal();
         }
-        Ok(written)
+        Ok(())
     }
 
     /// Every offset before `position` was delivered: those without a record belong to the open file, too.
     pub fn end(&mut self, topic: Topic, partition: i32, position: i64) {
-        if let Some(open) = self.partitions.get_mut(&(topic, partition)) {
+        if let Some(Partition { open, .. }) = self.partitions.get_mut(&(topic, partition)) {
             open.next = open.next.max(position);
         }
     }
 
-    /// Memory of the open files in bytes.
+    /// Memory of the rows that are in no file yet, in bytes.
     pub fn bytes(&self) -> usize {
         self.partitions.values().map(Partition::bytes).sum()
     }
 
     /// Rows that are in no file yet.
     pub fn rows(&self) -> usize {
-        self.partitions.values().map(|open| open.rows).sum()
+        self.partitions.values().map(Partition::rows).sum()
+    }
+
+    /// Whether rows of this partition are in no file yet.
+    pub fn holds(&self, topic: Topic, partition: i32) -> bool {
+        self.partitions.get(&(topic, partition)).is_some_and(|at| at.rows() > 0)
     }
 
     /// The first offset of a partition that is in no file.
     pub fn durable(&self, topic: Topic, partition: i32) -> Option<i64> {
-        self.partitions.get(&(topic, partition)).map(|open| open.first)
+        self.partitions.get(&(topic, partition))?.contents().next().map(|oldest| oldest.first)
     }
 
     /// The offset after the last one that a file or the open file stands for.
     pub fn position(&self, topic: Topic, partition: i32) -> Option<i64> {
-        self.partitions.get(&(topic, partition)).map(|open| open.next)
+        self.partitions.get(&(topic, partition)).map(|at| at.open.next)
     }
 
-    /// The partition whose open file is due at `now`, by rows, bytes, age or the memory of all.
+    /// The partition of which a file is due at `now`: by date, rows, bytes, age or the memory of all.
     pub fn due(&self, now: EventTime) -> Option<(Topic, i32)> {
         let limits = &self.limits;
-        let full = self.partitions.iter().find(|(_, open)| {
-            open.rows > 0
-                && (open.rows >= limits.rows
-                    || open.bytes() >= limits.bytes
-                    || now.micros() - open.since.micros() >= limits.age_micros)
+        let full = self.partitions.iter().find(|(_, Partition { complete, open })| {
+            let full = open.rows >= limits.rows
+                || open.bytes() >= limits.bytes
+                || now.micros() - open.since.micros() >= limits.age_micros;
+            !complete.is_empty() || (open.rows > 0 && full)
         });
         let largest = || {
-            let largest = self.partitions.iter().max_by_key(|(_, open)| open.bytes());
+            let largest = self.partitions.iter().max_by_key(|(_, at)| at.bytes());
             largest.filter(|_| self.bytes() >= limits.total_bytes)
         };
-        full.or_else(largest).filter(|(_, open)| open.rows > 0).map(|(at, _)| *at)
+        full.or_else(largest).filter(|(_, at)| at.rows() > 0).map(|(at, _)| *at)
     }
 
-    /// Writes one partition's open file; `None` where it has no rows.
+    /// Writes one partition's oldest file, which takes no more rows from now on; `None` where there are none.
     pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<Written>> {
-        let Some(open) = self.partitions.get_mut(&(topic, partition)).filter(|open| open.rows > 0) else {
-            return Ok(None);
-        };
-        open.seal();
-        let date = EventTime::from_micros(open.day * DAY_MICROS).date();
-        let name = FileName { topic, partition, first: open.first, last: open.next - 1, date };
-        let bytes = file::encode(&name, &open.batches, &open.deleted)?;
-        let written = Written { name, rows: open.rows as u64, bytes: bytes.len() as u64 };
+        self.roll_if(topic, partition, || Ok(()))
+    }
+
+    /// As [`Writer::roll`], unless `allowed` refuses: it is asked once nothing is left but to write.
+    pub fn roll_if<E: From<LakeError>>(
+        &mut self,
+        topic: Topic,
+        partition: i32,
+        allowed: impl FnOnce() -> Result<(), E>,
+    ) -> Result<Option<Written>, E> {
+        let Some(at) = self.partitions.get_mut(&(topic, partition)) else { return Ok(None) };
+        if at.complete.is_empty() && at.open.rows > 0 {
+            at.complete(topic);
+        }
+        let Some(content) = at.complete.front() else { return Ok(None) };
+        let date = EventTime::from_micros(content.day * DAY_MICROS).date();
+        let name = FileName { topic, partition, first: content.first, last: content.next - 1, date };
+        let bytes = file::encode(&name, &content.batches, &content.deleted)?;
+        let written = Written { name, rows: content.rows as u64, bytes: bytes.len() as u64 };
+        allowed()?;
         self.archive.create(&written.name, bytes)?;
-        let next = open.next;
-        *open = Partition::new(topic, next);
+        at.complete.pop_front();
         Ok(Some(written))
     }
 
-    /// Writes every open file that has rows. On an error the rest stays open; the call may be repeated.
+    /// Writes every file that has rows. On an error the rest waits; the call may be repeated.
     pub fn roll_all(&mut self) -> Result<Vec<Written>> {
-        let open: Vec<_> = self.partitions.keys().copied().collect();
+        let partitions: Vec<_> = self.partitions.keys().copied().collect();
         let mut written = Vec::new();
-        for (topic, partition) in open {
-            written.extend(self.roll(topic, partition)?);
+        for (topic, partition) in partitions {
+            while let Some(file) = self.roll(topic, partition)? {
+                written.push(file);
+            }
         }
         Ok(written)
     }

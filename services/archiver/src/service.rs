@@ -322,7 +322,7 @@ impl<'a> Archiver<'a> {
     fn revoked(&mut self, partitions: &[TopicPartition]) {
         for at in partitions {
             let Some(topic) = self.topic(at).filter(|_| self.mine.contains(at)) else { continue };
-            if let Err(error) = self.publish(topic, at.partition) {
+            if let Err(error) = self.publish_all(topic, at.partition) {
                 tracing::warn!(partition = %at, %error, "not written before another archiver takes over; it reads these rows again");
             }
         }
@@ -362,10 +362,7 @@ impl<'a> Archiver<'a> {
         match item {
             Polled::Record(record) => {
                 let Some(topic) = self.topic(&record.at) else { return Ok(()) };
-                let written = self.writer.push(&row(topic, record), self.service.clock.now())?;
-                if let Some(written) = written {
-                    self.metrics.written(&written);
-                }
+                self.writer.push(&row(topic, record), self.service.clock.now())?;
                 self.ended.remove(&record.at);
             }
             Polled::End { at, position } => {
@@ -386,29 +383,43 @@ impl<'a> Archiver<'a> {
         Ok(())
     }
 
+    /// Writes whatever is open of a partition.
+    fn publish_all(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
+        loop {
+            self.publish(topic, partition)?;
+            if !self.writer.holds(topic, partition) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes one file. Every file becomes visible here.
     fn publish(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
         let began = Instant::now();
+        let Some(reached) = self.reached(topic, partition) else { return Ok(()) };
         // Only a member that still owns the partition can commit: a lost one ends here and not in a second file.
-        self.commit(topic, partition)?;
-        if let Some(written) = self.writer.roll(topic, partition)? {
+        let member = &mut self.member;
+        let written = self.writer.roll_if(topic, partition, || member.commit(&reached).map_err(Error::from))?;
+        if let Some(written) = &written {
             self.metrics.roll_seconds.observe(began.elapsed().as_secs_f64());
-            self.metrics.written(&written);
+            self.metrics.written(written);
             tracing::debug!(file = written.name.path(), rows = written.rows, bytes = written.bytes, "wrote a file");
             chaos::reach("archive.rolled");
-            self.commit(topic, partition)?;
-            if self.stalled.is_none() {
-                self.patience.worked(ARCHIVING);
-            }
+        }
+        if let Some(reached) = self.reached(topic, partition) {
+            self.member.commit(&reached)?;
+        }
+        if written.is_some() && self.stalled.is_none() {
+            self.patience.worked(ARCHIVING);
         }
         Ok(())
     }
 
-    /// Tells the group how far the files reach.
-    fn commit(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
-        let Some(position) = self.writer.durable(topic, partition) else { return Ok(()) };
+    /// What tells the group how far the files reach.
+    fn reached(&self, topic: Topic, partition: i32) -> Option<Step> {
+        let position = self.writer.durable(topic, partition)?;
         let at = TopicPartition::new(format!("{}{topic}", self.service.prefix), partition);
-        self.member.commit(&Step { outputs: Vec::new(), positions: vec![(at, position)] })?;
-        Ok(())
+        Some(Step { outputs: Vec::new(), positions: vec![(at, position)] })
     }
 
     fn stall(&mut self, error: &Error) -> Result<(), Error> {
@@ -453,7 +464,7 @@ impl<'a> Archiver<'a> {
         let mine: Vec<_> = self.mine.iter().cloned().collect();
         for at in mine {
             let Some(topic) = self.topic(&at) else { continue };
-            match self.publish(topic, at.partition) {
+            match self.publish_all(topic, at.partition) {
                 Err(error) if error.passes() => return Err(Error::Unwritten(Box::new(error))),
                 other => other?,
             }
@@ -477,5 +488,108 @@ fn row(topic: Topic, record: &Record) -> Row {
         key: record.key.clone(),
         value: record.value.clone(),
         headers: record.headers.to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use bytes::Bytes;
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
+    use eadt_bus::{Outgoing, topics};
+    use eadt_service::Health;
+
+    use super::*;
+
+    const TOPIC: Topic = Topic::Workloads;
+    /// 2026-01-02T00:00:00Z.
+    const START: i64 = 1_767_312_000_000_000;
+    const DAY: i64 = 86_400_000_000;
+
+    fn service(log: &EmbeddedLog, place: &Path, roll_rows: usize) -> Service {
+        Service {
+            settings: Settings { location: place.to_str().unwrap().to_owned(), roll_rows, ..Settings::default() },
+            prefix: "eadt.".to_owned(),
+            bus: Arc::new(log.clone()),
+            clock: Clock::fixed(EventTime::from_micros(START)),
+            shutdown: Shutdown::new(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("archiver"),
+        }
+    }
+
+    /// A step of some records, behind which an offset has none.
+    fn step(log: &EmbeddedLog, records: usize) {
+        let membership = Membership::Transactional("tests".to_owned());
+        let mut member = log.member(MemberOptions { group: "tests".to_owned(), membership, topics: Vec::new() }).unwrap();
+        let output = Outgoing {
+            topic: format!("eadt.{TOPIC}").into(),
+            partition: None,
+            key: Some(Bytes::from_static(b"ns/job")),
+            value: Some(Bytes::from_static(b"{}")),
+            headers: Vec::new(),
+        };
+        member.commit(&Step { outputs: vec![output; records], positions: Vec::new() }).unwrap();
+    }
+
+    impl Archiver<'_> {
+        fn read(&mut self) {
+            let mut polled = Vec::new();
+            self.poll(&mut polled).unwrap();
+            self.waiting.extend(polled);
+            self.rebalances().unwrap();
+        }
+    }
+
+    #[test]
+    fn who_was_replaced_writes_no_file_of_what_it_had_read_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("archive");
+        let now = Arc::new(AtomicI64::new(START));
+        let stamps = {
+            let now = now.clone();
+            Stamps::Injected(Arc::new(move || EventTime::from_micros(now.load(Ordering::Relaxed))))
+        };
+        let options = EmbeddedOptions { stamps, reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(&dir.path().join("log"), options).unwrap();
+        for topic in topics::desired("eadt.", 1, 1) {
+            log.create_topic(&topic).unwrap();
+        }
+        // One holds the rows of a day, and has read of the next one when it is frozen.
+        let rows = POLL_ITEMS + 1;
+        step(&log, rows);
+        let frozen = service(&log, &place, 2 * rows);
+        let (archive, metrics) = (Archive::open(&frozen.settings.location).unwrap(), ArchiverMetrics::new(&frozen.metrics));
+        let mut patience = Patience::new(RETRY_MIN, RETRY_MIN);
+        let mut frozen = Archiver::join(&frozen, &metrics, &archive, &mut patience).unwrap();
+        while frozen.writer.position(TOPIC, 0) != Some(rows as i64 + 1) {
+            frozen.read();
+            frozen.work().unwrap();
+        }
+        now.fetch_add(DAY, Ordering::Relaxed);
+        step(&log, 1);
+        while !frozen.waiting.iter().any(|item| matches!(item, Polled::Record(_))) {
+            frozen.read();
+        }
+        assert_eq!((frozen.writer.rows(), archive.files().unwrap().files.len()), (rows, 0));
+
+        // Another one, whose first file is smaller, takes over and archives everything.
+        let other = service(&log, &place, 2);
+        other.shutdown.cancel();
+        run(&other).unwrap();
+        let written = |archive: &Archive| -> Vec<String> {
+            let listing = archive.files().unwrap();
+            assert_eq!((listing.gaps.len(), listing.superseded.len()), (0, 0));
+            listing.files.iter().map(|file| file.name.path()).collect()
+        };
+        let before = written(&archive);
+        assert_eq!((before.len(), archive.next_offsets().unwrap()[&(TOPIC, 0)]), (3, rows as i64 + 3));
+
+        let worked = frozen.work();
+        assert_eq!(written(&archive), before);
+        let error = worked.unwrap_err();
+        assert!(matches!(&error, Error::Bus(_)) && error.to_string().contains("fenced"), "{error}");
     }
 }

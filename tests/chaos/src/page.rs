@@ -42,6 +42,20 @@ const ELSEWHERE: &[Elsewhere] = &[
         ],
     },
     Elsewhere {
+        fault: "the archiver is killed, or its power cut, at each step on its disk: what was not synced is gone; the same in a compaction",
+        promise: "each offset in exactly one file, whole at any time, and nothing is left behind; without syncs files are gone",
+        tests: &[
+            ("crates/lake/src/tests/crash.rs", "killed_or_powerless_at_any_step_each_offset_is_in_exactly_one_file"),
+            ("crates/lake/src/tests/crash.rs", "a_compaction_killed_at_any_step_loses_and_doubles_nothing"),
+            ("crates/lake/src/tests/crash.rs", "a_disk_that_never_syncs_loses_what_it_had"),
+        ],
+    },
+    Elsewhere {
+        fault: "the archiver is frozen behind what it has read, a date ends in that, and another one takes over",
+        promise: "it writes nothing more, and ends",
+        tests: &[("services/archiver/src/service.rs", "who_was_replaced_writes_no_file_of_what_it_had_read_before")],
+    },
+    Elsewhere {
         fault: "crashes at every call of the bus, in simulated time, by seed",
         promise: "windows, decisions and state as in a run without them",
         tests: &[(

@@ -19,7 +19,7 @@ fn write(archive: &Archive, limits: Limits, rows: &[Row]) -> Vec<Written> {
     let mut writer = Writer::new(archive.clone(), limits);
     let mut written = Vec::new();
     for row in rows {
-        written.extend(writer.push(row, row.stamp).unwrap());
+        writer.push(row, row.stamp).unwrap();
         while let Some((topic, partition)) = writer.due(row.stamp) {
             written.extend(writer.roll(topic, partition).unwrap());
         }
@@ -41,27 +41,69 @@ fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
     let mut writer = Writer::new(archive.clone(), small(2));
     writer.start(TOPIC, 1, 5);
     let push = |writer: &mut Writer, offset, at| writer.push(&telemetry(1, offset, at), time(at)).unwrap();
-    assert_eq!(push(&mut writer, 7, 1), None);
+    push(&mut writer, 7, 1);
     assert_eq!(writer.due(time(1)), None);
-    assert_eq!(push(&mut writer, 8, 2), None);
+    push(&mut writer, 8, 2);
     writer.end(TOPIC, 1, 12);
     assert_eq!(writer.due(time(2)), Some((TOPIC, 1)));
     let first = writer.roll(TOPIC, 1).unwrap().unwrap();
     assert_eq!((first.name.first, first.name.last, first.rows), (5, 11, 2));
-    // The log deleted 12 to 19; then the date changes.
+    // The log deleted 12 to 19; then the date changes, and does so again.
     writer.deleted(TOPIC, 1, 19);
-    assert_eq!(push(&mut writer, 20, 3), None);
-    let second = push(&mut writer, 21, 86_400).unwrap();
+    push(&mut writer, 20, 3);
+    assert_eq!(writer.due(time(3)), None);
+    push(&mut writer, 21, 86_400);
+    push(&mut writer, 22, 2 * 86_400);
+    assert_eq!((writer.rows(), writer.durable(TOPIC, 1), archive.files().unwrap().files.len()), (3, Some(12), 1));
+    assert!(matches!(writer.push(&telemetry(1, 22, 2 * 86_400), time(0)), Err(LakeError::Order { expected: 23, .. })));
+    assert_eq!(writer.due(time(3)), Some((TOPIC, 1)), "a file of an earlier date is due");
+    let second = writer.roll(TOPIC, 1).unwrap().unwrap();
     assert_eq!((second.name.first, second.name.last, second.name.date.as_str()), (12, 20, "2026-01-02"));
-    assert!(matches!(writer.push(&telemetry(1, 21, 86_401), time(0)), Err(LakeError::Order { expected: 22, .. })));
-    let third = &writer.roll_all().unwrap()[0];
+    let [third, fourth] = &writer.roll_all().unwrap()[..] else { panic!("a file a date") };
     assert_eq!((third.name.first, third.name.last, third.name.date.as_str()), (21, 21, "2026-01-03"));
+    assert_eq!((fourth.name.first, fourth.name.last, fourth.name.date.as_str()), (22, 22, "2026-01-04"));
+    assert!(!writer.holds(TOPIC, 1));
     let listing = archive.files().unwrap();
-    assert_eq!((listing.files.len(), listing.gaps.len(), listing.superseded.len()), (3, 0, 0));
-    assert_eq!(archive.next_offsets().unwrap(), [((TOPIC, 1), 22)].into());
+    assert_eq!((listing.files.len(), listing.gaps.len(), listing.superseded.len()), (4, 0, 0));
+    assert_eq!(archive.next_offsets().unwrap(), [((TOPIC, 1), 23)].into());
     assert_eq!(archive.reader(&second.name).unwrap().deleted, [(12, 19)]);
-    let expected: Vec<Row> = [(7, 1), (8, 2), (20, 3), (21, 86_400)].map(|(offset, at)| telemetry(1, offset, at)).to_vec();
+    let expected = [(7, 1), (8, 2), (20, 3), (21, 86_400), (22, 2 * 86_400)].map(|(offset, at)| telemetry(1, offset, at));
     assert_eq!(all(&archive, TOPIC, 1).unwrap(), expected);
+}
+
+#[test]
+fn a_date_ends_in_the_same_place_for_everybody_who_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let [told, untold] = [Some(3), None].map(|end| {
+        let mut writer = Writer::new(archive.clone(), Limits::default());
+        writer.start(TOPIC, 0, 0);
+        writer.push(&telemetry(0, 0, 1), time(1)).unwrap();
+        // Offsets 1 and 2 have no record; only one of the two was told where the log ended for a while.
+        if let Some(end) = end {
+            writer.end(TOPIC, 0, end);
+        }
+        writer.push(&telemetry(0, 5, 86_400), time(1)).unwrap();
+        writer.roll(TOPIC, 0).unwrap().unwrap()
+    });
+    assert_eq!((told.name.first, told.name.last), (0, 4));
+    assert_eq!(told, untold);
+}
+
+#[test]
+fn who_is_refused_once_a_file_is_encoded_writes_nothing_and_may_try_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let mut writer = Writer::new(archive.clone(), Limits::default());
+    writer.push(&telemetry(0, 0, 0), time(0)).unwrap();
+    let refused = || Err(LakeError::Location { location: "lost".to_owned(), detail: "it is another's".to_owned() });
+    assert!(matches!(writer.roll_if(TOPIC, 0, refused), Err(LakeError::Location { .. })));
+    assert_eq!((archive.files().unwrap().files.len(), writer.durable(TOPIC, 0), writer.rows()), (0, Some(0), 1));
+    // What comes in between is of the next file.
+    writer.push(&telemetry(0, 1, 1), time(1)).unwrap();
+    let written = writer.roll_all().unwrap();
+    assert_eq!(written.iter().map(|file| (file.name.first, file.name.last)).collect::<Vec<_>>(), [(0, 0), (1, 1)]);
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), [telemetry(0, 0, 0), telemetry(0, 1, 1)]);
 }
 
 #[test]
@@ -184,7 +226,7 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     fs::write(&middle, kept).unwrap();
     // Inside another file's range: superseded.
     let mut writer = Writer::new(archive.clone(), Limits::default());
-    rows[3..5].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    rows[3..5].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     writer.roll_all().unwrap();
     let listing = archive.files().unwrap();
     assert_eq!((listing.files.len(), listing.superseded.len()), (3, 1));
@@ -193,7 +235,7 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
     assert_eq!(archive.files().unwrap().superseded, []);
     // Across two files: an error that names both.
     let mut writer = Writer::new(archive.clone(), Limits::default());
-    rows[4..8].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    rows[4..8].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     writer.roll_all().unwrap();
     let error = archive.files().unwrap_err();
     assert!(matches!(&error, LakeError::Overlap { first, second } if first != second), "{error}");
@@ -319,7 +361,7 @@ fn an_object_store_takes_each_file_once() {
     let bytes = bytes::Bytes::from_static(b"other");
     assert!(matches!(archive.create(name, bytes), Err(LakeError::Conflict { .. })));
     let mut writer = Writer::new(archive.clone(), Limits::default());
-    rows[..6].iter().for_each(|row| drop(writer.push(row, row.stamp).unwrap()));
+    rows[..6].iter().for_each(|row| writer.push(row, row.stamp).unwrap());
     assert_eq!(writer.roll_all().unwrap()[0], written[0]);
     compact(&archive, "2027-01-01", 1 << 20).unwrap();
     assert_eq!(archive.files().unwrap().files.len(), 1);
