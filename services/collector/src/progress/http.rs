@@ -27,7 +27,7 @@ use serde::Serialize;
 use super::kubeflow::{self, StatusUpdate};
 use super::rate::Rate;
 use super::reviews::{Accounts, Refusal, Reviewer};
-use super::secrets::Secrets;
+use super::secrets::{Follower, Secrets};
 use super::serve;
 use super::sources::Sources;
 use super::tokens::{self, Grant};
@@ -83,7 +83,7 @@ struct Sender(Option<Grant>);
 #[derive(Debug)]
 pub(crate) struct HttpSource {
     endpoint: Arc<Endpoint>,
-    listener: Option<tokio::net::TcpListener>,
+    opened: Option<(tokio::net::TcpListener, Follower)>,
 }
 
 impl HttpSource {
@@ -102,7 +102,7 @@ impl HttpSource {
         let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
         let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets, accounts };
-        Self { endpoint: Arc::new(endpoint), listener: None }
+        Self { endpoint: Arc::new(endpoint), opened: None }
     }
 
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
@@ -111,7 +111,7 @@ impl HttpSource {
             let detail = "nobody here asks an API server about tokens: unset collector.progress.service_accounts.enabled";
             return Err(SourceError::new(KIND, detail));
         }
-        let secrets = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
+        let (secrets, follower) = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
         let (tls, service_accounts) = (secrets.tls().is_some(), self.endpoint.accounts.is_some());
         // Opened once.
         drop(self.endpoint.secrets.set(secrets));
@@ -125,7 +125,7 @@ impl HttpSource {
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         tracing::info!(address = %bound, tls, tokens, service_accounts, "progress endpoint listens");
-        self.listener = Some(listener);
+        self.opened = Some((listener, follower));
         Ok(bound)
     }
 }
@@ -141,17 +141,18 @@ impl Source for HttpSource {
 
     fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
         Box::pin(async move {
-            let listener = self.listener.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
-            let secrets = self.endpoint.secrets();
+            let (listener, follower) = self.opened.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
+            let tls = self.endpoint.secrets().tls();
             let (limits, metrics) = (self.endpoint.settings.limits, self.endpoint.metrics.clone());
-            let follow = secrets.clone().follow(metrics.clone(), shutdown.clone());
-            let server = serve::serve(listener, secrets.tls(), router(self.endpoint.clone()), limits, metrics, shutdown.clone());
+            let follow = follower.follow(metrics.clone(), shutdown.clone());
+            let server = serve::serve(listener, tls, router(self.endpoint.clone()), limits, metrics, shutdown.clone());
             let too_late = async {
                 shutdown.cancelled().await;
                 tokio::time::sleep(STOP).await;
             };
             tokio::select! {
-                ((), ()) = async { tokio::join!(server, follow) } => {}
+                // A look at the secrets comes first: other sources took their time to open.
+                ((), ()) = async { tokio::join!(follow, server) } => {}
                 () = too_late => tracing::warn!("a request to the progress endpoint did not end and is given up"),
             }
             self.endpoint.end();
