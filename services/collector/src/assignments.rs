@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use eadt_schemas::v1::ShareMethod;
 use eadt_service::Shutdown;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::files::Files;
 use crate::metrics::CollectorMetrics;
 use crate::tenancy::Tenant;
 
@@ -118,22 +119,14 @@ impl Assignments {
 
     /// Follows the file until `shutdown`.
     pub(crate) async fn follow(self, path: PathBuf, metrics: CollectorMetrics, shutdown: Shutdown) {
-        let mut seen: Option<Option<(SystemTime, u64)>> = None;
+        let mut files = Files::new([path]);
         loop {
-            let state = std::fs::metadata(&path).and_then(|m| Ok((m.modified()?, m.len()))).ok();
-            if seen != Some(state) {
-                match self.load(&path) {
-                    Ok(count) => {
-                        metrics.assignments_failed.set(0);
-                        tracing::info!(path = %path.display(), count, "assignments read");
-                    }
-                    Err(error) => {
-                        metrics.assignments_failed.set(1);
-                        tracing::warn!(path = %path.display(), error, "assignments file not used; the last good one stays in force");
-                    }
-                }
-                seen = Some(state);
-            }
+            let in_force = files.look(|[path]| {
+                let count = self.load(path)?;
+                tracing::info!(path = %path.display(), count, "assignments read");
+                Ok(())
+            });
+            metrics.assignments_failed.set(i64::from(!in_force));
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}

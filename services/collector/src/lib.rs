@@ -13,6 +13,7 @@
 pub mod assignments;
 pub mod buffer;
 pub mod dcgm;
+mod files;
 pub mod kubelet;
 pub mod metrics;
 pub mod nvml;

@@ -19,7 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
-use eadt_schemas::latest::{Phase, TrainingProgress};
+use eadt_schemas::latest::Phase;
 use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 use serde::Serialize;
@@ -27,7 +27,7 @@ use serde::Serialize;
 use super::kubeflow::{self, StatusUpdate};
 use super::rate::Rate;
 use super::reviews::{Accounts, Refusal, Reviewer};
-use super::secrets::Secrets;
+use super::secrets::{Follower, Secrets};
 use super::serve;
 use super::sources::Sources;
 use super::tokens::{self, Grant};
@@ -83,7 +83,7 @@ struct Sender(Option<Grant>);
 #[derive(Debug)]
 pub(crate) struct HttpSource {
     endpoint: Arc<Endpoint>,
-    listener: Option<tokio::net::TcpListener>,
+    opened: Option<(tokio::net::TcpListener, Follower)>,
 }
 
 impl HttpSource {
@@ -102,7 +102,7 @@ impl HttpSource {
         let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
         let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets, accounts };
-        Self { endpoint: Arc::new(endpoint), listener: None }
+        Self { endpoint: Arc::new(endpoint), opened: None }
     }
 
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
@@ -111,7 +111,7 @@ impl HttpSource {
             let detail = "nobody here asks an API server about tokens: unset collector.progress.service_accounts.enabled";
             return Err(SourceError::new(KIND, detail));
         }
-        let secrets = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
+        let (secrets, follower) = Secrets::load(&self.endpoint.settings).map_err(|error| SourceError::new(KIND, error))?;
         let (tls, service_accounts) = (secrets.tls().is_some(), self.endpoint.accounts.is_some());
         // Opened once.
         drop(self.endpoint.secrets.set(secrets));
@@ -125,7 +125,7 @@ impl HttpSource {
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         tracing::info!(address = %bound, tls, tokens, service_accounts, "progress endpoint listens");
-        self.listener = Some(listener);
+        self.opened = Some((listener, follower));
         Ok(bound)
     }
 }
@@ -141,17 +141,18 @@ impl Source for HttpSource {
 
     fn run(self: Box<Self>, shutdown: Shutdown) -> Boxed<'static, Result<(), SourceError>> {
         Box::pin(async move {
-            let listener = self.listener.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
-            let secrets = self.endpoint.secrets();
+            let (listener, follower) = self.opened.ok_or_else(|| SourceError::new(KIND, "run before it was opened"))?;
+            let tls = self.endpoint.secrets().tls();
             let (limits, metrics) = (self.endpoint.settings.limits, self.endpoint.metrics.clone());
-            let follow = secrets.clone().follow(metrics.clone(), shutdown.clone());
-            let server = serve::serve(listener, secrets.tls(), router(self.endpoint.clone()), limits, metrics, shutdown.clone());
+            let follow = follower.follow(metrics.clone(), shutdown.clone());
+            let server = serve::serve(listener, tls, router(self.endpoint.clone()), limits, metrics, shutdown.clone());
             let too_late = async {
                 shutdown.cancelled().await;
                 tokio::time::sleep(STOP).await;
             };
             tokio::select! {
-                ((), ()) = async { tokio::join!(server, follow) } => {}
+                // A look at the secrets comes first: other sources took their time to open.
+                ((), ()) = async { tokio::join!(follow, server) } => {}
                 () = too_late => tracing::warn!("a request to the progress endpoint did not end and is given up"),
             }
             self.endpoint.end();
@@ -341,51 +342,56 @@ impl Endpoint {
     }
 
     fn report(&self, sender: &Sender, body: &[u8]) -> Result<usize, Rejection> {
-        let sent = wire::events(body, self.settings.batch_events)?;
+        let mut sent = wire::events(body, self.settings.batch_events)?;
         let now = self.clock.now();
         let batch = body.trim_ascii_start().first() == Some(&b'[');
-        let mut list = Vec::with_capacity(sent.len());
-        for (index, Sent { mut event, timed }) in sent.into_iter().enumerate() {
+        for (index, Sent { event, timed }) in sent.iter_mut().enumerate() {
             // Without a time of its own an event happened when it came; those of a batch in its order.
-            if !timed {
+            if !*timed {
                 event.time = now.plus_micros(index as i64);
             }
             event.collector.clone_from(&self.collector);
             // With the end of the job its source ends.
             event.last |= event.phase == Phase::Finished;
-            let checked = wire::check(&event, now, self.settings.times)
+            let checked = wire::check(event, now, self.settings.times)
                 .and_then(|()| sender.check(&event.workload))
-                .and_then(|()| wire::check_content(&event));
+                .and_then(|()| wire::check_content(event));
             checked.map_err(|rejection| Rejection { index: batch.then_some(index), ..rejection })?;
-            list.push(event);
         }
-        self.take(&list)?;
-        Ok(list.len())
+        let accepted = sent.len();
+        self.take(sent)?;
+        Ok(accepted)
     }
 
     fn trainer_status(&self, workload: String, body: &[u8]) -> Result<(), Rejection> {
         let update: StatusUpdate = wire::parse(body, None)?;
+        let timed = update.trainer_status.as_ref().is_some_and(|status| status.last_updated_time.is_some());
         let now = self.clock.now();
         let known = self.sources().as_ref().and_then(|sources| sources.last(&workload, 0).cloned());
         let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
         event.collector.clone_from(&self.collector);
         wire::check(&event, now, self.settings.times)?;
-        self.take(&[event])
+        self.take(vec![Sent { event, timed }])
     }
 
-    fn take(&self, events: &[TrainingProgress]) -> Result<(), Rejection> {
+    fn take(&self, sent: Vec<Sent>) -> Result<(), Rejection> {
         let mut guard = self.sources();
         let Some(sources) = guard.as_mut() else {
             return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping; send it again later"));
         };
-        if sources.room(events).is_err() {
+        let events = || sent.iter().map(|sent| &sent.event);
+        if sources.room(events()).is_err() {
             sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
         }
-        sources.room(events).map_err(|full| Rejection::new(StatusCode::TOO_MANY_REQUESTS, full.to_string()))?;
-        for event in events {
-            sources.note(event);
+        sources.room(events()).map_err(|full| Rejection::new(StatusCode::TOO_MANY_REQUESTS, full.to_string()))?;
+        for Sent { mut event, timed } in sent {
+            // Requests come here in another order than they came in, and a batch may reach beyond the next request's time.
+            if !timed {
+                event.time = sources.time(&event.workload, event.rank, event.time);
+            }
+            sources.note(&event);
             // Checked before, so nothing is refused here.
-            if let Err(refusal) = self.outlet.progress(KIND, event) {
+            if let Err(refusal) = self.outlet.progress(KIND, &event) {
                 tracing::warn!(workload = event.workload, %refusal, "progress was refused");
             }
         }
@@ -483,6 +489,39 @@ mod tests {
                 (a(), 0, now + 1_000_000, Phase::Progress, true, Some(10.0)),
             ]
         );
+    }
+
+    #[test]
+    fn what_has_no_time_is_never_older_than_what_its_source_said_before() {
+        let one = r#"{"workload":"n/a","loss":1}"#;
+        let three = r#"[{"workload":"n/a","loss":1},{"workload":"n/a","loss":2},{"workload":"n/a","loss":3}]"#;
+        let ahead = r#"[{"workload":"n/a","time":"2026-01-02T03:04:06Z","loss":1},{"workload":"n/a","loss":2}]"#;
+        let other = r#"{"workload":"n/a","rank":1,"loss":1}"#;
+        let update = r#"{"trainerStatus":{"progressPercentage":50}}"#;
+        let second = 1_000_000;
+        // When each request came, in the order in which they are taken: microseconds after a time, and of their events.
+        for (requests, times) in [
+            (vec![(0, three), (0, one), (2, one)], vec![0, 1, 2, 3, 4]),
+            (vec![(9, one), (7, one), (8, one), (20, one)], vec![9, 10, 11, 20]),
+            (vec![(9, one), (7, three), (7, other)], vec![9, 10, 11, 12, 7]),
+            (vec![(0, ahead), (3, one), (3, other)], vec![second, second + 1, second + 2, 3]),
+            (vec![(9, one), (7, update), (7, update)], vec![9, 10, 11]),
+        ] {
+            let (outlet, buffer, metrics) = outlet();
+            let start = fixed().now();
+            let came = Mutex::new(requests.iter().map(|(micros, _)| *micros).collect::<std::collections::VecDeque<_>>());
+            let clock = Clock::new(move || start.plus_micros(came.lock().unwrap().pop_front().unwrap()));
+            let HttpSource { endpoint, .. } = HttpSource::new(settings(), outlet, metrics, clock, "progress/h".into(), None);
+            for (_, body) in &requests {
+                if *body == update {
+                    endpoint.trainer_status("n/a".to_owned(), body.as_bytes()).unwrap();
+                } else {
+                    endpoint.report(&Sender(None), body.as_bytes()).unwrap();
+                }
+            }
+            let seen: Vec<_> = progress(&buffer).iter().map(|event| event.time.micros() - start.micros()).collect();
+            assert_eq!(seen, times, "{requests:?}");
+        }
     }
 
     #[tokio::test]

@@ -1,43 +1,49 @@
 //! The tokens and the certificate in force, followed as their files change.
 
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use eadt_schemas::EventTime;
 use eadt_service::Shutdown;
 
 use super::serve::Tls;
 use super::tokens::{self, Grant, Tokens};
+use crate::files::Files;
 use crate::metrics::CollectorMetrics;
 use crate::settings::Progress;
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Clones share it.
-#[derive(Debug, Clone)]
+/// What senders are held to, and the endpoint itself.
+#[derive(Debug)]
 pub struct Secrets {
-    tokens: Option<(PathBuf, Arc<RwLock<Tokens>>)>,
-    certificate: Option<(PathBuf, PathBuf, Tls)>,
+    tokens: Option<Arc<RwLock<Tokens>>>,
+    certificate: Option<Tls>,
 }
 
 impl Secrets {
     /// Reads everything that the settings name; the error says which file cannot be used.
-    pub fn load(settings: &Progress) -> Result<Self, String> {
-        let tokens = settings.tokens_file.as_ref().map(|path| {
-            let read = tokens::read(path).map_err(|error| format!("{error}; make it with eadt token create"))?;
-            Ok((path.clone(), Arc::new(RwLock::new(read))))
+    pub fn load(settings: &Progress) -> Result<(Self, Follower), String> {
+        let tokens = settings.tokens_file.clone().map(|path| {
+            let mut files = Files::new([path]);
+            let read = files.read(|[path]| tokens::read(path));
+            let read = read.map_err(|error| format!("{error}; make it with eadt token create"))?;
+            Ok::<_, String>((files, Arc::new(RwLock::new(read))))
         });
-        let certificate = settings
-            .certificate
-            .as_ref()
-            .map(|(certificate, key)| Tls::load(certificate, key).map(|tls| (certificate.clone(), key.clone(), tls)));
-        Ok(Self { tokens: tokens.transpose().map_err(|error: String| error)?, certificate: certificate.transpose()? })
+        let certificate = settings.certificate.clone().map(|(certificate, key)| {
+            let mut files = Files::new([certificate, key]);
+            let tls = files.read(|[certificate, key]| Tls::load(certificate, key))?;
+            Ok::<_, String>((files, tls))
+        });
+        let follower = Follower { tokens: tokens.transpose()?, certificate: certificate.transpose()? };
+        let tokens = follower.tokens.as_ref().map(|(_, tokens)| tokens.clone());
+        let certificate = follower.certificate.as_ref().map(|(_, tls)| tls.clone());
+        Ok((Self { tokens, certificate }, follower))
     }
 
     pub fn tls(&self) -> Option<Tls> {
-        self.certificate.as_ref().map(|(_, _, tls)| tls.clone())
+        self.certificate.clone()
     }
 
     /// Whether senders need a token.
@@ -47,60 +53,109 @@ impl Secrets {
 
     /// What the bearer of a token may do; `None` where it is worth nothing.
     pub fn verify(&self, token: &str, now: EventTime) -> Option<Grant> {
-        let (_, tokens) = self.tokens.as_ref()?;
+        let tokens = self.tokens.as_ref()?;
         tokens.read().unwrap_or_else(PoisonError::into_inner).verify(token, now)
     }
+}
 
+/// Keeps [`Secrets`] to what their files hold.
+#[derive(Debug)]
+pub struct Follower {
+    tokens: Option<(Files<1>, Arc<RwLock<Tokens>>)>,
+    certificate: Option<(Files<2>, Tls)>,
+}
+
+impl Follower {
     /// Follows the files until `shutdown`. What was in force stays so while one cannot be used.
-    pub async fn follow(self, metrics: CollectorMetrics, shutdown: Shutdown) {
-        let mut seen = self.state();
-        let mut failed = [false; 2];
-        while !shutdown.is_cancelled() {
+    pub async fn follow(mut self, metrics: CollectorMetrics, shutdown: Shutdown) {
+        loop {
+            metrics.secrets_failed.set(i64::from(!self.look()));
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(LOOK) => {}
             }
-            let state = self.state();
-            if let Some((path, in_force)) = self.tokens.as_ref().filter(|_| state.0 != seen.0) {
-                let read = tokens::read(path).map(|read| {
-                    let count = read.tokens.len();
-                    *in_force.write().unwrap_or_else(PoisonError::into_inner) = read;
-                    tracing::info!(path = %path.display(), count, "tokens read");
-                });
-                failed[0] = report(read.map_err(|error| error.to_string()));
-            }
-            if let Some((certificate, key, tls)) = self.certificate.as_ref().filter(|_| state.1 != seen.1) {
-                let read = tls.reload(certificate, key).map(|()| {
-                    tracing::info!(path = %certificate.display(), "certificate read");
-                });
-                failed[1] = report(read);
-            }
-            metrics.secrets_failed.set(i64::from(failed.contains(&true)));
-            seen = state;
         }
     }
 
-    fn state(&self) -> (Stamp, [Stamp; 2]) {
-        let tokens = self.tokens.as_ref().and_then(|(path, _)| stamp(path));
-        let files = self.certificate.as_ref().map(|(certificate, key, _)| [stamp(certificate), stamp(key)]);
-        (tokens, files.unwrap_or_default())
+    /// Whether all that is in force is what the files hold now.
+    fn look(&mut self) -> bool {
+        let tokens = self.tokens.as_mut().is_none_or(|(files, in_force)| {
+            files.look(|[path]| {
+                let read = tokens::read(path).map_err(|error| error.to_string())?;
+                let count = read.tokens.len();
+                *in_force.write().unwrap_or_else(PoisonError::into_inner) = read;
+                tracing::info!(path = %path.display(), count, "tokens read");
+                Ok(())
+            })
+        });
+        let certificate = self.certificate.as_mut().is_none_or(|(files, tls)| {
+            files.look(|[certificate, key]| {
+                tls.reload(certificate, key)?;
+                tracing::info!(path = %certificate.display(), "certificate read");
+                Ok(())
+            })
+        });
+        tokens && certificate
     }
 }
 
-/// Time of the last change, and size.
-type Stamp = Option<(SystemTime, u64)>;
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
 
-fn stamp(path: &Path) -> Stamp {
-    std::fs::metadata(path).and_then(|metadata| Ok((metadata.modified()?, metadata.len()))).ok()
-}
+    use super::*;
 
-/// True where it failed.
-fn report(read: Result<(), String>) -> bool {
-    match read {
-        Ok(()) => false,
-        Err(error) => {
-            tracing::warn!(error, "the former one stays in force");
-            true
-        }
+    const NOW: EventTime = EventTime::from_micros(1_767_225_600_000_000);
+
+    fn settings() -> Progress {
+        crate::RawSettings::default().validate("h").unwrap().progress.unwrap()
+    }
+
+    /// A token of the file, and its id.
+    fn token(path: &Path) -> (String, String) {
+        let made = tokens::change(path, |tokens| {
+            let (token, entry) = tokens.create(&std::array::from_fn(|at| at as u8), &["n".to_owned()], NOW, None)?;
+            Ok((token.reveal().to_owned(), entry.id.clone()))
+        });
+        made.unwrap()
+    }
+
+    #[test]
+    fn a_token_that_is_revoked_before_its_file_is_followed_is_worth_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        let (token, id) = token(&path);
+        let (secrets, mut follower) = Secrets::load(&Progress { tokens_file: Some(path.clone()), ..settings() }).unwrap();
+        assert!(secrets.verify(&token, NOW).is_some());
+        tokens::change(&path, |tokens| tokens.revoke(&id)).unwrap();
+        assert!(follower.look());
+        assert_eq!(secrets.verify(&token, NOW), None);
+    }
+
+    #[test]
+    fn what_cannot_be_used_changes_nothing_until_it_can() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let certify = |certificate: &str, key: &str| {
+            let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+            std::fs::write(at(certificate), made.cert.pem()).unwrap();
+            std::fs::write(at(key), made.signing_key.serialize_pem()).unwrap();
+        };
+        certify("tls.crt", "tls.key");
+        certify("next.crt", "next.key");
+        let (token, _) = token(&at("tokens.json"));
+        let (certificate, tokens_file) = (Some((at("tls.crt"), at("tls.key"))), Some(at("tokens.json")));
+        let (secrets, mut follower) = Secrets::load(&Progress { certificate, tokens_file, ..settings() }).unwrap();
+        assert!(follower.look());
+        std::fs::rename(at("next.crt"), at("tls.crt")).unwrap();
+        assert!(!follower.look(), "the certificate of another key");
+        std::fs::rename(at("next.key"), at("tls.key")).unwrap();
+        assert!(follower.look());
+        std::fs::write(at("tokens.json"), "nonsense").unwrap();
+        assert!(!follower.look() && !follower.look(), "not used is not used, however often it is looked at");
+        assert!(secrets.verify(&token, NOW).is_some(), "the former ones");
+        std::fs::write(at("tokens.json"), r#"{"tokens":[]}"#).unwrap();
+        assert!(follower.look());
+        assert_eq!(secrets.verify(&token, NOW), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The progress sources (workload and rank) known to an endpoint. Pure.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 
 use eadt_schemas::EventTime;
@@ -48,10 +49,15 @@ impl Sources {
         self.last.get(&(workload.to_owned(), rank))
     }
 
+    /// The time of an event that has none of its own and came at `now`: after everything that its source said.
+    pub fn time(&self, workload: &str, rank: u32, now: EventTime) -> EventTime {
+        self.last(workload, rank).map_or(now, |last| now.max(last.time.plus_micros(1)))
+    }
+
     /// Whether all these events could be noted.
-    pub fn room(&self, events: &[TrainingProgress]) -> Result<(), Full> {
+    pub fn room<'a>(&self, events: impl IntoIterator<Item = &'a TrainingProgress>) -> Result<(), Full> {
         let new: HashSet<_> = events
-            .iter()
+            .into_iter()
             .map(|event| (event.workload.clone(), event.rank))
             .filter(|source| !self.last.contains_key(source))
             .collect();
@@ -68,13 +74,19 @@ impl Sources {
         if self.last.len() + new.len() > self.limit { Err(Full::All(self.last.len())) } else { Ok(()) }
     }
 
-    /// Notes an event; the end of a source forgets it.
+    /// Notes an event; the end of a source forgets it. One that is older than its source's last is stale to whoever reads
+    /// it, and takes no other's place.
     pub fn note(&mut self, event: &TrainingProgress) {
         let source = (event.workload.clone(), event.rank);
         let own = namespace(&event.workload);
         if !event.last {
-            if self.last.insert(source, event.clone()).is_none() {
-                *self.of.entry(own.to_owned()).or_default() += 1;
+            match self.last.entry(source) {
+                Entry::Occupied(mut last) if last.get().time <= event.time => _ = last.insert(event.clone()),
+                Entry::Occupied(_) => {}
+                Entry::Vacant(new) => {
+                    new.insert(event.clone());
+                    *self.of.entry(own.to_owned()).or_default() += 1;
+                }
             }
         } else if self.last.remove(&source).is_some()
             && let Some(known) = self.of.get_mut(own)
@@ -140,6 +152,20 @@ mod tests {
         sources.note(&event(3, 5));
         sources.forget_before(EventTime::from_micros(6));
         assert!(sources.is_empty());
+    }
+
+    #[test]
+    fn what_has_no_time_comes_after_its_sources_newest_event() {
+        let mut sources = Sources::new(2, 2);
+        let at = EventTime::from_micros;
+        let time = |sources: &Sources, now| sources.time("n/a", 0, at(now));
+        assert_eq!(time(&sources, 5), at(5), "nothing is known");
+        sources.note(&event(0, 7));
+        assert_eq!((time(&sources, 5), time(&sources, 7), time(&sources, 9)), (at(8), at(8), at(9)));
+        // A stale event moves nothing back, and what is said last is the newest.
+        sources.note(&event(0, 3));
+        assert_eq!((time(&sources, 5), sources.time("n/a", 1, at(5))), (at(8), at(5)));
+        assert_eq!(sources.end().iter().map(|e| e.time).collect::<Vec<_>>(), [at(7)]);
     }
 
     #[test]

@@ -1,0 +1,157 @@
+//! Files whose content is in force, followed as they change.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// Files that are of use together only, and what they were when they were last read.
+#[derive(Debug)]
+pub struct Files<const N: usize> {
+    paths: [PathBuf; N],
+    seen: [Option<Stamp>; N],
+    /// Why they could not be used when they were last looked at.
+    failure: Option<String>,
+}
+
+impl<const N: usize> Files<N> {
+    /// Of which nothing was read yet.
+    pub fn new(paths: [PathBuf; N]) -> Self {
+        Self { paths, seen: [None; N], failure: None }
+    }
+
+    /// Reads them, changed or not.
+    pub fn read<T, E>(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<T, E>) -> Result<T, E> {
+        // What changes while they are read is a change still to be seen.
+        let stamps = self.stamps();
+        let content = read(&self.paths)?;
+        self.seen = stamps;
+        Ok(content)
+    }
+
+    /// Reads them where they changed, or could not be used before: what hindered that may have passed without a change of them.
+    /// False where they cannot be used, which is said once.
+    pub fn look(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<(), String>) -> bool {
+        let stamps = self.stamps();
+        if self.failure.is_none() && stamps == self.seen && !stamps.contains(&None) {
+            return true;
+        }
+        let failure = self.read(read).err();
+        if let Some(error) = failure.as_ref().filter(|_| failure != self.failure) {
+            tracing::warn!(path = %self.paths[0].display(), error, "the former one stays in force");
+        }
+        self.failure = failure;
+        self.failure.is_none()
+    }
+
+    fn stamps(&self) -> [Option<Stamp>; N] {
+        self.paths.each_ref().map(|path| Stamp::of(path))
+    }
+}
+
+/// Differs where a file was changed or replaced. Whoever changes it may keep its size and set back when it was modified, but
+/// not when it was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    inode: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let of = std::fs::metadata(path).ok()?;
+        Some(Self {
+            inode: (of.dev(), of.ino()),
+            size: of.size(),
+            modified: (of.mtime(), of.mtime_nsec()),
+            changed: (of.ctime(), of.ctime_nsec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    /// A file in a folder of its own.
+    fn file(content: &str) -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, content).unwrap();
+        (dir, path)
+    }
+
+    fn text([path]: &[PathBuf; 1]) -> Result<String, String> {
+        fs::read_to_string(path).map_err(|error| error.to_string())
+    }
+
+    /// What a look finds to read.
+    fn look(files: &mut Files<1>) -> Option<String> {
+        let mut found = None;
+        assert!(files.look(|paths| text(paths).map(|text| found = Some(text))));
+        found
+    }
+
+    /// Puts a file in the place of another.
+    fn replace(path: &Path, content: &str) {
+        let next = path.with_extension("next");
+        fs::write(&next, content).unwrap();
+        fs::rename(next, path).unwrap();
+    }
+
+    #[test]
+    fn what_changes_while_it_is_read_is_read_again() {
+        let (_dir, path) = file("one");
+        let mut files = Files::new([path.clone()]);
+        let first = files.read(|paths| {
+            let text = text(paths);
+            replace(&path, "two");
+            text
+        });
+        assert_eq!(first.as_deref(), Ok("one"));
+        assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
+    }
+
+    #[test]
+    fn what_could_not_be_used_is_tried_again_though_it_did_not_change() {
+        let (_dir, path) = file("one");
+        let mut files = Files::new([path.clone()]);
+        assert_eq!(look(&mut files).as_deref(), Some("one"));
+        replace(&path, "two");
+        assert!(!files.look(|_| Err("too many open files".to_owned())));
+        assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
+
+        // Back in its place it is the file that was read last, and nobody knows what was meanwhile.
+        let away = path.with_extension("away");
+        fs::rename(&path, &away).unwrap();
+        assert!(!files.look(|paths| text(paths).map(drop)));
+        fs::rename(&away, &path).unwrap();
+        assert_eq!((look(&mut files).as_deref(), look(&mut files)), (Some("two"), None));
+    }
+
+    #[test]
+    fn neither_size_nor_time_hides_a_change() {
+        let (_dir, path) = file("one");
+        let mut files = Files::new([path.clone()]);
+        assert_eq!(look(&mut files).as_deref(), Some("one"));
+        let before = Stamp::of(&path).unwrap();
+        let modified = fs::metadata(&path).unwrap().modified().unwrap();
+        let set_back = || File::options().write(true).open(&path).unwrap().set_modified(modified).unwrap();
+
+        replace(&path, "two");
+        set_back();
+        assert_eq!(look(&mut files).as_deref(), Some("two"), "another file");
+
+        let between = Stamp::of(&path).unwrap();
+        while Stamp::of(&path).unwrap().changed == between.changed {
+            fs::write(&path, "six").unwrap();
+            set_back();
+        }
+        assert_eq!(look(&mut files).as_deref(), Some("six"), "changed where it is");
+        let after = Stamp::of(&path).unwrap();
+        assert_eq!((after.size, after.modified), (before.size, before.modified));
+        assert_eq!(after.inode, between.inode);
+    }
+}
