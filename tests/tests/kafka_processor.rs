@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eadt_bus::Outgoing;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{Repartition, apply, desired, plan};
-use eadt_bus::Outgoing;
 use eadt_processor::{HeartbeatClock, Service, Settings, run};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
@@ -52,7 +52,7 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
 
     let [value, key, behind] = &letters[..] else { panic!("{} dead letters", letters.len()) };
     let (length, hash) = ("20000000", "aded0ea9b4d06589b13d00bab483faf479d61ed5de21f1760aa7018a28e330e5");
-    assert_eq!(value.value.as_deref(), Some(&[b'a'; 65_536][..]));
+    assert_eq!(value.value.as_deref(), Some(&*vec![b'a'; 65_536]));
     assert_eq!((value.header(header::ORIGIN_VALUE_BYTES), value.header(header::ORIGIN_VALUE_SHA256)), (Some(length), Some(hash)));
     assert_eq!(value.header(header::ORIGIN_KEY), Some("lab/a"));
     assert_eq!(key.value.as_deref(), Some(&b"not json"[..]));

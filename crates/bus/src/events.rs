@@ -188,7 +188,7 @@ mod tests {
     fn of_what_is_too_large_for_the_dead_letters_beginnings_are_kept_and_what_the_whole_was() {
         const LARGE: usize = 20 << 20;
         let letter = refused(Some(100), Some(LARGE), "no".into());
-        assert_eq!(letter.value.as_deref(), Some(&[b'a'; 65_536][..]));
+        assert_eq!(letter.value.as_deref(), Some(&*vec![b'a'; 65_536]));
         assert_eq!(named(&letter, "eadt_origin_value_bytes"), Some("20971520"));
         let whole = format!("{:x}", Sha256::digest(vec![b'a'; LARGE]));
         assert_eq!(named(&letter, "eadt_origin_value_sha256"), Some(&*whole));
