@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use support::budget::with_budget;
 use support::rollout::{decision, objects, percentage};
 use support::{Running, agent_program, eadt, ends, signal, text};
+use support::ingest::{Certificate, V1, answer, certificate, create, progress, request, secret, tls, tokens};
 
 /// The program as a user with a password.
 fn as_user(kafka: &SecuredKafka, dir: &Path, user: &str, args: &[&str]) -> Command {
@@ -371,7 +372,19 @@ fn no_secret_is_ever_said() {
     let parts = ["topics", "processor", "archiver", "collector", "actuator", "simulator", "optimizer", "agent", "reader"];
     grant(&kafka, dir, "worker", &parts);
     succeeds(as_user(&kafka, dir, "worker", &["topics", "apply"]));
-    let secrets = [password("worker"), password("other"), "planted-key-password-91ab".to_owned(), "0123456789".to_owned()];
+    // Of the progress endpoint: its key, line by line, a token that it takes, one that it does not know, and one of a service account,
+    // whose last part is a signature; and of an object store.
+    let trusted = certificate(dir);
+    let key = std::fs::read_to_string(dir.join("tls.key")).unwrap();
+    let (id, known) = create(dir, &["--namespace", "team-a"]);
+    let unknown = format!("eadt_{id}_{}", "planted_Unknown-Token_5d20c7".repeat(2).split_at(43).0);
+    let account = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJwbGFudGVkIn0.cGxhbnRlZC1zaWduYXR1cmUtM2U4YQ".to_owned();
+    let store = "planted/object+store/credential/b07f";
+    let mut secrets =
+        vec![password("worker"), password("other"), "planted-key-password-91ab".to_owned(), "0123456789".to_owned()];
+    secrets.extend(key.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned));
+    secrets.extend([&known, &unknown].map(|token| secret(token).to_owned()));
+    secrets.extend([account.rsplit_once('.').unwrap().1.to_owned(), store.to_owned()]);
     let mut said = Said(Vec::new());
     let talkative = |command: &mut Command| {
         // Everything that the client library can be made to say, too.
@@ -398,7 +411,8 @@ fn no_secret_is_ever_said() {
         } else {
             // Not the agent's: it refuses settings of others.
             let mut command = as_user(&kafka, dir, "worker", &[service]);
-            command.env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0").env("EADT_OPTIMIZER__LOCATION", &empty);
+            with_endpoint(&mut command);
+            command.env("EADT_OPTIMIZER__LOCATION", &empty);
             command
         };
         talkative(&mut command);
@@ -427,11 +441,28 @@ fn no_secret_is_ever_said() {
     }
 
     // What shows settings, and what fails.
-    for args in [&["config", "show"] as &[&str], &["config", "show", "--json"], &["doctor", "--json"], &["topics", "list"]] {
+    for args in [
+        &["config", "show"] as &[&str],
+        &["config", "show", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["topics", "list"],
+        &["token", "list"],
+    ] {
         let mut command = as_user(&kafka, dir, "worker", args);
         talkative(&mut command);
         command.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
         said.run(&args.join(" "), command);
+/// Status and body of a report over TLS.
+fn post(address: &str, trusted: &Certificate, token: &str) -> (u16, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (status, told) = runtime.block_on(async {
+        let stream = tls(address, trusted).await.unwrap();
+        answer(stream, &request(Some(token), V1, &progress("team-a/x"))).await
+    });
+    (status, told.to_string())
+}
+
     }
     let mut wrong = as_user(&kafka, dir, "worker", &["topics", "list"]);
     talkative(&mut wrong);
@@ -445,6 +476,15 @@ fn no_secret_is_ever_said() {
     let mut both = as_user(&kafka, dir, "worker", &["topics", "list"]);
     both.env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
     assert!(!said.run("two passwords", both));
+        command.env("AWS_ACCESS_KEY_ID", "eadt").env("AWS_SECRET_ACCESS_KEY", store).env("AZURE_STORAGE_ACCOUNT_KEY", store);
+    };
+    let listen = free_address();
+    let with_endpoint = |command: &mut Command| {
+        command
+            .env("EADT_COLLECTOR__PROGRESS__LISTEN", &listen)
+            .env("EADT_COLLECTOR__PROGRESS__CERTIFICATE", dir.join("tls.crt"))
+            .env("EADT_COLLECTOR__PROGRESS__KEY", dir.join("tls.key"))
+            .env("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", tokens(dir));
     let mut key = as_admin(&kafka, dir, &["topics", "list"]);
     talkative(&mut key);
     key.env("EADT_BUS__SECURITY__KEY_PASSWORD", "planted-key-password-91ab");
@@ -471,3 +511,17 @@ fn no_secret_is_ever_said() {
     }
     assert!(said.0.len() > 35, "{}", said.0.len());
 }
+        if service == "collector" {
+            for (token, expected) in [(&known, 202), (&unknown, 401), (&account, 401)] {
+                let (status, told) = post(&listen, &trusted, token);
+                assert_eq!(status, expected, "{told}");
+                said.0.push((format!("an answer with status {status}"), told));
+            }
+        }
+        with_endpoint(&mut command);
+    if cfg!(not(feature = "object-stores")) {
+        let mut elsewhere = as_user(&kafka, dir, "worker", &["archiver"]);
+        talkative(&mut elsewhere);
+        elsewhere.env("EADT_ARCHIVER__LOCATION", "s3://eadt/archive");
+        assert!(!said.run("an archive in an object store", elsewhere));
+    }
