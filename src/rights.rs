@@ -67,7 +67,7 @@ impl Part {
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
             Self::Actuator => (
-                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress, Directives],
+                vec![Decisions, Workloads, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress, Directives],
                 vec![Actuations, Workloads, DeadLetters, DeviceIntents, Directives],
             ),
             Self::Simulator => (

@@ -2,18 +2,21 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use eadt_bus::rights::{Operation, Resource};
 use eadt_bus::{Bus, Outgoing};
 use eadt_nvml::fake::FakeLibrary;
+use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting};
-use eadt_schemas::{EventTime, Topic};
 use eadt_tests::Kubernetes;
-use eadt_tests::kafka::secured::{ADMIN, SecuredKafka, password};
+use eadt_tests::kafka::secured::{ADMIN, SecuredKafka, password, rights_of_parts};
 use serde_json::{Value, json};
 use support::budget::with_budget;
+use support::ingest::{Certificate, V1, answer, certificate, create, progress, request, secret, tls, tokens};
 use support::rollout::{decision, objects, percentage};
 use support::{Running, agent_program, eadt, ends, signal, text};
 
@@ -76,6 +79,13 @@ fn grant(kafka: &SecuredKafka, dir: &Path, user: &str, parts: &[&str]) {
     assert!(said.contains(&format!("allowed {principal}: ")), "{said}");
 }
 
+/// Of the rights of these parts, which a user has, those that he has not needed so far.
+fn unneeded(kafka: &SecuredKafka, user: &str, parts: &[&str]) -> Vec<String> {
+    let files = rights_of_parts().unwrap();
+    let rights = parts.iter().flat_map(|part| files[*part].clone()).collect();
+    kafka.unneeded(user, &rights).unwrap().iter().map(ToString::to_string).collect()
+}
+
 fn findings(kafka: &SecuredKafka, dir: &Path, user: &str, args: &[&str]) -> (bool, Vec<Value>) {
     let mut all = vec!["doctor", "--json"];
     all.extend(args);
@@ -106,7 +116,13 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     ] {
         grant(&kafka, dir, user, parts);
     }
-    succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"]));
+    let mut fewer = as_user(&kafka, dir, "maker", &["topics", "apply"]);
+    fewer.env("EADT_TOPICS__PARTITIONS", "2");
+    succeeds(fewer);
+    let other = BTreeMap::from([("retention.ms".to_owned(), "1000".to_owned())]);
+    kafka.admin().unwrap().alter_topic("eadt.decisions.v1", &other).unwrap();
+    let said = succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"]));
+    assert!(said.contains("from 2 to 4 partitions") && said.contains("change eadt.decisions.v1"), "{said}");
     assert!(succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"])).contains("as they should be"), "idempotent");
 
     // Nobody else gets anywhere, and is told what for.
@@ -150,8 +166,11 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         .stdout(Stdio::null());
     let processor = Running(processor.spawn().unwrap());
     let archiver = simulated("archiver", &["archiver"]);
+    say(&kafka, record("gpu.telemetry.v1", "nobody", "{".into()));
     let cluster = simulated("cluster", &["actuator", "--speed", "max", "--duration", "40m"]);
     ends(cluster, Duration::from_mins(5));
+    // The next one begins with what was said.
+    ends(simulated("cluster", &["actuator", "--speed", "max", "--duration", "41m"]), Duration::from_mins(5));
     let began = Instant::now();
     loop {
         let out = succeeds(as_user(&kafka, dir, "reader", &["tail", "decisions", "--until-end", "--json"]));
@@ -183,6 +202,27 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     ends(again, Duration::from_mins(1));
     let report = support::json(eadt(dir, &["report", dir.to_str().unwrap(), "--json"]));
     assert_eq!(report["workloads"].as_array().unwrap().len(), 2, "{report}");
+
+    for right in &rights_of_parts().unwrap()["reader"] {
+        if let (Operation::Read, Resource::Topic(name)) = (right.operation, &right.resource) {
+            succeeds(as_user(&kafka, dir, "reader", &["tail", name.strip_prefix("eadt.").unwrap(), "--until-end"]));
+        }
+    }
+    for (user, part) in [("maker", "topics"), ("reader", "reader"), ("archiver", "archiver"), ("processor", "processor")] {
+        assert_eq!(unneeded(&kafka, user, &[part]), [""; 0], "{user}");
+    }
+    // The others are needed where there are agents, and jobs that are asked for something.
+    let elsewhere = [
+        "Write on topic eadt.dead-letters.v1",
+        "Read on topic eadt.device-holders.v1",
+        "Read on topic eadt.device-intents.v1",
+        "Write on topic eadt.device-intents.v1",
+        "Read on topic eadt.device-states.v1",
+        "Read on topic eadt.directives.v1",
+        "Write on topic eadt.directives.v1",
+        "Read on topic eadt.training.progress.v1",
+    ];
+    assert_eq!(unneeded(&kafka, "cluster", &["actuator", "simulator"]), elsewhere);
 }
 
 /// Looks until it sees something.
@@ -195,6 +235,17 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(begun.elapsed() < Duration::from_mins(2), "not within two minutes: {what}");
         std::thread::sleep(Duration::from_millis(200));
     }
+}
+
+fn say(kafka: &SecuredKafka, record: Outgoing) {
+    let mut producer = kafka.admin().unwrap().producer("test").unwrap();
+    producer.send(record).unwrap();
+    assert!(producer.flush(Duration::from_mins(1)).unwrap());
+}
+
+fn record(topic: &str, key: &'static str, value: Vec<u8>) -> Outgoing {
+    let (key, value) = (Some(key.into()), Some(value.into()));
+    Outgoing { topic: format!("eadt.{topic}").into(), partition: None, key, value, headers: Vec::new() }
 }
 
 /// A secured broker whose users are the parts, each with the rights of its own file.
@@ -226,9 +277,7 @@ impl Parts {
 
     /// Says something in the name of a part that does not run here.
     fn say(&self, record: Outgoing) {
-        let mut producer = self.kafka.admin().unwrap().producer("test").unwrap();
-        producer.send(record).unwrap();
-        assert!(producer.flush(Duration::from_mins(1)).unwrap());
+        say(&self.kafka, record);
     }
 }
 
@@ -275,13 +324,9 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
         devices: Some(vec![DeviceSetting { power_limit_watts: Some(400.0), ..DeviceSetting::default() }]),
         ..DeviceIntent::default()
     };
-    parts.say(Outgoing {
-        topic: format!("eadt.{}", Topic::DeviceIntents).into(),
-        partition: None,
-        key: Some(b"node-1".to_vec().into()),
-        value: Some(serde_json::to_vec(&intent).unwrap().into()),
-        headers: Vec::new(),
-    });
+    parts.say(record("device-intents.v1", "node-1", "{".into()));
+    eventually("what is no intent is put aside", || (!parts.told("dead-letters.v1").is_empty()).then_some(()));
+    parts.say(record("device-intents.v1", "node-1", serde_json::to_vec(&intent).unwrap()));
     let watts = || fake.settings(0).power_milliwatts / 1000;
     eventually("the intent is held", || (watts() == 400).then_some(()));
     let says = |state: &Value| state["node"] == "node-1" && state["devices"][0]["power_limit_outcome"] == "held";
@@ -299,6 +344,16 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
     let models = eventually("models are published", || Some(parts.told("models.v1")).filter(|models| !models.is_empty()));
     assert!(models.iter().all(|model| model["version"] == "1"), "{models:#?}");
     stops(optimizer);
+    // The next one compares with what is in force.
+    let mut optimizer = parts.as_part("optimizer", &["optimizer"]);
+    optimizer.env("EADT_OPTIMIZER__LOCATION", simulated.join("archive"));
+    let optimizer = runs(optimizer);
+    let unneeded = |part: &str| unneeded(&parts.kafka, part, &[part]);
+    eventually("the optimizer needs all of its rights", || unneeded("optimizer").is_empty().then_some(()));
+    stops(optimizer);
+    assert_eq!(unneeded("agent"), [""; 0]);
+    // Which pods hold GPUs is the kubelet's word, and there is none here.
+    assert_eq!(unneeded("collector"), ["Write on topic eadt.device-holders.v1"]);
 }
 
 #[test]
@@ -310,17 +365,26 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     for object in objects() {
         kubernetes.apply(&namespace, &object.to_string()).unwrap();
     }
-    let mut actuator = parts.as_part("actuator", &["actuator", "--kubernetes"]);
-    actuator
-        .env("KUBECONFIG", kubernetes.admin_kubeconfig())
-        .env("EADT_KUBERNETES__NAMESPACE", &namespace)
-        .env("EADT_KUBERNETES__ONLY_NAMESPACE", &namespace)
-        .env("EADT_ACTUATOR__CHANGE_INTERVAL_SECONDS", "0");
-    let actuator = runs(actuator);
+    // What it reads of itself is there, if nothing that it could go by.
+    for topic in ["device-intents.v1", "directives.v1"] {
+        parts.say(record(topic, "nobody", "{".into()));
+    }
+    let start = || {
+        let mut actuator = parts.as_part("actuator", &["actuator", "--kubernetes"]);
+        actuator
+            .env("KUBECONFIG", kubernetes.admin_kubeconfig())
+            .env("EADT_KUBERNETES__NAMESPACE", &namespace)
+            .env("EADT_KUBERNETES__ONLY_NAMESPACE", &namespace)
+            .env("EADT_ACTUATOR__CHANGE_INTERVAL_SECONDS", "0");
+        runs(actuator)
+    };
+    let actuator = start();
     let present = eventually("the workload is said to be ready", || {
         let last = parts.told("workloads.v1").pop().filter(|last| last["ready_time"].is_string())?;
         Some(serde_json::from_value(last).unwrap())
     });
+    parts.say(record("decisions.v1", "nobody", "{".into()));
+    eventually("what is no decision is put aside", || (!parts.told("dead-letters.v1").is_empty()).then_some(()));
     parts.say(decision("d-1", present, 45));
     eventually("45 % is in force", || {
         let set = kubernetes.kubectl(&["-n", &namespace, "get", "statefulset", "llm", "-o", "json"]).unwrap();
@@ -328,6 +392,14 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     });
     let ready = |event: &Value| event["decision_id"] == "d-1" && event["outcome"] == "ready";
     eventually("what came of it is said", || parts.told("actuations.v1").iter().any(ready).then_some(()));
+    stops(actuator);
+    // The next one begins with what was said. No agent follows intents here, and no job is asked for anything.
+    let actuator = start();
+    let elsewhere =
+        ["Write on topic eadt.device-intents.v1", "Write on topic eadt.directives.v1", "Read on topic eadt.training.progress.v1"];
+    eventually("the actuator needs all other rights", || {
+        (unneeded(&parts.kafka, "actuator", &["actuator"]) == elsewhere).then_some(())
+    });
     stops(actuator);
 }
 
@@ -363,6 +435,16 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<String> {
     Some(answer)
 }
 
+/// Status and body of a report over TLS.
+fn post(address: &str, trusted: &Certificate, token: &str) -> (u16, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (status, told) = runtime.block_on(async {
+        let stream = tls(address, trusted).await.unwrap();
+        answer(stream, &request(Some(token), V1, &progress("team-a/x"))).await
+    });
+    (status, told.to_string())
+}
+
 #[test]
 fn no_secret_is_ever_said() {
     let kafka = SecuredKafka::start(&["worker", "other"]).unwrap();
@@ -371,11 +453,32 @@ fn no_secret_is_ever_said() {
     let parts = ["topics", "processor", "archiver", "collector", "actuator", "simulator", "optimizer", "agent", "reader"];
     grant(&kafka, dir, "worker", &parts);
     succeeds(as_user(&kafka, dir, "worker", &["topics", "apply"]));
-    let secrets = [password("worker"), password("other"), "planted-key-password-91ab".to_owned(), "0123456789".to_owned()];
+    // Of the progress endpoint: its key, line by line, a token that it takes, one that it does not know, and one of a service account,
+    // whose last part is a signature; and of an object store.
+    let trusted = certificate(dir);
+    let key = std::fs::read_to_string(dir.join("tls.key")).unwrap();
+    let (id, known) = create(dir, &["--namespace", "team-a"]);
+    let unknown = format!("eadt_{id}_{}", "planted_Unknown-Token_5d20c7".repeat(2).split_at(43).0);
+    let account = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJwbGFudGVkIn0.cGxhbnRlZC1zaWduYXR1cmUtM2U4YQ".to_owned();
+    let store = "planted/object+store/credential/b07f";
+    let mut secrets =
+        vec![password("worker"), password("other"), "planted-key-password-91ab".to_owned(), "0123456789".to_owned()];
+    secrets.extend(key.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned));
+    secrets.extend([&known, &unknown].map(|token| secret(token).to_owned()));
+    secrets.extend([account.rsplit_once('.').unwrap().1.to_owned(), store.to_owned()]);
     let mut said = Said(Vec::new());
     let talkative = |command: &mut Command| {
         // Everything that the client library can be made to say, too.
         command.env("EADT_LOG__FILTER", "trace").env("EADT_BUS__PROPERTIES__DEBUG", "all");
+        command.env("AWS_ACCESS_KEY_ID", "eadt").env("AWS_SECRET_ACCESS_KEY", store).env("AZURE_STORAGE_ACCOUNT_KEY", store);
+    };
+    let listen = free_address();
+    let with_endpoint = |command: &mut Command| {
+        command
+            .env("EADT_COLLECTOR__PROGRESS__LISTEN", &listen)
+            .env("EADT_COLLECTOR__PROGRESS__CERTIFICATE", dir.join("tls.crt"))
+            .env("EADT_COLLECTOR__PROGRESS__KEY", dir.join("tls.key"))
+            .env("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", tokens(dir));
     };
     let fake = FakeLibrary::new("");
     let empty = dir.join("empty-archive");
@@ -398,7 +501,8 @@ fn no_secret_is_ever_said() {
         } else {
             // Not the agent's: it refuses settings of others.
             let mut command = as_user(&kafka, dir, "worker", &[service]);
-            command.env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0").env("EADT_OPTIMIZER__LOCATION", &empty);
+            with_endpoint(&mut command);
+            command.env("EADT_OPTIMIZER__LOCATION", &empty);
             command
         };
         talkative(&mut command);
@@ -416,6 +520,13 @@ fn no_secret_is_ever_said() {
             assert!(began.elapsed() < Duration::from_mins(1), "{}", std::fs::read_to_string(&log).unwrap());
             std::thread::sleep(Duration::from_millis(100));
         }
+        if service == "collector" {
+            for (token, expected) in [(&known, 202), (&unknown, 401), (&account, 401)] {
+                let (status, told) = post(&listen, &trusted, token);
+                assert_eq!(status, expected, "{told}");
+                said.0.push((format!("an answer with status {status}"), told));
+            }
+        }
         for path in ["/metrics", "/healthz", "/readyz"] {
             said.0.push((format!("{service} {path}"), page(&address, path).unwrap()));
         }
@@ -427,9 +538,17 @@ fn no_secret_is_ever_said() {
     }
 
     // What shows settings, and what fails.
-    for args in [&["config", "show"] as &[&str], &["config", "show", "--json"], &["doctor", "--json"], &["topics", "list"]] {
+    for args in [
+        &["config", "show"] as &[&str],
+        &["config", "show", "--json"],
+        &["doctor"],
+        &["doctor", "--json"],
+        &["topics", "list"],
+        &["token", "list"],
+    ] {
         let mut command = as_user(&kafka, dir, "worker", args);
         talkative(&mut command);
+        with_endpoint(&mut command);
         command.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
         said.run(&args.join(" "), command);
     }
@@ -442,6 +561,12 @@ fn no_secret_is_ever_said() {
     talkative(&mut number);
     number.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", "0123456789");
     assert!(!said.run("a number as password", number));
+    if cfg!(not(feature = "object-stores")) {
+        let mut elsewhere = as_user(&kafka, dir, "worker", &["archiver"]);
+        talkative(&mut elsewhere);
+        elsewhere.env("EADT_ARCHIVER__LOCATION", "s3://eadt/archive");
+        assert!(!said.run("an archive in an object store", elsewhere));
+    }
     let mut both = as_user(&kafka, dir, "worker", &["topics", "list"]);
     both.env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
     assert!(!said.run("two passwords", both));

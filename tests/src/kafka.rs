@@ -29,7 +29,12 @@ const SMALL: [&str; 7] = [
 ];
 /// As fast as on a machine of its own.
 const FAST: [&str; 5] = ["-Xms1g", "-Xmx1g", "-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true"];
-const LOGGING: [&str; 2] = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=info", "-Dorg.slf4j.simpleLogger.showDateTime=true"];
+const LOGGING: [&str; 3] = [
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    // Where there are access lists: what was allowed, too.
+    "-Dorg.slf4j.simpleLogger.log.kafka.authorizer.logger=debug",
+];
 const READY_WITHIN: Duration = Duration::from_mins(5);
 
 /// Ends the broker and removes its data once standard input closes, which it does however the parent ends.

@@ -30,7 +30,10 @@ pub struct Ingest {
     address: String,
 }
 
-pub fn certificate(folder: &Path) -> CertificateDer<'static> {
+/// What a client trusts.
+pub type Certificate = CertificateDer<'static>;
+
+pub fn certificate(folder: &Path) -> Certificate {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(folder.join("tls.crt"), made.cert.pem()).unwrap();
     std::fs::write(folder.join("tls.key"), made.signing_key.serialize_pem()).unwrap();
@@ -98,25 +101,33 @@ impl Ingest {
         TcpStream::connect(&self.address).await.unwrap()
     }
 
-    pub async fn tls(&self, trusted: &CertificateDer<'static>) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(trusted.clone()).unwrap();
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let name = ServerName::try_from("localhost").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, self.plain().await).await
+    pub async fn tls(&self, trusted: &Certificate) -> std::io::Result<TlsStream<TcpStream>> {
+        tls(&self.address, trusted).await
     }
 
     /// Status and body.
-    pub async fn post(&self, trusted: &CertificateDer<'static>, token: Option<&str>, path: &str, body: &str) -> (u16, Value) {
-        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n");
-        let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-        let request = format!("{head}{bearer}content-length: {}\r\n\r\n{body}", body.len());
-        answer(self.tls(trusted).await.unwrap(), &request).await
+    pub async fn post(&self, trusted: &Certificate, token: Option<&str>, path: &str, body: &str) -> (u16, Value) {
+        answer(self.tls(trusted).await.unwrap(), &request(token, path, body)).await
     }
+}
+
+pub async fn tls(address: &str, trusted: &Certificate) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, TcpStream::connect(address).await?).await
+}
+
+/// One that ends its connection.
+pub fn request(token: Option<&str>, path: &str, body: &str) -> String {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nconnection: close\r\n");
+    let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
+    format!("{head}{bearer}content-length: {}\r\n\r\n{body}", body.len())
 }
 
 pub async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> (u16, Value) {

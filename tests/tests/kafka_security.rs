@@ -1,7 +1,6 @@
 //! A secured Apache Kafka: who is let in, who may do what, and what somebody without a right is told.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,69 +8,9 @@ use eadt_bus::kafka::{KafkaBus, KafkaOptions, Protocol, Secret, Security};
 use eadt_bus::rights::{Operation, Resource, Right};
 use eadt_bus::topics::{Repartition, apply, check_layout, desired, plan};
 use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition};
-use eadt_tests::kafka::secured::{Authority, SecuredKafka};
-use serde::Deserialize;
+use eadt_tests::kafka::secured::{Authority, SecuredKafka, rights_of_parts};
 
 const WAIT: Duration = Duration::from_mins(1);
-
-/// As in deploy/kafka/acls: a user of Strimzi's.
-#[derive(Debug, Deserialize)]
-struct KafkaUser {
-    spec: Spec,
-}
-
-#[derive(Debug, Deserialize)]
-struct Spec {
-    authorization: Authorization,
-}
-
-#[derive(Debug, Deserialize)]
-struct Authorization {
-    acls: Vec<Acl>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Acl {
-    resource: Named,
-    operations: Vec<Operation>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Named {
-    #[serde(rename = "type")]
-    kind: String,
-    name: String,
-    pattern_type: eadt_bus::rights::Pattern,
-}
-
-/// The rights in the files, by the part's name.
-fn files() -> BTreeMap<String, Vec<Right>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kafka/acls");
-    let mut all = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let user: KafkaUser = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
-        let mut rights = Vec::new();
-        for acl in user.spec.authorization.acls {
-            let name = acl.resource.name;
-            let resource = match acl.resource.kind.as_str() {
-                "topic" => Resource::Topic(name),
-                "group" => Resource::Group(name),
-                "transactionalId" => Resource::TransactionalId(name),
-                other => panic!("{}: {other}", path.display()),
-            };
-            let pattern = acl.resource.pattern_type;
-            rights.extend(acl.operations.iter().map(|operation| Right {
-                resource: resource.clone(),
-                pattern,
-                operation: *operation,
-            }));
-        }
-        all.insert(path.file_stem().unwrap().to_str().unwrap().to_owned(), rights);
-    }
-    all
-}
 
 fn topic_names() -> Vec<String> {
     desired("eadt.", 1, 1).iter().map(|topic| topic.name.to_string()).collect()
@@ -130,8 +69,8 @@ fn only_who_is_known_by_password_or_certificate_gets_in() {
 }
 
 #[test]
-fn each_file_of_rights_is_enough_and_nothing_in_it_is_too_much() {
-    let files = files();
+fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
+    let files = rights_of_parts().unwrap();
     assert!(files.len() >= 9, "{:?}", files.keys());
     let lacking_one = |part: &str, index: usize| format!("{part}-without-{index}");
     let mut users: Vec<String> = files.keys().cloned().collect();
@@ -324,7 +263,7 @@ fn a_certificate_is_a_user_with_rights_of_its_own() {
 
 #[test]
 fn the_files_name_every_part_once() {
-    let names: BTreeSet<String> = files().into_keys().collect();
+    let names: BTreeSet<String> = rights_of_parts().unwrap().into_keys().collect();
     let expected = ["actuator", "agent", "archiver", "collector", "optimizer", "processor", "reader", "simulator", "topics"];
     assert_eq!(names, expected.map(str::to_owned).into());
 }

@@ -164,7 +164,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         promise: "denied, with the right that is missing",
         tests: &[
             ("tests/tests/kafka_security.rs", "only_who_is_known_by_password_or_certificate_gets_in"),
-            ("tests/tests/kafka_security.rs", "each_file_of_rights_is_enough_and_nothing_in_it_is_too_much"),
+            ("tests/tests/kafka_security.rs", "no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed"),
             ("tests/tests/kubernetes_roles.rs", "every_right_is_used_and_none_is_missing"),
         ],
     },

@@ -1,12 +1,17 @@
 //! A broker that lets nobody in unknown: TLS everywhere, users by SCRAM-SHA-512 or by certificate, access lists that deny by default.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::mem::discriminant;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions, Mechanism, Protocol, Secret, Security};
+use eadt_bus::rights::{Operation, Pattern, Resource, Right};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::Kafka;
@@ -169,6 +174,113 @@ impl SecuredKafka {
         let options = KafkaOptions::secured(self.ssl_brokers(), &[].into(), &self.holder(ADMIN)?, "eadt-admin")?;
         KafkaBus::connect(options).context("connecting as the administrator")
     }
+
+    /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log says what it let
+    /// him do, and another one of them allows that, too.
+    pub fn unneeded(&self, user: &str, rights: &BTreeSet<Right>) -> Result<BTreeSet<Right>> {
+        let mut acts = BTreeSet::new();
+        for line in BufReader::new(fs::File::open(self.kafka.log())?).lines() {
+            acts.extend(act(&line?, user));
+        }
+        let mut unneeded = rights.clone();
+        for (operation, resource) in &acts {
+            let mut allowing = rights.iter().filter(|right| right.operation.implies(*operation) && covers(right, resource));
+            if let (Some(only), None) = (allowing.next(), allowing.next()) {
+                unneeded.remove(only);
+            }
+        }
+        Ok(unneeded)
+    }
+}
+
+fn covers(right: &Right, resource: &Resource) -> bool {
+    let (given, name) = (right.resource.name(), resource.name());
+    discriminant(&right.resource) == discriminant(resource)
+        && if right.pattern == Pattern::Prefixed { name.starts_with(given) } else { name == given }
+}
+
+/// What the authorizer let this user do, in a line such as `… Principal = User:a is Allowed operation = READ from host = 127.0.0.1 on
+/// resource = Topic:LITERAL:x for request = Fetch with resourceRefCount = 1 based on rule …`.
+fn act(line: &str, user: &str) -> Option<(Operation, Resource)> {
+    let (_, told) = line.split_once(&format!("Principal = User:{user} is Allowed operation = "))?;
+    let (operation, told) = told.split_once(" from host = ")?;
+    let (resource, _) = told.split_once(" on resource = ")?.1.split_once(" for request = ")?;
+    let operation = match operation {
+        "READ" => Operation::Read,
+        "WRITE" => Operation::Write,
+        "CREATE" => Operation::Create,
+        "ALTER" => Operation::Alter,
+        "DESCRIBE" => Operation::Describe,
+        "ALTER_CONFIGS" => Operation::AlterConfigs,
+        "DESCRIBE_CONFIGS" => Operation::DescribeConfigs,
+        _ => return None,
+    };
+    let (kind, name) = resource.split_once(":LITERAL:")?;
+    Some((operation, of_kind(kind, name.to_owned())?))
+}
+
+/// A resource as Kafka and Strimzi name its kind.
+fn of_kind(kind: &str, name: String) -> Option<Resource> {
+    match kind {
+        "Topic" | "topic" => Some(Resource::Topic(name)),
+        "Group" | "group" => Some(Resource::Group(name)),
+        "TransactionalId" | "transactionalId" => Some(Resource::TransactionalId(name)),
+        _ => None,
+    }
+}
+
+/// As in deploy/kafka/acls: a user of Strimzi's.
+#[derive(Debug, Deserialize)]
+struct KafkaUser {
+    spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Spec {
+    authorization: Authorization,
+}
+
+#[derive(Debug, Deserialize)]
+struct Authorization {
+    acls: Vec<Acl>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Acl {
+    resource: Named,
+    operations: Vec<Operation>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    #[serde(rename = "type")]
+    kind: String,
+    name: String,
+    pattern_type: Pattern,
+}
+
+/// The rights in the files of deploy/kafka/acls, by the part's name.
+pub fn rights_of_parts() -> Result<BTreeMap<String, Vec<Right>>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kafka/acls");
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let user: KafkaUser = serde_saphyr::from_str(&fs::read_to_string(&path)?)?;
+        let mut rights = Vec::new();
+        for Acl { resource: Named { kind, name, pattern_type: pattern }, operations } in user.spec.authorization.acls {
+            let Some(resource) = of_kind(&kind, name) else { bail!("{}: {kind}", path.display()) };
+            rights.extend(operations.iter().map(|operation| Right {
+                resource: resource.clone(),
+                pattern,
+                operation: *operation,
+            }));
+        }
+        let part =
+            path.file_stem().and_then(|name| name.to_str()).with_context(|| format!("{} names no part", path.display()))?;
+        all.insert(part.to_owned(), rights);
+    }
+    Ok(all)
 }
 
 impl std::fmt::Debug for SecuredKafka {
