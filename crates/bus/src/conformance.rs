@@ -1,5 +1,7 @@
 //! What every backend owes: one list of checks, run against each. A check panics where the backend breaks a promise.
 
+pub mod numbered;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

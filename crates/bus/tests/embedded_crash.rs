@@ -9,23 +9,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use eadt_bus::conformance::numbered::{self, Found, READY, Said, number};
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
-use eadt_bus::{
-    Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Record, Remedy, Start, Step, TopicPartition, TopicSpec,
-};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Remedy, Step, TopicPartition};
 use eadt_testing::Disk;
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
 const DIR: &str = "EADT_BUS_TEST_DIR";
 
-/// How often the process is killed; `EADT_TEST_KILLS` for a longer run.
-fn kills() -> u32 {
-    std::env::var("EADT_TEST_KILLS").map_or(25, |count| count.parse().expect("EADT_TEST_KILLS is a number"))
-}
+/// How often the process is killed; `cargo xtask chaos embedded-killed` does so more often, and while it opens.
+const KILLS: u32 = 25;
 
-/// A longer run takes a new folder after so many.
-const KILLS_OF_A_FOLDER: u32 = 50;
+/// How often its power is cut; `EADT_TEST_POWER_CUTS` for a longer run.
+fn power_cuts() -> u32 {
+    std::env::var("EADT_TEST_POWER_CUTS").map_or(9, |count| count.parse().expect("EADT_TEST_POWER_CUTS is a number"))
+}
 
 fn options() -> EmbeddedOptions {
     EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() }
@@ -33,13 +32,7 @@ fn options() -> EmbeddedOptions {
 
 fn open(dir: &Path) -> EmbeddedLog {
     let log = EmbeddedLog::open(dir, options()).unwrap();
-    for name in ["input", "output", "state"] {
-        if log.topics(name).unwrap().is_empty() {
-            let name = name.into();
-            log.create_topic(&TopicSpec { name, partitions: 2, replication: 1, settings: std::collections::BTreeMap::default() })
-                .unwrap();
-        }
-    }
+    numbered::topics(&log).unwrap();
     log
 }
 
@@ -48,10 +41,6 @@ fn again(what: &str, dir: &Path) -> Command {
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(CHILD, what).env(DIR, dir);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
-}
-
-fn value(record: &Record) -> u64 {
-    std::str::from_utf8(record.value.as_deref().unwrap()).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Not a test of its own: what the child processes do.
@@ -84,37 +73,8 @@ fn child() {
     }
 }
 
-/// Steps n, n + 1, …: each writes n to three partitions, commits n as position, and says so once it is acknowledged. Beside
-/// them a plain producer, which says what it knows to be acknowledged.
 fn commit_for_ever(dir: &Path, filler: usize) {
-    let log = open(dir);
-    let mut member = log
-        .member(MemberOptions {
-            group: "g".into(),
-            membership: Membership::Transactional("i".into()),
-            topics: vec!["input".into()],
-        })
-        .unwrap();
-    let at = TopicPartition::new("input", 0);
-    let mut producer = log.producer("plain").unwrap();
-    let (output, state, input): (Arc<str>, Arc<str>, Arc<str>) = ("output".into(), "state".into(), "input".into());
-    let mut sent = read_all(&log, &input, 2, Isolation::ReadCommitted).len() as u64;
-    let before = sent;
-    let mut n = member.committed(std::slice::from_ref(&at)).unwrap()[0].unwrap_or(0) as u64;
-    let filler = "x".repeat(filler);
-    println!("ready");
-    loop {
-        n += 1;
-        let text = format!("{n} {filler}");
-        let to = |topic: &Arc<str>, partition| Outgoing { partition: Some(partition), ..outgoing(topic, "k", &text) };
-        let outputs = vec![to(&output, 0), to(&output, 1), to(&state, 0)];
-        member.commit(&Step { outputs, positions: vec![(at.clone(), n as i64)] }).unwrap();
-        for _ in 0..5 {
-            producer.send(Outgoing { partition: Some(1), ..outgoing(&input, "k", &format!("{sent} {filler}")) }).unwrap();
-            sent += 1;
-        }
-        println!("step {n} plain {}", before + producer.counts().acknowledged);
-    }
+    numbered::commit_for_ever(&open(dir), filler, |line| println!("{line}")).unwrap();
 }
 
 /// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is not looked
@@ -182,7 +142,7 @@ fn has_these_steps_and_goes_on(log: &EmbeddedLog, steps: u64) {
     let outputs = read_all(log, &"output".into(), 2, Isolation::ReadCommitted);
     let states = read_all(log, &"state".into(), 2, Isolation::ReadCommitted);
     for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
-        let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
+        let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(number).collect();
         assert_eq!(found, (1..=committed).collect::<Vec<_>>());
     }
     let options =
@@ -270,44 +230,28 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
 
 #[test]
 fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
-    let mut dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    let mut slowest = Duration::ZERO;
-    let (mut steps, mut before) = (0, 0);
-    let kills = kills();
-    for round in 0..kills {
-        // All that a folder holds is read after each kill.
-        if round % KILLS_OF_A_FOLDER == KILLS_OF_A_FOLDER - 1 {
-            before += std::mem::take(&mut steps);
-            dir = tempfile::tempdir().unwrap();
-            drop(open(dir.path()));
-        }
+    let (mut steps, mut slowest) = (0, Duration::ZERO);
+    for round in 0..KILLS {
         let mut process = again("commit", dir.path()).spawn().unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
-        assert!(lines.any(|line| line.ends_with("ready")), "round {round}: the child did not come up");
+        assert!(lines.any(|line| line.ends_with(READY)), "round {round}: the child did not come up");
         let killer = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(u64::from(5 + round * 7 % 60)));
             process.kill().unwrap();
             process.wait().unwrap();
         });
-        let (mut step, mut plain) = (steps, 0);
-        for line in lines {
-            // A line that was cut off by the kill has fewer words.
-            let words: Vec<_> = line.split(' ').collect();
-            if let ["step", n, "plain", p] = words[..] {
-                (step, plain) = (n.parse().unwrap(), p.parse().unwrap());
-            }
-        }
+        let said = lines.filter_map(|line| Said::of(&line)).last().unwrap_or(Said { step: steps, plain: 0 });
         killer.join().unwrap();
         let begun = Instant::now();
         let log = open(dir.path());
         slowest = slowest.max(begun.elapsed());
         // The step that was under way may be there: whole, or not at all.
-        (steps, _) = whole(&log, round, step, plain);
+        steps = whole(&log, round, said).step;
     }
-    let steps = before + steps;
-    assert!(steps > u64::from(kills), "too few steps for a test: {steps}");
-    eprintln!("{kills} kills, {steps} steps, slowest open {slowest:?}");
+    assert!(steps > u64::from(KILLS), "too few steps for a test: {steps}");
+    eprintln!("{KILLS} kills, {steps} steps, slowest open {slowest:?}");
 }
 
 /// What a power cut leaves of a folder: what was synced, as the library in `power/synced.c` has kept it.
@@ -328,20 +272,17 @@ fn rebuild(shadow: &Path, id: &str, into: &Path) {
     }
 }
 
-/// Checks that the log has at least so many steps and plain records, each of them whole and in its place; how many it has.
-fn whole(log: &EmbeddedLog, round: u32, step: u64, plain: u64) -> (u64, u64) {
-    let committed = log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64;
-    assert!(committed >= step, "round {round}: acknowledged step {step}, found {committed}");
-    let outputs = read_all(log, &"output".into(), 2, Isolation::ReadCommitted);
-    let states = read_all(log, &"state".into(), 2, Isolation::ReadCommitted);
-    for (records, partition) in [(&outputs, 0), (&outputs, 1), (&states, 0)] {
-        let found: Vec<_> = records.iter().filter(|r| r.at.partition == partition).map(value).collect();
-        assert_eq!(found, (1..=committed).collect::<Vec<_>>(), "round {round}");
+/// Checks that the log has at least what was said, each step and record whole and in its place; what it has.
+fn whole(log: &EmbeddedLog, round: u32, said: Said) -> Said {
+    let Found { step, written, plain } = Found::read(log).unwrap();
+    assert!(step >= said.step, "round {round}: acknowledged step {}, found {step}", said.step);
+    for found in written {
+        assert_eq!(found, (1..=step).collect::<Vec<_>>(), "round {round}");
     }
-    let inputs: Vec<_> = read_all(log, &"input".into(), 2, Isolation::ReadCommitted).iter().map(value).collect();
-    assert!(inputs.len() as u64 >= plain, "round {round}: {plain} acknowledged, {} found", inputs.len());
-    assert_eq!(inputs, (0..inputs.len() as u64).collect::<Vec<_>>(), "round {round}");
-    (committed, inputs.len() as u64)
+    let count = plain.len() as u64;
+    assert!(count >= said.plain, "round {round}: {} acknowledged, {count} found", said.plain);
+    assert_eq!(plain, (0..count).collect::<Vec<_>>(), "round {round}");
+    Said { step, plain: count }
 }
 
 /// The library that keeps what is synced, built by the C compiler that this workspace needs anyway.
@@ -354,15 +295,8 @@ fn synced_library(dir: &Path) -> PathBuf {
     library
 }
 
-/// Steps and plain records that the child had said to be acknowledged: of its last line, and of the one before.
-#[derive(Debug, Default, Clone, Copy)]
-struct Said {
-    step: u64,
-    /// Acknowledged before the last step was begun, and so made durable with it.
-    plain: u64,
-}
-
-/// Runs the child on `dir` for a while with a power cut at its end; what it said, and what is left, in `left`.
+/// Runs the child on `dir` for a while with a power cut at its end; what it said, of plain records those that the last step
+/// made durable with itself; and what is left, in `left`.
 fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path, run: Duration, lie: bool) -> Said {
     std::fs::create_dir(shadow).unwrap();
     let mut command = again(what, dir);
@@ -392,11 +326,8 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
         process.wait().unwrap();
     });
     let (mut said, mut plain) = (Said::default(), 0);
-    for line in lines {
-        if let ["step", n, "plain", p] = line.split(' ').collect::<Vec<_>>()[..] {
-            said = Said { step: n.parse().unwrap(), plain };
-            plain = p.parse().unwrap();
-        }
+    for now in lines.filter_map(|line| Said::of(&line)) {
+        said = Said { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
     }
     killer.join().unwrap();
     rebuild(shadow, &root, left);
@@ -422,8 +353,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
     let library = synced_library(data.path());
     let mut dir = data.path().join("log-0");
     drop(open(&dir));
-    let (mut steps, mut inputs_before) = (0, 0);
-    let rounds = kills().div_ceil(3);
+    let (mut before, rounds) = (Said::default(), power_cuts());
     for round in 0..rounds {
         let (shadow, left) = (data.path().join(format!("shadow-{round}")), data.path().join(format!("log-{}", round + 1)));
         let much = round % 4 == 3;
@@ -433,8 +363,9 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
         std::fs::remove_dir_all(&dir).unwrap();
         dir = left;
         let log = open(&dir);
-        (steps, inputs_before) = whole(&log, round, said.step.max(steps), said.plain.max(inputs_before));
+        before = whole(&log, round, Said { step: said.step.max(before.step), plain: said.plain.max(before.plain) });
     }
+    let steps = before.step;
     assert!(steps > u64::from(rounds), "too few steps for a test: {steps}");
     eprintln!("{rounds} power cuts, {steps} steps");
 }

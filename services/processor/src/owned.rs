@@ -16,6 +16,7 @@ use crate::metrics::ProcessorMetrics;
 use crate::outputs::Names;
 use crate::positions::{INPUTS, Positions};
 use crate::restore::{self, Marks, Said, State};
+use crate::waiting::MAX_DEAD_LETTER_BYTES;
 
 /// What a fold of a partition asks for.
 #[derive(Debug, Clone, Copy, Default)]
@@ -23,6 +24,8 @@ pub struct Folded {
     /// Windows and decisions.
     pub outputs: usize,
     pub dead_letters: usize,
+    /// Of the records that are refused.
+    pub dead_letter_bytes: usize,
     pub records: usize,
 }
 
@@ -212,10 +215,10 @@ impl Owned {
         self.telemetry_end
     }
 
-    /// Folds what can be folded, at most `limit` records, and appends what is to be written.
+    /// Folds what can be folded, at most `limit` records and as many bytes of dead letters as are committed at once, and appends what is to be written.
     pub fn fold(&mut self, limit: usize, names: &Names, outputs: &mut Vec<Outgoing>, metrics: &ProcessorMetrics) -> Folded {
         let mut folded = Folded::default();
-        while folded.records < limit {
+        while folded.records < limit && folded.dead_letter_bytes < MAX_DEAD_LETTER_BYTES {
             let heads = &mut self.heads;
             let next = self.merge.next(|input, record: &Record| {
                 heads[input].renew(INPUTS[input], record.header(header::TYPE), record.value.as_deref());
@@ -255,6 +258,7 @@ impl Owned {
                     Output::Refused(refusal) => {
                         metrics.dead_letter(refusal.reason);
                         folded.dead_letters += 1;
+                        folded.dead_letter_bytes += size(&record);
                         outputs.push(names.dead_letter(&record, &refusal, Self::SERVICE));
                     }
                 }

@@ -331,10 +331,12 @@ impl<'a> Session<'a> {
             while let Some(owned) = self.owned.get_mut(&number) {
                 let folded = owned.fold(FOLDED_AT_ONCE, &self.names, &mut self.waiting.outputs, self.metrics);
                 self.waiting.note(number, folded, (self.now)());
-                if self.waiting.is_full() {
+                let is_full = self.waiting.is_full();
+                if is_full {
                     self.commit(Scope::Speakers)?;
                 }
-                if folded.records < FOLDED_AT_ONCE {
+                // Whatever filled it may have ended the fold, too.
+                if folded.records < FOLDED_AT_ONCE && !is_full {
                     break;
                 }
             }
@@ -402,6 +404,7 @@ mod tests {
 
     use super::*;
     use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank};
+    use crate::waiting::MAX_DEAD_LETTER_BYTES;
     use eadt_schemas::Topic;
 
     /// What is said is committed at once, and everything else at the end: nothing depends on time.
@@ -551,6 +554,18 @@ mod tests {
             assert_eq!(ended.is_ok(), ends_well, "{remedy:?}: {ended:?}");
             assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(restarts), "{remedy:?}");
         }
+    }
+
+    #[test]
+    fn large_dead_letters_are_committed_before_more_is_folded() {
+        let bus = Scripted::default();
+        let large = "x".repeat(MAX_DEAD_LETTER_BYTES / 2);
+        let refused: Vec<_> =
+            (0..5).map(|_| Polled::Record(bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large.as_str()))).collect();
+        bus.turns([say([Scripted::assigned(&[0])].into_iter().chain(refused).chain(bus.ends(&[0])))]);
+        play(&bus, &settings()).unwrap();
+        let letters = |step: &Step| step.outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
+        assert_eq!(bus.script().steps.iter().map(letters).collect::<Vec<_>>(), [2, 2, 1]);
     }
 
     #[test]

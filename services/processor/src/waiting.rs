@@ -10,8 +10,10 @@ use crate::settings::Settings;
 
 /// Longest wait for the next record; it bounds how late a commit that waits for company is made.
 const POLL: Duration = Duration::from_millis(5);
-/// Dead letters are committed once there are so many.
+/// Dead letters are committed once there are so many, or so many bytes of them: each has its record's value, which is as large as its
+/// sender likes.
 const MAX_DEAD_LETTERS: usize = 1_000;
+pub const MAX_DEAD_LETTER_BYTES: usize = 1 << 20;
 /// An output that waits for a commit takes memory: this many are committed at once.
 pub const MAX_OUTPUTS: usize = 8_192;
 /// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
@@ -40,6 +42,7 @@ pub struct Waiting {
     /// The first window or decision.
     output: Option<Instant>,
     dead_letters: usize,
+    dead_letter_bytes: usize,
     dead_letter: Option<Instant>,
     /// The first record that was folded.
     pub folded: Option<Instant>,
@@ -64,13 +67,18 @@ impl Waiting {
         if folded.dead_letters > 0 {
             self.speakers.insert(number);
             self.dead_letters += folded.dead_letters;
+            self.dead_letter_bytes += folded.dead_letter_bytes;
             self.dead_letter.get_or_insert(now);
         }
     }
 
     /// Whether it takes so much memory that it is committed before anything else is folded.
     pub fn is_full(&self) -> bool {
-        self.outputs.len() >= MAX_OUTPUTS || self.dead_letters >= MAX_DEAD_LETTERS
+        self.outputs.len() >= MAX_OUTPUTS || self.has_many_letters()
+    }
+
+    fn has_many_letters(&self) -> bool {
+        self.dead_letters >= MAX_DEAD_LETTERS || self.dead_letter_bytes >= MAX_DEAD_LETTER_BYTES
     }
 
     /// How long the next record may be waited for: no output waits for it longer than it lingers.
@@ -85,7 +93,7 @@ impl Waiting {
             return Some(Scope::Everything);
         }
         let said = since(self.output, linger)
-            || self.dead_letters >= MAX_DEAD_LETTERS
+            || self.has_many_letters()
             || since(self.dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
         said.then_some(Scope::Speakers)
     }
@@ -108,7 +116,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn folded(records: usize, outputs: usize, dead_letters: usize) -> Folded {
-        Folded { outputs, dead_letters, records }
+        Folded { outputs, dead_letters, records, ..Folded::default() }
     }
 
     fn settings() -> Settings {

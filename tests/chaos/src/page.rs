@@ -18,11 +18,6 @@ struct Elsewhere {
 
 const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
-        fault: "SIGKILL of the embedded log in mid-commit (25 times in each test run; 1,000 times on 25 November 2026, over 65,123 steps, by `EADT_TEST_KILLS=1000`)",
-        promise: "nothing acknowledged is lost, nothing is half there",
-        tests: &[("crates/bus/tests/embedded_crash.rs", "kill_9_loses_nothing_acknowledged_and_leaves_nothing_half")],
-    },
-    Elsewhere {
         fault: "power cut under the embedded log: what was not synced is gone",
         promise: "nothing committed is lost; with syncs that lie it is, and that is noticed",
         tests: &[

@@ -7,6 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use eadt_bus::conformance::numbered;
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_faults::{NEXT, OFF, WAIT};
 use eadt_processor::{Limit, Settings as Processor};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
@@ -30,6 +32,23 @@ pub enum Service {
     Actuator(Box<Actuator>),
     Agent(Box<Agent>),
     Optimizer(Box<eadt_optimizer::Settings>),
+    Embedded(Embedded),
+}
+
+/// A process that commits numbered steps to an embedded log, and says each that is acknowledged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Embedded {
+    pub dir: PathBuf,
+    /// Bytes that a record has beside its number.
+    pub filler: usize,
+}
+
+impl Embedded {
+    pub fn open(&self) -> Result<EmbeddedLog> {
+        let log = EmbeddedLog::open(&self.dir, EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() })?;
+        numbered::topics(&log)?;
+        Ok(log)
+    }
 }
 
 /// How the API server is reached.
@@ -65,7 +84,7 @@ pub struct Actuator {
 /// What a process is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
-    /// Empty for an agent that follows a file.
+    /// Empty for an agent that follows a file, and for an embedded log.
     pub brokers: String,
     pub properties: BTreeMap<String, String>,
     pub prefix: String,
@@ -199,10 +218,20 @@ impl Part {
     }
 
     /// SIGKILL; waits until it is gone.
-    pub fn kill(mut self) -> Result<()> {
+    pub fn kill(self) -> Result<()> {
+        self.kill_printed().map(drop)
+    }
+
+    /// The same; what it had printed by then.
+    pub fn kill_printed(mut self) -> Result<String> {
         self.child.kill()?;
         self.child.wait()?;
-        Ok(())
+        self.printed()
+    }
+
+    /// What it has printed so far.
+    pub fn printed(&self) -> Result<String> {
+        Ok(fs::read_to_string(&self.out)?)
     }
 
     /// SIGSTOP or SIGCONT.
@@ -229,7 +258,7 @@ impl Part {
         self.ask_to_end()?;
         let status = self.await_end(limit)?;
         ensure!(status.success(), "a process ended with {status}:\n{}", self.tail());
-        Ok(fs::read_to_string(&self.out)?)
+        self.printed()
     }
 
     /// SIGTERM, once it listens to that: who is only just starting would end of it like anybody.

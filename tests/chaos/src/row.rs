@@ -124,6 +124,7 @@ impl Outcome {
     }
 
     /// With what `other` found in another part of the row. Switched off, each part must fail: nothing counts where one does not.
+    #[must_use]
     pub fn with(mut self, other: Self, part: &str, bites: bool) -> Self {
         let is_dull = bites && (self.violations() == 0 || other.violations() == 0);
         if bites {

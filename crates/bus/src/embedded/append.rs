@@ -11,7 +11,7 @@ use super::stamps::{StampClock, Stamps};
 use super::store::{Changes, Survives, block_key, end_key, position_key};
 use super::topic::{Partition, Topic, encode_end};
 use super::{Shared, lock};
-use crate::{BusError, Outgoing, Remedy, Result, TopicPartition, partition_for_key};
+use crate::{BusError, Outgoing, Remedy, Result, TopicPartition, chaos, partition_for_key};
 
 /// What Kafka adds to a lone record: batch header, lengths, attributes.
 const RECORD_OVERHEAD: usize = 70;
@@ -110,6 +110,9 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
         let high = begin + target.records.len() as i64 + burnt;
         changes.put_meta(end_key(partition.topic, partition.at.partition), encode_end(high, stamp));
         ends.push((partition, high, stamp, (changes.bytes() - before) as i64));
+        if chaos::is_off("atomic-steps") {
+            shared.store.commit(std::mem::take(&mut changes), survives)?;
+        }
     }
     if let Some(positions) = positions {
         for (at, offset) in positions.of {
@@ -117,7 +120,7 @@ pub fn append(shared: &Shared, records: &[Outgoing], positions: Option<Positions
             changes.put_meta(position_key(positions.group, partition.topic, at.partition), offset.to_be_bytes().to_vec());
         }
     }
-    if changes.is_empty() {
+    if changes.is_empty() && ends.is_empty() {
         return Ok(());
     }
     shared.store.commit(changes, survives)?;

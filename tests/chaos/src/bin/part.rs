@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use eadt_agent::{Environment, Log};
 use eadt_bus::Bus;
+use eadt_bus::conformance::numbered;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_chaos::part::{Agent, Server, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
@@ -37,6 +38,10 @@ fn run() -> Result<bool> {
     let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
     if let Service::Agent(own) = task.service {
         return hold(&own, (!task.brokers.is_empty()).then_some(options));
+    }
+    if let Service::Embedded(own) = task.service {
+        numbered::commit_for_ever(&own.open()?, own.filler, |line| println!("{line}"))?;
+        return Ok(true);
     }
     // A broker that is away is a fault like any other.
     let bus: Arc<dyn Bus> = loop {
@@ -119,7 +124,7 @@ fn run() -> Result<bool> {
                 once: false,
             })?;
         }
-        Service::Agent(_) => unreachable!("an agent needs no log to begin"),
+        Service::Agent(_) | Service::Embedded(_) => unreachable!("these need no broker to begin"),
     }
     Ok(true)
 }

@@ -154,7 +154,7 @@ fn burst(world: &World, producer: &mut dyn Producer, count: u32, each: impl Fn(u
 }
 
 /// Lets what was sent so far be folded.
-pub fn await_letters(world: &World) -> Result<()> {
+fn await_letters(world: &World) -> Result<()> {
     let begun = std::time::Instant::now();
     while world.behind()? > 1_000 && begun.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(50));

@@ -7,6 +7,7 @@ pub mod clocks;
 mod collector;
 mod delayed_end;
 mod disk;
+mod embedded;
 mod ids;
 mod import;
 mod killed;
@@ -43,6 +44,7 @@ pub const ROWS: &[Row] = &[
     archive::killed::ROW,
     archive::broker::ROW,
     disk::ROW,
+    embedded::ROW,
     upgrade::pipeline::ROW,
     upgrade::collector::ROW,
     upgrade::optimizer::ROW,

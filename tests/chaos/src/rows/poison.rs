@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eadt_bus::Bus;
+use eadt_faults::OF_THE_NEXT_VERSION;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventType, Topic};
+use serde_json::json;
 
-use super::ids::await_letters;
 use crate::chance::Chance;
 use crate::feeder::{Feeder, send};
 use crate::row::{Outcome, Row, Run};
@@ -19,7 +20,7 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 pub const ROW: Row = Row {
     name: "poison",
     fault: "invalid and hostile records in every partition, 1 % and more of all: not JSON, impossible numbers, a megabyte of text or of brackets",
-    promise: "no partition stalls; each is a dead letter with its reason, once; memory stays",
+    promise: "no partition stalls; each is a dead letter with its reason, once; at most 10 MB of memory beyond the most that as many honest events of the same sizes take",
     without: "dead letters",
     full: 20_000,
     batch: 2_000,
@@ -30,10 +31,22 @@ pub const ROW: Row = Row {
 
 /// Nearly as much as a record may have.
 const LARGE_BYTES: usize = 1_000_000;
-/// What memory may grow by once buffers and pools are filled: a process moves by as much from one run to the next.
-const GROWTH_BYTES: u64 = 10_000_000;
+/// One in so many is large, of the honest ones too: an honest event may have fields of a later version, and be as large as any record.
+const LARGE_ONE_IN: u64 = 40;
+/// One in so many honest events is a mistake, of any size: what a dead letter passes through on its way is there without any hostility,
+/// and is as large as the largest.
+const MISTAKE_ONE_IN: u64 = 50;
+/// Namespace of honest jobs that are none of the story's.
+const HONEST: &str = "honest";
+/// What the hostile ones may take beyond what the honest ones do.
+const MORE_BYTES: u64 = 10_000_000;
 /// Of so many records the large ones come to more than that; of fewer, memory says nothing.
 const TELLING_ROUNDS: u32 = 1_000;
+/// As many honest ones come first, so many times: how far they fill queues and pools differs from one time to the next.
+const HONEST_BURSTS: u32 = 6;
+/// About one in a hundred of what the story tells meanwhile.
+const AT_A_TIME: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What is sent, and the reason that it must be refused with.
 fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
@@ -43,7 +56,7 @@ fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
         format!(r#"{{"time":"{time}","workload":"{workload}","device":"GPU-p","collector":"c"{fields}}}"#).into_bytes()
     };
     // Rarely: these are large.
-    if chance.below(40) == 0 {
+    if chance.below(LARGE_ONE_IN) == 0 {
         let large = "x".repeat(LARGE_BYTES);
         return match chance.below(3) {
             0 => (Topic::GpuTelemetry, large.into_bytes(), "malformed"),
@@ -73,42 +86,75 @@ fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
     }
 }
 
+/// As large and to the same topics, of GPUs without a workload and jobs of another namespace than the story's; whether it is a mistake.
+fn honest(chance: &mut Chance, number: u32) -> Result<(Told, bool)> {
+    let (time, part) = (at(1.0 + f64::from(number) / 1e4), chance.below(30));
+    let (is_large, is_mistake) = (chance.below(LARGE_ONE_IN) == 0, chance.below(MISTAKE_ONE_IN) == 0);
+    let sign = if is_mistake { -1.0 } else { 1.0 };
+    let (topic, key, mut event) = if chance.below(3) == 0 {
+        let workload = format!("{HONEST}/job-{part}");
+        let event = json!({"time": time, "workload": workload, "collector": "http/honest", "samples_total": sign * f64::from(number + 1)});
+        (Topic::TrainingProgress, workload, event)
+    } else {
+        let device = format!("GPU-honest-{part}");
+        let event = json!({"time": time, "device": device, "collector": "nvml/honest", "power_watts": sign * 300.0});
+        (Topic::GpuTelemetry, device, event)
+    };
+    if is_large {
+        event[OF_THE_NEXT_VERSION] = "x".repeat(LARGE_BYTES).into();
+    }
+    Ok((Told { topic, key, value: serde_json::to_vec(&event)?, kind: EventType::of_topic(topic), time }, is_mistake))
+}
+
+/// Sends so many, and waits until all are folded.
+fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>) -> Result<bool> {
+    let mut producer = world.bus.producer("chaos-poison")?;
+    for number in 0..count {
+        send(&mut *producer, &each(number)?.outgoing(&world.prefix))?;
+        if number % AT_A_TIME == AT_A_TIME - 1 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    producer.flush(LIMIT)?;
+    world.await_folded(LIMIT)
+}
+
 fn run(run: Run) -> Result<Outcome> {
     let mut chance = Chance::new(run.seed);
     let world = World::start(Cluster::One, run.bites.then_some("dead-letters"))?;
     let mut outcome = Outcome::default();
     let mut part = world.processor(world.settings(), None)?;
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(5))?;
-    let mut producer = world.bus.producer("chaos-poison")?;
+    let is_telling = run.rounds >= TELLING_ROUNDS;
+    let honest_events = run.rounds * if is_telling { HONEST_BURSTS } else { 1 };
     let mut reasons = std::collections::BTreeMap::new();
-    let mut before = None;
-    for number in 0..run.rounds {
-        if number == run.rounds / 2 {
-            producer.flush(LIMIT)?;
-            await_letters(&world)?;
-            before = Some(part.memory()?.0);
-        }
+    let folded = send_all(&world, honest_events, |number| {
+        let (told, is_mistake) = honest(&mut chance, number)?;
+        *reasons.entry("invalid_value").or_insert(0_u64) += u64::from(is_mistake);
+        Ok(told)
+    })?;
+    outcome.check(folded, || format!("not every honest event was folded: {}", part.tail()));
+    let (_, most_honest) = part.memory()?;
+    let folded = send_all(&world, run.rounds, |number| {
         let (topic, value, reason) = poison(&mut chance, number);
-        let key = Story::name(chance.below(3) as usize);
-        // The marker is how it is found again; headers that nobody knows are left alone.
-        let told = Told { topic, key, value, kind: EventType::of_topic(topic), time: at(0.0) };
-        send(&mut *producer, &told.outgoing(&world.prefix))?;
         *reasons.entry(reason).or_insert(0_u64) += 1;
-        // About one in a hundred of what the story tells meanwhile.
-        if number % 10 == 9 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        outcome.rounds += 1;
-    }
-    producer.flush(LIMIT)?;
+        let key = Story::name(chance.below(3) as usize);
+        Ok(Told { topic, key, value, kind: EventType::of_topic(topic), time: at(0.0) })
+    })?;
+    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
+    outcome.rounds = run.rounds;
     let story = feeder.finish()?;
     let folded = world.await_folded(LIMIT)?;
-    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
+    outcome.check(folded, || format!("the story was not folded to its end: {}", part.tail()));
     crate::world::runs(&mut part)?;
-    if let Some(before) = before.filter(|_| run.rounds >= TELLING_ROUNDS) {
-        let grown = part.memory()?.0.saturating_sub(before);
-        outcome.peak("memory grew in the second half by (MB)", grown as f64 / 1e6);
-        outcome.check(grown <= GROWTH_BYTES, || format!("memory grew by {grown} bytes in the second half"));
+    if is_telling {
+        let most = part.memory()?.1;
+        let more = most.saturating_sub(most_honest);
+        outcome.peak("memory (MB) at most: honest events", most_honest as f64 / 1e6);
+        outcome.peak("memory (MB) at most: then the hostile ones, too", most as f64 / 1e6);
+        outcome.peak("memory (MB) that these took beyond", more as f64 / 1e6);
+        outcome
+            .check(more <= MORE_BYTES, || format!("hostile records took {more} bytes beyond the {most_honest} of honest ones"));
     }
     let letters = read_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS)?;
     let mut origins = std::collections::BTreeSet::new();
@@ -122,7 +168,8 @@ fn run(run: Run) -> Result<Outcome> {
             outcome.duplicated += 1;
         }
     }
-    let sent = u64::from(run.rounds);
+    let sent: u64 = reasons.values().sum();
+    outcome.check(origins.len() as u64 <= sent, || format!("{} are dead letters, and {sent} had to be", origins.len()));
     outcome.count("dead letters", origins.len() as u64);
     if (origins.len() as u64) < sent {
         outcome.lost += sent - origins.len() as u64;
@@ -135,6 +182,8 @@ fn run(run: Run) -> Result<Outcome> {
         let either = certain + reasons.get("*").copied().unwrap_or(0);
         outcome.check((certain..=either).contains(&found), || format!("{found} are {reason}; {certain} to {either} were sent"));
     }
-    outcome.take(world.judge(&story)?);
+    // Windows of honest events beside the story are nobody's to compare.
+    let (findings, _) = world.judge_apart(&story, |workload, _| !workload.starts_with("chaos/"))?;
+    outcome.take(findings);
     Ok(outcome)
 }

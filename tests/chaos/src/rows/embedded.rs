@@ -1,0 +1,153 @@
+//! The embedded log is killed, while it commits and while it opens.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use eadt_bus::conformance::numbered::{Found, READY, Said};
+
+use crate::chance::Chance;
+use crate::part::{Embedded, Faults, Part, Service, Task};
+use crate::row::{Outcome, Row, Run};
+use crate::world::{LIMIT, runs};
+
+pub const ROW: Row = Row {
+    name: "embedded-killed",
+    fault: "SIGKILL of the process that has the embedded log open, at any time of its commits, and while it opens the log again",
+    promise: "no step that was acknowledged is lost, none is half there (outputs, state, position), none doubled; nor is a plain record",
+    without: "a step as one write (each partition's records by themselves, then the positions)",
+    full: 1000,
+    // A batch has a log of its own, which is read to its end after each kill.
+    batch: 50,
+    short: 25,
+    off: 25,
+    run,
+};
+
+/// It is killed within this time of its commits; a step takes some milliseconds.
+const COMMITS: Duration = Duration::from_millis(60);
+/// Bytes of a record; the rare large ones make the store write tables and drop journals within a second.
+const FILLER: usize = 300;
+const LARGE_FILLER: usize = 40_000;
+const LARGE_COMMITS: Duration = Duration::from_millis(600);
+
+fn run(run: Run) -> Result<Outcome> {
+    let (mut outcome, mut chance, dir) = (Outcome::default(), Chance::new(run.seed), tempfile::tempdir()?);
+    let mut own = Embedded { dir: dir.path().join("log"), filler: FILLER };
+    drop(own.open()?);
+    // From its start until it commits, as it was the last time.
+    let mut opens = Duration::from_millis(100);
+    let mut before = Said::default();
+    while outcome.rounds < run.rounds {
+        let is_large = chance.below(10) == 0;
+        own.filler = if is_large { LARGE_FILLER } else { FILLER };
+        let mut part = start(dir.path(), &own, run.bites.then_some("atomic-steps"))?;
+        let begun = Instant::now();
+        if chance.below(4) == 0 {
+            std::thread::sleep(part_of(opens, &mut chance));
+        } else {
+            while !part.printed()?.contains(READY) {
+                runs(&mut part)?;
+                ensure!(begun.elapsed() < LIMIT, "the log does not open within {LIMIT:?}: {}", part.tail());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            opens = begun.elapsed();
+            std::thread::sleep(part_of(if is_large { LARGE_COMMITS } else { COMMITS }, &mut chance));
+        }
+        let printed = part.kill_printed()?;
+        outcome.rounds += 1;
+        outcome.count("kills before it had opened", u64::from(!printed.contains(READY)));
+        let said = printed.lines().rev().find_map(Said::of).unwrap_or(before);
+        let opened = Instant::now();
+        let log = match own.open() {
+            Ok(log) => log,
+            Err(error) => {
+                outcome.check(false, || format!("it does not open: {error:#}"));
+                break;
+            }
+        };
+        let took = opened.elapsed().as_secs_f64();
+        outcome.took("opening", took);
+        outcome.peak("slowest opening (s)", took);
+        let found = Found::read(&log)?;
+        judge(&found, said, &mut outcome);
+        if outcome.violations() > 0 {
+            // What is wrong now would be found after each further kill.
+            break;
+        }
+        let now = Said { step: found.step, plain: found.plain.len() as u64 };
+        outcome.count("steps", now.step - before.step);
+        outcome.compared += 3 * (now.step - before.step) + now.plain - before.plain;
+        before = now;
+    }
+    Ok(outcome)
+}
+
+fn part_of(time: Duration, chance: &mut Chance) -> Duration {
+    Duration::from_micros(chance.below(time.as_micros() as u64))
+}
+
+fn start(dir: &Path, own: &Embedded, off: Option<&'static str>) -> Result<Part> {
+    let task = Task {
+        brokers: String::new(),
+        properties: BTreeMap::new(),
+        prefix: String::new(),
+        service: Service::Embedded(own.clone()),
+        clock_ahead_seconds: 0,
+    };
+    Part::start(dir, "embedded", &task, &Faults { off, ..Faults::default() })
+}
+
+/// What a log has against what was said of it. A step that was under way may be there: whole, or not at all.
+fn judge(found: &Found, said: Said, outcome: &mut Outcome) {
+    outcome.lost += said.step.saturating_sub(found.step) + said.plain.saturating_sub(found.plain.len() as u64);
+    for (place, written) in ["output 0", "output 1", "state"].into_iter().zip(&found.written) {
+        once(place, written, &(1..=found.step).collect::<Vec<_>>(), outcome);
+    }
+    once("plain records", &found.plain, &(0..found.plain.len() as u64).collect::<Vec<_>>(), outcome);
+}
+
+/// Each of these numbers once, in this order.
+fn once(place: &str, found: &[u64], wanted: &[u64], outcome: &mut Outcome) {
+    if found == wanted {
+        return;
+    }
+    let mut missing = wanted.iter().filter(|number| !found.contains(number));
+    let (first, last) = (missing.next(), found.last());
+    let doubled = found.iter().collect::<std::collections::BTreeSet<_>>().len() < found.len();
+    outcome.duplicated += u64::from(doubled);
+    outcome.check(doubled, || format!("{place}: of {} numbers {first:?} is missing, and the last one is {last:?}", wanted.len()));
+    if doubled {
+        outcome.examples.push(format!("{place} has a number twice"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violations(found: &Found, said: Said) -> (u64, u64, u64) {
+        let mut outcome = Outcome::default();
+        judge(found, said, &mut outcome);
+        (outcome.lost, outcome.duplicated, outcome.wrong)
+    }
+
+    #[test]
+    fn what_is_lost_half_or_doubled_is_found() {
+        let whole = Found { step: 2, written: [vec![1, 2], vec![1, 2], vec![1, 2]], plain: vec![0, 1, 2] };
+        let said = Said { step: 2, plain: 3 };
+        assert_eq!(violations(&whole, said), (0, 0, 0));
+        assert_eq!(violations(&whole, Said { step: 1, plain: 2 }), (0, 0, 0), "what was under way may be there");
+        assert_eq!(violations(&whole, Said { step: 3, plain: 5 }), (3, 0, 0));
+        let with = |at: usize, numbers: &[u64]| {
+            let mut found = whole.clone();
+            found.written[at] = numbers.to_vec();
+            violations(&found, said)
+        };
+        assert_eq!(with(0, &[1, 2, 3]), (0, 0, 1), "an output of a step whose position is not there");
+        assert_eq!(with(2, &[1]), (0, 0, 1), "a step without its state");
+        assert_eq!(with(1, &[1, 2, 2]), (0, 1, 0));
+        assert_eq!(violations(&Found { plain: vec![0, 2, 1], ..whole.clone() }, said), (0, 0, 1), "in another order");
+    }
+}
