@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::conformance::numbered::{self, Found, READY, Said, number};
 use eadt_bus::conformance::{outgoing, read_all};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
-use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Remedy, Step, TopicPartition};
+use eadt_bus::{Bus, Isolation, MemberOptions, Membership, Outgoing, Polled, Remedy, Start, Step, TopicPartition, TopicSpec};
 use eadt_testing::Disk;
 
 const CHILD: &str = "EADT_BUS_TEST_CHILD";
