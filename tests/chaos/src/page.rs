@@ -184,6 +184,8 @@ const ELSEWHERE: &[Elsewhere] = &[
 const MISSING: &[&str] = &[
     "a power cut under the only broker of a cluster, or under all of them at once: what Kafka acknowledged and had not synced is gone \
      then, as in `broker-power` without copies (operations.md, \"Copies\")",
+    "the memory that a backlog of hostile records of a megabyte takes: 34 MB were seen beyond what an honest one does, since what is \
+     read ahead fills while each large dead letter is a step of its own",
 ];
 
 /// What was seen in rows that have no good run yet.

@@ -15,6 +15,7 @@ const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask chaos", bin_name = "cargo xtask chaos", about = "Faults on the real parts", after_help = HELP)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 struct Arguments {
     /// Rows to run; none: all of them.
     rows: Vec<String>,

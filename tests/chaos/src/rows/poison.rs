@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_faults::OF_THE_NEXT_VERSION;
 use eadt_schemas::envelope::header;
@@ -20,7 +20,7 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 pub const ROW: Row = Row {
     name: "poison",
     fault: "invalid and hostile records in every partition, 1 % and more of all: not JSON, impossible numbers, a megabyte of text or of brackets",
-    promise: "no partition stalls; each is a dead letter with its reason, once; at most 10 MB of memory beyond the most that as many honest events of the same sizes take",
+    promise: "no partition stalls; each is a dead letter with its reason, once; as they come they take at most 10 MB of memory beyond the most that a backlog of as many honest events of the same sizes takes, and their second half leaves at most 10 MB more",
     without: "dead letters",
     full: 20_000,
     batch: 2_000,
@@ -38,12 +38,13 @@ const LARGE_ONE_IN: u64 = 40;
 const MISTAKE_ONE_IN: u64 = 50;
 /// Namespace of honest jobs that are none of the story's.
 const HONEST: &str = "honest";
-/// What the hostile ones may take beyond what the honest ones do.
+/// What the hostile ones may take beyond what the honest ones do, and the second half of them beyond the first.
 const MORE_BYTES: u64 = 10_000_000;
 /// Of so many records the large ones come to more than that; of fewer, memory says nothing.
 const TELLING_ROUNDS: u32 = 1_000;
-/// As many honest ones come first, so many times: how far they fill queues and pools differs from one time to the next.
-const HONEST_BURSTS: u32 = 6;
+/// As many honest ones come first, so many times, each time as a backlog: it fills what is read ahead (`processor.buffer_bytes`, the
+/// client's queues), as hostile ones do while each large letter is a step of its own. A backlog of hostile ones fills more of it.
+const HONEST_BACKLOGS: u32 = 4;
 /// About one in a hundred of what the story tells meanwhile.
 const AT_A_TIME: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(5);
@@ -106,8 +107,7 @@ fn honest(chance: &mut Chance, number: u32) -> Result<(Told, bool)> {
     Ok((Told { topic, key, value: serde_json::to_vec(&event)?, kind: EventType::of_topic(topic), time }, is_mistake))
 }
 
-/// Sends so many, and waits until all are folded.
-fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>) -> Result<bool> {
+fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>) -> Result<()> {
     let mut producer = world.bus.producer("chaos-poison")?;
     for number in 0..count {
         send(&mut *producer, &each(number)?.outgoing(&world.prefix))?;
@@ -115,8 +115,8 @@ fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>
             std::thread::sleep(PAUSE);
         }
     }
-    producer.flush(LIMIT)?;
-    world.await_folded(LIMIT)
+    ensure!(producer.flush(LIMIT)?, "records were not acknowledged");
+    Ok(())
 }
 
 fn run(run: Run) -> Result<Outcome> {
@@ -126,26 +126,35 @@ fn run(run: Run) -> Result<Outcome> {
     let mut part = world.processor(world.settings(), None)?;
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(5))?;
     let is_telling = run.rounds >= TELLING_ROUNDS;
-    let honest_events = run.rounds * if is_telling { HONEST_BURSTS } else { 1 };
     let mut reasons = std::collections::BTreeMap::new();
-    let folded = send_all(&world, honest_events, |number| {
-        let (told, is_mistake) = honest(&mut chance, number)?;
-        *reasons.entry("invalid_value").or_insert(0_u64) += u64::from(is_mistake);
-        Ok(told)
-    })?;
-    outcome.check(folded, || format!("not every honest event was folded: {}", part.tail()));
+    for backlog in 0..if is_telling { HONEST_BACKLOGS } else { 1 } {
+        part.freeze(true)?;
+        send_all(&world, run.rounds, |number| {
+            let (told, is_mistake) = honest(&mut chance, backlog * run.rounds + number)?;
+            *reasons.entry("invalid_value").or_insert(0_u64) += u64::from(is_mistake);
+            Ok(told)
+        })?;
+        part.freeze(false)?;
+        let folded = world.await_folded(LIMIT)?;
+        outcome.check(folded, || format!("not every honest event was folded: {}", part.tail()));
+    }
     let (_, most_honest) = part.memory()?;
-    let folded = send_all(&world, run.rounds, |number| {
-        let (topic, value, reason) = poison(&mut chance, number);
-        *reasons.entry(reason).or_insert(0_u64) += 1;
-        let key = Story::name(chance.below(3) as usize);
-        Ok(Told { topic, key, value, kind: EventType::of_topic(topic), time: at(0.0) })
-    })?;
-    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
+    let mut halves = Vec::new();
+    for count in [run.rounds / 2, run.rounds - run.rounds / 2] {
+        send_all(&world, count, |number| {
+            let (topic, value, reason) = poison(&mut chance, number);
+            *reasons.entry(reason).or_insert(0_u64) += 1;
+            let key = Story::name(chance.below(3) as usize);
+            Ok(Told { topic, key, value, kind: EventType::of_topic(topic), time: at(0.0) })
+        })?;
+        let folded = world.await_folded(LIMIT)?;
+        outcome.check(folded, || format!("not every hostile record was folded: {}", part.tail()));
+        halves.push(part.memory()?.0);
+    }
     outcome.rounds = run.rounds;
     let story = feeder.finish()?;
     let folded = world.await_folded(LIMIT)?;
-    outcome.check(folded, || format!("the story was not folded to its end: {}", part.tail()));
+    outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
     if is_telling {
         let most = part.memory()?.1;
@@ -153,8 +162,11 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.peak("memory (MB) at most: honest events", most_honest as f64 / 1e6);
         outcome.peak("memory (MB) at most: then the hostile ones, too", most as f64 / 1e6);
         outcome.peak("memory (MB) that these took beyond", more as f64 / 1e6);
-        outcome
-            .check(more <= MORE_BYTES, || format!("hostile records took {more} bytes beyond the {most_honest} of honest ones"));
+        let grown = halves[1].saturating_sub(halves[0]);
+        outcome.peak("memory grew in their second half by (MB)", grown as f64 / 1e6);
+        let beyond = || format!("hostile records took {more} bytes beyond the {most_honest} of honest ones");
+        outcome.check(more <= MORE_BYTES, beyond);
+        outcome.check(grown <= MORE_BYTES, || format!("memory grew by {grown} bytes in the second half of the hostile records"));
     }
     let letters = read_committed(&world.bus, &world.topic(Topic::DeadLetters), PARTITIONS)?;
     let mut origins = std::collections::BTreeSet::new();
