@@ -90,6 +90,22 @@ pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
+/// The byte of a form, and what follows it in postcard's encoding, which has about so many bytes.
+fn encode(form: u8, value: &impl Serialize, about: usize) -> Vec<u8> {
+    let mut begun = Vec::with_capacity(about);
+    begun.push(form);
+    postcard::to_extend(value, begun).expect("a vector takes everything")
+}
+
+/// From what follows the byte of the form, all of it.
+fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok((_, rest)) => Err(format!("{} bytes are left over", rest.len())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Reads a record of which [`json`] is the only form so far.
 pub fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
     match value.first() {

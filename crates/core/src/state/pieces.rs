@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{decode, encode};
+
 /// First byte of this form.
 pub const FORM: u8 = 3;
 /// Most bytes of a block that are written as one record: with key and headers half of what the log takes by default.
@@ -26,18 +28,12 @@ pub struct Piece<'a> {
 
 impl<'a> Piece<'a> {
     fn write(&self) -> Vec<u8> {
-        let mut begun = Vec::with_capacity(32 + self.workload.len() + self.bytes.len());
-        begun.push(FORM);
-        postcard::to_extend(self, begun).expect("a vector takes everything")
+        encode(FORM, self, 32 + self.workload.len() + self.bytes.len())
     }
 
     /// From what follows the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((piece, [])) => Ok(piece),
-            Ok((_, rest)) => Err(format!("{} bytes are left over", rest.len())),
-            Err(error) => Err(error.to_string()),
-        }
+        decode(bytes)
     }
 }
 

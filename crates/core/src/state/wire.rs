@@ -10,6 +10,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Origin, Scope};
 use serde::{Deserialize, Serialize};
 
+use super::{decode, encode};
 use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
 use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
 use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
@@ -33,18 +34,12 @@ pub struct Block<'a> {
 
 impl<'a> Block<'a> {
     pub fn write(&self) -> Vec<u8> {
-        let mut begun = Vec::with_capacity(64 + self.head.map_or(0, <[u8]>::len) + 512 * (self.gpus.len() + self.ranks.len()));
-        begun.push(FORM);
-        postcard::to_extend(self, begun).expect("a vector takes everything")
+        encode(FORM, self, 64 + self.head.map_or(0, <[u8]>::len) + 512 * (self.gpus.len() + self.ranks.len()))
     }
 
     /// From what follows the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
-        match postcard::take_from_bytes(bytes) {
-            Ok((block, [])) => Ok(block),
-            Ok((_, rest)) => Err(format!("{} bytes are left over", rest.len())),
-            Err(error) => Err(error.to_string()),
-        }
+        decode(bytes)
     }
 }
 
