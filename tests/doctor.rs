@@ -110,12 +110,38 @@ fn secrets_that_everybody_may_read_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let secret = dir.path().join("password");
     std::fs::write(&secret, "x").unwrap();
-    for (mode, state) in [(0o644, "wrong"), (0o640, "ok"), (0o600, "ok")] {
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+    let kafkas = &["EADT_BUS__SECURITY__PASSWORD_FILE"][..];
+    // A key is of no use without its certificate.
+    let progresss = &["EADT_COLLECTOR__PROGRESS__KEY", "EADT_COLLECTOR__PROGRESS__CERTIFICATE"][..];
+    for variables in [kafkas, progresss] {
+        for (mode, state) in [(0o644, "wrong"), (0o640, "ok"), (0o600, "ok")] {
+            std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+            let mut command = eadt(dir.path(), &["doctor"]);
+            command.envs(variables.iter().map(|variable| (variable, &secret)));
+            let (findings, _) = report(command);
+            let about = told(&findings, "secrets", state);
+            assert!(
+                about.len() == 1 && about[0].contains("may read") == (state == "wrong"),
+                "{variables:?} {mode:o}: {findings:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_of_tokens_that_everybody_may_change_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.json");
+    std::fs::write(&tokens, r#"{"tokens":[]}"#).unwrap();
+    // It holds hashes, which anybody may see.
+    for (mode, state) in [(0o666, "wrong"), (0o642, "wrong"), (0o664, "ok"), (0o644, "ok"), (0o600, "ok")] {
+        std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(mode)).unwrap();
         let mut command = eadt(dir.path(), &["doctor"]);
-        command.env("EADT_BUS__SECURITY__PASSWORD_FILE", &secret);
-        let (findings, _) = report(command);
-        assert_eq!(told(&findings, "secrets", state).len(), 1, "{mode:o}: {findings:#?}");
+        command.env("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", &tokens);
+        let (findings, good) = report(command);
+        assert!(told(&findings, "secrets", state).len() == 1 && good == (state == "ok"), "{mode:o}: {findings:#?}");
+        let shown = format!("every user of this machine may change {}", tokens.display());
+        assert_eq!(told(&findings, "secrets", "wrong").iter().any(|about| about.starts_with(&shown)), state == "wrong");
     }
 }
 

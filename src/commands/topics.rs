@@ -132,7 +132,29 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
 
 #[cfg(test)]
 mod tests {
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+
     use super::*;
+
+    #[test]
+    fn a_dry_run_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = EmbeddedLog::open(dir.path(), EmbeddedOptions::default()).unwrap();
+        let names = TopicSettings::default();
+        let apply = |dry_run| run(&Topics::Apply { dry_run, repartition: false, json: false }, &log, &names).unwrap();
+        let there = || log.topics(&names.prefix).unwrap().len();
+        apply(true);
+        assert_eq!(there(), 0);
+        apply(false);
+        assert_eq!(there(), eadt_schemas::Topic::ALL.len());
+        // Nor where there is something to change.
+        let more = TopicSettings { partitions: 8, ..names.clone() };
+        let partitions = || log.topics(&names.prefix).unwrap().iter().map(|topic| topic.partitions).max();
+        run(&Topics::Apply { dry_run: true, repartition: false, json: false }, &log, &more).unwrap();
+        assert_eq!(partitions(), Some(4));
+        run(&Topics::Apply { dry_run: false, repartition: false, json: false }, &log, &more).unwrap();
+        assert_eq!(partitions(), Some(8));
+    }
 
     #[test]
     fn one_reason_is_said_once() {

@@ -153,3 +153,108 @@ fn action_word(action: Action, validation: Validation) -> (&'static str, Color) 
         (Action::FreezeLayers, _) => ("freeze", Color::Yellow),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Outcome, Workload};
+    use eadt_schemas::{EventTime, Topic};
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+
+    const NAME: &str = "eadt/llm-training";
+
+    fn at(minute: i64) -> EventTime {
+        EventTime::from_micros(1_700_000_040_000_000 + minute * 60_000_000)
+    }
+
+    fn take(tally: &mut Tally, topic: Topic, event: &impl serde::Serialize) {
+        tally.take(topic, &serde_json::to_vec(event).unwrap());
+    }
+
+    fn window(minute: i64, joules: f64) -> EfficiencyWindow {
+        EfficiencyWindow {
+            id: format!("{NAME}/{minute}"),
+            workload: NAME.into(),
+            window_start: at(minute),
+            window_end: at(minute + 1),
+            origin: Origin::Simulated,
+            energy_joules: Some(joules),
+            energy_coverage_ratio: 1.0,
+            run_seconds: 60.0,
+            run_energy_joules: Some(joules),
+            run_coverage_ratio: 1.0,
+            samples: Some(6000.0),
+            progress_coverage_ratio: 1.0,
+            mean_power_watts: Some(joules / 60.0),
+            samples_per_second: Some(100.0),
+            joules_per_sample: Some(joules / 6000.0),
+            ..EfficiencyWindow::default()
+        }
+    }
+
+    /// The lines of the view.
+    fn shown(tally: &Tally) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(140, 20)).unwrap();
+        terminal.draw(|frame| draw(frame, tally, "simulated cluster")).unwrap();
+        let buffer = terminal.backend().buffer();
+        buffer.content().chunks(140).map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
+    }
+
+    #[test]
+    fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_decisions() {
+        let mut tally = Tally::default();
+        let layout = Layout { replicas: Some(6), mps_thread_percentage: Some(50), ..Layout::default() };
+        let told = Workload {
+            time: at(0),
+            workload: NAME.into(),
+            origin: Origin::Simulated,
+            kind: "StatefulSet".into(),
+            layout,
+            ..Workload::default()
+        };
+        take(&mut tally, Topic::Workloads, &told);
+        let before = shown(&tally).join("\n");
+        assert!(before.contains("no decision yet") && !before.contains("J/sample  6"), "{before}");
+
+        // 600 W, then 480 W for as many samples.
+        for minute in 0..3 {
+            take(&mut tally, Topic::EfficiencyWindows, &window(minute, 36_000.0));
+        }
+        let decision = Decision {
+            id: "d3".into(),
+            workload: NAME.into(),
+            time: at(3),
+            origin: Origin::Simulated,
+            action: Action::SetPowerLimit,
+            reason: "a lower cap costs no throughput".into(),
+            ..Decision::default()
+        };
+        take(&mut tally, Topic::Decisions, &decision);
+        let applied = Actuation {
+            id: "a3".into(),
+            decision_id: "d3".into(),
+            workload: NAME.into(),
+            time: at(3),
+            outcome: Outcome::Applied,
+            ..Actuation::default()
+        };
+        take(&mut tally, Topic::Actuations, &applied);
+        for minute in 4..6 {
+            take(&mut tally, Topic::EfficiencyWindows, &window(minute, 28_800.0));
+        }
+        assert_eq!(tally.unreadable, 0);
+        tally.refresh();
+        let lines = shown(&tally);
+        let all = lines.join("\n");
+        assert!(lines[0].contains("all figures are simulated"), "{all}");
+        let row = lines.iter().find(|line| line.contains(NAME)).unwrap_or_else(|| panic!("{all}"));
+        let figures: Vec<&str> = row.split_whitespace().collect();
+        // 14.4 kJ of the 72 that as many samples would have taken.
+        assert_eq!(figures[1..8], [NAME, "480", "100.0", "4.800", "6×50", "%", "14.4"], "{all}");
+        assert_eq!(figures[8], "20.00", "{all}");
+        assert!(lines.iter().any(|line| line.contains("power cap a lower cap costs no throughput")), "{all}");
+        assert!(lines.last().is_some_and(|line| line.contains("5 windows · 1 decisions · 1 changes")), "{all}");
+    }
+}

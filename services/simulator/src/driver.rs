@@ -492,3 +492,19 @@ impl Pace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simulated_time_runs_sixty_times_faster_than_real_time_unless_told_otherwise() {
+        let Speed::Times(speed) = Settings::default().speed else { panic!("a number by default") };
+        let (wall, simulated) = (Instant::now(), EventTime::from_micros(1_767_225_600_000_000));
+        let pace = Pace { wall, simulated, speed };
+        assert_eq!(pace.simulated_at(wall + Duration::from_secs(2)), simulated.plus_seconds(120.0));
+        assert_eq!(pace.wall_at(simulated.plus_seconds(3600.0)), wall + Duration::from_mins(1));
+        let real = Pace { speed: 1.0, ..pace };
+        assert_eq!(real.simulated_at(wall + Duration::from_secs(2)), simulated.plus_seconds(2.0));
+    }
+}

@@ -34,22 +34,35 @@ pub fn settings(settings: &Settings, findings: &mut Findings) {
     }
 }
 
-/// Who may read the files that hold secrets.
+/// What nobody else may do with a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Closed {
+    /// It holds a secret.
+    ToReaders,
+    /// It says who is let in, and nothing that may not be read: tokens are kept as hashes.
+    ToWriters,
+}
+
+/// Who may read the files that hold secrets, and change those that say who is let in.
 pub fn secrets(settings: &Settings, findings: &mut Findings) {
     use std::os::unix::fs::PermissionsExt;
-    for file in settings.bus.security.secret_files() {
-        // A missing one is said by the settings.
+    let progress = &settings.collector.progress;
+    let kafkas = settings.bus.security.secret_files().map(|file| (file, Closed::ToReaders));
+    let key = progress.key.iter().map(|file| (file.as_path(), Closed::ToReaders));
+    let tokens = progress.tokens_file.iter().map(|file| (file.as_path(), Closed::ToWriters));
+    for (file, closed) in kafkas.chain(key).chain(tokens) {
+        // A missing one is said by the settings, or by the collector's start.
         let Ok(metadata) = std::fs::metadata(file) else { continue };
         let mode = metadata.permissions().mode() & 0o777;
-        if mode & 0o004 == 0 {
-            findings.ok("secrets", format!("{} is closed to other users (mode {mode:03o})", file.display()));
+        let shown = file.display();
+        let (bit, may, remedy) = match closed {
+            Closed::ToReaders => (0o004, "read", format!("chmod 600 {shown} (in Kubernetes: defaultMode of the volume)")),
+            Closed::ToWriters => (0o002, "change", format!("chmod o-w {shown}")),
+        };
+        if mode & bit == 0 {
+            findings.ok("secrets", format!("other users may not {may} {shown} (mode {mode:03o})"));
         } else {
-            let remedy = format!("chmod 600 {} (in Kubernetes: defaultMode of the volume)", file.display());
-            findings.wrong(
-                "secrets",
-                format!("every user of this machine may read {} (mode {mode:03o})", file.display()),
-                &remedy,
-            );
+            findings.wrong("secrets", format!("every user of this machine may {may} {shown} (mode {mode:03o})"), &remedy);
         }
     }
 }
