@@ -512,7 +512,7 @@ mod tests {
     #[test]
     fn a_source_is_new_until_it_was_written_also_after_a_restore() {
         let mut partition = Partition::new(FoldSettings::default());
-        let mut speak = |partition: &mut Partition, device: &str, micros| {
+        let speak = |partition: &mut Partition, device: &str, micros| {
             let event =
                 GpuTelemetry { time: EventTime::from_micros(micros), device: device.to_owned(), ..GpuTelemetry::default() };
             let (topic, event) = (Topic::GpuTelemetry, Event::Telemetry(&event));

@@ -558,6 +558,10 @@ impl WorkloadState {
                 format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
             );
         }
+        // Of one instant, or of closed time, they make no cut each.
+        if event.phase == Phase::Started && self.head.runs.count() >= MAX_CUTS {
+            return refused("phase", format!("{MAX_CUTS} runs end in the workload's open windows or after, more are not kept"));
+        }
         self.room_for_sums(self.sources() + 1, settings.max_sums_per_namespace() / 2, room)
     }
 

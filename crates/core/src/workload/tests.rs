@@ -330,6 +330,25 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
 }
 
 #[test]
+fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_often() {
+    let told =
+        |micros: i64, phase| TrainingProgress { time: EventTime::from_micros(at(0).micros() + micros), phase, ..rank(0, 0) };
+    for (step, closed) in [(0, false), (1, true)] {
+        let mut fold = Fold::default();
+        if closed {
+            fold.rank(0, &rank(1, 180)).gpu(0, &gpu("a", 180));
+            fold.state.head.closed_through = Some(at(120));
+        }
+        for n in 0..5_000 {
+            fold.rank(0, &told(2 * n * step, Phase::Started)).rank(0, &told((2 * n + 1) * step, Phase::Finished));
+        }
+        assert_eq!(fold.state.head.runs.count(), MAX_CUTS, "closed: {closed}");
+        let Taken::Refused(refusal) = fold.rank(0, &told(10_000 * step, Phase::Started)).taken.clone() else { panic!() };
+        assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("phase")));
+    }
+}
+
+#[test]
 fn a_second_event_of_one_instant_counts_where_it_says_more() {
     let second = |first: &TrainingProgress, second: &TrainingProgress| {
         let mut fold = Fold::default();
