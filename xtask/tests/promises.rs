@@ -1,4 +1,4 @@
-//! Every claim of SECURITY.md and every promise of docs/promises.md names the test or the fault row that shows it, and that exists.
+//! Every claim of SECURITY.md, every bound of who may do what there, and every promise of docs/promises.md names the test or the fault row that shows it, and that exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -69,6 +69,29 @@ fn every_claim_about_security_names_a_test_that_exists() {
     let known = known_rows();
     for claim in claims {
         assert!(check(claim, &known) > 0, "no test is named: {claim}");
+    }
+}
+
+#[test]
+fn every_bound_of_who_may_do_what_names_a_test_that_exists() {
+    let text = read("SECURITY.md");
+    let (_, rest) = text.split_once("## Who may send what").expect("the section with the table");
+    let (section, _) = rest.split_once("\n## What holds").expect("the claims come after it");
+    let known = known_rows();
+    let (table, tenant) = section.split_once("**A hostile tenant**").expect("the tenant comes after the table");
+    let rows: Vec<&str> =
+        table.lines().filter(|line| line.starts_with('|') && !line.starts_with("|---") && !line.starts_with("| who ")).collect();
+    assert!(rows.len() >= 6, "{rows:#?}");
+    for row in rows {
+        let (_, shown) = row.trim_end_matches([' ', '|']).rsplit_once(" | ").expect("columns");
+        assert!(check(shown, &known) > 0, "nothing is named: {row}");
+    }
+    let (within, clauses) = tenant.split_once("\n- ").expect("what he cannot do is a list");
+    assert!(check(within, &known) > 0, "nothing is named: {within}");
+    let clauses: Vec<&str> = clauses.split("\n- ").collect();
+    assert!(clauses.len() >= 5, "{clauses:#?}");
+    for clause in clauses {
+        assert!(check(clause, &known) > 0, "nothing is named: {clause}");
     }
 }
 

@@ -1,27 +1,23 @@
 //! What deny.toml allows, checked against what cargo resolves. `cargo xtask deny` checks the same and advisories with
 //! cargo-deny where that is installed; this needs nothing.
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
+use support::{cargo, host};
 
 fn deny() -> toml::Table {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deny.toml");
     std::fs::read_to_string(path).unwrap().parse().unwrap()
 }
 
-/// Everything that is built on this platform, tests included.
+/// Everything that is built on this platform with any of the features, tests included.
 fn packages() -> Vec<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
-    let version = String::from_utf8(version.stdout).unwrap();
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    let arguments = ["metadata", "--format-version=1", "--offline", "--filter-platform", host];
-    let output = Command::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = cargo(&["metadata", "--format-version=1", "--all-features", "--filter-platform", &host()]);
+    let metadata: Value = serde_json::from_str(&told).unwrap();
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let uses: BTreeMap<&str, &Vec<Value>> =
         nodes.iter().map(|node| (node["id"].as_str().unwrap(), node["deps"].as_array().unwrap())).collect();
@@ -38,6 +34,13 @@ fn packages() -> Vec<Value> {
 
 fn allowed(deny: &toml::Table) -> BTreeSet<String> {
     deny["licenses"]["allow"].as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+/// Crates that may have further licences, with these.
+fn exceptions(deny: &toml::Table) -> BTreeMap<String, BTreeSet<String>> {
+    let exceptions = deny["licenses"]["exceptions"].as_array().unwrap().iter();
+    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
+    exceptions.map(|one| (text(&one["crate"]), one["allow"].as_array().unwrap().iter().map(text).collect())).collect()
 }
 
 /// Whether an SPDX expression can be satisfied with these licences. `/` is an old form of `OR`.
@@ -82,27 +85,78 @@ fn one(rest: &mut &[String], allowed: &BTreeSet<String>) -> bool {
 
 #[test]
 fn every_dependency_has_an_allowed_licence() {
-    let allowed = allowed(&deny());
-    // cargo tree knows what is really built; cargo metadata also lists what only an inactive feature would bring.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let arguments = ["tree", "--offline", "--workspace", "--prefix=none", "--format={p}\t{l}", "--edges=normal,build,dev"];
-    let output = Command::new(cargo).args(arguments).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
+    let deny = deny();
+    let allowed = allowed(&deny);
+    let exceptions = exceptions(&deny);
+    // cargo tree knows what is really built; cargo metadata also lists what only an inactive feature of others would bring.
+    let tree = ["tree", "--workspace", "--all-features", "--prefix=none", "--format={p}\t{l}", "--edges=normal,build,dev"];
+    let text = cargo(&tree);
     let built: BTreeSet<(&str, &str)> = text.lines().filter_map(|line| line.split_once('\t')).collect();
     assert!(built.len() > 100, "{}", built.len());
-    let refused: Vec<_> = built.iter().filter(|(_, l)| !satisfiable(l.trim_end_matches(" (*)"), &allowed)).collect();
+    for only_with_a_feature in ["libfuzzer-sys v", "redb v"] {
+        assert!(
+            built.iter().any(|(package, _)| package.starts_with(only_with_a_feature)),
+            "{only_with_a_feature} is not looked at"
+        );
+    }
+    let is_allowed = |package: &str, licence: &str| {
+        let licence = licence.trim_end_matches(" (*)");
+        let more = package.split(' ').next().and_then(|name| exceptions.get(name));
+        satisfiable(licence, &allowed) || more.is_some_and(|more| satisfiable(licence, &allowed.union(more).cloned().collect()))
+    };
+    let refused: Vec<_> = built.iter().filter(|(package, licence)| !is_allowed(package, licence)).collect();
     assert!(refused.is_empty(), "licences that deny.toml does not allow: {refused:#?}");
+    let shipped = ["tree", "--package=eadt", "--package=eadt-agent", "--all-features", "--prefix=none", "--format={p}"];
+    let shipped = cargo(&[&shipped[..], &["--edges=normal,build"]].concat());
+    let excepted: Vec<_> =
+        shipped.lines().filter(|line| exceptions.keys().any(|name| line.starts_with(&format!("{name} ")))).collect();
+    assert!(shipped.lines().count() > 100 && excepted.is_empty(), "exceptions are for what is not shipped: {excepted:?}");
 }
 
 #[test]
 fn every_dependency_comes_from_the_registry_or_from_here() {
+    // The lock file has every package, of whichever platform and feature.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.lock");
+    let lock: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+    let locked = lock["package"].as_array().unwrap();
+    let metadata: Value = serde_json::from_str(&cargo(&["metadata", "--format-version=1", "--no-deps"])).unwrap();
+    let own: BTreeSet<&str> =
+        metadata["packages"].as_array().unwrap().iter().map(|package| package["name"].as_str().unwrap()).collect();
+    assert!(locked.len() > 500 && own.len() > 20, "{} {}", locked.len(), own.len());
+    let strangers: Vec<String> = locked.iter().filter_map(|package| stranger(package, &own)).collect();
+    assert!(strangers.is_empty(), "{strangers:#?}");
     let packages = packages();
-    assert!(packages.len() > 100, "{}", packages.len());
-    for package in packages {
-        let source = package["source"].as_str();
-        let registry = source.is_none_or(|source| source == "registry+https://github.com/rust-lang/crates.io-index");
-        assert!(registry, "{} comes from {source:?}", package["name"]);
+    let here: BTreeSet<&str> = packages.iter().map(|package| package["name"].as_str().unwrap()).collect();
+    let known: BTreeSet<&str> = locked.iter().map(|package| package["name"].as_str().unwrap()).collect();
+    assert!(here.len() > 100 && here.is_subset(&known), "what is built is what is locked");
+}
+
+/// What is wrong with where a package of the lock file comes from.
+fn stranger(package: &toml::Value, own: &BTreeSet<&str>) -> Option<String> {
+    let text = |key: &str| package.get(key).and_then(toml::Value::as_str);
+    let name = text("name")?;
+    match text("source") {
+        None if own.contains(name) => None,
+        None => Some(format!("{name} comes from a folder outside the workspace")),
+        Some("registry+https://github.com/rust-lang/crates.io-index") if text("checksum").is_some() => None,
+        Some(source) => Some(format!("{name} comes from {source}, checksum {:?}", text("checksum"))),
+    }
+}
+
+#[test]
+fn what_comes_from_elsewhere_is_found() {
+    let own = BTreeSet::from(["eadt"]);
+    let registry = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+    for (package, is_strange) in [
+        ("name = \"eadt\"".to_owned(), false),
+        (format!("name = \"a\"\n{registry}\nchecksum = \"c\""), false),
+        (format!("name = \"a\"\n{registry}"), true),
+        ("name = \"a\"".to_owned(), true),
+        ("name = \"a\"\nsource = \"git+https://example.org/a#1\"".to_owned(), true),
+        ("name = \"a\"\nsource = \"registry+https://example.org/index\"\nchecksum = \"c\"".to_owned(), true),
+    ] {
+        let package: toml::Table = package.parse().unwrap();
+        assert_eq!(stranger(&toml::Value::Table(package.clone()), &own).is_some(), is_strange, "{package}");
     }
 }
 

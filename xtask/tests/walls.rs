@@ -1,11 +1,13 @@
 //! The walls between the crates, as cargo sees them. docs/architecture.md says what each is for.
 
+mod support;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::Value;
+use support::{cargo, host};
 
 struct Workspace {
     /// Package id to name.
@@ -15,22 +17,14 @@ struct Workspace {
     members: BTreeSet<String>,
     /// Package name, the package that its manifest names, and a feature that it asks of that one (tests included).
     features: BTreeSet<(String, String, String)>,
+    /// Names of packages that say which native library they are linked with.
+    links: BTreeSet<String>,
 }
 
 impl Workspace {
     fn load() -> Self {
-        let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
-        let version = String::from_utf8(version.stdout).expect("rustc prints text");
-        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc says its host");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        // What was built is here already: no network, this platform only.
-        let output = Command::new(cargo)
-            .args(["metadata", "--format-version=1", "--offline", "--filter-platform", host])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .output()
-            .expect("cargo runs");
-        assert!(output.status.success(), "cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr));
-        let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+        let told = cargo(&["metadata", "--format-version=1", "--filter-platform", &host()]);
+        let metadata: Value = serde_json::from_str(&told).expect("cargo metadata prints JSON");
         let text = |value: &Value| value.as_str().expect("a string").to_owned();
         let list = |value: &Value| value.as_array().expect("an array").clone();
         let names = list(&metadata["packages"]).iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
@@ -41,6 +35,7 @@ impl Workspace {
         };
         let uses = list(&metadata["resolve"]["nodes"]).iter().map(|node| (text(&node["id"]), used(node))).collect();
         let members = list(&metadata["workspace_members"]).iter().map(text).collect();
+        let links = list(&metadata["packages"]).iter().filter(|p| p["links"].is_string()).map(|p| text(&p["name"])).collect();
         let mut features = BTreeSet::new();
         for package in list(&metadata["packages"]).iter().filter(|package| package["source"].is_null()) {
             for dependency in list(&package["dependencies"]) {
@@ -49,7 +44,7 @@ impl Workspace {
                 }
             }
         }
-        Self { names, uses, members, features }
+        Self { names, uses, members, features, links }
     }
 
     fn id(&self, name: &str) -> &str {
@@ -184,6 +179,50 @@ fn services_do_not_know_each_other() {
         let others: Vec<_> = workspace.all(service).intersection(&services).copied().collect();
         assert!(others.is_empty(), "{service} depends on {others:?}; services talk through topics only");
     }
+}
+
+/// Names of the packages that cargo builds for this machine with these words.
+fn built(words: &[&str]) -> BTreeSet<String> {
+    let tree = ["tree", "--prefix=none", "--format={p}"];
+    let told = cargo(&[&tree, words].concat());
+    told.lines().filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_program_is_built_with_rust_a_c_and_a_cpp_compiler_and_make_alone() {
+    // What calls another tool, or looks for a library of the system.
+    let needs_more = |built: &BTreeSet<String>| -> Vec<String> {
+        let tools = [
+            "autotools",
+            "aws-lc-sys",
+            "bindgen",
+            "clang-sys",
+            "cmake",
+            "libnghttp2-sys",
+            "nasm-rs",
+            "openssl-src",
+            "openssl-sys",
+            "prost-build",
+            "protobuf-src",
+            "protoc-bin-vendored",
+            "pyo3-build-config",
+            "sasl2-sys",
+        ];
+        tools.iter().filter(|tool| built.contains(**tool)).map(ToString::to_string).collect()
+    };
+    // As `cargo run --release -- up` builds it, and what `cargo xtask test --fast` is built from.
+    let program = built(&["--package=eadt", "--edges=normal,build"]);
+    let fast = built(&["--workspace", "--no-default-features", "--edges=normal,build,dev"]);
+    for built in [&program, &fast] {
+        assert_eq!(needs_more(built), [""; 0]);
+        // Each comes with its sources: C, C++ for the client library of Kafka, which is made by `make`; the last two link nothing.
+        let native: BTreeSet<&str> = workspace().links.iter().map(String::as_str).filter(|name| built.contains(*name)).collect();
+        let known = BTreeSet::from(["libz-sys", "rdkafka-sys", "ring", "zstd-sys", "k8s-openapi", "rayon-core"]);
+        assert!(native.contains("rdkafka-sys") && native.is_subset(&known), "what does it need to be built? {native:?}");
+    }
+    assert!(program.contains("eadt-simulator-service") && program.contains("rdkafka-sys"), "{program:?}");
+    let with_tls = built(&["--package=eadt", "--edges=normal,build", "--features=kafka-tls"]);
+    assert!(needs_more(&with_tls).contains(&"openssl-src".to_owned()), "the check bites where perl is needed: {with_tls:?}");
 }
 
 #[test]

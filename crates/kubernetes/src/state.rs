@@ -636,9 +636,13 @@ mod tests {
     }
 
     fn rule(name: &str, mode: &str) -> Rule {
+        rule_of("eadt", name, mode)
+    }
+
+    fn rule_of(namespace: &str, name: &str, mode: &str) -> Rule {
         let policy = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
-            "metadata": {"name": name, "namespace": "eadt", "uid": "p", "generation": 1},
+            "metadata": {"name": name, "namespace": namespace, "uid": "p", "generation": 1},
             "spec": {
                 "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"}, "updateMode": mode,
                 "bounds": {"mpsThreadPercentage": {"min": 25}, "replicas": {"max": 12}},
@@ -665,6 +669,24 @@ mod tests {
         assert!(state.take_dirty().is_empty(), "mode recommend touches nothing");
         state.rule_gone(&("eadt".into(), "p".into()), at(3.0));
         assert_eq!((state.workloads().len(), state.entries().count()), (0, 0));
+    }
+
+    #[test]
+    fn a_policy_reaches_no_workload_of_another_namespace() {
+        let mut state = State::new(Origin::Measured);
+        state.saw(seen(&object(1)), at(0.0));
+        state.rule(rule_of("team-b", "p", "Enforce"), at(1.0));
+        let theirs = Key { namespace: "team-b".into(), ..key() };
+        assert_eq!(
+            state.take_unread(|_| true).into_iter().collect::<Vec<_>>(),
+            [theirs],
+            "its target is one of its own namespace"
+        );
+        state.saw(seen(&object(2)), at(2.0));
+        assert_eq!((state.workloads().len(), state.entries().count()), (0, 0));
+        state.rule(rule("p", "Enforce"), at(3.0));
+        state.saw(seen(&object(2)), at(4.0));
+        assert_eq!(state.workloads().len(), 1, "one of the workload's own namespace does");
     }
 
     #[test]

@@ -189,6 +189,27 @@ mod tests {
         server.await.unwrap().unwrap();
     }
 
+    #[tokio::test]
+    async fn what_is_shown_can_be_read_and_nothing_else() {
+        let (shutdown, any) = (Shutdown::new(), "127.0.0.1:0".parse().unwrap());
+        let (address, server) = serve(any, routes(Metrics::default(), Health::default()), shutdown.clone()).await.unwrap();
+        let server = tokio::spawn(server);
+        for path in ["/metrics", "/healthz", "/readyz"] {
+            for (method, refused) in
+                [("GET", false), ("HEAD", false), ("POST", true), ("PUT", true), ("PATCH", true), ("DELETE", true)]
+            {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+                client.write_all(request.as_bytes()).await.unwrap();
+                let mut told = String::new();
+                client.read_to_string(&mut told).await.unwrap();
+                assert_eq!(told.starts_with("HTTP/1.1 405 "), refused, "{method} {path}: {told}");
+            }
+        }
+        shutdown.cancel();
+        server.await.unwrap().unwrap();
+    }
+
     /// The value of the only label of a line, read as the format says.
     fn label_of(line: &str) -> Option<String> {
         let mut rest = line.split_once("name=\"")?.1.chars();

@@ -20,7 +20,12 @@ impl Disk {
     /// In this folder, which is made.
     pub fn new(place: &Path) -> Result<Self> {
         std::fs::create_dir_all(place)?;
-        Ok(Self { mounted: eadt_testing::Disk::mount(place, BYTES).ok() })
+        let mounted = eadt_testing::Disk::mount(place, BYTES);
+        // The summary of the tests has it: what the row shows here is less than it promises.
+        let mounted = mounted
+            .map_err(|error| eprintln!("skipped: no file system of its own can be mounted ({error}): no file may grow instead"))
+            .ok();
+        Ok(Self { mounted })
     }
 
     /// Whether it can really be full.

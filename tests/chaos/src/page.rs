@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use crate::row::Row;
+use crate::row::{Row, Words};
 use crate::rows::ROWS;
 use crate::run::{Found, State};
 use crate::surroundings::Surroundings;
@@ -49,6 +49,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         fault: "the archiver is frozen behind what it has read, a date ends in that, and another one takes over",
         promise: "it writes nothing more, and ends",
         tests: &[("services/archiver/src/service.rs", "who_was_replaced_writes_no_file_of_what_it_had_read_before")],
+    },
+    Elsewhere {
+        fault: "at every call of the log and every step on its disk, by seed, the archiver fails, is killed, loses its power or its partitions, or is frozen while another one takes over",
+        promise: "what is visible is at any time the beginning of the log, each offset in one file, whole; without syncs, sweeping, the question who owns a partition, or with renames that tear, that is noticed",
+        tests: &[
+            ("services/archiver/tests/simulation.rs", "however_the_story_goes_each_offset_is_in_exactly_one_file"),
+            ("services/archiver/tests/simulation.rs", "what_is_broken_on_purpose_is_found_out"),
+        ],
     },
     Elsewhere {
         fault: "crashes at every call of the bus, in simulated time, by seed",
@@ -211,10 +219,18 @@ pub fn page(state: &State) -> String {
     );
     write(
         &mut text,
-        format_args!("Seed {}. Rounds that a full run would have stand in brackets where fewer were run.\n\n", state.seed),
+        format_args!(
+            "Seed {}. Rounds that a full run would have stand in brackets where fewer were run. *Builds*: of how many the figures are\n\
+             ([which](#with-what)). Promise, fault and what was switched off are those of the row when it was run; a row that says something else today has\n\
+             a star, and [row by row](#row-by-row) what it says now, which these figures are not about.\n\n",
+            state.seed
+        ),
     );
-    write(&mut text, format_args!("| row | promise | rounds | compared | lost | doubled | wrong | without the mitigation |\n"));
-    write(&mut text, format_args!("|---|---|---:|---:|---:|---:|---:|---|\n"));
+    write(
+        &mut text,
+        format_args!("| row | promise | rounds | builds | compared | lost | doubled | wrong | without the mitigation |\n"),
+    );
+    write(&mut text, format_args!("|---|---|---:|---:|---:|---:|---:|---:|---|\n"));
     for row in ROWS {
         summary(&mut text, row, state.rows.get(row.name));
     }
@@ -265,11 +281,13 @@ fn write(text: &mut String, arguments: std::fmt::Arguments<'_>) {
 }
 
 fn summary(text: &mut String, row: &Row, found: Option<&Found>) {
-    let Row { name, promise, full, .. } = row;
+    let Row { name, full, .. } = row;
     let Some(found) = found else {
-        write(text, format_args!("| `{name}` | {promise} | not run ({full}) | | | | | |\n"));
+        write(text, format_args!("| `{name}` | {} | not run ({full}) | | | | | | |\n", row.promise));
         return;
     };
+    let words = found.words(row);
+    let (promise, star) = (&words.promise, if words == row.words() { "" } else { " \\*" });
     let (with, without) = (&found.with, &found.without);
     let rounds = if with.rounds < *full { format!("{} ({full})", with.rounds) } else { with.rounds.to_string() };
     let bites = match (without.violations(), without.rounds) {
@@ -278,12 +296,28 @@ fn summary(text: &mut String, row: &Row, found: Option<&Found>) {
         (violations, rounds) => format!("{violations} violations in {rounds} rounds"),
     };
     let (compared, lost, duplicated, wrong) = (with.compared, with.lost, with.duplicated, with.wrong);
-    write(text, format_args!("| `{name}` | {promise} | {rounds} | {compared} | {lost} | {duplicated} | {wrong} | {bites} |\n"));
+    let builds = found.builds();
+    write(
+        text,
+        format_args!(
+            "| `{name}`{star} | {promise} | {rounds} | {builds} | {compared} | {lost} | {duplicated} | {wrong} | {bites} |\n"
+        ),
+    );
 }
 
 fn details(text: &mut String, row: &Row, found: &Found) {
-    let Row { name, fault, without, .. } = row;
+    let (name, words) = (row.name, found.words(row));
+    let Words { fault, promise, without } = &words;
     write(text, format_args!("\n**`{name}`**: {fault}. Switched off: {without}.\n\n"));
+    let today = row.words();
+    let changes =
+        [("fault", fault, &today.fault), ("promise", promise, &today.promise), ("switched off", without, &today.without)];
+    for (what, _, now) in changes.iter().filter(|(_, then, now)| then != now) {
+        write(text, format_args!("- \\* {what}, as the row has it today: {now}\n"));
+    }
+    if found.words.is_none() {
+        write(text, format_args!("- what the row said when it was run was not kept: this is what it says today\n"));
+    }
     write(text, format_args!("- with the mitigation, {}\n", found.with.figure()));
     if found.without.rounds > 0 {
         write(text, format_args!("- without it, {}\n", found.without.figure()));
@@ -319,6 +353,36 @@ mod tests {
         assert!(page(&state) == written, "docs/reliability.md is not what docs/reliability.json says: cargo xtask chaos --page");
         assert!(state.rows.values().all(Found::is_good), "a row is broken or does not bite");
         assert!(state.rows.keys().all(|name| ROWS.iter().any(|row| row.name == *name)), "a row is no row any more");
+    }
+
+    #[test]
+    fn a_row_that_says_something_else_today_is_marked_and_shown_with_what_it_said() {
+        let row = ROWS.iter().find(|row| row.name == "killed").unwrap();
+        let shown = |words: Option<Words>| {
+            let found = Found { words, surroundings: [Surroundings::default()].into(), ..Found::default() };
+            page(&State { seed: 1, rows: [("killed".to_owned(), found)].into() })
+        };
+        let same = shown(Some(row.words()));
+        assert!(
+            same.contains(&format!("| `killed` | {} | 0 (1000) | 1 |", row.promise)) && !same.contains("as the row has it today"),
+            "{same}"
+        );
+        let former = Words { promise: "less".into(), ..row.words() };
+        let other = shown(Some(former));
+        assert!(other.contains("| `killed` \\* | less | 0 (1000) | 1 |"), "{other}");
+        assert!(other.contains(&format!("- \\* promise, as the row has it today: {}\n", row.promise)), "{other}");
+        assert!(!other.contains("switched off, as the row has it today"), "{other}");
+        assert!(shown(None).contains("was not kept: this is what it says today"));
+    }
+
+    #[test]
+    fn every_row_of_the_page_has_what_it_said_when_it_was_run() {
+        let state = State::read(&root().join("docs/reliability.json")).unwrap();
+        let without: Vec<_> = state.rows.iter().filter(|(_, found)| found.words.is_none()).map(|(name, _)| name).collect();
+        assert!(
+            without.is_empty(),
+            "docs/reliability.json lacks \"words\" of {without:?}: take them from the row at its newest commit"
+        );
     }
 
     #[test]

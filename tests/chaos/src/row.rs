@@ -35,6 +35,20 @@ pub struct Row {
     pub run: fn(Run) -> Result<Outcome>,
 }
 
+impl Row {
+    pub fn words(&self) -> Words {
+        Words { fault: self.fault.to_owned(), promise: self.promise.to_owned(), without: self.without.to_owned() }
+    }
+}
+
+/// What a row said when it was run: its figures are about that, whatever it says today.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Words {
+    pub fault: String,
+    pub promise: String,
+    pub without: String,
+}
+
 /// What was found; outcomes of batches add up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -107,7 +121,7 @@ impl Outcome {
         self.duplicated += other.duplicated;
         self.wrong += other.wrong;
         self.compared += other.compared;
-        self.examples.extend(other.examples);
+        self.examples.extend(other.examples.iter().map(|example| placeless(example)));
         self.examples.truncate(5);
         for (what, seconds) in other.seconds {
             self.seconds.entry(what).or_default().extend(seconds);
@@ -155,6 +169,18 @@ impl Outcome {
     }
 }
 
+/// A text without the names of temporary folders, which say nothing once these are gone.
+fn placeless(text: &str) -> String {
+    let folders = format!("{}/.tmp", std::env::temp_dir().display().to_string().trim_end_matches('/'));
+    let mut parts = text.split(&folders);
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let part = part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+        kept.push_str(part.strip_prefix('/').unwrap_or(part));
+    }
+    kept
+}
+
 /// The least value that at least this part of all is not above.
 pub fn percentile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
@@ -183,6 +209,18 @@ mod tests {
             assert_eq!(both.violations(), violations, "{one} {other} {bites}");
             assert_eq!(both.counts.get("violations of the other").copied(), bites.then_some(other));
         }
+    }
+
+    #[test]
+    fn examples_are_kept_without_the_temporary_folders_of_their_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, shown) = (dir.path().join("archive/a.parquet"), dir.path().display());
+        let mut batch = Outcome::default();
+        batch.check(false, || format!("{} and {} overlap in {shown}", place.display(), place.display()));
+        let mut kept = Outcome::default();
+        kept.add(batch);
+        assert_eq!(kept.examples, ["archive/a.parquet and archive/a.parquet overlap in "]);
+        assert_eq!(placeless("nothing of /tmp in it"), "nothing of /tmp in it");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The consumer's event queue, read directly.
 //!
-//! The only unsafe code of the crate. The safe wrapper tells the end of a partition without its topic and offset, and both
-//! are needed: the processor knows that its state is complete by the offset at which a partition ended, control records
-//! included. Everything that leaves this module is owned.
+//! Unsafe code, as in `acls.rs` and nowhere else in the crate. The safe wrapper tells the end of a partition without its topic
+//! and offset, and both are needed: the processor knows that its state is complete by the offset at which a partition ended,
+//! control records included. Everything that leaves this module is owned.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};

@@ -182,10 +182,8 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    #[test]
-    fn an_answer_that_was_not_refreshed_gives_no_sample() {
-        let (outlet, buffer, metrics) = outlet();
-        let mut devices = Devices {
+    fn devices(outlet: Outlet, metrics: &CollectorMetrics) -> Devices {
+        Devices {
             known: HashMap::new(),
             outlet,
             metrics: metrics.clone(),
@@ -193,7 +191,35 @@ mod tests {
             collector: "dcgm/h".into(),
             target: "t".into(),
             complained: false,
+        }
+    }
+
+    #[test]
+    fn one_exporter_speaks_for_so_many_gpus_and_no_more() {
+        let (outlet, buffer, metrics) = outlet();
+        let mut devices = devices(outlet, &metrics);
+        let answer = |numbers: std::ops::Range<usize>, power: usize| -> String {
+            numbers.map(|gpu| format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"0\",UUID=\"GPU-{gpu:06}\"}} {power}\n")).collect()
         };
+        let skipped = || {
+            let label = SkippedLabel { target: "t".into(), kind: "device_limit" };
+            metrics.scrape_skipped.get_or_create(&label).get()
+        };
+        let rules = Rules::default();
+        devices.take(&answer(0..MAX_DEVICES + 3, 70), &rules, at(1));
+        assert_eq!((telemetry(&buffer).len(), devices.known.len(), skipped()), (MAX_DEVICES, MAX_DEVICES, 3));
+        // Invented ones put nobody out.
+        devices.take(&answer(MAX_DEVICES + 3..2 * MAX_DEVICES, 70), &rules, at(2));
+        assert_eq!((telemetry(&buffer).len(), devices.known.len()), (0, MAX_DEVICES));
+        devices.take(&answer(0..MAX_DEVICES, 80), &rules, at(3));
+        assert_eq!((telemetry(&buffer).len(), devices.known.len()), (MAX_DEVICES, MAX_DEVICES));
+        assert_eq!(skipped(), MAX_DEVICES as u64);
+    }
+
+    #[test]
+    fn an_answer_that_was_not_refreshed_gives_no_sample() {
+        let (outlet, buffer, metrics) = outlet();
+        let mut devices = devices(outlet, &metrics);
         let rules = Rules::default();
         devices.take(&text(70.0, 1000, "a-0"), &rules, at(1));
         devices.take(&text(70.0, 1000, "a-0"), &rules, at(2));

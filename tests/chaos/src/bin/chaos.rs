@@ -13,6 +13,9 @@ use eadt_chaos::surroundings::Surroundings;
 
 const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS_LOG=FILTER says how much that is (info).";
 
+/// Beside the page that is made of it.
+const FIGURES: &str = "reliability.json";
+
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask chaos", bin_name = "cargo xtask chaos", about = "Faults on the real parts", after_help = HELP)]
 #[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
@@ -32,7 +35,8 @@ struct Arguments {
     /// begins anew.
     #[arg(long)]
     resume: bool,
-    /// With --resume: rows of other builds are added to all the same. Their figures are then of several, which the page names.
+    /// With --resume: rows of other builds are added to all the same, unless the row says something else since. Their figures are then
+    /// of several, which the page names.
     #[arg(long, requires = "resume")]
     across_builds: bool,
     /// Print the rows and end.
@@ -73,10 +77,16 @@ fn run() -> Result<bool> {
     let rows = chosen(&arguments.rows)?;
     let whole = arguments.rows.is_empty() && arguments.rounds.is_none();
     let Arguments { rounds, seed, resume, across_builds, .. } = arguments;
-    let kept = Some(arguments.state.clone());
-    if whole && Surroundings::here().is_changed() {
-        eprintln!("the tree has changes that no commit names: docs/reliability.md will not be written");
+    let mut writes = whole;
+    if whole {
+        let kept = if resume { State::read_if_there(&arguments.state)? } else { None };
+        let written = State::read_if_there(&docs().join(FIGURES))?;
+        if let Some(why) = run::why_no_page(&rows, &Surroundings::here(), kept, written.as_ref(), across_builds) {
+            eprintln!("{why}: docs/reliability.md will not be written");
+            writes = false;
+        }
     }
+    let kept = Some(arguments.state.clone());
     let state = run::run(&rows, &Options { rounds, seed, state: kept, resume, across_builds })?;
     if let Some(path) = arguments.json {
         std::fs::write(&path, serde_json::to_vec_pretty(&state)?).with_context(|| format!("writing {}", path.display()))?;
@@ -88,43 +98,37 @@ fn run() -> Result<bool> {
         eprintln!("{}: {}", row.name, found.verdict());
         found.with.examples.iter().for_each(|example| eprintln!("  {example}"));
     }
-    if whole {
+    if writes {
         write_page(&arguments.state)?;
     }
     Ok(bad.is_empty())
 }
 
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
 /// Adds what is kept to the figures of the documentation, and writes its page.
 fn write_page(kept: &Path) -> Result<()> {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let figures = docs.join("reliability.json");
-    let before = figures.exists().then(|| State::read(&figures)).transpose()?;
-    if kept.exists() {
-        let new = State::read(kept)?;
-        let written = |name: &str| before.as_ref().and_then(|before| before.rows.get(name));
-        // Nobody could repeat it.
-        for (name, found) in new.rows.iter().filter(|(name, found)| written(name) != Some(*found)) {
-            if found.surroundings.iter().any(Surroundings::is_changed) {
-                bail!("row {name} was run from a tree with changes, which no commit names: commit them, and run it again");
-            }
-        }
+    let figures = docs().join(FIGURES);
+    let before = State::read_if_there(&figures)?;
+    let new = State::read_if_there(kept)?;
+    if let Some(name) = new.as_ref().and_then(|new| new.unrepeatable(before.as_ref())) {
+        bail!("row {name} was run from a tree with changes, which no commit names: commit them, and run it again");
     }
-    let state = match (kept.exists(), before) {
-        (false, Some(before)) => before,
-        (_, None) => State::read(kept)?,
-        (true, Some(before)) => {
-            let mut state = State::read(kept)?;
-            if before.seed != state.seed {
-                bail!("{} has seed {}, what is kept has {}", figures.display(), before.seed, state.seed);
+    let state = match (new, before) {
+        (None, Some(before)) => before,
+        (None, None) => State::read(kept)?,
+        (Some(new), None) => new,
+        (Some(new), Some(before)) => {
+            if before.seed != new.seed {
+                bail!("{} has seed {}, what is kept has {}", figures.display(), before.seed, new.seed);
             }
-            for (name, found) in before.rows {
-                state.rows.entry(name).or_insert(found);
-            }
-            state
+            new.beside(before)
         }
     };
     state.save(&figures)?;
-    std::fs::write(docs.join("reliability.md"), page(&state))?;
+    std::fs::write(docs().join("reliability.md"), page(&state))?;
     Ok(())
 }
 

@@ -113,13 +113,23 @@ fn once(place: &str, found: &[u64], wanted: &[u64], outcome: &mut Outcome) {
     if found == wanted {
         return;
     }
-    let mut missing = wanted.iter().filter(|number| !found.contains(number));
-    let (first, last) = (missing.next(), found.last());
     let doubled = found.iter().collect::<std::collections::BTreeSet<_>>().len() < found.len();
     outcome.duplicated += u64::from(doubled);
-    outcome.check(doubled, || format!("{place}: of {} numbers {first:?} is missing, and the last one is {last:?}", wanted.len()));
+    outcome.check(doubled, || format!("{place} {}", difference(found, wanted)));
     if doubled {
         outcome.examples.push(format!("{place} has a number twice"));
+    }
+}
+
+/// In words, what is wrong with numbers that are not the wanted ones.
+fn difference(found: &[u64], wanted: &[u64]) -> String {
+    let due = wanted.len();
+    if let Some(missing) = wanted.iter().find(|number| !found.contains(number)) {
+        return format!("lacks number {missing} of the {due} that are due");
+    }
+    match found.iter().find(|number| !wanted.contains(number)) {
+        Some(beyond) => format!("has number {beyond}, which is beyond the {due} that are due"),
+        None => format!("has the {due} numbers that are due in another order"),
     }
 }
 
@@ -149,5 +159,18 @@ mod tests {
         assert_eq!(with(2, &[1]), (0, 0, 1), "a step without its state");
         assert_eq!(with(1, &[1, 2, 2]), (0, 1, 0));
         assert_eq!(violations(&Found { plain: vec![0, 2, 1], ..whole.clone() }, said), (0, 0, 1), "in another order");
+    }
+
+    #[test]
+    fn examples_say_what_is_wrong() {
+        let example = |found: &[u64], wanted: &[u64]| {
+            let mut outcome = Outcome::default();
+            once("output 0", found, wanted, &mut outcome);
+            outcome.examples.join("; ")
+        };
+        assert_eq!(example(&[1, 2, 10], &[1, 2]), "output 0 has number 10, which is beyond the 2 that are due");
+        assert_eq!(example(&[1, 3], &[1, 2, 3]), "output 0 lacks number 2 of the 3 that are due");
+        assert_eq!(example(&[2, 1], &[1, 2]), "output 0 has the 2 numbers that are due in another order");
+        assert_eq!(example(&[1, 1], &[1]), "output 0 has a number twice");
     }
 }

@@ -114,11 +114,17 @@ fn broken(there: Result<Duration>, bites: bool, outcome: &mut Outcome) -> Result
         Ok(_) => Ok(false),
         Err(error) if bites => {
             outcome.rounds += 1;
-            outcome.check(false, || format!("{error:#}"));
+            outcome.check(false, || from_its_cause(&error));
             Ok(true)
         }
         Err(error) => Err(error),
     }
+}
+
+/// What is broken first, then what the processes said: of an example the page has the first line alone.
+fn from_its_cause(error: &anyhow::Error) -> String {
+    let said: Vec<String> = error.chain().map(ToString::to_string).collect();
+    said.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
 /// Stops an actuator and starts it again.
@@ -220,4 +226,18 @@ fn judge(site: &Site, ids: &[String], generation: u64, before: &Value, outcome: 
     let now = site.object()?;
     outcome.check(now["spec"] == before["spec"], || format!("the workload has changed: {}", now["spec"]));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_example_begins_with_what_is_broken() {
+        let there: Result<Duration> = Err(anyhow::anyhow!("not within 20s: d-0 is in force")).context("the process said:\nmuch");
+        let mut outcome = Outcome::default();
+        assert!(broken(there, true, &mut outcome).unwrap());
+        assert_eq!((outcome.wrong, outcome.rounds), (1, 1));
+        assert_eq!(outcome.examples, ["not within 20s: d-0 is in force\nthe process said:\nmuch"]);
+    }
 }

@@ -1,0 +1,24 @@
+//! What cargo says of this workspace.
+
+use std::process::Command;
+
+/// What cargo prints, from what was built here already. What only a feature brings that nobody has built here yet is fetched.
+pub fn cargo(arguments: &[&str]) -> String {
+    let ask = |how: &str| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        Command::new(cargo).args(arguments).arg(how).current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo runs")
+    };
+    let mut output = ask("--offline");
+    if !output.status.success() {
+        output = ask("--locked");
+    }
+    assert!(output.status.success(), "cargo {arguments:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("cargo prints text")
+}
+
+/// The platform that this is built on.
+pub fn host() -> String {
+    let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
+    let version = String::from_utf8(version.stdout).expect("rustc prints text");
+    version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc says its host").to_owned()
+}
