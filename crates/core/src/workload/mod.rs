@@ -145,13 +145,12 @@ pub struct WorkloadState {
     pub of_another_gpu: u64,
 }
 
-/// The span that an event turns to from the one that its source is in; `None`: it stays in that. The source's end, or its job's, is in
-/// none.
-fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<Option<&'a str>> {
-    let named = event.span.as_deref().map(|next| (!next.is_empty()).then_some(next));
+/// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end, or its
+/// job's, is in none.
+fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
     let ends = event.last || event.phase == Phase::Finished;
-    let next = if ends { Some(None) } else { named };
-    next.filter(|next| *next != span)
+    let next = if ends { Some("") } else { event.span.as_deref() };
+    next.filter(|next| *next != span.unwrap_or_default())
 }
 
 impl WorkloadState {
@@ -545,7 +544,7 @@ impl WorkloadState {
         if turn.is_none() && event.phase == Phase::Progress {
             return Ok(());
         }
-        if self.head.spans.len() >= MAX_SPANS && turn.is_some_and(|next| next.is_some()) {
+        if self.head.spans.len() >= MAX_SPANS && turn.is_some_and(|next| !next.is_empty()) {
             return refused(
                 "span",
                 format!("the workload has {MAX_SPANS} spans in its open windows, more are not kept: name fewer, or longer ones"),
@@ -826,19 +825,19 @@ impl WorkloadState {
                     span.end = Some(event.time);
                 }
             }
-            if let Some(name) = next {
+            if !next.is_empty() {
                 rank.names_spans = true;
                 self.head.spans.push(OpenSpan {
                     rank: rank.rank,
                     collector: rank.collector.clone(),
-                    name: name.into(),
+                    name: next.into(),
                     start: event.time,
                     end: None,
                     totals: crate::window::summary::Totals::default(),
                     gap: false,
                 });
             }
-            rank.span = next.map(Into::into);
+            rank.span = (!next.is_empty()).then(|| next.into());
         }
         if event.last && self.ranks[i].pulse.life != Life::Ended {
             let before = self.ranks[i].pulse;
