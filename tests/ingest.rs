@@ -116,6 +116,59 @@ async fn slow_senders_are_cut_off_and_large_and_frequent_ones_refused() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let trusted = certificate(dir.path());
+    let (_, all) = create(dir.path(), &["--namespace", "*"]);
+    // Longer than the test waits for anything.
+    let limits = [("REQUEST_SECONDS", "600"), ("CONNECTIONS", "3"), ("REQUESTS_PER_SECOND", "5")];
+    let ingest = Ingest::start(dir, &limits);
+    let patience = Duration::from_mins(1);
+    // A job that keeps its connection.
+    let mut job = ingest.tls(&trusted).await.unwrap();
+    let body = progress("n/x");
+    let kept = format!(
+        "POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {all}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut told = Vec::new();
+    for answers in 1..=2 {
+        job.write_all(kept.as_bytes()).await.unwrap();
+        while String::from_utf8_lossy(&told).matches(r#"{"accepted":1}"#).count() < answers {
+            let read = tokio::time::timeout(patience, job.read_buf(&mut told)).await.expect("the job is answered").unwrap();
+            assert!(read > 0, "ended after {}", String::from_utf8_lossy(&told));
+        }
+        if answers == 2 {
+            break;
+        }
+        // Somebody opens twice as many as there may be, and is silent: the oldest of his give way to the next, and to another job.
+        let mut silent = Vec::new();
+        for _ in 0..6 {
+            silent.push(ingest.plain().await);
+        }
+        let post = ingest.post(&trusted, Some(&all), V1, &body);
+        let (status, refused) = tokio::time::timeout(patience, post).await.expect("another job is let in");
+        assert_eq!(status, 202, "{refused}");
+        for stream in &mut silent[..5] {
+            let ended = tokio::time::timeout(patience, stream.read_u8()).await.expect("its place is given away");
+            assert!(ended.is_err(), "{ended:?}");
+        }
+    }
+    // Who asks on and on without a valid token is told so, and who has one is answered all the same.
+    let until = Instant::now() + patience;
+    loop {
+        let (status, told) = ingest.post(&trusted, Some("eadt_0_0"), V1, &body).await;
+        if status == 429 {
+            assert!(told["error"].as_str().unwrap().contains("requests_per_second"), "{told}");
+            break;
+        }
+        assert!(status == 401 && Instant::now() < until, "{status}: {told}");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ingest.post(&trusted, Some(&all), V1, &body).await.0, 202);
+}
+
 #[test]
 fn what_is_missing_is_told_before_anything_is_served() {
     let dir = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ pub struct Options {
 /// Tells tests where the built program is.
 const PROGRAM: &str = "EADT_TEST_PROGRAM";
 
-/// How many stories each simulation of the commit path tells: minutes of CI's time, seconds of a developer's.
+/// How many stories each simulation tells: minutes of CI's time, seconds of a developer's.
 const SEEDS: (&str, &str) = ("EADT_TEST_SEEDS", "10000");
 
 /// Test binaries that need more than Rust.

@@ -14,6 +14,8 @@ pub mod kafka;
 mod partitioner;
 mod patience;
 pub mod rights;
+#[cfg(feature = "simulation")]
+pub mod simulation;
 pub mod topics;
 mod whole;
 

@@ -508,17 +508,50 @@ fn a_store_of_a_newer_version_is_not_touched() {
     assert!(newer.contains("a newer version of eadt wrote it (format 4") && !newer.contains("damaged"), "{newer}");
     std::fs::write(&marker, before).unwrap();
     // The same store with rows of a later kind.
-    let set = |format: u32| {
-        let db = fjall::Database::builder(dir.path()).open().unwrap();
-        let meta = db.keyspace("meta", fjall::KeyspaceCreateOptions::default).unwrap();
-        meta.insert("f", format.to_be_bytes()).unwrap();
-        db.persist(fjall::PersistMode::SyncAll).unwrap();
-    };
-    set(3);
+    change(dir.path(), |_, meta| meta.insert("f", 3_u32.to_be_bytes()).unwrap());
     assert!(told(dir.path()).contains("format 3, this version reads up to 2"), "{}", told(dir.path()));
-    // And as the version before wrote it.
-    set(1);
+    change(dir.path(), |_, meta| meta.insert("f", 2_u32.to_be_bytes()).unwrap());
     assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
+}
+
+/// Changes rows of a store behind its back.
+fn change(dir: &Path, change: impl FnOnce(&fjall::Keyspace, &fjall::Keyspace)) {
+    let db = fjall::Database::builder(dir).open().unwrap();
+    let [blocks, meta] = ["blocks", "meta"].map(|name| db.keyspace(name, fjall::KeyspaceCreateOptions::default).unwrap());
+    change(&blocks, &meta);
+    db.persist(fjall::PersistMode::SyncAll).unwrap();
+}
+
+/// The number of the newest commit, which since format 2 is with the blocks, too.
+const COMMIT: &str = "n";
+
+#[test]
+fn a_store_of_the_format_before_is_read_and_becomes_one_of_this() {
+    let dir = tempfile::tempdir().unwrap();
+    durable_steps(dir.path(), 3);
+    let all = |log: &EmbeddedLog| {
+        assert_eq!(read_all(log, &"output".into(), 2, Isolation::ReadCommitted).len(), 3);
+        assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [Some(3)]);
+    };
+    let mut newest = None;
+    change(dir.path(), |blocks, meta| {
+        newest = meta.get(COMMIT).unwrap();
+        assert!(newest.is_some() && blocks.get(COMMIT).unwrap() == newest);
+        blocks.remove(COMMIT).unwrap();
+        meta.insert("f", 1_u32.to_be_bytes()).unwrap();
+    });
+    all(&open(dir.path()));
+    // A commit that follows is to be found in both, and the store is read as one that was never of another format.
+    change(dir.path(), |blocks, meta| {
+        assert_eq!(meta.get("f").unwrap().as_deref(), Some(&2_u32.to_be_bytes()[..]));
+        let number = blocks.get(COMMIT).unwrap();
+        assert!(number >= newest && number == meta.get(COMMIT).unwrap(), "{number:?} after {newest:?}");
+    });
+    all(&open(dir.path()));
+    // Without it a store of this format lacks files.
+    change(dir.path(), |blocks, _| blocks.remove(COMMIT).unwrap());
+    let told = damage(dir.path());
+    assert!(told.contains("its records end at commit 0"), "{told}");
 }
 
 #[test]

@@ -128,6 +128,8 @@ pub struct Partition {
     free: Vec<usize>,
     index: Index,
     sources: usize,
+    /// Of these, as many as a commit has written.
+    pub(crate) written_sources: usize,
     tenants: Tenants,
     /// No workload is due before this log clock.
     due: i64,
@@ -150,6 +152,7 @@ impl Partition {
             free: Vec::new(),
             index: Index::default(),
             sources: 0,
+            written_sources: 0,
             tenants: Tenants::default(),
             due: i64::MAX,
             tally: Tally::default(),
@@ -172,6 +175,11 @@ impl Partition {
     /// Number of workloads, devices without one included, and of sources.
     pub fn size(&self) -> (usize, usize) {
         (self.workloads.len() - self.free.len(), self.sources)
+    }
+
+    /// Number of sources that no commit has written yet. Those that were forgotten since make it smaller.
+    pub fn new_sources(&self) -> usize {
+        self.sources.saturating_sub(self.written_sources)
     }
 
     pub fn clock(&self) -> LogClock {
@@ -499,6 +507,25 @@ mod tests {
         assert_eq!(device_name("GPU-1"), "gpus//GPU-1");
         assert_eq!(device_of(&device_name("GPU-1")), Some("GPU-1"));
         assert_eq!(device_of("gpus/GPU-1"), None, "a workload of the namespace gpus");
+    }
+
+    #[test]
+    fn a_source_is_new_until_it_was_written_also_after_a_restore() {
+        let mut partition = Partition::new(FoldSettings::default());
+        let speak = |partition: &mut Partition, device: &str, micros| {
+            let event =
+                GpuTelemetry { time: EventTime::from_micros(micros), device: device.to_owned(), ..GpuTelemetry::default() };
+            let (topic, event) = (Topic::GpuTelemetry, Event::Telemetry(&event));
+            partition.fold(&Input { topic, stamp: EventTime::from_micros(9), key: Some(device), event }, &mut Vec::new());
+            partition.new_sources()
+        };
+        assert_eq!([("a", 1), ("b", 1), ("a", 2)].map(|(device, time)| speak(&mut partition, device, time)), [1, 2, 2]);
+        let written: Vec<_> = partition.take_changes().into_iter().map(|record| (record.key, record.value)).collect();
+        assert_eq!(partition.new_sources(), 0);
+        let mut restored = Partition::restore(FoldSettings::default(), written).unwrap();
+        for partition in [&mut partition, &mut restored] {
+            assert_eq!([("a", 3), ("c", 3)].map(|(device, time)| speak(partition, device, time)), [0, 1]);
+        }
     }
 
     #[test]

@@ -57,6 +57,11 @@ impl Listing {
 }
 
 impl Listing {
+    /// The newest file of each partition.
+    fn last(&self) -> BTreeMap<(Topic, i32), &ArchiveFile> {
+        self.files.iter().map(|file| ((file.name.topic, file.name.partition), file)).collect()
+    }
+
     /// Each superseded file with the one that covers it.
     fn covered(&self) -> impl Iterator<Item = (&ArchiveFile, &ArchiveFile)> {
         self.superseded.iter().filter_map(|old| Some((old, self.files.iter().find(|file| file.name.covers(&old.name))?)))
@@ -118,7 +123,7 @@ impl Archive {
         Ok(archive)
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn on(store: impl Store + 'static) -> Self {
         Self { store: Arc::new(store), place: "test".into() }
     }
@@ -150,11 +155,17 @@ impl Archive {
     /// The newest row of every partition that has files: offset and append time, where its file tells. Looks into the newest file
     /// of each, which alone says where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
     pub fn newest(&self, listing: &Listing) -> Result<BTreeMap<(Topic, i32), Newest>> {
-        let mut newest = BTreeMap::new();
-        for file in &listing.files {
-            newest.insert((file.name.topic, file.name.partition), file);
-        }
-        newest.into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
+        listing.last().into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
+    }
+
+    /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds behind it
+    /// would outlive it in a power loss. For whoever goes on from there.
+    pub fn settle(&self, listing: &Listing) -> Result<()> {
+        listing.last().into_values().try_for_each(|file| self.make_durable(&file.name))
+    }
+
+    fn make_durable(&self, name: &FileName) -> Result<()> {
+        self.store.settle(&name.path()).map_err(|source| self.failed("sync", &name.path(), source))
     }
 
     /// The first offset that no file stands for, by topic and partition. The files are the truth about what is archived.
@@ -183,6 +194,8 @@ impl Archive {
                 _ => {
                     let mut offsets = self.offsets(&new.name)?;
                     offsets.sort_unstable();
+                    // Whoever made it may have been killed before it was durable.
+                    self.make_durable(&new.name)?;
                     &covering.insert((&new.name, offsets)).1
                 }
             };

@@ -17,6 +17,8 @@ mod layout;
 mod plan;
 mod rebuild;
 mod row;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 mod store;
 mod stored;
 mod table;

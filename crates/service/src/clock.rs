@@ -1,8 +1,8 @@
-//! Wall time, injected.
+//! Wall time and waiting, injected.
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_schemas::EventTime;
 
@@ -49,11 +49,52 @@ impl fmt::Debug for Clock {
     }
 }
 
+/// Tells how long something takes, and waits. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Timer {
+    /// `None`: the machine's.
+    simulated: Option<Arc<Mutex<Instant>>>,
+}
+
+impl Timer {
+    /// The machine's monotonic clock.
+    pub fn machine() -> Self {
+        Self::default()
+    }
+
+    /// Time passes only because somebody waits, and waiting takes none of the machine's.
+    pub fn simulated() -> Self {
+        Self { simulated: Some(Arc::new(Mutex::new(Instant::now()))) }
+    }
+
+    pub fn now(&self) -> Instant {
+        self.simulated.as_ref().map_or_else(Instant::now, |now| *now.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Blocks, unless it is simulated.
+    pub fn wait(&self, duration: Duration) {
+        match &self.simulated {
+            None => std::thread::sleep(duration),
+            Some(now) => *now.lock().unwrap_or_else(PoisonError::into_inner) += duration,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn simulated_time_passes_because_somebody_waits_and_only_then() {
+        let (timer, began) = (Timer::simulated(), Instant::now());
+        let before = timer.now();
+        timer.clone().wait(Duration::from_hours(1));
+        assert_eq!(timer.now() - before, Duration::from_hours(1));
+        assert!(began.elapsed() < Duration::from_mins(1));
+        let (timer, before) = (Timer::machine(), Instant::now());
+        timer.wait(Duration::from_millis(2));
+        assert!(timer.now() - before >= Duration::from_millis(2));
+    }
 
     #[test]
     fn machine_time_is_event_time_and_never_before_1970() {

@@ -4,11 +4,16 @@
 //! them, and the connection as a whole; whoever waits for a body bounds that. So slow clients cost their connection, not the service.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use eadt_tasks::CONNECTION;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -39,8 +44,9 @@ pub struct Limits {
 /// What happens to a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It waits until another one ends: senders at work are not put out.
-    Wait,
+    /// It takes the place of the oldest that nobody is known of ([`Standing`]). Where all are known it waits until one ends:
+    /// senders at work are not put out.
+    EndStrangers,
     /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
     EndOldest,
 }
@@ -50,6 +56,35 @@ pub enum WhenFull {
 pub enum Refused {
     Handshake,
     Slow,
+    /// Another one took its place.
+    GaveWay,
+}
+
+/// Whether it is known who speaks over a connection. Each request has its connection's among its extensions.
+#[derive(Debug, Clone, Default)]
+pub struct Standing(Arc<AtomicBool>);
+
+impl Standing {
+    /// From here on the connection is known, and gives way to none.
+    pub fn known(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn is_known(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection, as those are remembered of whom one may have to give way.
+struct Held {
+    task: AbortHandle,
+    standing: Standing,
+}
+
+impl Held {
+    fn gives_way(&self, when_full: WhenFull) -> bool {
+        when_full == WhenFull::EndOldest || !self.standing.is_known()
+    }
 }
 
 /// Serves until `shutdown`; then requests under way are ended. `handshake` is what goes before HTTP.
@@ -66,9 +101,9 @@ pub async fn serve<H, F, S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut connections = JoinSet::new();
-    let mut by_age: Vec<AbortHandle> = Vec::new();
+    let mut by_age: Vec<Held> = Vec::new();
     loop {
-        let open = limits.when_full == WhenFull::EndOldest || connections.len() < limits.connections;
+        let open = connections.len() < limits.connections || by_age.iter().any(|held| held.gives_way(limits.when_full));
         let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => break,
@@ -86,16 +121,19 @@ pub async fn serve<H, F, S>(
                 continue;
             }
         };
-        let connection = Connection { router: router.clone(), limits, refused: refused.clone(), shutdown: shutdown.clone() };
-        CONNECTION.begin();
-        let newest = connections.spawn(connection.run(handshake(stream)));
-        if limits.when_full == WhenFull::EndOldest {
-            by_age.retain(|connection| !connection.is_finished());
-            if by_age.len() >= limits.connections {
-                by_age.remove(0).abort();
-            }
-            by_age.push(newest);
+        if by_age.len() >= limits.connections {
+            by_age.retain(|held| !held.task.is_finished());
         }
+        if by_age.len() >= limits.connections {
+            refused(Refused::GaveWay);
+            // The last stranger may have become known by now: then it is the newest that goes.
+            let Some(oldest) = by_age.iter().position(|held| held.gives_way(limits.when_full)) else { continue };
+            by_age.remove(oldest).task.abort();
+        }
+        let (standing, refused, shutdown) = (Standing::default(), refused.clone(), shutdown.clone());
+        let connection = Connection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
+        CONNECTION.begin();
+        by_age.push(Held { task: connections.spawn(connection.run(handshake(stream))), standing });
     }
     while let Some(ended) = connections.join_next().await {
         closed(&ended);
@@ -114,6 +152,7 @@ fn closed(ended: &Result<(), JoinError>) {
 struct Connection<R> {
     router: Router,
     limits: Limits,
+    standing: Standing,
     refused: R,
     shutdown: Shutdown,
 }
@@ -132,7 +171,11 @@ impl<R: Fn(Refused)> Connection<R> {
     }
 
     async fn speak(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let service = TowerToHyperService::new(self.router);
+        let (router, standing) = (TowerToHyperService::new(self.router), self.standing);
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(standing.clone());
+            router.call(request)
+        });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(self.limits.request)
@@ -164,6 +207,7 @@ mod tests {
     use std::future::ready;
     use std::net::SocketAddr;
 
+    use axum::Extension;
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
@@ -193,6 +237,13 @@ mod tests {
             let router = Router::new()
                 .route("/panics", get(panics))
                 .route("/works", get(|| async { "it works" }))
+                .route(
+                    "/known",
+                    get(|Extension(standing): Extension<Standing>| async move {
+                        standing.known();
+                        "it works"
+                    }),
+                )
                 .route("/large", get(|| async { vec![b'x'; LARGE] }));
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
@@ -211,7 +262,14 @@ mod tests {
         /// A connection that has had an answer, and stays.
         async fn served(&self) -> TcpStream {
             let mut stream = self.connect().await;
-            ask(&mut stream).await;
+            ask(&mut stream, "/works").await;
+            stream
+        }
+
+        /// The same, and it is known whose.
+        async fn known(&self) -> TcpStream {
+            let mut stream = self.connect().await;
+            ask(&mut stream, "/known").await;
             stream
         }
 
@@ -228,8 +286,8 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    async fn ask(stream: &mut TcpStream) {
-        stream.write_all(b"GET /works HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    async fn ask(stream: &mut TcpStream, path: &str) {
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
         let mut told = Vec::new();
         while !told.ends_with(b"it works") {
             assert!(stream.read_buf(&mut told).await.unwrap() > 0, "ended after {}", String::from_utf8_lossy(&told));
@@ -280,36 +338,46 @@ mod tests {
 
     #[tokio::test]
     async fn one_more_connection_than_there_may_be_takes_the_place_of_the_oldest() {
-        let server = Server::start(GENEROUS).await;
+        let mut server = Server::start(GENEROUS).await;
         let mut held = Vec::new();
         for _ in 0..GENEROUS.connections {
-            held.push(server.served().await);
+            held.push(server.known().await);
         }
         let mut next = Vec::new();
         for oldest in &mut held {
             next.push(server.served().await);
             assert_eq!(rest(oldest).await, "");
+            assert_eq!(server.refused.recv().await, Some(Refused::GaveWay));
         }
         for stream in &mut next {
-            ask(stream).await;
+            ask(stream, "/works").await;
         }
         server.end().await;
     }
 
     #[tokio::test]
-    async fn one_more_connection_than_there_may_be_waits_where_nobody_is_put_out() {
-        let server = Server::start(Limits { when_full: WhenFull::Wait, ..GENEROUS }).await;
-        let mut held = Vec::new();
-        for _ in 0..GENEROUS.connections {
-            held.push(server.served().await);
+    async fn strangers_give_way_and_who_is_known_does_not_however_old() {
+        let mut server = Server::start(Limits { when_full: WhenFull::EndStrangers, ..GENEROUS }).await;
+        let mut held = vec![server.known().await];
+        // Silent ones, and one that has had an answer without being known: each gives its place to the next.
+        let mut strangers = vec![server.connect().await, server.served().await];
+        for _ in 0..2 * GENEROUS.connections {
+            strangers.push(server.connect().await);
+            assert_eq!(rest(&mut strangers.remove(0)).await, "");
+            assert_eq!(server.refused.recv().await, Some(Refused::GaveWay));
         }
+        ask(&mut held[0], "/works").await;
+        for mut stranger in strangers {
+            held.push(server.known().await);
+            assert_eq!(rest(&mut stranger).await, "");
+        }
+        // All are known: one more waits, and the others are served as before.
         let mut next = Box::pin(server.served());
-        // The others are served as before, while it is not.
         for stream in &mut held {
             tokio::select! {
                 biased;
                 _ = next.as_mut() => panic!("served beside all the others"),
-                () = ask(stream) => {}
+                () = ask(stream, "/works") => {}
             }
         }
         held.pop();

@@ -8,7 +8,7 @@ pub mod http;
 pub mod logs;
 pub mod supervise;
 
-pub use clock::Clock;
+pub use clock::{Clock, Timer};
 pub use eadt_tasks as tasks;
 pub use http::{Health, Metrics, serve};
 pub use supervise::{Failure, Supervisor};

@@ -3,6 +3,7 @@
 mod cases;
 mod disk;
 mod lines;
+pub mod stories;
 
 pub use cases::cases;
 pub use disk::Disk;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::chaos;
 use eadt_nvml::set::ApplicationClocks;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::decide::Original;
 
@@ -114,6 +115,11 @@ pub enum LedgerError {
         "a record of original settings cannot be read: {detail}; put the device back by hand and remove the file, path={path:?}"
     )]
     Unreadable { path: PathBuf, detail: String },
+    #[error(
+        "a record of original settings has form {form}, and this agent reads up to {VERSION}: a newer agent wrote it; start that one, \
+         which puts the device back, and leave the file as it is, path={path:?}"
+    )]
+    Newer { path: PathBuf, form: u64 },
 }
 
 /// How long a program takes to be started.
@@ -259,11 +265,14 @@ impl Ledger {
 
 fn read(path: &Path, text: &[u8]) -> Result<Record, LedgerError> {
     let unreadable = |detail: String| LedgerError::Unreadable { path: path.to_owned(), detail };
-    let record: Record = serde_json::from_slice(text).map_err(|error| unreadable(error.to_string()))?;
-    if record.version != VERSION {
-        return Err(unreadable(format!("it has form {}, and this agent knows form {VERSION}", record.version)));
+    let failed = |error: serde_json::Error| unreadable(error.to_string());
+    // All that is looked at of a form that is not known.
+    let fields: Map<String, Value> = serde_json::from_slice(text).map_err(failed)?;
+    match fields.get("version").and_then(Value::as_u64) {
+        Some(form) if form > u64::from(VERSION) => Err(LedgerError::Newer { path: path.to_owned(), form }),
+        Some(1..) => serde_json::from_slice(text).map_err(failed),
+        _ => Err(unreadable("it does not say which form it has".to_owned())),
     }
-    Ok(record)
 }
 
 #[cfg(test)]
@@ -312,10 +321,58 @@ mod tests {
     fn a_record_that_cannot_be_read_is_never_taken_for_none() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(folder.path()).unwrap();
-        for text in ["", "{\"version\":1,", "{\"version\":2}", "[]"] {
+        for text in
+            ["", "{", "{}", "[]", "[1]", "{\"version\":0}", "{\"version\":1,", "{\"version\":1,\"power_limit_milliwatts\":7}"]
+        {
             std::fs::write(folder.path().join("GPU-a.json"), text).unwrap();
             let error = ledger.load("GPU-a").unwrap_err().to_string();
             assert!(error.contains("put the device back by hand") && error.contains("GPU-a.json"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_record_of_a_newer_agent_is_left_to_that_one_whatever_is_in_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        for text in [r#"{"version":2}"#, r#"{"version":2,"power_limit_milliwatts":{"gpu":1}}"#, r#"{"version":5000000000}"#] {
+            std::fs::write(folder.path().join("GPU-a.json"), text).unwrap();
+            let errors = [ledger.load("GPU-a").unwrap_err(), ledger.changed().unwrap().remove(0).unwrap_err()];
+            for error in errors {
+                assert!(matches!(error, LedgerError::Newer { .. }), "{text}: {error}");
+                let error = error.to_string();
+                assert!(error.contains("a newer agent wrote it; start that one") && error.contains("GPU-a.json"), "{error}");
+                assert!(!error.contains("by hand") && !error.contains("remove"), "{error}");
+            }
+        }
+    }
+
+    /// As the first release wrote it, and as the present one does: the first form has got fields since.
+    #[test]
+    fn what_was_ever_written_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        let power = Some(Entry { original: 700_000, ours: vec![300_000, 250_000] });
+        let application = ClockOriginal::Application { memory_mhz: 1593, graphics_mhz: 1410 };
+        let first = Record {
+            version: 1,
+            unit: "GPU-a".into(),
+            power_limit_milliwatts: power.clone(),
+            sm_clock_mhz: Some(Entry { original: application, ours: vec![1200] }),
+            ..Record::default()
+        };
+        let more = Record {
+            sm_clock_mhz: Some(Entry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
+            mps_default_millipercent: Some(Entry { original: 100_000, ours: vec![40_000] }),
+            power_limit_left_alone: Some(LeftAlone { asked: 300_000, theirs: Some(650_000) }),
+            sm_clock_left_alone: Some(LeftAlone { asked: 1410, theirs: None }),
+            mps_default_left_alone: Some(LeftAlone { asked: 40, theirs: Some(50) }),
+            ..first.clone()
+        };
+        for (text, record) in
+            [(include_str!("../tests/ledger/v1.first.json"), first), (include_str!("../tests/ledger/v1.json"), more)]
+        {
+            std::fs::write(folder.path().join("GPU-a.json"), text).unwrap();
+            assert_eq!(ledger.load("GPU-a").unwrap(), record);
         }
     }
 

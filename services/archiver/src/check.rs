@@ -2,11 +2,12 @@
 //! unknown records for known ones.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use eadt_bus::{Bus, BusError, Isolation, Polled, Start, TopicPartition, Watermarks};
 use eadt_lake::Archive;
 use eadt_schemas::{EventTime, Topic};
+use eadt_service::Timer;
 
 use crate::service::Error;
 use crate::settings::Settings;
@@ -18,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// another one, a file that is not what its name says. A store or a log that is away is no reason: the archiver waits for them.
 pub fn check(settings: &Settings, prefix: &str, bus: &dyn Bus) -> Result<(), Error> {
     settings.check().map_err(Error::Settings)?;
-    match confront(&Archive::open(&settings.location)?, prefix, bus) {
+    match confront(&Archive::open(&settings.location)?, prefix, bus, &Timer::machine()) {
         Err(Error::Lake(error)) if error.is_transient() => {
             tracing::debug!(%error, "the archive cannot be looked at yet");
             Ok(())
@@ -28,7 +29,7 @@ pub fn check(settings: &Settings, prefix: &str, bus: &dyn Bus) -> Result<(), Err
 }
 
 /// Compares where the archive ends with where the log does, and its newest rows with the log's records.
-pub(crate) fn confront(archive: &Archive, prefix: &str, bus: &dyn Bus) -> Result<(), Error> {
+pub(crate) fn confront(archive: &Archive, prefix: &str, bus: &dyn Bus, timer: &Timer) -> Result<(), Error> {
     let listing = archive.files()?;
     let newest = archive.newest(&listing)?;
     let specs = bus.topics(prefix)?;
@@ -46,7 +47,7 @@ pub(crate) fn confront(archive: &Archive, prefix: &str, bus: &dyn Bus) -> Result
             sought.insert(at, (topic, offset, stamp));
         }
     }
-    for (at, logged) in look_up(bus, &sought)? {
+    for (at, logged) in look_up(bus, &sought, timer)? {
         let (topic, offset, archived) = sought[&at];
         if logged != archived {
             let place = archive.place().to_owned();
@@ -68,6 +69,7 @@ pub(crate) fn behind(archive: &Archive, topic: Topic, partition: i32, archived: 
 fn look_up(
     bus: &dyn Bus,
     sought: &BTreeMap<TopicPartition, (Topic, i64, EventTime)>,
+    timer: &Timer,
 ) -> Result<BTreeMap<TopicPartition, EventTime>, BusError> {
     let from: Vec<_> = sought.iter().map(|(at, (_, offset, _))| (at.clone(), Start::At(*offset))).collect();
     let mut found = BTreeMap::new();
@@ -75,8 +77,8 @@ fn look_up(
         return Ok(found);
     }
     let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
-    let (mut open, mut polled, until) = (sought.clone(), Vec::new(), Instant::now() + PATIENCE);
-    while !open.is_empty() && Instant::now() < until {
+    let (mut open, mut polled, until) = (sought.clone(), Vec::new(), timer.now() + PATIENCE);
+    while !open.is_empty() && timer.now() < until {
         reader.poll(256, Duration::from_millis(100), &mut polled)?;
         for item in polled.drain(..) {
             let at = match &item {

@@ -11,6 +11,6 @@ mod service;
 mod settings;
 
 pub use check::check;
-pub use eadt_service::Clock;
-pub use service::{Error, Service, run};
+pub use eadt_service::{Clock, Timer};
+pub use service::{Error, Service, run, run_on};
 pub use settings::Settings;

@@ -8,7 +8,7 @@ use eadt_bus::{Bus, BusError, Member, MemberOptions, Membership, Patience, Polle
 use eadt_lake::{Archive, LakeError, Row, Writer};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
-use eadt_service::{Clock, Metrics, Shutdown};
+use eadt_service::{Clock, Metrics, Shutdown, Timer};
 
 use crate::check::{behind, confront};
 use crate::metrics::{ArchiverMetrics, PartLabel};
@@ -95,12 +95,17 @@ const ARCHIVING: &str = "archiving waits, and nothing is skipped";
 /// most `drain_seconds`, and completes every file.
 pub fn run(service: &Service) -> Result<(), Error> {
     service.settings.check().map_err(Error::Settings)?;
+    run_on(service, &Archive::open(&service.settings.location)?, &Timer::machine())
+}
+
+/// As [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
+pub fn run_on(service: &Service, archive: &Archive, timer: &Timer) -> Result<(), Error> {
+    service.settings.check().map_err(Error::Settings)?;
     let metrics = ArchiverMetrics::new(&service.metrics);
-    let archive = Archive::open(&service.settings.location)?;
     let most = Duration::from_secs_f64(service.settings.retry_max_seconds);
     let mut patience = Patience::new(RETRY_MIN, most);
     loop {
-        let began = Instant::now();
+        let began = timer.now();
         let ended = archive
             .sweep()
             .map_err(Error::from)
@@ -108,8 +113,8 @@ pub fn run(service: &Service) -> Result<(), Error> {
                 if swept > 0 {
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
-                confront(&archive, &service.prefix, &*service.bus)?;
-                Archiver::join(service, &metrics, &archive, &mut patience)
+                confront(archive, &service.prefix, &*service.bus, timer)?;
+                Archiver::join(service, &metrics, archive, timer, &mut patience)
             })
             .and_then(|mut archiver| archiver.run());
         service.ready.set(false);
@@ -125,17 +130,17 @@ pub fn run(service: &Service) -> Result<(), Error> {
             tracing::warn!(error, "stopped before everything was in files; the rest is archived at the next start");
             return Ok(());
         }
-        if began.elapsed() > most {
+        if timer.now() - began > most {
             patience.worked(ARCHIVING);
         }
-        sleep(patience.failed(ARCHIVING, &error.said()), &service.shutdown);
+        sleep(patience.failed(ARCHIVING, &error.said()), timer, &service.shutdown);
     }
 }
 
-fn sleep(wait: Duration, shutdown: &Shutdown) {
-    let until = Instant::now() + wait;
-    while Instant::now() < until && !shutdown.is_cancelled() {
-        std::thread::sleep(until.saturating_duration_since(Instant::now()).min(POLL_WAIT));
+fn sleep(wait: Duration, timer: &Timer, shutdown: &Shutdown) {
+    let until = timer.now() + wait;
+    while timer.now() < until && !shutdown.is_cancelled() {
+        timer.wait(until.saturating_duration_since(timer.now()).min(POLL_WAIT));
     }
 }
 
@@ -143,6 +148,7 @@ struct Archiver<'a> {
     service: &'a Service,
     metrics: &'a ArchiverMetrics,
     archive: &'a Archive,
+    timer: &'a Timer,
     writer: Writer,
     member: Box<dyn Member>,
     mine: BTreeSet<TopicPartition>,
@@ -163,6 +169,7 @@ impl<'a> Archiver<'a> {
         service: &'a Service,
         metrics: &'a ArchiverMetrics,
         archive: &'a Archive,
+        timer: &'a Timer,
         patience: &'a mut Patience,
     ) -> Result<Self, Error> {
         let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", service.prefix)));
@@ -177,6 +184,7 @@ impl<'a> Archiver<'a> {
             service,
             metrics,
             archive,
+            timer,
             writer,
             member,
             mine: BTreeSet::new(),
@@ -193,14 +201,14 @@ impl<'a> Archiver<'a> {
         let mut polled = Vec::new();
         loop {
             if self.service.shutdown.is_cancelled() && drain.is_none() {
-                drain = Some(Instant::now() + Duration::from_secs_f64(self.service.settings.drain_seconds));
+                drain = Some(self.timer.now() + Duration::from_secs_f64(self.service.settings.drain_seconds));
                 self.reopen_ends();
             }
             self.poll(&mut polled)?;
             self.waiting.extend(polled.drain(..));
             self.rebalances()?;
             // Looked at once: what was not attempted has not succeeded.
-            let early = self.stalled.is_some_and(|until| Instant::now() < until);
+            let early = self.stalled.is_some_and(|until| self.timer.now() < until);
             match if early { Ok(()) } else { self.work() } {
                 Ok(()) => {
                     if self.stalled.is_some() && !early {
@@ -209,7 +217,7 @@ impl<'a> Archiver<'a> {
                 }
                 Err(error) if error.passes() => {
                     if let Some(until) = drain
-                        && Instant::now() >= until
+                        && self.timer.now() >= until
                     {
                         return Err(Error::Unwritten(Box::new(error)));
                     }
@@ -221,12 +229,12 @@ impl<'a> Archiver<'a> {
             self.metrics.waiting_bytes.set(self.writer.bytes() as i64);
             if let Some(until) = drain {
                 let done = self.ended.len() == self.mine.len() && self.waiting.is_empty();
-                if self.stalled.is_none() && (done || Instant::now() >= until) {
+                if self.stalled.is_none() && (done || self.timer.now() >= until) {
                     return self.finish();
                 }
-                if self.stalled.is_some() && Instant::now() >= until {
+                if self.stalled.is_some() && self.timer.now() >= until {
                     // The last attempt; its failure is the answer.
-                    self.stalled = Some(Instant::now());
+                    self.stalled = Some(self.timer.now());
                 }
             }
         }
@@ -249,7 +257,7 @@ impl<'a> Archiver<'a> {
         match self.member.poll(POLL_ITEMS, wait, polled) {
             Err(error) if error.remedy == Remedy::Retry => {
                 self.metrics.failures.get_or_create(&PartLabel { part: "log" }).inc();
-                sleep(self.asking.failed(ASKING, &error), &self.service.shutdown);
+                sleep(self.asking.failed(ASKING, &error), self.timer, &self.service.shutdown);
                 Ok(())
             }
             other => {
@@ -284,6 +292,7 @@ impl<'a> Archiver<'a> {
             tracing::warn!(%topic, partition, from, to, place = self.archive.place(), "the archive lacks offsets: a file was removed");
         }
         self.archive.newest(&listing)?;
+        self.archive.settle(&listing)?;
         let archived = listing.partitions();
         for at in partitions {
             let Some(topic) = self.topic(at) else { continue };
@@ -395,13 +404,13 @@ impl<'a> Archiver<'a> {
 
     /// Writes one file. Every file becomes visible here.
     fn publish(&mut self, topic: Topic, partition: i32) -> Result<(), Error> {
-        let began = Instant::now();
+        let began = self.timer.now();
         let Some(reached) = self.reached(topic, partition) else { return Ok(()) };
         // Only a member that still owns the partition can commit: a lost one ends here and not in a second file.
         let member = &mut self.member;
         let written = self.writer.roll_if(topic, partition, || member.commit(&reached).map_err(Error::from))?;
         if let Some(written) = &written {
-            self.metrics.roll_seconds.observe(began.elapsed().as_secs_f64());
+            self.metrics.roll_seconds.observe((self.timer.now() - began).as_secs_f64());
             self.metrics.written(written);
             tracing::debug!(file = written.name.path(), rows = written.rows, bytes = written.bytes, "wrote a file");
             chaos::reach("archive.rolled");
@@ -435,7 +444,7 @@ impl<'a> Archiver<'a> {
             let all: Vec<_> = self.mine.iter().cloned().collect();
             self.member.pause(&all)?;
         }
-        self.stalled = Some(Instant::now() + wait);
+        self.stalled = Some(self.timer.now() + wait);
         Ok(())
     }
 
@@ -562,8 +571,8 @@ mod tests {
         step(&log, rows);
         let frozen = service(&log, &place, 2 * rows);
         let (archive, metrics) = (Archive::open(&frozen.settings.location).unwrap(), ArchiverMetrics::new(&frozen.metrics));
-        let mut patience = Patience::new(RETRY_MIN, RETRY_MIN);
-        let mut frozen = Archiver::join(&frozen, &metrics, &archive, &mut patience).unwrap();
+        let (timer, mut patience) = (Timer::machine(), Patience::new(RETRY_MIN, RETRY_MIN));
+        let mut frozen = Archiver::join(&frozen, &metrics, &archive, &timer, &mut patience).unwrap();
         while frozen.writer.position(TOPIC, 0) != Some(rows as i64 + 1) {
             frozen.read();
             frozen.work().unwrap();

@@ -211,7 +211,7 @@ impl CollectorMetrics {
         registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
         registry.register(
             "progress_connections_refused",
-            "Connections of senders that were ended: no TLS, or too slow",
+            "Connections of senders that were ended, by reason: no TLS (tls), too slow (slow), without a valid token and in another's way (gave_way) or too often (unknown)",
             all.connections_refused.clone(),
         );
         registry.register(

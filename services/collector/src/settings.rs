@@ -200,14 +200,14 @@ pub struct RawProgress {
     pub tokens_file: Option<PathBuf>,
     /// Tokens of Kubernetes service accounts, each for its own namespace.
     pub service_accounts: RawServiceAccounts,
-    /// Most connections at once; further ones wait. Default 256. Range: 1 to 65,536.
+    /// Most connections at once. One more takes the place of the oldest that has shown no valid token yet; where all have, it waits.
+    /// Default 256. Range: 1 to 65,536.
     pub connections: usize,
     /// Longest time that a TLS handshake, the head of a request, or a whole request may take, in seconds; slower clients are
     /// cut off. Default 10. Range: 0.1 to 600.
     pub request_seconds: f64,
-    /// Requests a second of each token or service account, or of all senders where there are no tokens; as many at once. Default
-    /// 1,000.
-    /// Range: 0.01 to 1,000,000.
+    /// Requests a second of each token or service account, of all together that come without a valid one, or of all senders where
+    /// there are no tokens; as many at once. Default 1,000. Range: 0.01 to 1,000,000.
     pub requests_per_second: f64,
     /// Largest request in bytes. Default 1 MiB. Range: 1 KiB to 64 MiB.
     pub body_bytes: usize,
@@ -547,7 +547,7 @@ impl RawProgress {
         }
         let limits = Limits {
             connections: within("progress.connections", self.connections, 1, 65_536)?,
-            when_full: WhenFull::Wait,
+            when_full: WhenFull::EndStrangers,
             request: seconds("progress.request_seconds", self.request_seconds, 0.1, 600.0)?,
             lifetime: CONNECTION_LIFETIME,
         };

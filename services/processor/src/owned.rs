@@ -26,6 +26,8 @@ pub struct Folded {
     pub dead_letters: usize,
     /// Of the records that are refused.
     pub dead_letter_bytes: usize,
+    /// Sources that were not there before.
+    pub new_sources: usize,
     pub records: usize,
 }
 
@@ -218,6 +220,7 @@ impl Owned {
     /// Folds what can be folded, at most `limit` records and as many bytes of dead letters as are committed at once, and appends what is to be written.
     pub fn fold(&mut self, limit: usize, names: &Names, outputs: &mut Vec<Outgoing>, metrics: &ProcessorMetrics) -> Folded {
         let mut folded = Folded::default();
+        let known = self.partition.new_sources();
         while folded.records < limit && folded.dead_letter_bytes < MAX_DEAD_LETTER_BYTES {
             let heads = &mut self.heads;
             let next = self.merge.next(|input, record: &Record| {
@@ -264,6 +267,7 @@ impl Owned {
                 }
             }
         }
+        folded.new_sources = self.partition.new_sources().saturating_sub(known);
         if folded.records > 0 {
             self.folded_since_commit = true;
             let tally = self.partition.tally();

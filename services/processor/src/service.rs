@@ -403,7 +403,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank};
+    use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank, seconds};
     use crate::waiting::MAX_DEAD_LETTER_BYTES;
     use eadt_schemas::Topic;
 
@@ -566,6 +566,25 @@ mod tests {
         play(&bus, &settings()).unwrap();
         let letters = |step: &Step| step.outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
         assert_eq!(bus.script().steps.iter().map(letters).collect::<Vec<_>>(), [2, 2, 1]);
+    }
+
+    #[test]
+    fn many_new_sources_are_written_in_several_steps() {
+        let bus = Scripted::default();
+        let new = |n: usize| {
+            let (device, number) = (format!("GPU-{n}"), (n % 2) as i32);
+            let event = serde_json::json!({"time": seconds(5), "device": device, "collector": "nvml/n", "power_watts": 5.0});
+            Polled::Record(bus.put(Topic::GpuTelemetry, number, 5, &device, event.to_string().as_str()))
+        };
+        let all: Vec<_> = (0..3_000).map(new).collect();
+        bus.turns([say([Scripted::assigned(&[0, 1])].into_iter().chain(all).chain(bus.ends(&[0, 1])))]);
+        play(&bus, &settings()).unwrap();
+        let script = bus.script();
+        let written: Vec<_> =
+            script.steps.iter().map(|step| step.outputs.iter().filter(|out| out.partition.is_some()).count()).collect();
+        assert!(written.len() >= 3 && written.iter().all(|written| *written < 1_024 + FOLDED_AT_ONCE), "{written:?}");
+        let names: BTreeSet<_> = script.steps.iter().flat_map(|step| &step.outputs).filter_map(|out| out.key.clone()).collect();
+        assert_eq!(names.len(), 3_001, "each of them, and the partitions' heads");
     }
 
     #[test]

@@ -14,6 +14,9 @@ const POLL: Duration = Duration::from_millis(5);
 /// sender likes.
 const MAX_DEAD_LETTERS: usize = 1_000;
 pub const MAX_DEAD_LETTER_BYTES: usize = 1 << 20;
+/// As many sources that were not there before are committed at once: what is written of each takes memory, too, and whoever invents GPUs
+/// says nothing else for which a commit is made.
+const MAX_NEW_SOURCES: usize = 1_024;
 /// An output that waits for a commit takes memory: this many are committed at once.
 pub const MAX_OUTPUTS: usize = 8_192;
 /// State may be a twentieth of what is read: every byte read earns a twentieth of a byte of state, every commit spends its own.
@@ -44,6 +47,9 @@ pub struct Waiting {
     dead_letters: usize,
     dead_letter_bytes: usize,
     dead_letter: Option<Instant>,
+    new_sources: usize,
+    /// The partitions that have some of them.
+    with_new_sources: BTreeSet<i32>,
     /// The first record that was folded.
     pub folded: Option<Instant>,
     pub input_bytes: usize,
@@ -70,11 +76,22 @@ impl Waiting {
             self.dead_letter_bytes += folded.dead_letter_bytes;
             self.dead_letter.get_or_insert(now);
         }
+        if folded.new_sources > 0 {
+            self.with_new_sources.insert(number);
+            self.new_sources += folded.new_sources;
+        }
+        if self.has_many_new_sources() {
+            self.speakers.append(&mut self.with_new_sources);
+        }
     }
 
     /// Whether it takes so much memory that it is committed before anything else is folded.
     pub fn is_full(&self) -> bool {
-        self.outputs.len() >= MAX_OUTPUTS || self.has_many_letters()
+        self.outputs.len() >= MAX_OUTPUTS || self.has_many_letters() || self.has_many_new_sources()
+    }
+
+    fn has_many_new_sources(&self) -> bool {
+        self.new_sources >= MAX_NEW_SOURCES
     }
 
     fn has_many_letters(&self) -> bool {
@@ -171,6 +188,21 @@ mod tests {
         assert!(!waiting.is_full());
         waiting.outputs.extend_from_within(..1);
         assert!(waiting.is_full());
+    }
+
+    #[test]
+    fn so_many_new_sources_wait_for_nothing_and_fewer_for_the_commit_of_everything() {
+        let now = Instant::now();
+        let mut waiting = Waiting::default();
+        let new = |new_sources| Folded { new_sources, ..folded(1, 0, 0) };
+        waiting.note(0, new(1_000), now);
+        waiting.note(1, new(23), now);
+        waiting.note(2, new(0), now);
+        assert_eq!((waiting.is_full(), waiting.due(now + 9 * SECOND, SECOND, &settings())), (false, None));
+        assert!(waiting.speakers.is_empty());
+        waiting.note(1, new(1), now);
+        assert!(waiting.is_full());
+        assert_eq!(waiting.speakers, BTreeSet::from([0, 1]), "who has some writes them");
     }
 
     #[test]

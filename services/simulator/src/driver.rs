@@ -51,6 +51,10 @@ pub enum Error {
     OtherScenario { seed: u64 },
     #[error("the state of the simulation in {topic} cannot be read ({detail}): choose another data folder")]
     State { topic: Arc<str>, detail: String },
+    #[error(
+        "the state of the simulation in {topic} has form {form}, which this release does not know: it was written by a newer release, start that one"
+    )]
+    NewerState { topic: Arc<str>, form: u8 },
     #[error("the state of the simulation has {bytes} bytes, more than the {MAX_VALUE_BYTES} of a record: simulate fewer GPUs")]
     StateTooLarge { bytes: usize },
     #[error("jobs on a real cluster cannot be simulated at speed max: name a number, 1 is real time")]
@@ -75,6 +79,10 @@ pub struct Driver {
     commands: Receiver<Command>,
     shared: Arc<Shared>,
 }
+
+/// First byte of the state's first form, JSON, which is the present one; as in the processor's state it names the form. Fields may come
+/// within it, with a default for what was written without them; what means something else by the same text gets a form of its own.
+const JSON: u8 = b'{';
 
 /// Everything that must survive.
 #[derive(Debug, Serialize, Deserialize)]
@@ -462,10 +470,16 @@ fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result
             Ok::<_, BusError>(())
         },
     )?;
-    let parse = |value: bytes::Bytes| {
-        serde_json::from_slice(&value).map_err(|error| Error::State { topic: at.topic.clone(), detail: error.to_string() })
-    };
-    newest.map(parse).transpose()
+    newest.map(|value| parse(&at.topic, &value)).transpose()
+}
+
+fn parse(topic: &Arc<str>, value: &[u8]) -> Result<State, Error> {
+    let unreadable = |detail| Error::State { topic: topic.clone(), detail };
+    match value.first() {
+        Some(&JSON) => serde_json::from_slice(value).map_err(|error| unreadable(error.to_string())),
+        Some(form) => Err(Error::NewerState { topic: topic.clone(), form: *form }),
+        None => Err(unreadable("it is empty".to_owned())),
+    }
 }
 
 /// Simulated time against wall time.

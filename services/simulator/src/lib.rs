@@ -19,7 +19,7 @@ mod settings;
 
 pub use clock::SimClock;
 pub use driver::{Driver, Ended, Error};
-pub use eadt_simulator::{Fault, Scenario, ScenarioError, WorkloadScenario};
+pub use eadt_simulator::{Absence, Fault, Scenario, ScenarioError, WorkloadScenario};
 pub use follow::Follower;
 pub use handle::SimulatedCluster;
 pub use settings::{Settings, Speed};

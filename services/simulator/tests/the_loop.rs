@@ -11,14 +11,14 @@ use bytes::Bytes;
 use common::{LLM, Run, VISION, at, events, layout, outcomes, resumed, script, values};
 use eadt_bus::embedded::EmbeddedLog;
 use eadt_bus::{
-    Bus, BusError, Isolation, Member, MemberOptions, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition, TopicSpec,
-    Watermarks,
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition,
+    TopicSpec, Watermarks,
 };
 use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
 use eadt_schemas::v1::Outcome::{Applied, Ready, Refused};
 use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Outcome, TrainingProgress, UpdateMode, Workload};
 use eadt_schemas::{EventTime, Topic};
-use eadt_simulator_service::{Ended, Error, Fault, Scenario, SimClock};
+use eadt_simulator_service::{Absence, Ended, Error, Fault, Scenario, SimClock, WorkloadScenario};
 
 /// The topics that a history consists of.
 const HISTORY: [Topic; 5] = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads, Topic::Actuations, Topic::Decisions];
@@ -203,6 +203,121 @@ fn another_scenario_in_the_same_folder_is_refused() {
         .run(&log, &eadt_service::Shutdown::new(), &eadt_service::Metrics::default(), &health.part("simulator"))
         .unwrap_err();
     assert!(matches!(error, Error::OtherScenario { .. }), "{error}");
+}
+
+/// The sample of the state's first form; `EADT_WRITE_STATE_SAMPLE=1` writes it where it is missing, and never changes it.
+const STATE_SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/state/v1.json");
+/// When it was taken.
+const SAMPLED: f64 = 550.0;
+
+/// A job that shares the GPUs of another one and was away, and one of every fault, some of them going on.
+fn eventful() -> Scenario {
+    let mut scenario = Scenario::default();
+    let of = |name: &str| scenario.workloads.iter().find(|workload| workload.name == name).unwrap();
+    let guest = WorkloadScenario {
+        name: "eadt/guest".into(),
+        opted_in: false,
+        board: of(VISION).board,
+        gpus: of(VISION).gpus,
+        replicas: of(VISION).gpus,
+        mps_thread_percentage: 30,
+        planned_samples: Some(1e9),
+        shares_gpus_of: Some(VISION.into()),
+        away: vec![Absence { from_seconds: 200.0, until_seconds: 300.0 }],
+        ..WorkloadScenario::default()
+    };
+    scenario.workloads.push(guest);
+    scenario.faults = vec![
+        Fault::NeverReady { workload: VISION.into(), from_seconds: 600.0, until_seconds: 700.0 },
+        Fault::DeviceLost { workload: LLM.into(), gpu: 1, from_seconds: 530.0, until_seconds: None },
+        Fault::CounterReset { workload: VISION.into(), gpu: 0, at_seconds: 400.0 },
+        Fault::Gap { workload: VISION.into(), from_seconds: 420.0, until_seconds: 440.0 },
+    ];
+    scenario
+}
+
+/// Starts a driver over a log whose newest state is this value; nothing is decided.
+fn from_state(value: Vec<u8>, seconds: f64) -> (Result<Ended, Error>, EmbeddedLog, tempfile::TempDir) {
+    let (dir, clock) = (tempdir(), SimClock::new(at(0.0)));
+    let log = common::open(dir.path(), &clock);
+    let mut producer = log.producer("test").unwrap();
+    let (topic, key) = (common::full(Topic::SimulatorState).into(), Some("simulator".into()));
+    producer.send(Outgoing { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
+    assert!(producer.flush(Duration::from_secs(60)).unwrap());
+    let settings = eadt_simulator_service::Settings {
+        adopt: true,
+        gate: false,
+        speed: eadt_simulator_service::Speed::Max,
+        duration_seconds: Some(seconds),
+        ..eadt_simulator_service::Settings::default()
+    };
+    let (driver, _) = eadt_simulator_service::Driver::new(settings, clock).unwrap();
+    let (metrics, health) = (eadt_service::Metrics::default(), eadt_service::Health::default());
+    let ended = driver.run(&log, &eadt_service::Shutdown::new(), &metrics, &health.part("simulator"));
+    (ended, log, dir)
+}
+
+#[test]
+fn state_that_was_ever_written_is_read_and_the_simulation_goes_on_from_it() {
+    if std::env::var_os("EADT_WRITE_STATE_SAMPLE").is_some() && !std::path::Path::new(STATE_SAMPLE).exists() {
+        let dir = tempdir();
+        let mut run = Run::new(dir.path(), SAMPLED, script);
+        run.settings.scenario = eventful();
+        let (_, log) = run.run();
+        std::fs::write(STATE_SAMPLE, values(&log, Topic::SimulatorState).last().unwrap()).unwrap();
+    }
+    let sample = std::fs::read(STATE_SAMPLE).unwrap();
+    let before: serde_json::Value = serde_json::from_slice(&sample).unwrap();
+    let (ended, log, _dir) = from_state(sample, 120.0);
+    assert_eq!(ended.unwrap(), Ended::Duration);
+    let after: serde_json::Value = serde_json::from_slice(values(&log, Topic::SimulatorState).last().unwrap()).unwrap();
+    for same in ["scenario", "start"] {
+        assert_eq!(after["cluster"][same], before["cluster"][same], "{same}");
+    }
+    // The rollout that was under way has come to its end, and nobody begins anew.
+    let generations = |of: &serde_json::Value| -> Vec<u64> {
+        let workloads = of["cluster"]["workloads"].as_array().unwrap().iter();
+        workloads.map(|workload| workload["managed"]["state"]["generation"].as_u64().unwrap()).collect()
+    };
+    assert_eq!((generations(&before), generations(&after)), (vec![3, 2, 1], vec![3, 2, 1]));
+    let ready = |of: &serde_json::Value| of["cluster"]["workloads"][0]["managed"]["state"]["ready_time"].clone();
+    assert_eq!((ready(&before), ready(&after)), (serde_json::Value::Null, serde_json::json!(at(610.0))));
+    // Every device that is not lost goes on with the next sample, and with its counter.
+    let mut samples: BTreeMap<(String, String), Vec<(EventTime, f64)>> = BTreeMap::new();
+    for sample in events::<GpuTelemetry>(&log, Topic::GpuTelemetry) {
+        let counter = sample.energy_joules_total.unwrap();
+        samples.entry((sample.workload.unwrap(), sample.device)).or_default().push((sample.time, counter));
+    }
+    assert_eq!(samples.len(), 2 + 2 + 2, "one of three is lost, two are shared: {:?}", samples.keys());
+    for ((workload, device), found) in &samples {
+        let times: Vec<_> = found.iter().map(|(time, _)| *time).collect();
+        assert_eq!(times, (0..120).map(|second| at(SAMPLED + f64::from(second))).collect::<Vec<_>>(), "{workload} {device}");
+        assert!(found[0].1 > 10_000.0 && found.is_sorted_by(|a, b| a.1 <= b.1), "{workload} {device}: {:?}", found[0]);
+    }
+    let totals: Vec<_> = events::<TrainingProgress>(&log, Topic::TrainingProgress)
+        .into_iter()
+        .filter(|progress| progress.workload == VISION)
+        .map(|progress| progress.samples_total.unwrap())
+        .collect();
+    let known = before["cluster"]["workloads"][1]["job"]["samples"].as_f64().unwrap();
+    assert!(known > 0.0 && totals[0] >= known && totals.is_sorted(), "{known}: {totals:?}");
+}
+
+#[test]
+fn state_of_a_newer_release_is_refused_as_such_and_garbage_as_garbage() {
+    let told = |value: &[u8]| {
+        let (ended, log, _dir) = from_state(value.to_vec(), 1.0);
+        assert_eq!(values(&log, Topic::SimulatorState).len(), 1, "it is left as it is");
+        ended.unwrap_err()
+    };
+    let sample = std::fs::read(STATE_SAMPLE).unwrap();
+    let error = told(&[&[2], &sample[..]].concat());
+    assert!(matches!(error, Error::NewerState { form: 2, .. }), "{error}");
+    assert!(error.to_string().ends_with("was written by a newer release, start that one"), "{error}");
+    for garbage in [&b""[..], b"{", b"{}"] {
+        let error = told(garbage).to_string();
+        assert!(error.contains("cannot be read") && error.contains("choose another data folder"), "{error}");
+    }
 }
 
 #[test]

@@ -51,6 +51,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         tests: &[("services/archiver/src/service.rs", "who_was_replaced_writes_no_file_of_what_it_had_read_before")],
     },
     Elsewhere {
+        fault: "at every call of the log and every step on its disk, by seed, the archiver fails, is killed, loses its power or its partitions, or is frozen while another one takes over",
+        promise: "what is visible is at any time the beginning of the log, each offset in one file, whole; without syncs, sweeping, the question who owns a partition, or with renames that tear, that is noticed",
+        tests: &[
+            ("services/archiver/tests/simulation.rs", "however_the_story_goes_each_offset_is_in_exactly_one_file"),
+            ("services/archiver/tests/simulation.rs", "what_is_broken_on_purpose_is_found_out"),
+        ],
+    },
+    Elsewhere {
         fault: "crashes at every call of the bus, in simulated time, by seed",
         promise: "windows, decisions and state as in a run without them",
         tests: &[(

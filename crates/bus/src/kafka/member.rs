@@ -21,7 +21,7 @@ use super::KafkaBus;
 use super::context::Context;
 use super::errors::{from_code, from_error, is_fenced, lacks};
 use super::fetch::{Fetcher, Rebalance};
-use super::producer::{hand_over, settle};
+use super::producer::{LOOK_EVERY, hand_over, settle};
 use crate::rights::{Operation, Resource};
 use crate::{BusError, Isolation, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
 
@@ -253,7 +253,11 @@ fn fill(
 ) -> Result<()> {
     let deadline = Instant::now() + TRANSACTION_TIMEOUT;
     let late = || BusError::new(Remedy::Restart, what, "the broker did not take the outputs in time; they were taken back");
-    for output in &step.outputs {
+    for (number, output) in step.outputs.iter().enumerate() {
+        if number % LOOK_EVERY == 0 {
+            // What was delivered takes memory until its report is looked at.
+            producer.poll(Duration::ZERO);
+        }
         while !hand_over(producer, output).map_err(|error| from_error(what, &error, Remedy::Restart))? {
             if Instant::now() >= deadline {
                 return Err(late());

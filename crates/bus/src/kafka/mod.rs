@@ -273,6 +273,10 @@ impl KafkaBus {
         let name =
             if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() };
         config.set("transactional.id", name).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
+        if !self.shared.options.properties.contains_key(QUEUE) {
+            // A step waits for its deliveries anyway, and is in memory already.
+            config.set(QUEUE, "4096");
+        }
         // Lost connections are told there, and a step must know of them.
         let debug =
             self.shared.options.properties.get("debug").map_or_else(|| "broker".to_owned(), |more| format!("{more},broker"));
@@ -303,6 +307,9 @@ fn make_producer(config: &ClientConfig, name: &str, context: Context) -> Result<
     Ok((producer, context))
 }
 
+/// What a producer holds of records that are not delivered.
+const QUEUE: &str = "queue.buffering.max.kbytes";
+
 /// Our defaults, then the user's properties, for every client.
 fn common(options: &KafkaOptions) -> ClientConfig {
     let mut config = ClientConfig::new();
@@ -324,7 +331,7 @@ fn common(options: &KafkaOptions) -> ClientConfig {
         ("linger.ms", "2"),
         ("compression.type", "lz4"),
         ("queue.buffering.max.messages", "100000"),
-        ("queue.buffering.max.kbytes", "32768"),
+        (QUEUE, "32768"),
     ] {
         config.set(name, value);
     }

@@ -15,7 +15,7 @@ use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
 /// What is still in flight at the end gets so long.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
 /// Delivery reports are looked at after so many records.
-const LOOK_EVERY: u64 = 64;
+pub const LOOK_EVERY: usize = 64;
 
 /// Hands a record to the client library. `Ok(false)`: its buffer is full.
 pub fn hand_over(producer: &BaseProducer<Context>, record: &Outgoing) -> Result<bool, KafkaError> {
@@ -77,7 +77,7 @@ impl KafkaProducer {
 
 impl Producer for KafkaProducer {
     fn send(&mut self, record: Outgoing) -> Result<()> {
-        if self.taken.is_multiple_of(LOOK_EVERY) {
+        if self.taken.is_multiple_of(LOOK_EVERY as u64) {
             self.producer.poll(Duration::ZERO);
         }
         self.tell_failure()?;

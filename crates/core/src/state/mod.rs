@@ -228,6 +228,7 @@ impl Partition {
 
     /// The records of everything that changed since the last call.
     pub fn take_changes(&mut self) -> Vec<StateRecord> {
+        self.written_sources = self.size().1;
         let mut records = vec![StateRecord { key: PARTITION_KEY.to_owned(), value: Some(json(&self.head)) }];
         for name in std::mem::take(&mut self.changed_models) {
             let value = self.models.event(&name).map(json);
@@ -310,6 +311,7 @@ impl Partition {
             state.blocks = expected as u32;
             partition.adopt(state);
         }
+        partition.written_sources = partition.size().1;
         Ok(partition)
     }
 }

@@ -145,6 +145,14 @@ pub struct WorkloadState {
     pub of_another_gpu: u64,
 }
 
+/// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end, or its
+/// job's, is in none.
+fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
+    let ends = event.last || event.phase == Phase::Finished;
+    let next = if ends { Some("") } else { event.span.as_deref() };
+    next.filter(|next| *next != span.unwrap_or_default())
+}
+
 impl WorkloadState {
     pub fn new(name: &str, windows: Tumbling, clock: i64) -> Self {
         Self::restored(
@@ -523,10 +531,20 @@ impl WorkloadState {
         Err(Refusal { reason: DeadLetterReason::StateLimit, field: None, detail })
     }
 
-    /// Whether the spans and cuts that are kept leave room for those that an event may add.
-    fn room_for_cuts(&self, event: &TrainingProgress, room: Room<'_>, settings: &FoldSettings) -> Result<(), Refusal> {
+    /// Whether the spans and cuts that are kept leave room for those that an event of this source adds.
+    fn room_for_cuts(
+        &self,
+        source: Option<usize>,
+        event: &TrainingProgress,
+        room: Room<'_>,
+        settings: &FoldSettings,
+    ) -> Result<(), Refusal> {
         let refused = |field, detail| Err(Refusal { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
-        if self.head.spans.len() >= MAX_SPANS && event.span.as_deref().is_some_and(|span| !span.is_empty()) {
+        let turn = turn(event, source.and_then(|i| self.ranks[i].span.as_deref()));
+        if turn.is_none() && event.phase == Phase::Progress {
+            return Ok(());
+        }
+        if self.head.spans.len() >= MAX_SPANS && turn.is_some_and(|next| !next.is_empty()) {
             return refused(
                 "span",
                 format!("the workload has {MAX_SPANS} spans in its open windows, more are not kept: name fewer, or longer ones"),
@@ -539,8 +557,11 @@ impl WorkloadState {
                 format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
             );
         }
-        let cuts = event.phase != Phase::Progress || event.span.is_some() || event.last;
-        self.room_for_sums(if cuts { self.sources() + 1 } else { 0 }, settings.max_sums_per_namespace() / 2, room)
+        // Of one instant, or of closed time, they make no cut each.
+        if event.phase == Phase::Started && self.head.runs.count() >= MAX_CUTS {
+            return refused("phase", format!("{MAX_CUTS} runs end in the workload's open windows or after, more are not kept"));
+        }
+        self.room_for_sums(self.sources() + 1, settings.max_sums_per_namespace() / 2, room)
     }
 
     /// Folds one sample.
@@ -657,14 +678,14 @@ impl WorkloadState {
             if event.time < last {
                 return self.stale(event.time, last);
             }
-            if event.time == last {
-                return self.same_instant(i, event, place, settings);
-            }
         } else if let Err(refusal) = self.room(room, settings) {
             return Taken::Refused(refusal);
         }
-        if let Err(refusal) = self.room_for_cuts(event, room, settings) {
+        if let Err(refusal) = self.room_for_cuts(found, event, room, settings) {
             return Taken::Refused(refusal);
+        }
+        if let Some(i) = found.filter(|i| self.ranks[*i].pulse.last == event.time) {
+            return self.same_instant(i, event, place, settings);
         }
         let late = self.is_late(event.time);
         if !late && let Err(refusal) = self.open(event.time, room, settings) {
@@ -795,12 +816,7 @@ impl WorkloadState {
 
     /// Spans begin and end at cuts, too. A source's end or its job's ends its span.
     fn mark_span(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) {
-        let ends = event.last || event.phase == Phase::Finished;
-        let named = event.span.as_deref().map(|span| (!span.is_empty()).then_some(span));
-        let next = if ends { Some(None) } else { named };
-        if let Some(next) = next
-            && next != self.ranks[i].span.as_deref()
-        {
+        if let Some(next) = turn(event, self.ranks[i].span.as_deref()) {
             self.cut(event.time);
             let rank = &mut self.ranks[i];
             if rank.span.is_some() {
@@ -809,19 +825,19 @@ impl WorkloadState {
                     span.end = Some(event.time);
                 }
             }
-            if let Some(name) = next {
+            if !next.is_empty() {
                 rank.names_spans = true;
                 self.head.spans.push(OpenSpan {
                     rank: rank.rank,
                     collector: rank.collector.clone(),
-                    name: name.into(),
+                    name: next.into(),
                     start: event.time,
                     end: None,
                     totals: crate::window::summary::Totals::default(),
                     gap: false,
                 });
             }
-            rank.span = next.map(Into::into);
+            rank.span = (!next.is_empty()).then(|| next.into());
         }
         if event.last && self.ranks[i].pulse.life != Life::Ended {
             let before = self.ranks[i].pulse;

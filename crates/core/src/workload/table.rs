@@ -136,6 +136,11 @@ impl Runs {
         !self.0.is_empty()
     }
 
+    /// Those that are kept.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The job started; true where a new job begins after a finished one.
     pub fn start(&mut self, time: EventTime) -> bool {
         match self.0.last_mut() {

@@ -298,6 +298,9 @@ fn a_job_that_names_ever_new_spans_is_refused_and_can_still_end_the_one_it_is_in
     let Taken::Refused(refusal) = fold.rank(0, &span(300, "one more")).taken.clone() else { panic!("{:?}", fold.taken) };
     assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("span")));
     assert!(refusal.detail.contains("256 spans in its open windows"), "{}", refusal.detail);
+    assert_eq!(fold.rank(0, &span(305, "255")).taken, Taken::Folded, "it is in that one already");
+    let again = fold.rank(0, &span(305, "one more at one instant")).taken.clone();
+    assert!(matches!(again, Taken::Refused(_)) && fold.state.head.spans.len() == 256, "{again:?}");
     assert_eq!(fold.rank(0, &TrainingProgress { span: None, ..span(310, "") }).taken, Taken::Folded);
     assert_eq!(fold.rank(0, &span(320, "")).taken, Taken::Folded);
     assert!(fold.state.head.spans.iter().all(|span| span.end.is_some()) && fold.state.ranks[0].span.is_none());
@@ -320,6 +323,29 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
     let Taken::Refused(refusal) = &fold.taken else { panic!("{:?}", fold.taken) };
     assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("time")));
     assert!(refusal.detail.contains("begin and end at 4106 times"), "{}", refusal.detail);
+    let later = |n: i64| TrainingProgress { phase: Phase::Progress, ..start(5_000 + n) };
+    assert_eq!(fold.rank(0, &later(0)).taken, Taken::Folded, "it cuts nothing");
+    let again = fold.rank(0, &TrainingProgress { span: Some("at one instant".to_owned()), ..later(0) }).taken.clone();
+    assert!(matches!(again, Taken::Refused(_)) && fold.state.head.cuts.len() == most, "{again:?}");
+}
+
+#[test]
+fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_often() {
+    let told =
+        |micros: i64, phase| TrainingProgress { time: EventTime::from_micros(at(0).micros() + micros), phase, ..rank(0, 0) };
+    for (step, closed) in [(0, false), (1, true)] {
+        let mut fold = Fold::default();
+        if closed {
+            fold.rank(0, &rank(1, 180)).gpu(0, &gpu("a", 180));
+            fold.state.head.closed_through = Some(at(120));
+        }
+        for n in 0..5_000 {
+            fold.rank(0, &told(2 * n * step, Phase::Started)).rank(0, &told((2 * n + 1) * step, Phase::Finished));
+        }
+        assert_eq!(fold.state.head.runs.count(), MAX_CUTS, "closed: {closed}");
+        let Taken::Refused(refusal) = fold.rank(0, &told(10_000 * step, Phase::Started)).taken.clone() else { panic!() };
+        assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("phase")));
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! A folder: temporary file, fsync, rename, fsync of the folder.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use parquet::file::reader::ChunkReader;
@@ -13,16 +15,18 @@ use super::{Disk, Found, Input, Store, same};
 pub(crate) struct Local<D> {
     root: PathBuf,
     disk: D,
+    /// Folders whose names, and those of the folders above them, this process made durable.
+    durable: Mutex<BTreeSet<PathBuf>>,
 }
 
 const TEMPORARY: &str = ".tmp";
 
 impl<D: Disk> Local<D> {
     pub(crate) fn new(root: PathBuf, disk: D) -> Self {
-        Self { root, disk }
+        Self { root, disk, durable: Mutex::default() }
     }
 
-    /// Makes a folder and those above it, each durable before something is put into it.
+    /// Makes a folder and those above it.
     fn make_folders(&self, path: &Path) -> io::Result<()> {
         let made = match self.disk.make_folder(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -32,12 +36,31 @@ impl<D: Disk> Local<D> {
             }
             other => other?,
         };
-        // A folder of an interrupted attempt may not be durable yet, so those inside the archive are synced always.
-        match path.parent().filter(|_| made || path != self.root) {
-            Some(parent) if !parent.as_os_str().is_empty() => self.disk.sync_folder(parent),
-            Some(_) => self.disk.sync_folder(Path::new(".")),
-            None => Ok(()),
+        if made {
+            self.durable().remove(path);
         }
+        Ok(())
+    }
+
+    /// Makes the names of a folder and of those above it durable, those that were there before, too: whoever made them may have been
+    /// killed in between. Once a process is enough.
+    fn keep_folders(&self, path: &Path) -> io::Result<()> {
+        let Some(parent) = path.parent().filter(|_| !self.durable().contains(path)) else { return Ok(()) };
+        self.keep_folders(parent)?;
+        let outside = path == self.root || !path.starts_with(&self.root);
+        match self.disk.sync_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }) {
+            // Somebody else's folder, around the archive.
+            Err(error) if outside && cannot_be_synced(error.kind()) => {
+                tracing::debug!(folder = %parent.display(), %error, "not synced");
+            }
+            other => other?,
+        }
+        self.durable().insert(path.to_owned());
+        Ok(())
+    }
+
+    fn durable(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn walk(&self, folder: &str, depth: usize, visit: &mut dyn FnMut(Found)) -> io::Result<()> {
@@ -63,6 +86,11 @@ impl<D: Disk> Local<D> {
     }
 }
 
+fn cannot_be_synced(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+    matches!(kind, InvalidInput | PermissionDenied | ReadOnlyFilesystem | Unsupported)
+}
+
 fn is_parquet(path: &str) -> bool {
     path.ends_with(".parquet") && !path.rsplit('/').next().is_some_and(|name| name.starts_with('.'))
 }
@@ -84,6 +112,7 @@ impl<D: Disk> Store for Local<D> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a path of a file"));
         };
         self.make_folders(folder)?;
+        self.keep_folders(folder)?;
         match self.disk.open(&path) {
             // An earlier attempt got as far as the rename.
             Ok(there) if same(&there, &bytes)? => {
@@ -103,6 +132,12 @@ impl<D: Disk> Store for Local<D> {
             return Err(error);
         }
         self.disk.sync_folder(folder)
+    }
+
+    fn settle(&self, path: &str) -> io::Result<()> {
+        let path = self.root.join(path);
+        self.disk.sync_file(&path)?;
+        path.parent().map_or(Ok(()), |folder| self.disk.sync_folder(folder))
     }
 
     fn read(&self, path: &str) -> io::Result<Input> {

@@ -12,9 +12,10 @@ use std::ops::Range;
 use bytes::{Buf, Bytes};
 use parquet::file::reader::{ChunkReader, Length};
 
-#[cfg(test)]
-pub(crate) use disk::crash;
-pub(crate) use disk::{Disk, RealDisk};
+pub use disk::Disk;
+#[cfg(any(test, feature = "simulation"))]
+pub use disk::Entry;
+pub(crate) use disk::RealDisk;
 pub(crate) use local::Local;
 pub(crate) use object::Objects;
 
@@ -31,6 +32,8 @@ pub(crate) trait Store: Send + Sync + fmt::Debug {
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
     fn create(&self, path: &str, bytes: Bytes) -> io::Result<()>;
+    /// Makes a visible file durable that whoever made it may have left between the two.
+    fn settle(&self, path: &str) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<Input>;
     /// Some bytes of a file. An error where it has not that many.
     fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes>;
@@ -42,7 +45,7 @@ pub(crate) trait Store: Send + Sync + fmt::Debug {
 
 /// A file to be read.
 #[derive(Debug)]
-pub(crate) enum Input {
+pub enum Input {
     File(File),
     Bytes(Bytes),
 }

@@ -1,19 +1,19 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use eadt_schemas::Topic;
+use eadt_testing::stories::Chance;
 
 use serde_json::json;
 
 use super::{all, row, time};
-use crate::store::crash::CrashDisk;
-use crate::store::{Disk, Local};
-use crate::{Archive, LakeError, Limits, Result, Row, Writer, compact};
+use crate::simulation::{CrashDisk, Disk};
+use crate::{Archive, LakeError, Limits, Result, Row, Writer, compact, simulation};
 
 /// Few columns: the steps on the disk are what counts here.
 const TOPIC: Topic = Topic::ProcessorState;
 
 fn on(disk: &CrashDisk) -> Archive {
-    Archive::on(Local::new(PathBuf::from("/data/archive"), disk.clone()))
+    simulation::archive(Path::new("/data/archive"), disk.clone())
 }
 
 fn log() -> Vec<Row> {
@@ -23,6 +23,7 @@ fn log() -> Vec<Row> {
 /// What the archiver does: from where the files end to the end of the log.
 fn archive_all(archive: &Archive, log: &[Row]) -> Result<()> {
     archive.sweep()?;
+    archive.settle(&archive.files()?)?;
     let next = archive.next_offsets()?;
     let mut writer = Writer::new(archive.clone(), Limits { rows: 3, ..Limits::default() });
     for partition in 0..2 {
@@ -83,7 +84,24 @@ fn killed_or_powerless_at_any_step_each_offset_is_in_exactly_one_file() {
     }
 }
 
-/// The test above bites: without the syncs a power loss leaves torn files or none.
+/// A kill may come before something visible is durable, and whoever goes on builds upon it.
+#[test]
+fn what_a_killed_archiver_made_visible_outlives_a_power_loss_once_another_one_went_on() {
+    let log = log();
+    let undisturbed = CrashDisk::default();
+    archive_all(&on(&undisturbed), &log).unwrap();
+    for step in 0..undisturbed.operations() {
+        let disk = CrashDisk::default();
+        disk.die_after(step);
+        assert!(archive_all(&on(&disk), &log).is_err());
+        disk.reboot(false);
+        archive_all(&on(&disk), &log).unwrap();
+        disk.reboot(true);
+        check(&on(&disk), &log, &format!("killed at step {step}"));
+    }
+}
+
+/// The tests above bite: without the syncs a power loss leaves torn files or none.
 #[test]
 fn a_disk_that_never_syncs_loses_what_it_had() {
     let disk = CrashDisk::default();
@@ -124,6 +142,38 @@ fn a_compaction_killed_at_any_step_loses_and_doubles_nothing() {
             assert_eq!(listing.files.len(), 4, "{at}: two partitions on two days");
         }
     }
+}
+
+/// A power loss may leave the deletions and take what they were made for.
+#[test]
+fn a_sweep_after_a_killed_compaction_deletes_nothing_before_what_covers_it_is_durable() {
+    let log = log();
+    let disk = CrashDisk::default();
+    archive_all(&on(&disk), &log).unwrap();
+    let before = disk.operations();
+    compact(&on(&disk), "2026-02-01", 1 << 30).unwrap();
+    let steps = disk.operations() - before;
+    let mut swept = 0;
+    for step in 0..steps {
+        for seed in 0..8 {
+            let disk = CrashDisk::default();
+            archive_all(&on(&disk), &log).unwrap();
+            disk.die_after(step);
+            assert!(compact(&on(&disk), "2026-02-01", 1 << 30).is_err());
+            disk.reboot(false);
+            if on(&disk).files().unwrap().superseded.is_empty() {
+                break;
+            }
+            swept += 1;
+            disk.die_after(1 + seed % 4);
+            assert!(on(&disk).sweep().is_err() || seed > 0);
+            let mut chance = Chance::new(seed as u64);
+            disk.reboot(false);
+            disk.lose_power(|| chance.one_in(2));
+            check(&on(&disk), &log, &format!("step {step}, seed {seed}"));
+        }
+    }
+    assert!(swept > 0);
 }
 
 #[test]

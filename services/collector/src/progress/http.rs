@@ -20,6 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
 use eadt_schemas::latest::Phase;
+use eadt_service::connections::Standing;
 use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Shutdown};
 use serde::Serialize;
@@ -32,7 +33,7 @@ use super::serve;
 use super::sources::Sources;
 use super::tokens::{self, Grant};
 use super::wire::{self, Rejection, Sent};
-use crate::metrics::{CollectorMetrics, RequestLabel};
+use crate::metrics::{CollectorMetrics, ReasonLabel, RequestLabel};
 use crate::outlet::Outlet;
 use crate::settings::Progress;
 use crate::source::{Boxed, Source, SourceError};
@@ -50,6 +51,9 @@ impl IntoResponse for Rejection {
         let mut response = (self.status, Json(&self)).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }
@@ -70,6 +74,8 @@ struct Endpoint {
     /// `None` after the end.
     sources: Mutex<Option<Sources>>,
     rate: Mutex<Rate>,
+    /// Of those together that are not known.
+    strangers: Mutex<Rate>,
     secrets: OnceLock<Secrets>,
     /// Where tokens of service accounts are accepted.
     accounts: Option<Accounts>,
@@ -97,11 +103,12 @@ impl HttpSource {
         reviewer: Option<Arc<dyn Reviewer>>,
     ) -> Self {
         let sources = Mutex::new(Some(Sources::new(settings.sources, settings.sources_per_namespace)));
-        let rate = Mutex::new(Rate::new(settings.requests_per_second));
+        let rate = || Mutex::new(Rate::new(settings.requests_per_second));
+        let (rate, strangers) = (rate(), rate());
         let accounts = settings.service_accounts.as_ref().zip(reviewer);
         let accounts = accounts.map(|(own, reviewer)| Accounts::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
-        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, secrets, accounts };
+        let endpoint = Endpoint { settings, outlet, metrics, clock, collector, sources, rate, strangers, secrets, accounts };
         Self { endpoint: Arc::new(endpoint), opened: None }
     }
 
@@ -171,7 +178,7 @@ fn router(endpoint: Arc<Endpoint>) -> Router {
         .with_state(endpoint)
 }
 
-/// Before anything of a body is read: who is it, and not too often. And an end to requests that take too long.
+/// Before anything of a body is read: who is it, and not too often, known or not. And an end to requests that take too long.
 async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next: Next) -> Response {
     let kind = if request.uri().path().starts_with("/v1/") { "v1" } else { "kubeflow" };
     let refused = |rejection: Rejection| {
@@ -180,8 +187,11 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         response
     };
     let answer = async {
-        refuse_browsers(request.headers())?;
-        let sender = endpoint.sender(request.headers()).await?;
+        let sender = endpoint.sender(request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
+        if let Some(standing) = request.extensions().get::<Standing>() {
+            standing.known();
+        }
+        endpoint.paced(&sender)?;
         request.extensions_mut().insert(sender);
         Ok(next.run(request).await)
     };
@@ -189,10 +199,8 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
     let answer = tokio::time::timeout(limit, answer).await.map(|answer| answer.unwrap_or_else(&refused));
     answer.unwrap_or_else(|_| {
         let error = format!("the request took longer than {} s; send it at once", limit.as_secs_f64());
-        let mut response = refused(Rejection::new(StatusCode::REQUEST_TIMEOUT, error));
         // The rest of the body would be taken for another request.
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        response
+        refused(Rejection { closes: true, ..Rejection::new(StatusCode::REQUEST_TIMEOUT, error) })
     })
 }
 
@@ -317,10 +325,15 @@ impl Endpoint {
         })
     }
 
-    /// Who sends this, if they may now.
+    /// Who sends this.
     async fn sender(&self, headers: &HeaderMap) -> Result<Sender, Rejection> {
-        let grant = if self.asks() { Some(self.grant(headers).await?) } else { None };
-        let name = grant.as_ref().map_or("", |grant| &grant.id);
+        refuse_browsers(headers)?;
+        Ok(Sender(if self.asks() { Some(self.grant(headers).await?) } else { None }))
+    }
+
+    /// Not more often than they may.
+    fn paced(&self, sender: &Sender) -> Result<(), Rejection> {
+        let name = sender.0.as_ref().map_or("", |grant| &grant.id);
         let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(name, Instant::now());
         admitted.map_err(|wait| {
             let per_second = self.settings.requests_per_second;
@@ -329,8 +342,23 @@ impl Endpoint {
                 wait.as_secs_f64()
             );
             Rejection::new(StatusCode::TOO_MANY_REQUESTS, error)
-        })?;
-        Ok(Sender(grant))
+        })
+    }
+
+    /// What somebody is told who is not known: why, or, where too many ask, that, and with it the connection ends. All of them share
+    /// one pace, which takes nothing from those who are known, even behind the same address.
+    fn stranger(&self, why: Rejection) -> Rejection {
+        let admitted = self.strangers.lock().unwrap_or_else(PoisonError::into_inner).admit("", Instant::now());
+        let Err(wait) = admitted else { return why };
+        self.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).inc();
+        let error = format!(
+            "more than {} requests a second that nobody known sent (collector.progress.requests_per_second); this one: {}; \
+             try again in {:.3} s",
+            self.settings.requests_per_second,
+            why.error,
+            wait.as_secs_f64()
+        );
+        Rejection { closes: true, ..Rejection::new(StatusCode::TOO_MANY_REQUESTS, error) }
     }
 
     fn count(&self, endpoint: &'static str, response: &Response) {
@@ -433,6 +461,7 @@ mod tests {
         url: String,
         client: Client,
         buffer: Arc<Buffer>,
+        metrics: CollectorMetrics,
         shutdown: Shutdown,
         task: tokio::task::JoinHandle<Result<(), SourceError>>,
     }
@@ -444,11 +473,11 @@ mod tests {
 
     async fn start_with(settings: Progress, reviewer: Option<Arc<dyn Reviewer>>) -> Fixture {
         let (outlet, buffer, metrics) = outlet();
-        let mut source = HttpSource::new(settings, outlet, metrics, fixed(), "progress/h".into(), reviewer);
+        let mut source = HttpSource::new(settings, outlet, metrics.clone(), fixed(), "progress/h".into(), reviewer);
         let url = format!("http://{}", source.bind().await.unwrap());
         let shutdown = Shutdown::new();
         let task = tokio::spawn(Box::new(source).run(shutdown.clone()));
-        Fixture { url, client: Client::builder().no_proxy().build().unwrap(), buffer, shutdown, task }
+        Fixture { url, client: Client::builder().no_proxy().build().unwrap(), buffer, metrics, shutdown, task }
     }
 
     impl Fixture {
@@ -677,6 +706,41 @@ mod tests {
         };
         assert!(told.contains("try again in"), "{told}");
         assert_eq!((post(&account, "team-a/x").await.0, post(of_file.reveal(), "team-b/x").await.0), (202, 202));
+    }
+
+    #[tokio::test]
+    async fn strangers_share_one_pace_and_take_nothing_from_who_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.json");
+        let token = tokens::change(&path, |tokens| {
+            let chance = std::array::from_fn(|at| at as u8);
+            tokens.create(&chance, &["n".to_owned()], fixed().now(), None).map(|(token, _)| token)
+        });
+        let token = token.unwrap();
+        // One, and no further one within the test.
+        let f = start_with(Progress { tokens_file: Some(path), requests_per_second: 0.01, ..settings() }, None).await;
+        let post = async |token: Option<&str>, more: Option<(&str, &str)>| {
+            let request = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
+            let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
+            let request = more.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+            let response = request.body(r#"{"workload":"n/a","loss":1}"#).send().await.unwrap();
+            let closes = response.headers().get("connection").is_some_and(|value| value == "close");
+            (response.status().as_u16(), closes, response.text().await.unwrap())
+        };
+        let (status, closes, _) = post(Some("eadt_0_0"), None).await;
+        assert_eq!((status, closes), (401, false), "the first is told why");
+        let page = ("origin", "http://evil");
+        for (token, more, why) in
+            [(Some("eadt_0_0"), None, "unknown, revoked or expired"), (None, None, "no token"), (None, Some(page), "web pages")]
+        {
+            let (status, closes, told) = post(token, more).await;
+            assert_eq!((status, closes), (429, true), "{told}");
+            assert!(told.contains(why) && told.contains("requests_per_second") && told.contains("try again in"), "{told}");
+        }
+        assert_eq!(post(Some(token.reveal()), None).await.0, 202);
+        let refused = f.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).get();
+        let counted = |code| f.metrics.requests.get_or_create(&RequestLabel { endpoint: "v1", code }).get();
+        assert_eq!((refused, counted(401), counted(429), counted(202)), (3, 1, 3, 1));
     }
 
     #[tokio::test]

@@ -65,6 +65,7 @@ pub async fn serve(
         let reason = match why {
             Refused::Handshake => "tls",
             Refused::Slow => "slow",
+            Refused::GaveWay => "gave_way",
         };
         metrics.connections_refused.get_or_create(&ReasonLabel { reason }).inc();
     };

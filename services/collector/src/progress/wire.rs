@@ -27,11 +27,14 @@ pub struct Rejection {
     /// Which event of the batch, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
+    /// The connection ends with the answer.
+    #[serde(skip)]
+    pub closes: bool,
 }
 
 impl Rejection {
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), field: None, index: None }
+        Self { status, error: error.into(), field: None, index: None, closes: false }
     }
 
     fn of_field(field: &str, error: impl Into<String>) -> Self {
@@ -140,7 +143,7 @@ pub fn parse<'a, T: Deserialize<'a>>(text: &'a [u8], index: Option<usize>) -> Re
         // A key that comes twice is found before its value is entered.
         let twice = || error.strip_prefix("duplicate field `")?.split('`').next().map(str::to_owned);
         let field = if matches!(path.as_str(), "." | "?") { twice() } else { Some(path) };
-        Rejection { status, error, field, index }
+        Rejection { field, index, ..Rejection::new(status, error) }
     };
     let value = serde_path_to_error::deserialize(&mut reader).map_err(rejection)?;
     reader.end().map_err(|error| Rejection { index, ..Rejection::new(StatusCode::BAD_REQUEST, error.to_string()) })?;

@@ -5,42 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+pub use eadt_bus::simulation::{Coming, PARTITIONS};
+use eadt_bus::simulation::{Cursor, Cursors, SimLog, place as of_topic, set_paused, topics};
 use eadt_bus::{
-    Bus, BusError, Headers, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record, Remedy,
-    Result, Start, Step, TopicPartition, TopicSpec, Watermarks, partition_for_key,
+    Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, ProducerCounts, Reader, Record, Remedy, Result,
+    Start, Step, TopicPartition, TopicSpec, Watermarks, partition_for_key,
 };
-use eadt_schemas::{EventTime, Topic};
+use eadt_schemas::Topic;
 use eadt_service::Shutdown;
-
-pub const PARTITIONS: i32 = 2;
-
-/// Chance from a seed. Its own few lines, because a seed that failed must fail again with every later release of a library.
-#[derive(Debug, Clone)]
-pub struct Chance(u64);
-
-impl Chance {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03)
-    }
-
-    /// `SplitMix64`.
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    pub fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
+pub use eadt_testing::stories::Chance;
 
 /// What the log does wrong at a crash in the middle of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,22 +25,10 @@ pub enum Flaw {
     WithoutPositions,
 }
 
-/// A record that will be in the log, in the order of stamps.
-#[derive(Debug, Clone)]
-pub struct Coming {
-    pub topic: Topic,
-    pub partition: i32,
-    pub stamp: EventTime,
-    pub record: Outgoing,
-}
-
 #[derive(Debug)]
 struct World {
     chance: Chance,
-    coming: Vec<Coming>,
-    revealed: usize,
-    /// `None`: burnt by a step.
-    log: BTreeMap<TopicPartition, Vec<Option<Record>>>,
+    log: SimLog,
     committed: BTreeMap<TopicPartition, i64>,
     /// Where a state stands of a step that lost its positions.
     stood: BTreeMap<TopicPartition, i64>,
@@ -83,22 +44,6 @@ struct World {
 }
 
 impl World {
-    fn reveal(&mut self, count: usize) {
-        let until = (self.revealed + count).min(self.coming.len());
-        for i in self.revealed..until {
-            let Coming { topic, partition, stamp, record } = self.coming[i].clone();
-            self.append(TopicPartition::new(format!("eadt.{topic}"), partition), stamp, record);
-        }
-        self.revealed = until;
-    }
-
-    fn append(&mut self, at: TopicPartition, stamp: EventTime, record: Outgoing) {
-        let log = self.log.entry(at.clone()).or_default();
-        let offset = log.len() as i64;
-        let headers = Headers::from(record.headers);
-        log.push(Some(Record { at, offset, stamp, key: record.key, value: record.value, headers }));
-    }
-
     /// Takes one of the faults that are left, now and then.
     fn strikes(&mut self, one_in: usize) -> bool {
         let strikes = self.faults > 0 && self.chance.one_in(one_in);
@@ -125,7 +70,7 @@ impl World {
     }
 
     fn apply(&mut self, outputs: impl IntoIterator<Item = Outgoing>, positions: Vec<(TopicPartition, i64)>) {
-        let stamp = self.coming.get(self.revealed.saturating_sub(1)).map_or_else(EventTime::default, |last| last.stamp);
+        let stamp = self.log.now();
         let mut touched = BTreeSet::new();
         for record in outputs {
             let at = place(&record);
@@ -133,17 +78,13 @@ impl World {
                 self.torn.remove(&at.partition);
             }
             touched.insert(at.clone());
-            self.append(at, stamp, record);
+            self.log.append(at, stamp, record);
         }
         // As in Kafka, the end of a step takes an offset.
         for at in touched {
-            self.log.entry(at).or_default().push(None);
+            self.log.burn(at);
         }
         self.committed.extend(positions);
-    }
-
-    fn high(&self, at: &TopicPartition) -> i64 {
-        self.log.get(at).map_or(0, |log| log.len() as i64)
     }
 }
 
@@ -163,9 +104,7 @@ impl SimBus {
     pub fn new(chance: Chance, coming: Vec<Coming>, faults: usize, flaw: Option<Flaw>) -> Self {
         let world = World {
             chance,
-            coming,
-            revealed: 0,
-            log: BTreeMap::new(),
+            log: SimLog::new(coming),
             committed: BTreeMap::new(),
             stood: BTreeMap::new(),
             torn: BTreeSet::new(),
@@ -193,8 +132,8 @@ impl SimBus {
     pub fn is_done(&self, group_inputs: &[TopicPartition]) -> bool {
         let world = self.world();
         let newest = |at: &TopicPartition| world.committed.get(at).max(world.stood.get(at)).copied();
-        let folded = |at: &TopicPartition| newest(at).unwrap_or(0) >= world.high(at);
-        world.revealed == world.coming.len() && world.torn.is_empty() && group_inputs.iter().all(folded)
+        let folded = |at: &TopicPartition| newest(at).unwrap_or(0) >= world.log.high(at);
+        world.log.is_revealed() && world.torn.is_empty() && group_inputs.iter().all(folded)
     }
 
     pub fn crashes(&self) -> usize {
@@ -204,20 +143,13 @@ impl SimBus {
     /// The records of a topic, partition by partition, as they stand.
     pub fn records(&self, topic: Topic) -> Vec<Record> {
         let world = self.world();
-        let at = |partition| TopicPartition::new(format!("eadt.{topic}"), partition);
-        (0..PARTITIONS).filter_map(|p| world.log.get(&at(p))).flatten().flatten().cloned().collect()
+        (0..PARTITIONS).flat_map(|partition| world.log.from(&of_topic(topic, partition), 0)).flatten().cloned().collect()
     }
 }
 
 impl Bus for SimBus {
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
-        let spec = |topic| TopicSpec {
-            name: format!("{prefix}{topic}").into(),
-            partitions: PARTITIONS,
-            replication: 1,
-            settings: BTreeMap::new(),
-        };
-        Ok(Topic::ALL.into_iter().map(spec).collect())
+        Ok(topics(prefix))
     }
     fn create_topic(&self, _: &TopicSpec) -> Result<()> {
         Ok(())
@@ -233,16 +165,13 @@ impl Bus for SimBus {
         if world.strikes(200) {
             return Err(world.crash("asking for watermarks"));
         }
-        Ok(Watermarks { low: 0, high: world.high(at) })
+        Ok(Watermarks { low: 0, high: world.log.high(at) })
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
         Ok(Box::new(Silent))
     }
     fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
-        let cursor = |start: &Start| {
-            let next = if let Start::At(offset) = start { *offset } else { 0 };
-            Cursor { next: Some(next), ..Cursor::default() }
-        };
+        let cursor = |start: &Start| Cursor::at(if let Start::At(offset) = start { *offset } else { 0 });
         let cursors = from.iter().map(|(at, start)| (at.clone(), cursor(start))).collect();
         let follows = from.iter().any(|(at, _)| at.topic != from[0].0.topic);
         Ok(Box::new(SimReader { bus: self.clone(), cursors, follows }))
@@ -282,72 +211,34 @@ impl Producer for Silent {
     }
 }
 
-#[derive(Debug, Default)]
-struct Cursor {
-    next: Option<i64>,
-    told_end: bool,
-    paused: bool,
-}
-
-impl Cursor {
-    /// Some of what is there; true when anything was said.
-    fn take(&mut self, world: &mut World, at: &TopicPartition, max: usize, into: &mut Vec<Polled>) -> bool {
-        let (Some(mut next), false) = (self.next, self.paused) else { return false };
-        let before = into.len();
-        let log = world.log.get(at).map_or(&[][..], Vec::as_slice);
-        while (next as usize) < log.len() && into.len() - before < max {
-            into.extend(log[next as usize].clone().map(Polled::Record));
-            next += 1;
-            self.told_end = false;
-        }
-        if next as usize == log.len() && !self.told_end {
-            self.told_end = true;
-            into.push(Polled::End { at: at.clone(), position: next });
-        }
-        self.next = Some(next);
-        into.len() > before
-    }
-}
-
 #[derive(Debug)]
 struct SimReader {
     bus: SimBus,
-    cursors: BTreeMap<TopicPartition, Cursor>,
+    cursors: Cursors,
     /// It reads several topics: not what is there, but what comes.
     follows: bool,
 }
 
 /// Some of what is there; true when anything was said. An input that has been at its end is told about what came since before any
 /// other goes on; one that is known to have more may keep the rest waiting.
-fn take_some(cursors: &mut BTreeMap<TopicPartition, Cursor>, world: &mut World, into: &mut Vec<Polled>) -> bool {
+fn take_some(cursors: &mut Cursors, world: &mut World, into: &mut Vec<Polled>) -> bool {
     let mut said = false;
     for (at, cursor) in cursors {
         if cursor.told_end || !world.chance.one_in(4) {
             let max = 1 + world.chance.below(30);
-            said |= cursor.take(world, at, max, into);
+            said |= cursor.take(&world.log, at, max, into);
         }
     }
     said
 }
 
 /// Everything that was there was read: more comes, or nothing ever.
-fn go_on(cursors: &BTreeMap<TopicPartition, Cursor>, world: &mut World) {
-    let at_end = |(at, cursor): (&TopicPartition, &Cursor)| cursor.told_end && cursor.next == Some(world.high(at));
-    if cursors.iter().all(at_end) {
-        if world.revealed == world.coming.len() {
+fn go_on(cursors: &Cursors, world: &mut World) {
+    if cursors.iter().all(|(at, cursor)| cursor.is_at_end(&world.log, at)) {
+        if world.log.is_revealed() {
             world.shutdown.cancel();
         } else {
-            world.reveal(1);
-        }
-    }
-}
-
-impl SimReader {
-    fn set_paused(&mut self, at: &[TopicPartition], paused: bool) {
-        for at in at {
-            if let Some(cursor) = self.cursors.get_mut(at) {
-                cursor.paused = paused;
-            }
+            world.log.reveal(1);
         }
     }
 }
@@ -365,16 +256,16 @@ impl Reader for SimReader {
             return Ok(());
         }
         for (at, cursor) in &mut self.cursors {
-            cursor.take(&mut world, at, max, into);
+            cursor.take(&world.log, at, max, into);
         }
         Ok(())
     }
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
-        self.set_paused(at, true);
+        set_paused(&mut self.cursors, at, true);
         Ok(())
     }
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
-        self.set_paused(at, false);
+        set_paused(&mut self.cursors, at, false);
         Ok(())
     }
 }
@@ -386,20 +277,12 @@ struct SimMember {
     topics: Vec<Arc<str>>,
     /// Partitions that somebody else has.
     away: BTreeSet<i32>,
-    cursors: BTreeMap<TopicPartition, Cursor>,
+    cursors: Cursors,
 }
 
 impl SimMember {
     fn of_partition(&self, partition: i32) -> Vec<TopicPartition> {
         self.topics.iter().map(|topic| TopicPartition::new(topic.clone(), partition)).collect()
-    }
-
-    fn set_paused(&mut self, at: &[TopicPartition], paused: bool) {
-        for at in at {
-            if let Some(cursor) = self.cursors.get_mut(at) {
-                cursor.paused = paused;
-            }
-        }
     }
 }
 
@@ -431,7 +314,7 @@ impl Reader for SimMember {
         }
         if world.chance.one_in(2) {
             let count = world.chance.below(40);
-            world.reveal(count);
+            world.log.reveal(count);
         }
         if !take_some(&mut self.cursors, &mut world, into) && self.away.is_empty() {
             go_on(&self.cursors, &mut world);
@@ -440,12 +323,12 @@ impl Reader for SimMember {
     }
 
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
-        self.set_paused(at, true);
+        set_paused(&mut self.cursors, at, true);
         Ok(())
     }
 
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
-        self.set_paused(at, false);
+        set_paused(&mut self.cursors, at, false);
         Ok(())
     }
 }
@@ -456,7 +339,7 @@ impl Member for SimMember {
         if world.strikes(300) {
             return Err(world.crash("starting"));
         }
-        self.cursors.insert(at.clone(), Cursor { next: Some(offset), ..Cursor::default() });
+        self.cursors.insert(at.clone(), Cursor::at(offset));
         Ok(())
     }
 

@@ -44,7 +44,7 @@ pub fn coming(topic: Topic, time: EventTime, key: &str, value: Option<Vec<u8>>) 
         value: value.map(Bytes::from),
         headers: vec![(header::TYPE.into(), Bytes::from_static(EventType::of_topic(topic).name().as_bytes()))],
     };
-    Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record }
+    Coming { topic, partition: partition_for_key(key.as_bytes(), PARTITIONS), stamp: time, record, holes: 0 }
 }
 
 pub fn json(event: &impl serde::Serialize) -> Vec<u8> {

@@ -1,11 +1,7 @@
 //! What every simulation does with its stories: tells them, reads what came of them, compares.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
-use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use eadt_bus::TopicPartition;
 use eadt_core::settings::SECOND;
@@ -13,6 +9,7 @@ use eadt_processor::{Error, HeartbeatClock, Service, Settings};
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics};
+use eadt_testing::stories;
 
 use crate::bus::{Flaw, PARTITIONS, SimBus};
 
@@ -93,51 +90,9 @@ pub fn compare(said: &Said, found: &Said) -> Result<(), String> {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
-}
-
-/// One story a seed, as many at a time as there are cores; each gives the number of its crashes, or what is wrong at its end.
+/// One story a seed; each gives the number of its crashes, or what is wrong at its end.
 pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
-    let seeds = number("EADT_TEST_SEED").map_or(0..number("EADT_TEST_SEEDS").unwrap_or(250), |seed| seed..seed + 1);
-    let stories = seeds.end - seeds.start;
-    let crashes = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
-        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p eadt-processor --test {test} however")
-    });
-    println!("{stories} stories with {crashes} crashes");
-    assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
-}
-
-/// The crashes of all stories, or the lowest seed that goes wrong, whatever the threads did, and what is wrong with it.
-pub fn tell_all(seeds: Range<u64>, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<usize, (u64, String)> {
-    let (next, first_wrong) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
-    let thread = || {
-        let mut crashes = 0;
-        loop {
-            // In order: when one goes wrong, all before it have been taken, and are still told to their ends.
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first_wrong.load(Ordering::Relaxed) {
-                return Ok(crashes);
-            }
-            match catch_unwind(AssertUnwindSafe(|| story(seed))).unwrap_or_else(|_| Err("it panicked, as said above".to_owned()))
-            {
-                Ok(crashed) => crashes += crashed,
-                Err(wrong) => {
-                    first_wrong.fetch_min(seed, Ordering::Relaxed);
-                    return Err((seed, wrong));
-                }
-            }
-        }
-    };
-    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    let ends: Vec<_> = std::thread::scope(|scope| {
-        let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
-        running.into_iter().map(|thread| thread.join().expect("what panics is caught")).collect()
-    });
-    match ends.iter().filter_map(|end| end.as_ref().err()).min() {
-        Some(wrong) => Err(wrong.clone()),
-        None => Ok(ends.into_iter().flatten().sum()),
-    }
+    stories::tell(env!("CARGO_PKG_NAME"), test, 1, story);
 }
 
 /// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it.
@@ -148,8 +103,6 @@ pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Syn
 /// Steps that are torn in any other way are found out.
 pub fn tear(story: impl Fn(u64, Flaw) -> Result<usize, String>) {
     for flaw in [Flaw::PositionsWithoutOutputs, Flaw::StateWithoutTheRest] {
-        let found = (0..60).filter(|seed| story(*seed, flaw).is_err()).count();
-        println!("{flaw:?}: found in {found} of 60 stories");
-        assert!(found > 10, "{flaw:?} was found in {found} of 60 stories only");
+        stories::is_found_out(&format!("{flaw:?}"), 60, 10, |seed| story(seed, flaw));
     }
 }

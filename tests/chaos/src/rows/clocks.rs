@@ -19,7 +19,7 @@ pub const ROW: Row = Row {
     name: "clocks",
     fault: "workloads an hour ahead and an hour behind, a GPU and a rank 50 s ahead, others 50 s behind, clocks that fall back by an hour; a processor an hour ahead, and its next process an hour behind",
     promise: "windows of the others and of those that are right in themselves stay right; what cannot be right is refused and counted; the processor's clock changes nothing",
-    without: "the limit on how far ahead of the log an event may be",
+    without: "the limit on how far ahead of the log an event may be; for the processor's clock nothing is",
     full: 50,
     batch: 5,
     short: 1,

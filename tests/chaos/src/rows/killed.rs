@@ -17,7 +17,7 @@ pub const ROW: Row = Row {
     name: "killed",
     fault: "SIGKILL of the processor in named phases of a step and of its restart, of one of two members as it gives up its partitions, or takes over the other's, and at any time",
     promise: "every window and decision once, and right",
-    without: "atomic steps (outputs before state and positions), and a look at what was said when state is read",
+    without: "atomic steps (outputs before state and positions), and a look at what was said when state is read, for kills in a step; for those in a restart and a rebalance nothing is",
     full: 1000,
     batch: 50,
     short: 13,

@@ -1,0 +1,149 @@
+//! What simulated buses have in common, for use in tests: a log in memory that reveals its records bit by bit, and places in it.
+//! It has no threads and no clock. What may fail, and when, is up to each simulation.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::{EventTime, Topic};
+
+use crate::{Headers, Outgoing, Polled, Record, TopicPartition, TopicSpec};
+
+/// Of every topic.
+pub const PARTITIONS: i32 = 2;
+/// Of every topic's name.
+pub const PREFIX: &str = "eadt.";
+
+/// A record that will be in the log, in the order of stamps.
+#[derive(Debug, Clone)]
+pub struct Coming {
+    pub topic: Topic,
+    pub partition: i32,
+    pub stamp: EventTime,
+    pub record: Outgoing,
+    /// Offsets behind it that hold no record, as the end of a step takes one.
+    pub holes: usize,
+}
+
+/// The log's name of a partition.
+pub fn place(topic: Topic, partition: i32) -> TopicPartition {
+    TopicPartition::new(format!("{PREFIX}{topic}"), partition)
+}
+
+/// All topics, as the log tells them.
+pub fn topics(prefix: &str) -> Vec<TopicSpec> {
+    let spec = |topic| TopicSpec {
+        name: format!("{prefix}{topic}").into(),
+        partitions: PARTITIONS,
+        replication: 1,
+        settings: BTreeMap::new(),
+    };
+    Topic::ALL.into_iter().map(spec).collect()
+}
+
+/// What was revealed of the records that come, and what was appended besides.
+#[derive(Debug)]
+pub struct SimLog {
+    coming: Vec<Coming>,
+    revealed: usize,
+    /// `None`: the offset holds no record.
+    log: BTreeMap<TopicPartition, Vec<Option<Record>>>,
+}
+
+impl SimLog {
+    pub fn new(coming: Vec<Coming>) -> Self {
+        Self { coming, revealed: 0, log: BTreeMap::new() }
+    }
+
+    pub fn reveal(&mut self, count: usize) {
+        let until = (self.revealed + count).min(self.coming.len());
+        for i in self.revealed..until {
+            let Coming { topic, partition, stamp, record, holes } = self.coming[i].clone();
+            let at = place(topic, partition);
+            self.append(at.clone(), stamp, record);
+            (0..holes).for_each(|_| self.burn(at.clone()));
+        }
+        self.revealed = until;
+    }
+
+    /// Whether nothing more comes.
+    pub fn is_revealed(&self) -> bool {
+        self.revealed == self.coming.len()
+    }
+
+    /// When the newest of the records that came was appended.
+    pub fn now(&self) -> EventTime {
+        self.coming.get(self.revealed.saturating_sub(1)).map_or_else(EventTime::default, |last| last.stamp)
+    }
+
+    pub fn append(&mut self, at: TopicPartition, stamp: EventTime, record: Outgoing) {
+        let log = self.log.entry(at.clone()).or_default();
+        let offset = log.len() as i64;
+        let headers = Headers::from(record.headers);
+        log.push(Some(Record { at, offset, stamp, key: record.key, value: record.value, headers }));
+    }
+
+    /// The next offset holds no record.
+    pub fn burn(&mut self, at: TopicPartition) {
+        self.log.entry(at).or_default().push(None);
+    }
+
+    /// The offset that the next record gets.
+    pub fn high(&self, at: &TopicPartition) -> i64 {
+        self.log.get(at).map_or(0, |log| log.len() as i64)
+    }
+
+    /// Everything at these offsets and after them; `None` where an offset holds no record.
+    pub fn from(&self, at: &TopicPartition, offset: i64) -> &[Option<Record>] {
+        self.log.get(at).and_then(|log| log.get(offset as usize..)).unwrap_or_default()
+    }
+}
+
+/// Where somebody reads a partition.
+#[derive(Debug, Default)]
+pub struct Cursor {
+    /// `None`: not started.
+    pub next: Option<i64>,
+    pub told_end: bool,
+    pub paused: bool,
+}
+
+impl Cursor {
+    pub fn at(offset: i64) -> Self {
+        Self { next: Some(offset), ..Self::default() }
+    }
+
+    /// Some of what is there; true when anything was said.
+    pub fn take(&mut self, log: &SimLog, at: &TopicPartition, max: usize, into: &mut Vec<Polled>) -> bool {
+        let (Some(mut next), false) = (self.next, self.paused) else { return false };
+        let before = into.len();
+        for record in log.from(at, next) {
+            if into.len() - before == max {
+                break;
+            }
+            into.extend(record.clone().map(Polled::Record));
+            next += 1;
+            self.told_end = false;
+        }
+        if next == log.high(at) && !self.told_end {
+            self.told_end = true;
+            into.push(Polled::End { at: at.clone(), position: next });
+        }
+        self.next = Some(next);
+        into.len() > before
+    }
+
+    /// Whether it has told everything, and that there is no more.
+    pub fn is_at_end(&self, log: &SimLog, at: &TopicPartition) -> bool {
+        self.told_end && self.next == Some(log.high(at))
+    }
+}
+
+/// Where several partitions are read.
+pub type Cursors = BTreeMap<TopicPartition, Cursor>;
+
+pub fn set_paused(cursors: &mut Cursors, at: &[TopicPartition], paused: bool) {
+    for at in at {
+        if let Some(cursor) = cursors.get_mut(at) {
+            cursor.paused = paused;
+        }
+    }
+}

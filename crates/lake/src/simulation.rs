@@ -1,0 +1,204 @@
+//! An archive on a disk that a test makes up: one in memory that dies, fills up, and forgets what was not synced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::archive::Archive;
+use crate::store::Local;
+pub use crate::store::{Disk, Entry, Input};
+
+/// The archive in this folder of a disk.
+pub fn archive(root: &Path, disk: impl Disk + 'static) -> Archive {
+    Archive::on(Local::new(root.to_owned(), disk))
+}
+
+#[derive(Debug, Clone)]
+struct Content {
+    bytes: Bytes,
+    synced: bool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Operations until the disk dies; `None`: never.
+    left: Option<usize>,
+    /// Nothing can be written.
+    full: bool,
+    operations: usize,
+    contents: Vec<Content>,
+    folders: BTreeSet<PathBuf>,
+    files: BTreeMap<PathBuf, usize>,
+    durable_folders: BTreeSet<PathBuf>,
+    durable_files: BTreeMap<PathBuf, usize>,
+}
+
+/// A disk in memory that dies at a chosen operation, and at a power loss forgets what was not synced. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct CrashDisk(Arc<Mutex<State>>);
+
+impl CrashDisk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One operation that changes something.
+    fn step(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        state.operations += 1;
+        match &mut state.left {
+            Some(0) => Err(io::Error::other("the disk is dead")),
+            Some(left) => {
+                *left -= 1;
+                Ok(state)
+            }
+            None => Ok(state),
+        }
+    }
+
+    pub fn die_after(&self, operations: usize) {
+        self.state().left = Some(operations);
+    }
+
+    pub fn operations(&self) -> usize {
+        self.state().operations
+    }
+
+    pub fn fill(&self, full: bool) {
+        self.state().full = full;
+    }
+
+    /// Every file, hidden ones too.
+    pub fn files(&self) -> Vec<PathBuf> {
+        self.state().files.keys().cloned().collect()
+    }
+
+    /// A process that was killed starts again; with `power_loss` only what was synced is there.
+    pub fn reboot(&self, power_loss: bool) {
+        self.state().left = None;
+        if power_loss {
+            self.lose_power(|| false);
+        }
+    }
+
+    /// Power comes back. Of what was not synced that is there which survived: each name by itself, and of a file's content the
+    /// first half at least.
+    pub fn lose_power(&self, mut survives: impl FnMut() -> bool) {
+        let mut state = self.state();
+        let State { folders, files, durable_folders, durable_files, contents, .. } = &mut *state;
+        let doubtful: Vec<PathBuf> = folders.symmetric_difference(durable_folders).cloned().collect();
+        for folder in doubtful {
+            if !survives() && !folders.remove(&folder) {
+                folders.insert(folder);
+            }
+        }
+        let names: BTreeSet<PathBuf> = files.keys().chain(durable_files.keys()).cloned().collect();
+        for name in names {
+            let was = durable_files.get(&name).copied();
+            if files.get(&name).copied() != was && !survives() {
+                match was {
+                    Some(content) => files.insert(name, content),
+                    None => files.remove(&name),
+                };
+            }
+        }
+        // What stands in a folder that is gone is gone; a folder comes before what stands in it.
+        let root = Path::new("/");
+        for folder in folders.clone() {
+            if folder.parent().is_some_and(|parent| parent != root && !folders.contains(parent)) {
+                folders.remove(&folder);
+            }
+        }
+        files.retain(|name, _| name.parent().is_some_and(|parent| parent == root || folders.contains(parent)));
+        for content in contents.iter_mut().filter(|content| !content.synced) {
+            if !survives() {
+                content.bytes.truncate(content.bytes.len() / 2);
+            }
+            content.synced = true;
+        }
+        durable_folders.clone_from(folders);
+        durable_files.clone_from(files);
+    }
+}
+
+impl Disk for CrashDisk {
+    fn make_folder(&self, path: &Path) -> io::Result<bool> {
+        let mut state = self.step()?;
+        if path.parent().is_some_and(|parent| parent != Path::new("/") && !state.folders.contains(parent)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(state.folders.insert(path.to_owned()))
+    }
+
+    fn write(&self, path: &Path, bytes: &Bytes) -> io::Result<()> {
+        let mut state = self.step()?;
+        if state.full {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        if !path.parent().is_some_and(|parent| state.folders.contains(parent)) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.contents.push(Content { bytes: bytes.clone(), synced: false });
+        let content = state.contents.len() - 1;
+        state.files.insert(path.to_owned(), content);
+        Ok(())
+    }
+
+    fn sync_file(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        let content = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.contents[content].synced = true;
+        Ok(())
+    }
+
+    fn sync_folder(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        if !state.folders.contains(path) && path != Path::new("/") {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let inside = |other: &PathBuf| other.parent() == Some(path);
+        let State { files, folders, durable_files, durable_folders, .. } = &mut *state;
+        durable_files.retain(|file, _| !inside(file));
+        durable_files.extend(files.iter().filter(|(file, _)| inside(file)).map(|(file, content)| (file.clone(), *content)));
+        durable_folders.retain(|folder| !inside(folder));
+        durable_folders.extend(folders.iter().filter(|folder| inside(folder)).cloned());
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        let content = state.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
+        state.files.insert(to.to_owned(), content);
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = self.step()?;
+        state.files.remove(path).map(drop).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
+        let state = self.state();
+        if !state.folders.contains(path) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let folders = state.folders.iter().filter(|other| other.parent() == Some(path));
+        let files = state.files.iter().filter(|(other, _)| other.parent() == Some(path));
+        let folders = folders.map(|other| Entry { name: name(other), folder: true, bytes: 0 });
+        let files = files.map(|(other, content)| {
+            let bytes = state.contents[*content].bytes.len() as u64;
+            Entry { name: name(other), folder: false, bytes }
+        });
+        Ok(folders.chain(files).collect())
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Input> {
+        let state = self.state();
+        let content = *state.files.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Input::Bytes(state.contents[content].bytes.clone()))
+    }
+}

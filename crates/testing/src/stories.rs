@@ -1,0 +1,153 @@
+//! Stories by seed, as simulations tell them: chance that a seed repeats, many stories at a time, and how to repeat the one that
+//! went wrong.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Chance from a seed. Its own few lines, because a seed that failed must fail again with every later release of a library.
+#[derive(Debug, Clone)]
+pub struct Chance(u64);
+
+impl Chance {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0xd1b5_4a32_d192_ed03)
+    }
+
+    /// `SplitMix64`.
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `n`.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// Stories where nobody asks for more.
+const USUAL: u64 = 250;
+
+fn affordable(asked: u64, costs: u64) -> u64 {
+    asked.min((asked / costs).max(USUAL))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
+}
+
+/// One story a seed, as many at a time as there are cores; each gives the number of its crashes, or what is wrong at its end.
+/// `EADT_TEST_SEEDS` says how many (250), `EADT_TEST_SEED` which one alone; of stories that take long, each of which `costs` as much as
+/// so many others, so many fewer are told, though not fewer than 250 for that. `package` and `test` are what cargo knows the test by,
+/// whose name begins with `however`.
+pub fn tell(package: &str, test: &str, costs: u64, story: impl Fn(u64) -> Result<usize, String> + Sync) {
+    let asked = number("EADT_TEST_SEEDS").unwrap_or(USUAL);
+    let seeds = number("EADT_TEST_SEED").map_or(0..affordable(asked, costs), |seed| seed..seed + 1);
+    let stories = seeds.end - seeds.start;
+    let crashes = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
+        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test {test} however")
+    });
+    println!("{stories} stories with {crashes} crashes");
+    assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
+}
+
+/// The crashes of all stories, or the lowest seed that goes wrong, whatever the threads did, and what is wrong with it.
+pub fn tell_all(seeds: Range<u64>, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<usize, (u64, String)> {
+    let (next, first_wrong) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
+    let thread = || {
+        let mut crashes = 0;
+        loop {
+            // In order: when one goes wrong, all before it have been taken, and are still told to their ends.
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= first_wrong.load(Ordering::Relaxed) {
+                return Ok(crashes);
+            }
+            match catch_unwind(AssertUnwindSafe(|| story(seed))).unwrap_or_else(|_| Err("it panicked, as said above".to_owned()))
+            {
+                Ok(crashed) => crashes += crashed,
+                Err(wrong) => {
+                    first_wrong.fetch_min(seed, Ordering::Relaxed);
+                    return Err((seed, wrong));
+                }
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let ends: Vec<_> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(thread)).collect();
+        running.into_iter().map(|thread| thread.join().expect("what panics is caught")).collect()
+    });
+    match ends.iter().filter_map(|end| end.as_ref().err()).min() {
+        Some(wrong) => Err(wrong.clone()),
+        None => Ok(ends.into_iter().flatten().sum()),
+    }
+}
+
+/// With what is broken on purpose, more than `least` of so many stories go wrong: the simulation notices. It ends once that many do.
+pub fn is_found_out(broken: &str, stories: u64, least: usize, story: impl Fn(u64) -> Result<usize, String>) {
+    let mut found = Vec::new();
+    for seed in 0..stories {
+        found.extend(story(seed).err().map(|wrong| (seed, wrong)));
+        if found.len() > least {
+            let (first, wrong) = &found[0];
+            println!("{broken}: {} of {} stories go wrong; seed {first}: {wrong}", found.len(), seed + 1);
+            return;
+        }
+    }
+    panic!("{broken}: only {} of {stories} stories go wrong", found.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_seeds_that_go_wrong_the_lowest_is_told_of() {
+        let late = |seed| match seed {
+            // The next one is there before it.
+            7 => {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                panic!("on purpose");
+            }
+            8.. => Err("another one".to_owned()),
+            _ => Ok(1),
+        };
+        assert_eq!(tell_all(0..100, late), Err((7, "it panicked, as said above".to_owned())));
+        assert_eq!(tell_all(0..7, late), Ok(7));
+    }
+
+    #[test]
+    fn a_seed_repeats_its_chance() {
+        let drawn = |seed| {
+            let mut chance = Chance::new(seed);
+            [(); 4].map(|()| chance.below(1_000))
+        };
+        assert_eq!(drawn(1), drawn(1));
+        assert_ne!(drawn(1), drawn(2));
+        // A seed that failed once is of use as long as this stays.
+        assert_eq!(drawn(7), [791, 241, 415, 557]);
+    }
+
+    #[test]
+    #[should_panic(expected = "no sync: only 1 of 3 stories go wrong")]
+    fn what_no_story_notices_fails() {
+        let story = |seed| if seed == 1 { Err("lost".to_owned()) } else { Ok(1) };
+        is_found_out("no sync", 2, 0, story);
+        is_found_out("no sync", 3, 1, story);
+    }
+
+    #[test]
+    fn of_stories_that_take_long_fewer_are_told() {
+        assert_eq!([20, 250, 1_000, 10_000].map(|asked| affordable(asked, 8)), [20, 250, 250, 1_250]);
+        assert_eq!([20, 10_000].map(|asked| affordable(asked, 1)), [20, 10_000]);
+    }
+}

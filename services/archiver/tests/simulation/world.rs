@@ -1,0 +1,386 @@
+//! One story: processes one after another, and one within another, on a log and a disk that they share. Chance decides at every call
+//! of theirs what becomes of it.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use eadt_archiver::{Clock, Error, Service, Settings, Timer, run_on};
+use eadt_bus::TopicPartition;
+use eadt_bus::simulation::{Coming, PREFIX, SimLog};
+use eadt_lake::Archive;
+use eadt_lake::simulation::{CrashDisk, archive};
+use eadt_service::{Health, Metrics, Shutdown};
+use eadt_testing::stories::Chance;
+
+use crate::bus::SimBus;
+use crate::disk::SimDisk;
+use crate::look::Seen;
+
+pub const ROOT: &str = "/data/archive";
+/// Who takes part in the group.
+const NAMES: [&str; 2] = ["archiver-0", "archiver-1"];
+/// Processes within each other.
+const DEPTH: usize = 3;
+
+/// What is broken on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Syncs of files do nothing.
+    FileSyncs,
+    /// Syncs of folders do nothing.
+    FolderSyncs,
+    /// Whoever was replaced is still told that a partition is its own.
+    Ownership,
+    /// Hidden files are not listed.
+    Leftovers,
+    /// A rename is a copy, which can be torn.
+    Renames,
+}
+
+/// What chance makes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Strike {
+    /// It fails, and nothing was done.
+    Fails,
+    /// It fails, and was done.
+    Lies,
+    Kill,
+    PowerLoss,
+    /// Somebody else takes over, while this one is frozen in its call.
+    TakeOver,
+    /// The disk is full for a while.
+    Full,
+}
+
+/// Unwinds a process that was killed: nothing of it is carried out any more.
+struct Killed;
+
+pub struct World {
+    pub chance: Chance,
+    pub log: SimLog,
+    pub committed: BTreeMap<TopicPartition, i64>,
+    pub flaw: Option<Flaw>,
+    /// Faults left: a story ends.
+    faults: usize,
+    crashes: usize,
+    /// Power losses so far.
+    losses: u64,
+    /// So many more writes are refused.
+    full: usize,
+    /// Processes that are not over.
+    depth: usize,
+    processes: usize,
+    calls: usize,
+    /// The newest member of each name.
+    pub newest: BTreeMap<String, u64>,
+    pub members: u64,
+    /// Counts who has the partitions: a member that had them before has lost them. 0: nobody.
+    pub generation: u64,
+    seen: Seen,
+    /// What happened, in words.
+    said: Vec<String>,
+    wrong: Option<String>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
+}
+
+impl World {
+    /// Takes one of the faults that are left, now and then.
+    pub fn strikes(&mut self, one_in: usize) -> bool {
+        let strikes = self.faults > 0 && self.chance.one_in(one_in);
+        self.faults -= usize::from(strikes);
+        strikes
+    }
+
+    pub fn say(&mut self, what: &str) {
+        self.said.push(format!("{}{what}", "  ".repeat(self.depth)));
+    }
+
+    /// Whether a write is refused for want of room.
+    pub fn is_full(&mut self) -> bool {
+        let full = self.full > 0;
+        self.full -= usize::from(full);
+        full
+    }
+
+    /// Whether somebody goes on when this process is over.
+    pub fn is_nested(&self) -> bool {
+        self.depth > 1
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Story {
+    world: Arc<Mutex<World>>,
+    disk: CrashDisk,
+    settings: Settings,
+}
+
+impl Story {
+    pub fn new(chance: Chance, coming: Vec<Coming>, faults: usize, settings: Settings, flaw: Option<Flaw>) -> Self {
+        let world = World {
+            chance,
+            log: SimLog::new(coming),
+            committed: BTreeMap::new(),
+            flaw,
+            faults,
+            crashes: 0,
+            losses: 0,
+            full: 0,
+            depth: 0,
+            processes: 0,
+            calls: 0,
+            newest: BTreeMap::new(),
+            members: 0,
+            generation: 1,
+            seen: Seen::default(),
+            said: Vec::new(),
+            wrong: None,
+        };
+        Self { world: Arc::new(Mutex::new(world)), disk: CrashDisk::default(), settings }
+    }
+
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The archive on a disk on which nothing happens.
+    fn archive(&self) -> Archive {
+        archive(Path::new(ROOT), self.disk.clone())
+    }
+
+    /// One process after another, until everything is archived; the number of crashes, or what is wrong.
+    pub fn play(&self) -> Result<usize, String> {
+        self.to_its_end().map_err(|wrong| format!("{wrong}\n{}", self.world().said.join("\n")))
+    }
+
+    fn to_its_end(&self) -> Result<usize, String> {
+        while !self.world().is_archived() {
+            self.live()?;
+            if self.world().processes > 60 {
+                return Err("it never ends".to_owned());
+            }
+        }
+        // Whoever starts next, with nothing in its way, leaves nothing behind, and what is there then outlives whatever comes.
+        self.world().faults = 0;
+        self.live()?;
+        let listed = self.archive().files().map_err(|error| error.to_string())?.files.len();
+        let files = self.disk.files();
+        if files.len() != listed {
+            return Err(format!("something was left behind: {files:?}"));
+        }
+        self.disk.lose_power(|| false);
+        self.look("after everything")?;
+        let world = self.world();
+        if world.is_archived() { Ok(world.crashes) } else { Err("a power loss after everything took some of it".to_owned()) }
+    }
+
+    /// What is visible is the beginning of the log, whatever happened.
+    fn look(&self, when: &str) -> Result<(), String> {
+        let world = &mut *self.world();
+        world.seen.look(&self.archive(), &world.log, &world.committed).map_err(|wrong| format!("{when}: {wrong}"))
+    }
+
+    /// A process from its start to its end. What is wrong stays so, for the processes around it, too.
+    fn live(&self) -> Result<(), String> {
+        let process = {
+            let mut world = self.world();
+            world.processes += 1;
+            world.depth += 1;
+            let name = NAMES[usize::from(world.chance.one_in(4))];
+            let number = world.processes;
+            world.say(&format!("process {number}, {name}"));
+            Arc::new(Process {
+                story: self.clone(),
+                number,
+                name,
+                losses: world.losses,
+                shutdown: Shutdown::new(),
+                timer: Timer::simulated(),
+                allowed: AtomicBool::new(false),
+            })
+        };
+        let service = Service {
+            settings: Settings { instance: process.name.to_owned(), ..self.settings.clone() },
+            prefix: PREFIX.to_owned(),
+            bus: Arc::new(SimBus(Arc::clone(&process))),
+            clock: {
+                let story = self.clone();
+                Clock::new(move || story.world().log.now())
+            },
+            shutdown: process.shutdown.clone(),
+            metrics: Metrics::default(),
+            ready: Health::default().part("archiver"),
+        };
+        let disk = SimDisk { process: Arc::clone(&process), disk: self.disk.clone() };
+        let archive = archive(Path::new(ROOT), disk);
+        let ended = catch_unwind(AssertUnwindSafe(|| run_on(&service, &archive, &process.timer)));
+        let wrong = match ended {
+            Ok(ended) => process.is_wrong(ended),
+            Err(what) if is_kill(&*what) => None,
+            Err(panic) => resume_unwind(panic),
+        };
+        let wrong = wrong.map_or_else(|| self.look(&format!("process {} is over", process.number)), Err);
+        let mut world = self.world();
+        world.depth -= 1;
+        if let Err(wrong) = wrong {
+            world.wrong.get_or_insert(wrong);
+        }
+        world.wrong.clone().map_or(Ok(()), Err)
+    }
+}
+
+fn is_kill(what: &(dyn Any + Send)) -> bool {
+    what.is::<Killed>()
+}
+
+impl World {
+    /// Whether every record is in a file.
+    fn is_archived(&self) -> bool {
+        self.log.is_revealed() && self.seen.has_all(&self.log)
+    }
+}
+
+/// A process: it is alive until it ends, is killed, or the power goes.
+#[derive(Debug)]
+pub struct Process {
+    pub story: Story,
+    pub number: usize,
+    pub name: &'static str,
+    losses: u64,
+    pub shutdown: Shutdown,
+    pub timer: Timer,
+    /// It was told that a partition is its own, and has not made a file of that yet.
+    allowed: AtomicBool,
+}
+
+impl Process {
+    /// What is wrong with an end that nobody forced.
+    fn is_wrong(&self, ended: Result<(), Error>) -> Option<String> {
+        let mut world = self.story.world();
+        let error = match ended {
+            Ok(()) => {
+                world.say(&format!("process {} ended", self.number));
+                return None;
+            }
+            Err(error) => error,
+        };
+        world.say(&format!("process {} ended: {error}", self.number));
+        match error {
+            Error::Unwritten(_) => None,
+            Error::Bus(error) if error.detail.contains("fenced on purpose") => None,
+            error => Some(format!("process {}: {error}", self.number)),
+        }
+    }
+
+    pub fn allow(&self, allowed: bool) {
+        self.allowed.store(allowed, Ordering::Relaxed);
+    }
+
+    /// Unwinds unless this process may go on.
+    fn alive(&self) {
+        let mut world = self.story.world();
+        world.calls += 1;
+        if world.calls > 100_000 {
+            world.wrong.get_or_insert("it never ends".to_owned());
+        }
+        // Whatever is found wrong ends the story.
+        let dead = world.losses != self.losses || world.wrong.is_some();
+        drop(world);
+        if dead {
+            resume_unwind(Box::new(Killed));
+        }
+    }
+
+    /// A call of this process: its effect, unless chance has something else in mind, which it has once in so many. Some of the effect is left where it dies in the
+    /// middle.
+    ///
+    /// Nobody takes over between the answer that a partition is this process's own and the file that follows from it: that hole is
+    /// known (docs/archive.md).
+    pub fn call<T, E>(
+        &self,
+        what: &str,
+        one_in: usize,
+        refused: impl Fn(&str) -> E,
+        partly: impl FnOnce(),
+        effect: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.alive();
+        let Some((strike, before)) = self.strike(what, one_in) else { return effect() };
+        match strike {
+            Strike::Fails => return Err(refused("fails on purpose")),
+            Strike::Lies => {
+                drop(effect());
+                return Err(refused("fails on purpose, and was done"));
+            }
+            Strike::Full => self.story.world().full += 1,
+            Strike::Kill | Strike::PowerLoss | Strike::TakeOver if before => {
+                if strike != Strike::TakeOver && self.story.world().chance.one_in(2) {
+                    partly();
+                }
+                self.happen(strike);
+            }
+            Strike::Kill | Strike::PowerLoss | Strike::TakeOver => {}
+        }
+        let result = effect();
+        if !before && (strike != Strike::TakeOver || !self.allowed.load(Ordering::Relaxed)) {
+            self.happen(strike);
+        }
+        result
+    }
+
+    fn strike(&self, what: &str, one_in: usize) -> Option<(Strike, bool)> {
+        let mut world = self.story.world();
+        if !world.strikes(one_in) {
+            return None;
+        }
+        let before = world.chance.one_in(2);
+        let strike = match world.chance.below(16) {
+            0..3 => Strike::Fails,
+            3..5 => Strike::Lies,
+            5..9 => Strike::Kill,
+            9..11 => Strike::PowerLoss,
+            11..15 => Strike::TakeOver,
+            _ => Strike::Full,
+        };
+        if strike == Strike::Full {
+            let writes = world.chance.below(6);
+            world.full += writes;
+        }
+        if strike == Strike::TakeOver && (world.depth >= DEPTH || (before && self.allowed.load(Ordering::Relaxed))) {
+            return None;
+        }
+        world.say(&format!("process {}: {strike:?} {} {what}", self.number, if before { "before" } else { "after" }));
+        Some((strike, before))
+    }
+
+    fn happen(&self, strike: Strike) {
+        match strike {
+            Strike::Kill => {
+                self.story.world().crashes += 1;
+                resume_unwind(Box::new(Killed));
+            }
+            Strike::PowerLoss => {
+                let mut world = self.story.world();
+                world.crashes += 1;
+                world.losses += 1;
+                // What was not synced may be there all the same.
+                let strict = world.chance.one_in(2);
+                self.story.disk.lose_power(|| !strict && world.chance.one_in(2));
+            }
+            // What is wrong there ends this one, too.
+            Strike::TakeOver => drop(self.story.live()),
+            Strike::Fails | Strike::Lies | Strike::Full => {}
+        }
+        self.alive();
+    }
+}
