@@ -254,7 +254,7 @@ fn fill(
     let deadline = Instant::now() + TRANSACTION_TIMEOUT;
     let late = || BusError::new(Remedy::Restart, what, "the broker did not take the outputs in time; they were taken back");
     for (number, output) in step.outputs.iter().enumerate() {
-        if number % LOOK_EVERY == 0 {
+        if number.is_multiple_of(LOOK_EVERY) {
             // What was delivered takes memory until its report is looked at.
             producer.poll(Duration::ZERO);
         }
