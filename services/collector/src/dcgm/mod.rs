@@ -199,7 +199,10 @@ mod tests {
         let (outlet, buffer, metrics) = outlet();
         let mut devices = devices(outlet, &metrics);
         let answer = |numbers: std::ops::Range<usize>, power: usize| -> String {
-            numbers.map(|gpu| format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"0\",UUID=\"GPU-{gpu:06}\"}} {power}\n")).collect()
+            numbers
+                .map(|gpu| format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"0\",UUID=\"GPU-{gpu:06}\"}} {power}\n"))
+                .collect::<Vec<_>>()
+                .concat()
         };
         let skipped = || {
             let label = SkippedLabel { target: "t".into(), kind: "device_limit" };
