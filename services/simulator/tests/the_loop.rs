@@ -243,7 +243,7 @@ fn from_state(value: Vec<u8>, seconds: f64) -> (Result<Ended, Error>, EmbeddedLo
     let mut producer = log.producer("test").unwrap();
     let (topic, key) = (common::full(Topic::SimulatorState).into(), Some("simulator".into()));
     producer.send(Outgoing { topic, partition: None, key, value: Some(value.into()), headers: vec![] }).unwrap();
-    assert!(producer.flush(Duration::from_secs(60)).unwrap());
+    assert!(producer.flush(Duration::from_mins(1)).unwrap());
     let settings = eadt_simulator_service::Settings {
         adopt: true,
         gate: false,
