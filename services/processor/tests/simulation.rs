@@ -1,6 +1,7 @@
-//! The commit path under chance: crashes at every call that the processor makes of the bus, before, during and after a step,
-//! steps that have to be tried again, rebalances, records that come bit by bit. However the story goes, what is in the log at
-//! its end is what a fold without a story says: each window, decision and dead letter once, and the same state.
+//! The commit path under chance: at every call that the processor makes of the bus, before, during and after a step, it is killed, or
+//! told that nobody knows what became of the call; steps that have to be tried again, rebalances, records that come bit by bit. However
+//! the story goes, what is in the log at its end is what a fold without a story says: each window, decision and dead letter once, and
+//! the same state.
 //!
 //! One seed is one story. A failing one prints how to repeat it; `EADT_TEST_SEEDS` says how many are told: 250 without it,
 //! 10,000 where `CI=true` (`cargo xtask test`).

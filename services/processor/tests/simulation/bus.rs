@@ -51,10 +51,25 @@ impl World {
         strikes
     }
 
-    /// The process is gone in the middle of a call.
+    /// The process is gone in the middle of a call, or it lives and is told that nobody knows what became of it: then it has to begin
+    /// anew, and whatever member it has is of no use any more.
     fn crash(&mut self, what: &str) -> BusError {
         self.crashes += 1;
-        BusError::new(Remedy::Stop, what, "crashed on purpose")
+        if self.chance.one_in(2) {
+            return BusError::new(Remedy::Stop, what, "crashed on purpose");
+        }
+        self.epoch += 1;
+        BusError::new(Remedy::Restart, what, "the answer was lost on purpose")
+    }
+
+    /// Such a call fails now and then, in a process that is gone or in one that lives.
+    fn may_crash(&mut self, one_in: usize, what: &str) -> Result<()> {
+        if self.strikes(one_in) { Err(self.crash(what)) } else { Ok(()) }
+    }
+
+    /// Whether a member of this epoch is the newest one.
+    fn is_newest(&self, epoch: u64, what: &str) -> Result<()> {
+        if self.epoch == epoch { Ok(()) } else { Err(BusError::new(Remedy::Stop, what, "fenced")) }
     }
 
     /// Of a step what went to some of the partitions, at least one left out where it `must` be.
@@ -149,6 +164,7 @@ impl SimBus {
 
 impl Bus for SimBus {
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
+        self.world().may_crash(100, "listing topics")?;
         Ok(topics(prefix))
     }
     fn create_topic(&self, _: &TopicSpec) -> Result<()> {
@@ -162,15 +178,15 @@ impl Bus for SimBus {
     }
     fn watermarks(&self, at: &TopicPartition) -> Result<Watermarks> {
         let mut world = self.world();
-        if world.strikes(200) {
-            return Err(world.crash("asking for watermarks"));
-        }
+        world.may_crash(200, "asking for watermarks")?;
         Ok(Watermarks { low: 0, high: world.log.high(at) })
     }
     fn producer(&self, _: &str) -> Result<Box<dyn Producer>> {
+        self.world().may_crash(100, "making a producer")?;
         Ok(Box::new(Silent))
     }
     fn reader(&self, from: &[(TopicPartition, Start)], _: Isolation) -> Result<Box<dyn Reader>> {
+        self.world().may_crash(100, "making a reader")?;
         let cursor = |start: &Start| Cursor::at(if let Start::At(offset) = start { *offset } else { 0 });
         let cursors = from.iter().map(|(at, start)| (at.clone(), cursor(start))).collect();
         let follows = from.iter().any(|(at, _)| at.topic != from[0].0.topic);
@@ -178,6 +194,7 @@ impl Bus for SimBus {
     }
     fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>> {
         let mut world = self.world();
+        world.may_crash(100, "joining")?;
         world.epoch += 1;
         let epoch = world.epoch;
         drop(world);
@@ -246,9 +263,7 @@ fn go_on(cursors: &Cursors, world: &mut World) {
 impl Reader for SimReader {
     fn poll(&mut self, max: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
         let mut world = self.bus.world();
-        if world.strikes(100) {
-            return Err(world.crash("reading"));
-        }
+        world.may_crash(100, "reading")?;
         if self.follows {
             if !take_some(&mut self.cursors, &mut world, into) {
                 go_on(&self.cursors, &mut world);
@@ -289,9 +304,7 @@ impl SimMember {
 impl Reader for SimMember {
     fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<Polled>) -> Result<()> {
         let mut world = self.bus.world();
-        if world.epoch != self.epoch {
-            return Err(BusError::new(Remedy::Stop, "polling", "fenced"));
-        }
+        world.is_newest(self.epoch, "polling")?;
         if let Some(partition) = self.away.first().copied().filter(|_| world.chance.one_in(2)) {
             self.away.remove(&partition);
             let all = self.of_partition(partition);
@@ -299,9 +312,7 @@ impl Reader for SimMember {
             into.push(Polled::Assigned(all));
             return Ok(());
         }
-        if world.strikes(60) {
-            return Err(world.crash("polling"));
-        }
+        world.may_crash(60, "polling")?;
         if world.strikes(60) {
             let partition = world.chance.below(PARTITIONS as usize) as i32;
             if self.away.insert(partition) {
@@ -323,11 +334,13 @@ impl Reader for SimMember {
     }
 
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.bus.world().may_crash(60, "pausing")?;
         set_paused(&mut self.cursors, at, true);
         Ok(())
     }
 
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+        self.bus.world().may_crash(60, "resuming")?;
         set_paused(&mut self.cursors, at, false);
         Ok(())
     }
@@ -336,27 +349,26 @@ impl Reader for SimMember {
 impl Member for SimMember {
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let mut world = self.bus.world();
-        if world.strikes(300) {
-            return Err(world.crash("starting"));
-        }
+        world.is_newest(self.epoch, "starting")?;
+        world.may_crash(300, "starting")?;
         self.cursors.insert(at.clone(), Cursor::at(offset));
         Ok(())
     }
 
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         let mut world = self.bus.world();
+        world.is_newest(self.epoch, "fetching positions")?;
         if world.strikes(100) {
-            return Err(world.crash("fetching positions"));
+            return Err(BusError::new(Remedy::Retry, "fetching positions", "not now, on purpose"));
         }
+        world.may_crash(100, "fetching positions")?;
         Ok(of.iter().map(|at| world.committed.get(at).copied()).collect())
     }
 
     fn commit(&mut self, step: &Step) -> Result<()> {
         let step = step.clone();
         let mut world = self.bus.world();
-        if world.epoch != self.epoch {
-            return Err(BusError::new(Remedy::Stop, "committing", "fenced"));
-        }
+        world.is_newest(self.epoch, "committing")?;
         if world.strikes(60) {
             return Err(BusError::new(Remedy::Retry, "committing", "not now, on purpose"));
         }
