@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use eadt_core::joint::{Event, Joint};
+use eadt_core::joint::{Event, Joint, LATE_SECONDS};
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_core::{FoldSettings, StateError, partition};
 use eadt_partition::published::PartitionDocument;
@@ -791,6 +791,113 @@ fn who_comes_back_as_it_was_measured_gets_its_share_back() {
     site.tell(&Workload { time: at(site.minute).plus_micros(5), ..workload });
     site.run(20);
     assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
+}
+
+#[test]
+fn looks_and_what_they_found_are_counted() {
+    let mut site = Site::new(in_turn());
+    let counts = |site: &Site| {
+        let tally = site.stage.tally();
+        (tally.looks, tally.late, tally.shared_gpus, tally.measured)
+    };
+    site.run(40);
+    assert_eq!(counts(&site), (40, 0, 0, 1), "a/steep was measured alone");
+    site.run(60);
+    assert_eq!(counts(&site), (100, 0, 1, 2), "one look for both windows of a minute");
+}
+
+#[test]
+fn what_comes_after_a_look_that_it_belonged_to_is_counted_and_the_next_decisions_say_so() {
+    let mut site = Site::new(in_turn());
+    site.run(30);
+    let layout = site.jobs[0].workload.clone();
+    for (minute, late) in [(31, 0), (30, 1), (20, 2), (25, 3)] {
+        site.tell(&Workload { time: at(minute), ..layout.clone() });
+        assert_eq!(site.stage.tally().late, late, "{minute}");
+    }
+    site.crash();
+    site.minute();
+    assert_eq!(site.last("a/steep").evidence.get(LATE_SECONDS), Some(&660.0), "by the least of them");
+    site.minute();
+    assert_eq!(site.last("a/steep").evidence.get(LATE_SECONDS), None);
+}
+
+#[test]
+fn who_shares_several_gpus_is_left_as_it_is() {
+    for (devices, told) in
+        [(vec!["GPU-0", "GPU-1"], "it shares 2 GPUs, and has one share"), (vec![], "it shares more than 64 GPUs")]
+    {
+        let mut site = Site::new(vec![job("a/steep", 0.95, &[])]);
+        for minute in 1..=3 {
+            let window = EfficiencyWindow {
+                workload: "a/steep".into(),
+                window_start: at(minute - 1),
+                window_end: at(minute),
+                energy_coverage_ratio: 1.0,
+                progress_coverage_ratio: 1.0,
+                gpus: 2,
+                tenants: Some(2),
+                shared_devices: devices.iter().map(|device| (*device).to_owned()).collect(),
+                ..EfficiencyWindow::default()
+            };
+            site.stage.fold(Event::Window(&window), Some("a/steep"), at(minute), &mut site.said).unwrap();
+        }
+        assert_eq!((site.said.len(), site.changes().len()), (3, 0));
+        assert!(site.last("a/steep").reason.contains(told), "{}", site.last("a/steep").reason);
+    }
+}
+
+/// Others are known by their windows, and for as long as these come.
+#[test]
+fn others_on_the_gpu_are_named_while_they_are_there() {
+    let mut jobs = vec![job("a/steep", 0.95, &[0..60]), job("b/flat", 0.05, &[0..60]), job("c/other", 0.5, &[0..60])];
+    for other in &mut jobs[1..] {
+        other.workload.controller = Some("hybrid".into());
+    }
+    let mut site = Site::new(jobs);
+    site.run(30);
+    let told = "sharing GPU-0: 3 workloads share the GPU: b/flat, c/other are not decided about by sm-partition";
+    assert_eq!(site.last("a/steep").reason, told);
+    assert_eq!(site.last("a/steep").evidence["workloads"], 3.0);
+    // One of them says nothing any more, though its processes run.
+    let silence = SmPartitionSettings::default().silence_seconds as i64 / 60;
+    let window = |minute: i64, name: &str| EfficiencyWindow {
+        workload: name.into(),
+        window_start: at(minute - 1),
+        window_end: at(minute),
+        energy_coverage_ratio: 1.0,
+        progress_coverage_ratio: 1.0,
+        gpus: 1,
+        tenants: Some(3),
+        shared_devices: vec![GPU.into()],
+        ..EfficiencyWindow::default()
+    };
+    let mut reasons = Vec::new();
+    for minute in 31..=30 + silence + 2 {
+        for name in ["a/steep", "b/flat"] {
+            site.stage.fold(Event::Window(&window(minute, name)), Some(name), at(minute), &mut site.said).unwrap();
+        }
+        reasons.push(site.last("a/steep").reason.contains("c/other"));
+    }
+    let until: Vec<bool> = (31..=30 + silence + 2).map(|minute| minute <= 30 + silence).collect();
+    assert_eq!(reasons, until, "{}", site.last("a/steep").reason);
+}
+
+#[test]
+fn of_those_who_are_gone_what_was_measured_longest_ago_makes_room() {
+    let settings = FoldSettings { max_workloads: 2, ..settings() };
+    let mut site = Site::with(settings, vec![job("a/steep", 0.95, &[3..5]), job("b/flat", 0.05, &[0..3])]);
+    site.run(5);
+    for name in ["a/steep", "b/flat"] {
+        let gone = Event::Input(partition::Event::WorkloadGone);
+        site.stage.fold(gone, Some(name), at(5), &mut site.said).unwrap();
+    }
+    site.tell(&Workload { time: at(5), ..job("c/other", 0.5, &[]).workload });
+    let known: BTreeMap<_, _> =
+        site.stage.take_changes().into_iter().map(|record| (record.key, record.value.is_some())).collect();
+    let is_known = |name: &str| known[&format!("#gpu//member//{name}")];
+    assert_eq!((is_known("a/steep"), is_known("b/flat"), is_known("c/other")), (true, false, true));
+    assert_eq!(site.stage.size(), 2);
 }
 
 proptest! {
