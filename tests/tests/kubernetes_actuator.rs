@@ -320,9 +320,9 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     let as_expected = |rig: &Rig| {
         rig.eventually("nobody took anything back", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
     };
+    as_expected(&rig);
     rig.ready_with(&layout(6, 60, 2));
     rig.change("d-4", Action::Decrease, layout(6, 45, 2), Outcome::Ready);
-    as_expected(&rig);
     rig.apply_as("gitops", "llm-training", &threads("55"));
     rig.ready_with(&layout(6, 55, 2));
     rig.says_taken_back(&named, "gitops");
