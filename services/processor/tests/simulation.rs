@@ -4,7 +4,7 @@
 //! the same state.
 //!
 //! One seed is one story. A failing one prints how to repeat it; `EADT_TEST_SEEDS` says how many are told: 250 without it,
-//! 10,000 where `CI=true` (`cargo xtask test`).
+//! 10,000 where `CI=true` (`cargo xtask test`), a quarter of them with steps of which a part is lost.
 
 #[path = "simulation/bus.rs"]
 mod bus;

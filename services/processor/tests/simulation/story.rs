@@ -95,9 +95,11 @@ pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
     stories::tell(env!("CARGO_PKG_NAME"), test, 1, story);
 }
 
-/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it.
+/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it. A quarter as many
+/// stories: it takes a broker that forgets a transaction, and an operator who ends it.
 pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Sync) {
-    tell(test, |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState }));
+    let flawed = |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState });
+    stories::tell(env!("CARGO_PKG_NAME"), test, 4, flawed);
 }
 
 /// Steps that are torn in any other way are found out.
