@@ -21,7 +21,7 @@ use super::KafkaBus;
 use super::context::Context;
 use super::errors::{from_code, from_error, is_fenced, lacks};
 use super::fetch::{Fetcher, Rebalance};
-use super::producer::{LOOK_EVERY, hand_over, settle};
+use super::producer::{LOOK_EVERY, attend, hand_over, settle};
 use crate::rights::{Operation, Resource};
 use crate::{BusError, Isolation, Member, MemberOptions, Membership, Polled, Reader, Remedy, Result, Step, TopicPartition};
 
@@ -258,11 +258,12 @@ fn fill(
             // What was delivered takes memory until its report is looked at.
             producer.poll(Duration::ZERO);
         }
+        let begun = Instant::now();
         while !hand_over(producer, output).map_err(|error| from_error(what, &error, Remedy::Restart))? {
             if Instant::now() >= deadline {
                 return Err(late());
             }
-            producer.poll(Duration::from_millis(1));
+            attend(producer, begun);
         }
     }
     if !settle(producer, deadline) {

@@ -14,6 +14,9 @@ use crate::{BusError, Outgoing, Producer, ProducerCounts, Remedy, Result};
 
 /// What is still in flight at the end gets so long.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
+/// Between two looks for delivery reports: a broker needs a millisecond or two, and may be away for minutes.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Delivery reports are looked at after so many records.
 pub const LOOK_EVERY: usize = 64;
 
@@ -39,16 +42,27 @@ pub fn hand_over(producer: &BaseProducer<Context>, record: &Outgoing) -> Result<
     }
 }
 
-/// Serves delivery reports until nothing is in flight, at most until then; true when nothing is. In steps of a millisecond,
-/// since the library's own `flush` waits in steps of a hundred.
+/// Serves delivery reports until nothing is in flight, at most until then; true when nothing is. The library's own `flush` waits in
+/// steps of a hundred milliseconds.
 pub fn settle(producer: &BaseProducer<Context>, deadline: Instant) -> bool {
+    let begun = Instant::now();
     while producer.in_flight_count() > 0 {
         if Instant::now() >= deadline {
             return false;
         }
-        producer.poll(Duration::from_millis(1));
+        attend(producer, begun);
     }
     true
+}
+
+/// Serves a delivery report; where there is none, it is waited for, the longer the longer that has been going on. Not by the library's
+/// `poll`: that rounds what is left of its time down to milliseconds, and so asks without a pause all through the last one.
+pub fn attend(producer: &BaseProducer<Context>, begun: Instant) {
+    let before = producer.in_flight_count();
+    producer.poll(Duration::ZERO);
+    if producer.in_flight_count() >= before {
+        std::thread::sleep((begun.elapsed() / 16).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
+    }
 }
 
 pub struct KafkaProducer {
@@ -119,5 +133,34 @@ impl Drop for KafkaProducer {
             let lost = self.producer.in_flight_count();
             tracing::error!(producer = self.name, records = lost, "records were not delivered before the end");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+
+    use super::*;
+
+    /// Of this thread so far.
+    fn cpu() -> Duration {
+        let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+    }
+
+    #[test]
+    fn who_waits_for_a_broker_leaves_the_processor_to_others() {
+        let mut config = ClientConfig::new();
+        // Nobody listens there.
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        let producer = BaseProducer::from_config_and_context(&config, Context::new("".into())).unwrap();
+        let record =
+            Outgoing { topic: "topic".into(), partition: Some(0), key: None, value: Some("value".into()), headers: Vec::new() };
+        assert!(hand_over(&producer, &record).unwrap());
+        let (begun, before) = (Instant::now(), cpu());
+        assert!(!settle(&producer, begun + Duration::from_millis(500)), "it cannot be delivered");
+        let (waited, used) = (begun.elapsed(), cpu() - before);
+        assert!(waited >= Duration::from_millis(500), "{waited:?}");
+        assert!(used < waited / 4, "{used:?} of {waited:?}");
     }
 }
