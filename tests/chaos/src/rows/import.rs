@@ -18,7 +18,7 @@ pub const ROW: Row = Row {
     without: "the time that is waited for a newcomer's other sources",
     full: 50,
     batch: 10,
-    short: 3,
+    short: 2,
     off: 3,
     run,
 };

@@ -25,7 +25,7 @@ pub const ONE: Row = Row {
     without: "going on from the committed positions (from the newest record instead)",
     full: 100,
     batch: 10,
-    short: 2,
+    short: 1,
     off: 1,
     run: one,
 };

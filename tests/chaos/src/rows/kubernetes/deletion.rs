@@ -20,8 +20,8 @@ pub const ROW: Row = Row {
     without: "the condition of a deletion (uid, resource version)",
     full: 20,
     batch: 4,
-    short: 2,
-    off: 2,
+    short: 1,
+    off: 1,
     run,
 };
 

@@ -20,7 +20,7 @@ pub const ROW: Row = Row {
     without: "taking events whose fields are not all known, by processors and by the archiver",
     full: 100,
     batch: 10,
-    short: 3,
+    short: 2,
     off: 3,
     run,
 };
