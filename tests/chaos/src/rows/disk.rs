@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
     without: "stopping (what cannot be written is passed over)",
     full: 100,
     batch: 20,
-    short: 3,
+    short: 2,
     off: 3,
     run,
 };

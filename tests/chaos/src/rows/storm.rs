@@ -19,7 +19,7 @@ pub const ROW: Row = Row {
     without: "atomic steps (outputs before state and positions), and a look at what was said when state is read",
     full: 200,
     batch: 40,
-    short: 6,
+    short: 4,
     off: 6,
     run,
 };

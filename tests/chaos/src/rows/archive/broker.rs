@@ -22,7 +22,7 @@ pub const ROW: Row = Row {
     without: "going on from the files (from the group's positions instead)",
     full: 100,
     batch: 20,
-    short: 2,
+    short: 1,
     off: 2,
     run,
 };

@@ -19,7 +19,7 @@ pub const ROW: Row = Row {
     without: "trying again",
     full: 400,
     batch: 40,
-    short: 5,
+    short: 3,
     off: 8,
     run,
 };

@@ -17,7 +17,7 @@ pub const ROW: Row = Row {
     without: "recognition of a decision on the object",
     full: 1000,
     batch: 50,
-    short: 5,
+    short: 3,
     off: 8,
     run,
 };
