@@ -159,7 +159,7 @@ mod tests {
         assert!(hand_over(&producer, &record).unwrap());
         let (begun, before) = (Instant::now(), cpu());
         assert!(!settle(&producer, begun + Duration::from_millis(500)), "it cannot be delivered");
-        let (waited, used) = (begun.elapsed(), cpu() - before);
+        let (waited, used) = (begun.elapsed(), cpu().saturating_sub(before));
         assert!(waited >= Duration::from_millis(500), "{waited:?}");
         assert!(used < waited / 4, "{used:?} of {waited:?}");
     }
