@@ -73,7 +73,7 @@ struct Keeper {
 struct Classes {
     jars: PathBuf,
     /// What the JVM is told of the file that has them as they are in memory. Reading, checking and linking them is a third of what a start
-    /// costs otherwise. A JVM that cannot use it, being of another version, goes on without.
+    /// costs otherwise. A JVM that cannot use it, being of another version, or finding it empty, goes on without.
     archive: String,
 }
 
@@ -84,7 +84,12 @@ impl Classes {
         let archive = cache::once(&format!("kafka-{}-classes.jsa", version()), |unfinished| {
             let made = format!("-XX:ArchiveClassesAtExit={}", unfinished.display());
             let classes = Self { jars: jars.clone(), archive: made };
-            Kafka::start_of(&classes, &SMALL, &[], &[])?.end(Signal::TERM, READY_WITHIN)
+            Kafka::start_of(&classes, &SMALL, &[], &[])?.end(Signal::TERM, READY_WITHIN)?;
+            if !unfinished.exists() {
+                // A JVM that writes none reads none.
+                File::create(unfinished)?;
+            }
+            Ok(())
         })?;
         Ok(Self { jars, archive: format!("-XX:SharedArchiveFile={}", archive.display()) })
     }
