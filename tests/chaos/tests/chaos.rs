@@ -17,9 +17,9 @@ fn longest_first() -> Vec<&'static Row> {
     let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reliability.json");
     let kept = State::read(&figures).unwrap_or_else(|error| panic!("{error:#}"));
     let seconds = |row: &Row| {
-        // Of what was never run at length nobody knows.
         // Where a round is nothing, the start is what takes time: a tenth of a batch.
         let rounds = f64::from(row.short).max(f64::from(row.batch) / 10.0);
+        // Of what was never run at length nobody knows.
         kept.rows.get(row.name).map_or(f64::INFINITY, |found| found.wall_seconds * rounds / f64::from(found.with.rounds))
     };
     let mut rows: Vec<&Row> = ROWS.iter().collect();

@@ -258,12 +258,13 @@ fn fill(
             // What was delivered takes memory until its report is looked at.
             producer.poll(Duration::ZERO);
         }
-        let begun = Instant::now();
+        let mut begun = None;
         while !hand_over(producer, output).map_err(|error| from_error(what, &error, Remedy::Restart))? {
-            if Instant::now() >= deadline {
+            let now = Instant::now();
+            if now >= deadline {
                 return Err(late());
             }
-            attend(producer, begun);
+            attend(producer, *begun.get_or_insert(now));
         }
     }
     if !settle(producer, deadline) {
