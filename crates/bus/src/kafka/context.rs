@@ -188,17 +188,115 @@ impl ProducerContext for Context {
 
 #[cfg(test)]
 mod tests {
-    use super::{denied_topic, is_loss};
+    use super::*;
+
+    const DENIED: &str = "[thrd:main]: sasl_ssl://127.0.0.1:9092/1: Failed to add partition \"eadt.decisions.v1\" [0] to transaction: \
+                          Broker: Topic authorization failed";
+    const LOST: &str = "[thrd:host:9092/1]: host:9092/1: Broker changed state UP -> DOWN";
+
+    fn context() -> Context {
+        Context::new("User:eadt".into())
+    }
+
+    /// As the library says that a record was not delivered.
+    fn fails(context: &Context, topic: &str, code: Code) {
+        let mut first = context.deliveries.first_failure.lock().unwrap();
+        first.get_or_insert_with(|| Failure { code, topic: topic.to_owned(), said: "said".to_owned() });
+    }
+
+    fn failure(context: &Context, fatal: Option<Code>) -> Option<(Remedy, String)> {
+        let fatal = || fatal.map(|code| (code, "it is over".to_owned()));
+        let error = context.take_failure(|| "sending".to_owned(), fatal, Remedy::Retry)?;
+        assert_eq!(error.what, "sending");
+        Some((error.remedy, error.detail))
+    }
+
+    #[test]
+    fn what_was_not_delivered_is_told_once_and_only_of_this_step() {
+        let context = context();
+        assert_eq!(failure(&context, None), None);
+        fails(&context, "a", Code::MessageTimedOut);
+        fails(&context, "b", Code::MessageSizeTooLarge);
+        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+        assert_eq!(failure(&context, None), None);
+        fails(&context, "a", Code::MessageTimedOut);
+        context.log(RDKafkaLogLevel::Warning, "ADDPARTS", DENIED);
+        context.forget_failures();
+        assert_eq!(failure(&context, None), None);
+        fails(&context, "a", Code::MessageTimedOut);
+        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())), "the denial was forgotten, too");
+    }
+
+    #[test]
+    fn records_that_were_thrown_away_tell_why() {
+        let context = context();
+        for purged in [Code::PurgeQueue, Code::PurgeInflight] {
+            fails(&context, "a", purged);
+            let (remedy, said) = failure(&context, Some(Code::ProducerFenced)).unwrap();
+            assert!(remedy == Remedy::Stop && said.starts_with("fenced: ") && said.contains("it is over, topic a"), "{said}");
+            fails(&context, "a", purged);
+            assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+        }
+        // What failed by itself is told, whatever else became of the producer.
+        fails(&context, "a", Code::MessageTimedOut);
+        assert_eq!(failure(&context, Some(Code::ProducerFenced)), Some((Remedy::Retry, "said, topic a".to_owned())));
+    }
+
+    #[test]
+    fn a_right_to_write_that_is_lacking_is_named_with_its_topic() {
+        let lacking = |topic: &str| {
+            let said = format!("denied: User:eadt lacks the right Write on topic {topic}: grant it, see `eadt topics acls`");
+            Some((Remedy::Stop, said))
+        };
+        let context = context();
+        fails(&context, "a", Code::TopicAuthorizationFailed);
+        assert_eq!(failure(&context, None), lacking("a"));
+        // Who may write to no topic at all gets no producer id.
+        fails(&context, "a", Code::PurgeQueue);
+        assert_eq!(failure(&context, Some(Code::ClusterAuthorizationFailed)), lacking("a"));
+        fails(&context, "a", Code::ClusterAuthorizationFailed);
+        assert!(failure(&context, None).unwrap().1.starts_with("denied by the broker (said, topic a)"));
+        // In a transaction only the log says which.
+        context.log(RDKafkaLogLevel::Warning, "OTHER", DENIED);
+        fails(&context, "a", Code::PurgeQueue);
+        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+        context.log(RDKafkaLogLevel::Warning, "ADDPARTS", DENIED);
+        fails(&context, "a", Code::PurgeQueue);
+        assert_eq!(failure(&context, None), lacking("eadt.decisions.v1"));
+    }
+
+    #[test]
+    fn lost_connections_are_counted_where_the_library_tells_of_them() {
+        let context = context();
+        context.log(RDKafkaLogLevel::Debug, "STATE", LOST);
+        context.log(RDKafkaLogLevel::Debug, "STATE", LOST);
+        context.log(RDKafkaLogLevel::Debug, "STATE", "[thrd:host:9092/1]: host:9092/1: Broker changed state INIT -> UP");
+        context.log(RDKafkaLogLevel::Debug, "BROKER", LOST);
+        assert_eq!(context.disconnects(), 2);
+        assert_eq!(context.last_error(), None);
+        context.log(RDKafkaLogLevel::Error, "FAIL", "connection refused");
+        assert_eq!(context.last_error().as_deref(), Some("connection refused"));
+    }
+
+    #[test]
+    fn a_refusal_that_trying_again_cannot_mend_says_what_to_check() {
+        let refused = |code: Code| {
+            let context = context();
+            context.error(KafkaError::Global(code), "reason");
+            assert_eq!(context.last_error().as_deref(), Some("reason"));
+            context.refused()
+        };
+        for code in [Code::Authentication, Code::SaslAuthenticationFailed] {
+            assert_eq!(refused(code).unwrap(), "the broker refused User:eadt: check user and password (reason)");
+        }
+        assert!(refused(Code::SSL).unwrap().starts_with("the TLS connection was refused: check the authority's certificate"));
+        assert_eq!(refused(Code::BrokerTransportFailure), None);
+    }
 
     #[test]
     fn a_topic_that_is_denied_to_a_transaction_is_known_from_the_log() {
-        let line = |why: &str| {
-            format!(
-                "[thrd:main]: sasl_ssl://127.0.0.1:9092/1: Failed to add partition \"eadt.decisions.v1\" [0] to transaction: {why}"
-            )
-        };
-        assert_eq!(denied_topic(&line("Broker: Topic authorization failed")), Some("eadt.decisions.v1"));
-        assert_eq!(denied_topic(&line("Broker: Operation not attempted")), None);
+        assert_eq!(denied_topic(DENIED), Some("eadt.decisions.v1"));
+        assert_eq!(denied_topic(&DENIED.replace("Topic authorization failed", "Operation not attempted")), None);
     }
 
     #[test]

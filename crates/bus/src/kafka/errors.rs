@@ -100,3 +100,86 @@ pub fn from_error(what: impl Into<String>, error: &KafkaError, otherwise: Remedy
         (_, None) => BusError::new(otherwise, what, error),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::config::{ClientConfig, FromClientConfig};
+    use rdkafka::consumer::BaseConsumer;
+
+    use super::*;
+
+    #[test]
+    fn what_nobody_can_wait_for_stops_and_says_what_to_do() {
+        for (code, expected) in [
+            (Code::Fenced, "fenced: a newer member of the same instance has taken over (said)"),
+            (Code::ProducerFenced, "fenced: "),
+            (Code::FencedInstanceId, "fenced: "),
+            (Code::FencedMemberEpoch, "fenced: "),
+            (Code::InvalidProducerEpoch, "fenced: "),
+            (Code::Authentication, "denied by the broker (said): check user, password"),
+            (Code::SaslAuthenticationFailed, "denied by the broker"),
+            (Code::TopicAuthorizationFailed, "denied by the broker"),
+            (Code::GroupAuthorizationFailed, "denied by the broker"),
+            (Code::ClusterAuthorizationFailed, "denied by the broker"),
+            (Code::TransactionalIdAuthorizationFailed, "denied by the broker"),
+            (Code::MessageSizeTooLarge, "a record is larger than the topic allows (said)"),
+            (Code::InvalidRecord, "the broker refused a record (said); a compacted topic takes no record without a key"),
+            (Code::InvalidTopic, "said"),
+            (Code::InvalidTransactionTimeout, "said"),
+            (Code::UnsupportedVersion, "said"),
+            (Code::UnsupportedFeature, "said"),
+            (Code::InvalidConfig, "said"),
+            (Code::Fatal, "said"),
+        ] {
+            let error = from_code("doing it", code, "said", Remedy::Retry);
+            assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "doing it"), "{code:?}");
+            assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_left_to_whoever_asked() {
+        for (code, expected) in [
+            (Code::UnknownTopicOrPartition, "there is no such topic or partition (said): run `eadt topics apply`"),
+            (Code::UnknownTopic, "there is no such topic or partition (said): run `eadt topics apply`"),
+            (Code::UnknownPartition, "there is no such partition, or every broker that has it is away (said): start them, or "),
+            (Code::OperationTimedOut, "said"),
+            (Code::NotCoordinator, "said"),
+        ] {
+            for remedy in [Remedy::Retry, Remedy::Restart] {
+                let error = from_code("doing it", code, "said", remedy);
+                assert_eq!(error.remedy, remedy, "{code:?}");
+                assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
+            }
+        }
+    }
+
+    #[test]
+    fn a_right_that_is_known_to_be_lacking_is_said_as_it_is() {
+        let said = lacks("User:eadt", Operation::Write, &Resource::Topic("eadt.decisions.v1".into()));
+        assert_eq!(said, "denied: User:eadt lacks the right Write on topic eadt.decisions.v1: grant it, see `eadt topics acls`");
+        assert_eq!(from_code("sending", Code::TopicAuthorizationFailed, &said, Remedy::Retry).detail, said);
+    }
+
+    #[test]
+    fn the_value_of_an_impossible_property_is_shown_unless_it_is_secret() {
+        let refused = |name: &str| {
+            let mut config = ClientConfig::new();
+            config.set(name, "hunter2").set("compression.type", "lz4");
+            let error = BaseConsumer::from_config(&config).err().expect("a property that does not exist");
+            let error = from_error("connecting", &error, Remedy::Retry);
+            assert_eq!(error.remedy, Remedy::Stop);
+            error.detail
+        };
+        assert!(refused("no.such.property").starts_with("the Kafka property no.such.property=hunter2 is not possible: "));
+        assert!(refused("no.such.password").starts_with("the Kafka property no.such.password=… is not possible: "));
+    }
+
+    #[test]
+    fn an_error_without_a_code_is_said_and_left_to_whoever_asked() {
+        let error = from_error("subscribing", &KafkaError::Subscription("no".into()), Remedy::Restart);
+        assert_eq!((error.remedy, error.detail.as_str()), (Remedy::Restart, "Subscription error: no"));
+        let fenced = KafkaError::MessageProduction(Code::ProducerFenced);
+        assert_eq!(from_error("sending", &fenced, Remedy::Restart).remedy, Remedy::Stop);
+    }
+}

@@ -251,3 +251,20 @@ fn intern(known: &mut Vec<Arc<str>>, name: &str) -> Arc<str> {
     }
     name
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_topics_so_many_names_are_kept_once() {
+        let mut known = Vec::new();
+        for number in 0..200 {
+            let name = format!("topic-{number}");
+            assert_eq!(&*intern(&mut known, &name), name);
+            let is_kept = Arc::ptr_eq(&intern(&mut known, &name), &intern(&mut known, &name));
+            assert_eq!(is_kept, number < 64, "{name}");
+        }
+        assert_eq!(known.len(), 64);
+    }
+}

@@ -289,3 +289,266 @@ fn one(at: &TopicPartition) -> TopicPartitionList {
     list.add_partition(&at.topic, at.partition);
     list
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use eadt_schemas::EventTime;
+    use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+    use rdkafka::consumer::BaseConsumer;
+
+    use super::super::context::Context;
+    use super::super::mock::{self, Brokers, told};
+    use super::*;
+    use crate::conformance::send_all;
+    use crate::{Bus, Isolation, Membership, Record, Start};
+
+    fn at(partition: i32) -> TopicPartition {
+        TopicPartition { topic: "topic".into(), partition }
+    }
+
+    /// Of a consumer that nobody answers.
+    fn fetcher(partitions: &[i32]) -> Fetcher {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1").set("group.id", "group");
+        let consumer = BaseConsumer::from_config_and_context(&config, Context::new("User:eadt".into())).unwrap();
+        let mut fetcher = Fetcher::new(Events::new(consumer).unwrap(), "group");
+        fetcher.set_partitions(&partitions.iter().map(|partition| at(*partition)).collect::<Vec<_>>()).unwrap();
+        for partition in partitions {
+            fetcher.start(&at(*partition), 0).unwrap();
+        }
+        fetcher
+    }
+
+    fn record(partition: i32, offset: i64, bytes: usize) -> Polled {
+        let stamp = EventTime::from_millis(0);
+        let value = Some(Bytes::from(vec![b'x'; bytes]));
+        Polled::Record(Record { at: at(partition), offset, stamp, key: None, value, headers: Vec::new().into() })
+    }
+
+    fn offsets(polled: &[Polled]) -> Vec<(i32, i64)> {
+        let offset = |polled: &Polled| match polled {
+            Polled::Record(record) => (record.at.partition, record.offset),
+            other => panic!("{other:?}"),
+        };
+        polled.iter().map(offset).collect()
+    }
+
+    #[test]
+    fn of_what_goes_wrong_a_reader_hears_what_it_can_do_something_about() {
+        let fetcher = fetcher(&[0]);
+        let said = |code, fatal, at: Option<&TopicPartition>| {
+            let error = fetcher.failure(code, "said", fatal, at)?;
+            Some((error.remedy, error.what, error.detail))
+        };
+        let one = at(0);
+        let lacks =
+            |resource: &str| format!("denied: User:eadt lacks the right Read on {resource}: grant it, see `eadt topics acls`");
+        for (code, at, what, expected) in [
+            (Code::TopicAuthorizationFailed, Some(&one), "reading topic-0", lacks("topic topic")),
+            (Code::GroupAuthorizationFailed, None, "reading", lacks("group group")),
+            (Code::GroupAuthorizationFailed, Some(&one), "reading topic-0", lacks("group group")),
+        ] {
+            assert_eq!(said(code, false, at), Some((Remedy::Stop, what.to_owned(), expected)), "{code:?}");
+        }
+        for (code, fatal, remedy, expected) in [
+            (Code::TopicAuthorizationFailed, false, Remedy::Stop, "denied by the broker (said)"),
+            (Code::SaslAuthenticationFailed, false, Remedy::Stop, "denied by the broker (said)"),
+            (Code::FencedInstanceId, false, Remedy::Stop, "fenced: "),
+            (Code::Fail, true, Remedy::Stop, "said"),
+            (Code::PollExceeded, false, Remedy::Restart, "the member was away for longer than max.poll.interval.ms"),
+            (Code::UnknownTopicOrPartition, false, Remedy::Retry, "there is no such topic or partition (said)"),
+            (Code::UnknownTopic, false, Remedy::Retry, "there is no such topic or partition (said)"),
+            (Code::UnknownPartition, false, Remedy::Retry, "there is no such partition, or every broker that has it is away"),
+            (Code::AutoOffsetReset, false, Remedy::Stop, "retention has deleted what was there (said)"),
+        ] {
+            let (told, what, detail) = said(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
+            assert_eq!((told, what.as_str()), (remedy, "reading"), "{code:?}");
+            assert!(detail.starts_with(expected), "{code:?}: {detail}");
+        }
+        // The library tries again by itself.
+        for code in [Code::BrokerTransportFailure, Code::AllBrokersDown, Code::Fail] {
+            assert_eq!(said(code, false, Some(&one)), None, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn what_came_during_a_pause_is_handed_out_after_it_in_order_and_no_more_than_asked_for() {
+        let mut fetcher = fetcher(&[0, 1]);
+        let mut into = Vec::new();
+        let deliver = |fetcher: &mut Fetcher, partition, offset, into: &mut Vec<Polled>| {
+            fetcher.find(&at(partition)).unwrap();
+            fetcher.deliver(record(partition, offset, 1), 1, into).unwrap();
+        };
+        fetcher.pause(&[at(0)]).unwrap();
+        for offset in 0..5 {
+            deliver(&mut fetcher, 0, offset, &mut into);
+            deliver(&mut fetcher, 1, offset, &mut into);
+        }
+        assert_eq!(offsets(&into), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
+        into.clear();
+        fetcher.release(100, &mut into).unwrap();
+        assert!(into.is_empty(), "it is paused");
+        fetcher.resume(&[at(0)]).unwrap();
+        into.push(record(1, 5, 1));
+        fetcher.release(2, &mut into).unwrap();
+        assert_eq!((offsets(&into), fetcher.released), (vec![(1, 5), (0, 0), (0, 1)], true));
+        // What comes meanwhile waits its turn.
+        deliver(&mut fetcher, 0, 5, &mut into);
+        into.clear();
+        fetcher.release(100, &mut into).unwrap();
+        assert_eq!((offsets(&into), fetcher.released), (vec![(0, 2), (0, 3), (0, 4), (0, 5)], false));
+        into.clear();
+        deliver(&mut fetcher, 0, 6, &mut into);
+        assert_eq!(offsets(&into), [(0, 6)]);
+        assert_eq!(fetcher.parts[0].held_bytes, 0);
+        assert_eq!(one(&at(0)).elements_for_topic("topic").len(), 1);
+    }
+
+    #[test]
+    fn a_pause_holds_so_much_before_the_broker_is_asked_to_pause_too() {
+        let mut fetcher = fetcher(&[0]);
+        let mut into = Vec::new();
+        fetcher.pause(&[at(0)]).unwrap();
+        fetcher.find(&at(0)).unwrap();
+        fetcher.deliver(record(0, 0, 1), HOLD_BYTES - 1, &mut into).unwrap();
+        fetcher.deliver(record(0, 1, 1), 1, &mut into).unwrap();
+        assert!(!fetcher.parts[0].stopped, "it is full, and no more");
+        fetcher.deliver(record(0, 2, 1), 1, &mut into).unwrap();
+        assert!(fetcher.parts[0].stopped);
+        fetcher.resume(&[at(0)]).unwrap();
+        fetcher.release(2, &mut into).unwrap();
+        assert!(fetcher.parts[0].stopped, "one is held still");
+        fetcher.release(2, &mut into).unwrap();
+        assert_eq!((into.len(), fetcher.parts[0].stopped, fetcher.parts[0].held_bytes), (3, false, 0));
+        // An assignment ends the broker's pause, and a start what was held.
+        fetcher.pause(&[at(0)]).unwrap();
+        fetcher.deliver(record(0, 3, 1), HOLD_BYTES + 1, &mut into).unwrap();
+        fetcher.start(&at(0), 3).unwrap();
+        fetcher.assign_started().unwrap();
+        let Part { stopped, held_bytes, .. } = fetcher.parts[0];
+        assert_eq!((stopped, held_bytes, fetcher.parts[0].held.len()), (false, 0, 0));
+    }
+
+    #[test]
+    fn only_what_is_assigned_can_be_started_paused_and_resumed() {
+        let mut fetcher = fetcher(&[0]);
+        for (error, doing) in [
+            (fetcher.start(&at(1), 0).unwrap_err(), "starting"),
+            (fetcher.pause(&[at(1)]).unwrap_err(), "pausing"),
+            (fetcher.resume(&[at(1)]).unwrap_err(), "resuming"),
+        ] {
+            assert_eq!((error.remedy, error.to_string()), (Remedy::Stop, format!("{doing} topic-1: it is not assigned here")));
+        }
+    }
+
+    #[test]
+    fn a_poll_appends_as_many_as_asked_for_to_what_is_there() {
+        let brokers = Brokers::start();
+        brokers.append("in", 0, 0..10);
+        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut polled = Vec::new();
+        for most in [1, 3, 2] {
+            let before = polled.len();
+            reader.poll(most, mock::WAIT, &mut polled).unwrap();
+            assert!((1..=most).contains(&(polled.len() - before)), "{most}: {}", polled.len());
+        }
+        polled.extend(mock::poll(&mut *reader, 11 - polled.len()));
+        let all: Vec<String> = (0..10).map(|offset| format!("in-0/{offset}")).chain(["in-0/e10".to_owned()]).collect();
+        assert_eq!(told(&polled), all);
+    }
+
+    #[test]
+    fn a_poll_waits_for_the_first_record_and_for_no_second_one() {
+        let brokers = Brokers::start();
+        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
+        let bus = brokers.bus.clone();
+        let late = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(500));
+            send_all(&bus, &[mock::outgoing("in", 0, "late")]);
+        });
+        let (mut polled, begun) = (Vec::new(), Instant::now());
+        reader.poll(100, mock::WAIT, &mut polled).unwrap();
+        assert!(told(&polled)[0] == "in-0/0" && begun.elapsed() < mock::WAIT, "{polled:?}");
+        late.join().unwrap();
+    }
+
+    #[test]
+    fn a_partition_that_starts_makes_no_other_one_tell_anything_again() {
+        let brokers = Brokers::start();
+        brokers.append("in", 0, 0..3);
+        brokers.append("in", 1, 0..2);
+        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
+        fetcher.set_partitions(&[mock::at(0), mock::at(1)]).unwrap();
+        let mut polled = Vec::new();
+        let mut poll = |fetcher: &mut Fetcher, count: usize| {
+            let begun = Instant::now();
+            while polled.len() < count {
+                assert!(begun.elapsed() < mock::WAIT, "{polled:?}");
+                assert!(fetcher.poll(100, Duration::from_millis(100), &mut polled).unwrap().is_none());
+            }
+            // Whatever else the new assignment brings.
+            fetcher.poll(100, Duration::from_secs(1), &mut polled).unwrap();
+            told(&std::mem::take(&mut polled))
+        };
+        fetcher.start(&mock::at(0), 0).unwrap();
+        assert_eq!(poll(&mut fetcher, 4), ["in-0/0", "in-0/1", "in-0/2", "in-0/e3"]);
+        fetcher.start(&mock::at(1), 1).unwrap();
+        assert_eq!(poll(&mut fetcher, 2), ["in-1/1", "in-1/e2"]);
+        // What starts anew tells its end again.
+        fetcher.start(&mock::at(0), 2).unwrap();
+        assert_eq!(poll(&mut fetcher, 2), ["in-0/2", "in-0/e3"]);
+    }
+
+    #[test]
+    fn records_of_several_topics_keep_their_own() {
+        let brokers = Brokers::start();
+        brokers.append("out", 0, 0..2);
+        brokers.append("other", 0, 0..2);
+        let from = ["out", "other"].map(|topic| (TopicPartition { topic: topic.into(), partition: 0 }, Start::Earliest));
+        let mut reader = brokers.bus.reader(&from, Isolation::ReadCommitted).unwrap();
+        let mut polled = told(&mock::poll(&mut *reader, 6));
+        polled.sort();
+        assert_eq!(polled, ["other-0/0", "other-0/1", "other-0/e2", "out-0/0", "out-0/1", "out-0/e2"]);
+    }
+
+    #[test]
+    fn a_position_that_is_not_there_says_whether_it_is_past_or_never_was() {
+        let brokers = Brokers::start();
+        brokers.append("in", 0, 0..3);
+        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
+        fetcher.set_partitions(&[mock::at(1), mock::at(0)]).unwrap();
+        let mut said = |position: Option<i64>| {
+            if let Some(position) = position {
+                fetcher.start(&mock::at(0), position).unwrap();
+            }
+            let error = fetcher.lost_position(Some(&mock::at(0)), "said");
+            assert_eq!(error.remedy, Remedy::Stop);
+            error.to_string()
+        };
+        let gone = "retention has deleted what was there: go on at 0, and treat what lies between as a gap";
+        assert_eq!(said(None), format!("reading in-0 from -1: {gone}"));
+        assert_eq!(said(Some(3)), format!("reading in-0 from 3: {gone}"));
+        let never =
+            "the partition ends at 3: the position belongs to another log, or records were lost; was the topic made anew?";
+        assert_eq!(said(Some(4)), format!("reading in-0 from 4: {never}"));
+        brokers.cluster.broker_down(1).unwrap();
+        assert_eq!(said(None), "reading in-0 from 4: retention has deleted what was there (said)");
+    }
+
+    #[test]
+    fn brokers_that_are_away_are_waited_for() {
+        let brokers = Brokers::start();
+        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
+        brokers.cluster.broker_down(1).unwrap();
+        let mut polled = Vec::new();
+        for _ in 0..20 {
+            reader.poll(1, Duration::from_millis(100), &mut polled).unwrap();
+        }
+        brokers.cluster.broker_up(1).unwrap();
+        brokers.append("in", 0, 0..1);
+        assert_eq!(told(&mock::poll(&mut *reader, 1))[0], "in-0/0");
+    }
+}

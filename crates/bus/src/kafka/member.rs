@@ -136,8 +136,7 @@ impl KafkaMember {
     fn commit_transaction(&mut self, step: &Step, positions: &TopicPartitionList) -> Result<()> {
         let begun = Instant::now();
         let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
-        // A broker that ends a transaction for its age answers as if a newer producer had fenced it. The group knows better.
-        if error.remedy == Remedy::Stop && self.is_fenced() && begun.elapsed() >= TRANSACTION_TIMEOUT && !self.is_replaced() {
+        if is_taken_back(&error, self.is_fenced(), begun.elapsed()) && !self.is_replaced() {
             let detail = format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back");
             return Err(BusError::new(Remedy::Restart, error.what, detail));
         }
@@ -231,6 +230,12 @@ impl KafkaMember {
             }
         }
     }
+}
+
+/// Whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had fenced it, and
+/// only the group knows better.
+fn is_taken_back(error: &BusError, is_fenced: bool, lasted: Duration) -> bool {
+    error.remedy == Remedy::Stop && is_fenced && lasted >= TRANSACTION_TIMEOUT
 }
 
 fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
@@ -429,5 +434,240 @@ impl Drop for KafkaMember {
         if self.leaves {
             self.fetcher.consumer().unsubscribe();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
+
+    use super::super::mock::{Brokers, at, options, poll, step, told};
+    use super::*;
+    use crate::Bus;
+
+    fn producer(member: &KafkaMember) -> *const BaseProducer<Context> {
+        Arc::as_ptr(&member.transactional.as_ref().unwrap().producer)
+    }
+
+    fn high(brokers: &Brokers) -> i64 {
+        brokers.bus.watermarks(&TopicPartition { topic: "out".into(), partition: 0 }).unwrap().high
+    }
+
+    #[test]
+    fn while_nothing_goes_wrong_every_step_has_the_same_producer() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        let first = producer(&member);
+        for position in 1..4 {
+            member.commit(&step(position)).unwrap();
+            assert!(!member.transactional.as_ref().unwrap().stray);
+            assert_eq!(producer(&member), first);
+        }
+        // Outputs alone, positions alone, and nothing at all.
+        member.commit(&Step { positions: Vec::new(), ..step(9) }).unwrap();
+        member.commit(&Step { outputs: Vec::new(), ..step(4) }).unwrap();
+        member.commit(&Step { outputs: Vec::new(), positions: Vec::new() }).unwrap();
+        assert_eq!(high(&brokers), 4);
+    }
+
+    #[test]
+    fn what_brokers_mend_by_themselves_nobody_hears_of() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        use Answer::*;
+        for (position, (api, answers)) in (1..).zip([
+            (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, RD_KAFKA_RESP_ERR_NOT_COORDINATOR]),
+            (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS]),
+            (Api::AddOffsetsToTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE]),
+            (Api::TxnOffsetCommit, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS]),
+            (Api::Produce, vec![RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION]),
+        ]) {
+            brokers.cluster.request_errors(api, &answers);
+            member.commit(&step(position)).unwrap();
+            assert_eq!(high(&brokers), position, "{answers:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_was_refused_before_its_commit_is_taken_back_and_the_next_one_has_a_fresh_producer() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        use Answer::*;
+        for (position, (api, answer, remedy, said)) in (1..).zip([
+            (Api::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
+            (Api::Produce, RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Remedy::Stop, "lacks the right Write on topic out"),
+            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED, Remedy::Stop, "denied by the broker"),
+            (
+                Api::TxnOffsetCommit,
+                RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+                Remedy::Stop,
+                "lacks the right Read on topic in",
+            ),
+            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_ILLEGAL_GENERATION, Remedy::Restart, ""),
+            (Api::TxnOffsetCommit, RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID, Remedy::Restart, ""),
+            // Here the commit itself was refused for certain.
+            (Api::EndTxn, RD_KAFKA_RESP_ERR_UNKNOWN_PRODUCER_ID, Remedy::Restart, ""),
+            (Api::EndTxn, RD_KAFKA_RESP_ERR_INVALID_PRODUCER_ID_MAPPING, Remedy::Restart, ""),
+        ]) {
+            let first = producer(&member);
+            brokers.cluster.request_errors(api, &[answer]);
+            let error = member.commit(&step(100)).unwrap_err();
+            assert_eq!((error.remedy, error.what.as_str()), (remedy, "committing for group group"), "{answer:?}: {error}");
+            assert!(error.detail.contains(said), "{answer:?}: {error}");
+            assert_eq!(producer(&member), first);
+            member.commit(&step(position)).unwrap();
+            assert_ne!(producer(&member), first, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_lost_during_a_step_gives_the_next_one_a_fresh_producer() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        member.commit(&step(1)).unwrap();
+        let first = producer(&member);
+        // The library asks again by itself, and all is well; the first request may be on its way still.
+        brokers.cluster.request_errors(Api::EndTxn, &[Answer::RD_KAFKA_RESP_ERR__TRANSPORT]);
+        member.commit(&step(2)).unwrap();
+        assert_eq!(producer(&member), first);
+        member.commit(&step(3)).unwrap();
+        let second = producer(&member);
+        assert_ne!(second, first);
+        member.commit(&step(4)).unwrap();
+        assert_eq!((producer(&member), high(&brokers)), (second, 4));
+    }
+
+    #[test]
+    fn after_an_answer_that_leaves_the_outcome_open_nothing_more_is_taken_or_read() {
+        use Answer::*;
+        for answer in [RD_KAFKA_RESP_ERR_PRODUCER_FENCED, RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] {
+            let brokers = Brokers::start();
+            let mut member = brokers.transactional();
+            brokers.cluster.request_errors(Api::EndTxn, &[answer]);
+            let error = member.commit(&step(1)).unwrap_err();
+            assert_eq!(error.remedy, Remedy::Stop, "{error}");
+            let again = member.commit(&step(1)).unwrap_err();
+            assert_eq!((again.remedy, again.what.as_str()), (Remedy::Restart, "committing for group group"));
+            assert!(again.detail.starts_with("the outcome of an earlier step is open: "), "{again}");
+            let mut polled = Vec::new();
+            assert_eq!(member.poll(1, Duration::ZERO, &mut polled).unwrap_err().detail, again.detail);
+        }
+    }
+
+    #[test]
+    fn a_producer_that_was_fenced_while_it_wrote_can_be_used_no_more() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        brokers.cluster.request_errors(Api::Produce, &[Answer::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH; 1]);
+        brokers.cluster.request_errors(Api::AddPartitionsToTxn, &[Answer::RD_KAFKA_RESP_ERR_PRODUCER_FENCED; 1]);
+        let error = member.commit(&step(1)).unwrap_err();
+        assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
+        assert!(member.is_fenced());
+        assert!(member.commit(&step(1)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
+    }
+
+    #[test]
+    fn who_may_not_use_the_name_of_its_transactions_is_told_which_right_is_missing() {
+        let brokers = Brokers::start();
+        let join = || KafkaMember::join(&brokers.bus, &options(Membership::Transactional("instance".into()))).unwrap_err();
+        let answer = Answer::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+        brokers.cluster.request_errors(Api::InitProducerId, &[answer]);
+        let error = join();
+        assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "starting transactions of instance"));
+        assert!(error.detail.contains("lacks the right Write on transactional id instance"), "{error}");
+        brokers.cluster.request_errors(Api::InitProducerId, &[Answer::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
+        let error = join();
+        assert!(error.remedy == Remedy::Stop && !error.detail.contains("lacks the right"), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_taken_back_in_time_is_left_to_the_next_producer_of_the_name() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        brokers.cluster.request_errors(Api::Produce, &[Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
+        brokers.cluster.request_errors(Api::EndTxn, &[Answer::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
+        let begun = Instant::now();
+        let error = member.commit(&step(1)).unwrap_err();
+        assert!(begun.elapsed() >= TAKE_BACK, "it was tried");
+        assert!(error.detail.starts_with("a record is larger"), "what went wrong first: {error}");
+        assert!(member.commit(&step(1)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
+    }
+
+    #[test]
+    fn only_a_newer_member_of_the_name_replaces_one() {
+        use Answer::*;
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
+        // Nothing was committed yet, so that nothing can be asked: heartbeats tell.
+        assert!(!member.is_replaced());
+        member.commit_positions(&one_position()).unwrap();
+        assert!(!member.is_replaced());
+        assert_eq!(member.committed(&[at(0)]).unwrap(), [Some(1)], "asking changes nothing");
+        // Neither an answer of another kind …
+        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED]);
+        assert!(!member.is_replaced());
+        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        assert!(member.is_replaced());
+    }
+
+    #[test]
+    fn a_member_that_a_heartbeat_was_told_to_be_replaced_asks_nobody() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        member.commit(&step(1)).unwrap();
+        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        let mut polled = Vec::new();
+        let begun = Instant::now();
+        while member.poll(1, Duration::from_millis(50), &mut polled).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so: {polled:?}");
+        }
+        assert!(member.is_replaced());
+        let error = member.commit_positions(&one_position()).unwrap_err();
+        assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
+    }
+
+    #[test]
+    fn partitions_that_the_group_gave_away_without_asking_are_lost_and_not_revoked() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        let mut polled = Vec::new();
+        let begun = Instant::now();
+        while !polled.iter().any(|polled| matches!(polled, Polled::Lost(_) | Polled::Revoked(_))) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so: {polled:?}");
+            member.poll(10, Duration::from_millis(50), &mut polled).unwrap();
+        }
+        assert!(polled.contains(&Polled::Lost(vec![at(0), at(1)])), "{polled:?}");
+    }
+
+    #[test]
+    fn a_fence_after_the_time_of_a_transaction_may_be_its_age() {
+        let error = |remedy| BusError::new(remedy, "committing", "fenced");
+        let (short, long) = (TRANSACTION_TIMEOUT.mul_f64(0.99), TRANSACTION_TIMEOUT);
+        assert!(is_taken_back(&error(Remedy::Stop), true, long));
+        assert!(!is_taken_back(&error(Remedy::Stop), true, short));
+        assert!(!is_taken_back(&error(Remedy::Stop), false, long));
+        assert!(!is_taken_back(&error(Remedy::Restart), true, long));
+    }
+
+    fn one_position() -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset("in", 0, Offset::Offset(1)).unwrap();
+        list
+    }
+
+    #[test]
+    fn a_paused_partition_of_a_member_waits_and_goes_on() {
+        let brokers = Brokers::start();
+        brokers.append("in", 0, 0..2);
+        brokers.append("in", 1, 0..1);
+        let mut member = brokers.transactional();
+        member.pause(&[at(0)]).unwrap();
+        let mut polled = told(&poll(&mut member, 2));
+        polled.sort();
+        assert_eq!(polled, ["in-1/0", "in-1/e1"]);
+        member.resume(&[at(0)]).unwrap();
+        assert_eq!(told(&poll(&mut member, 3)), ["in-0/0", "in-0/1", "in-0/e2"]);
     }
 }

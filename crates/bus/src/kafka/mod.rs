@@ -11,6 +11,8 @@ mod errors;
 mod events;
 mod fetch;
 mod member;
+#[cfg(test)]
+mod mock;
 mod packing;
 mod producer;
 mod reader;

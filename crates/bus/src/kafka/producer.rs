@@ -140,7 +140,9 @@ impl Drop for KafkaProducer {
 mod tests {
     use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
 
+    use super::super::mock::{Brokers, outgoing};
     use super::*;
+    use crate::{Bus, TopicPartition};
 
     /// Of this thread so far.
     fn cpu() -> Duration {
@@ -162,5 +164,17 @@ mod tests {
         let (waited, used) = (begun.elapsed(), cpu().saturating_sub(before));
         assert!(waited >= Duration::from_millis(500), "{waited:?}");
         assert!(used < waited / 4, "{used:?} of {waited:?}");
+    }
+
+    #[test]
+    fn what_is_in_flight_when_a_producer_goes_is_delivered_first() {
+        let brokers = Brokers::start();
+        let mut producer = brokers.bus.producer("last").unwrap();
+        for number in 0..100 {
+            producer.send(outgoing("out", 0, &number.to_string())).unwrap();
+        }
+        drop(producer);
+        let at = TopicPartition { topic: "out".into(), partition: 0 };
+        assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
     }
 }

@@ -1,0 +1,90 @@
+//! Brokers inside a test that answer as they are told: what a real one says once in a long while, and not when it is wanted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+
+use super::member::KafkaMember;
+use super::{KafkaBus, KafkaOptions};
+use crate::conformance::{await_assignment, send_all};
+use crate::{Member, MemberOptions, Membership, Outgoing, Polled, Reader, Step, TopicPartition};
+
+pub const GROUP: &str = "group";
+pub const WAIT: Duration = Duration::from_secs(30);
+
+pub struct Brokers {
+    pub cluster: MockCluster<'static, DefaultProducerContext>,
+    pub bus: KafkaBus,
+}
+
+impl Brokers {
+    /// One broker, with a topic `in` of two partitions, and `out` and `other` of one.
+    pub fn start() -> Self {
+        let cluster = MockCluster::new(1).unwrap();
+        for (topic, partitions) in [("in", 2), ("out", 1), ("other", 1)] {
+            cluster.create_topic(topic, partitions, 1).unwrap();
+        }
+        let brokers = cluster.bootstrap_servers();
+        let options = KafkaOptions { brokers, properties: BTreeMap::new(), client_id: "tests".into() };
+        Self { cluster, bus: KafkaBus::connect(options).unwrap() }
+    }
+
+    /// A member of [`GROUP`] that reads both partitions of `in` from their beginning.
+    pub fn member(&self, membership: Membership) -> KafkaMember {
+        let mut member = KafkaMember::join(&self.bus, &options(membership)).unwrap();
+        for at in await_assignment(&mut member) {
+            member.start(&at, 0).unwrap();
+        }
+        member
+    }
+
+    pub fn transactional(&self) -> KafkaMember {
+        self.member(Membership::Transactional("instance".into()))
+    }
+
+    /// Appends records of these values.
+    pub fn append(&self, topic: &str, partition: i32, values: std::ops::Range<usize>) {
+        let record = |value: usize| outgoing(topic, partition, &value.to_string());
+        send_all(&self.bus, &values.map(record).collect::<Vec<_>>());
+    }
+}
+
+pub fn options(membership: Membership) -> MemberOptions {
+    MemberOptions { group: GROUP.into(), membership, topics: vec!["in".into()] }
+}
+
+pub fn at(partition: i32) -> TopicPartition {
+    TopicPartition { topic: "in".into(), partition }
+}
+
+pub fn outgoing(topic: &str, partition: i32, value: &str) -> Outgoing {
+    let value = Some(bytes::Bytes::copy_from_slice(value.as_bytes()));
+    Outgoing { topic: topic.into(), partition: Some(partition), key: Some("key".into()), value, headers: Vec::new() }
+}
+
+/// An output, and a position of the first partition of `in`.
+pub fn step(position: i64) -> Step {
+    Step { outputs: vec![outgoing("out", 0, "output")], positions: vec![(at(0), position)] }
+}
+
+/// Polls until so many items came.
+pub fn poll(reader: &mut dyn Reader, count: usize) -> Vec<Polled> {
+    let (mut polled, begun) = (Vec::new(), std::time::Instant::now());
+    while polled.len() < count {
+        assert!(begun.elapsed() < WAIT, "{polled:?}");
+        reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+    }
+    polled
+}
+
+/// Topic, partition and offset of records; `e` and the position of ends.
+pub fn told(polled: &[Polled]) -> Vec<String> {
+    let one = |item: &Polled| match item {
+        Polled::Record(record) => format!("{}/{}", record.at, record.offset),
+        Polled::End { at, position } => format!("{at}/e{position}"),
+        other => format!("{other:?}"),
+    };
+    polled.iter().map(one).collect()
+}
