@@ -154,7 +154,7 @@ impl Columns {
             fresh
         };
         let mut others: Vec<serde_json::Value> = Vec::new();
-        let (mut version, mut content) = (false, false);
+        let (mut version, mut content, mut time) = (false, false, None);
         for (name, value) in &row.headers {
             let text = std::str::from_utf8(value).ok();
             let column = match &**name {
@@ -166,11 +166,14 @@ impl Columns {
                 _ => None,
             };
             match (column, text) {
+                // What follows another one of its name stays behind it.
+                _ if is_said(&others, name) => {}
                 (Some(Common::CeTime), Some(text)) => {
-                    let time = text.parse::<EventTime>().ok();
-                    if let Some(time) = time.filter(|_| first(Common::CeTime as usize)) {
-                        self.time(plan.common(Common::CeTime), time.micros());
+                    let parsed = text.parse::<EventTime>().ok();
+                    if let Some(parsed) = parsed.filter(|_| first(Common::CeTime as usize)) {
+                        self.time(plan.common(Common::CeTime), parsed.micros());
                         if is_canonical(text) {
+                            time = Some(text);
                             continue;
                         }
                     }
@@ -199,12 +202,17 @@ impl Columns {
             }
             others.push(crate::rebuild::header_to_json(name, value));
         }
-        // Absence of what every event has is said; presence is not.
-        if !version {
-            others.insert(0, serde_json::json!([header::SPEC_VERSION, null]));
-        }
-        if !content {
-            others.insert(0, serde_json::json!([header::CONTENT_TYPE, null]));
+        // Absence of what every event has is said; presence is not, but for what came twice.
+        for (name, value, is_there) in [
+            (header::SPEC_VERSION, Some("1.0"), version),
+            (header::CONTENT_TYPE, Some("application/json"), content),
+            (header::TIME, time, time.is_some()),
+        ] {
+            if is_there && is_said(&others, name) {
+                others.insert(0, serde_json::json!([name, value]));
+            } else if !is_there && name != header::TIME {
+                others.insert(0, serde_json::json!([name, null]));
+            }
         }
         if !others.is_empty() {
             let text = serde_json::Value::Array(others).to_string();
@@ -305,6 +313,11 @@ fn emptied<'a>(mut cells: Vec<(usize, Cell<'_>)>) -> Vec<(usize, Cell<'a>)> {
     cells.clear();
     // Collecting takes the vector over as it is; nothing is in it.
     cells.into_iter().map(|(index, _)| (index, Cell::Bool(false))).collect()
+}
+
+/// Whether `headers_json` has a header of this name.
+fn is_said(others: &[serde_json::Value], name: &str) -> bool {
+    others.iter().any(|header| header[0] == *name)
 }
 
 /// Whether a text that is a time is written as this program writes times.

@@ -85,4 +85,26 @@ mod tests {
             assert!(FileName::parse(path).is_err(), "{path}");
         }
     }
+
+    #[test]
+    fn a_file_covers_what_lies_in_its_range_of_its_partition_only() {
+        let name = |topic, partition, first, last| FileName { topic, partition, first, last, date: "2026-01-02".to_owned() };
+        let file = name(Topic::Decisions, 1, 10, 19);
+        for (first, last, expected) in [
+            (10, 19, true),
+            (11, 18, true),
+            (10, 10, true),
+            (19, 19, true),
+            (9, 19, false),
+            (10, 20, false),
+            (0, 9, false),
+            (20, 29, false),
+        ] {
+            assert_eq!(file.covers(&name(Topic::Decisions, 1, first, last)), expected, "{first} to {last}");
+            assert!(!file.covers(&name(Topic::Decisions, 2, first, last)), "another partition");
+            assert!(!file.covers(&name(Topic::Actuations, 1, first, last)), "another topic");
+        }
+        // Whatever date each has: a compacted file may have another one.
+        assert!(file.covers(&FileName { date: "2026-01-01".to_owned(), ..name(Topic::Decisions, 1, 10, 11) }));
+    }
 }

@@ -441,7 +441,7 @@ impl Drop for KafkaMember {
 mod tests {
     use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
 
-    use super::super::mock::{Brokers, at, options, poll, step, told};
+    use super::super::mock::{Brokers, at, options, outgoing, poll, step, told};
     use super::*;
     use crate::Bus;
 
@@ -460,7 +460,7 @@ mod tests {
         let first = producer(&member);
         for position in 1..4 {
             member.commit(&step(position)).unwrap();
-            assert!(!member.transactional.as_ref().unwrap().stray);
+            assert!(!member.transactional.as_ref().unwrap().stray && !member.is_fenced());
             assert_eq!(producer(&member), first);
         }
         // Outputs alone, positions alone, and nothing at all.
@@ -468,6 +468,15 @@ mod tests {
         member.commit(&Step { outputs: Vec::new(), ..step(4) }).unwrap();
         member.commit(&Step { outputs: Vec::new(), positions: Vec::new() }).unwrap();
         assert_eq!(high(&brokers), 4);
+    }
+
+    #[test]
+    fn a_step_of_more_than_the_buffer_takes_waits_for_room() {
+        let brokers = Brokers::start_with(&[("queue.buffering.max.messages", "10")]);
+        let mut member = brokers.transactional();
+        let outputs = (0..100).map(|number| outgoing("out", 0, &number.to_string())).collect();
+        member.commit(&Step { outputs, ..step(1) }).unwrap();
+        assert_eq!(high(&brokers), 100);
     }
 
     #[test]
@@ -625,6 +634,14 @@ mod tests {
         assert!(member.is_replaced());
         let error = member.commit_positions(&one_position()).unwrap_err();
         assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
+    }
+
+    #[test]
+    fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_tell() {
+        let brokers = Brokers::start();
+        let member = brokers.transactional();
+        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        assert!(member.is_replaced());
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Brokers inside a test that answer as they are told: what a real one says once in a long while, and not when it is wanted.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::mocking::MockCluster;
@@ -22,12 +21,18 @@ pub struct Brokers {
 impl Brokers {
     /// One broker, with a topic `in` of two partitions, and `out` and `other` of one.
     pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same, and a bus with these properties.
+    pub fn start_with(properties: &[(&str, &str)]) -> Self {
         let cluster = MockCluster::new(1).unwrap();
         for (topic, partitions) in [("in", 2), ("out", 1), ("other", 1)] {
             cluster.create_topic(topic, partitions, 1).unwrap();
         }
         let brokers = cluster.bootstrap_servers();
-        let options = KafkaOptions { brokers, properties: BTreeMap::new(), client_id: "tests".into() };
+        let properties = properties.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let options = KafkaOptions { brokers, properties, client_id: "tests".into() };
         Self { cluster, bus: KafkaBus::connect(options).unwrap() }
     }
 

@@ -188,15 +188,13 @@ impl Member {
     /// The decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn say(&mut self, window: &EfficiencyWindow, settings: &BudgetSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let decision = match self.waiting.take_if(|waiting| waiting.time == end) {
+        let mut decision = match self.waiting.take_if(|waiting| waiting.time == end) {
             Some(decision) => decision,
             None if self.decided >= Some(end) => return None,
-            None => {
-                let workload = self.now.as_ref().or(self.newest())?;
-                let decision = self.maintain(workload, end, settings, reason);
-                Decision { origin: decision.origin.max(window.origin), ..decision }
-            }
+            None => self.maintain(self.now.as_ref().or(self.newest())?, end, settings, reason),
         };
+        // The look knew the windows before this one; a first one may be the first that is simulated.
+        decision.origin = decision.origin.max(window.origin);
         self.decided = self.decided.max(Some(decision.time));
         Some(decision)
     }
@@ -417,7 +415,8 @@ mod tests {
         assert_eq!((member.overdue(), &member.waiting, member.decided), (Some(change.clone()), &None, Some(at(60))));
         assert_eq!(member.say(&window(60, Origin::Measured), &settings, "late"), None, "it was said");
         member.waiting = Some(Decision { time: at(120), ..change.clone() });
-        assert_eq!(member.say(&window(120, Origin::Measured), &settings, "").map(|said| said.to), Some(change.to));
+        let said = member.say(&window(120, Origin::Simulated), &settings, "").unwrap();
+        assert_eq!((said.to, said.origin), (change.to, Origin::Simulated), "no more real than the window that it comes with");
     }
 
     #[test]

@@ -171,3 +171,71 @@ impl<D: Disk> Store for Local<D> {
         Ok(left.len() as u64)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::CrashDisk;
+    use crate::store::Entry;
+
+    /// A disk on which the names in one folder cannot be made durable.
+    #[derive(Debug)]
+    struct Refusing {
+        disk: CrashDisk,
+        folder: PathBuf,
+        kind: io::ErrorKind,
+    }
+
+    impl Disk for Refusing {
+        fn make_folder(&self, path: &Path) -> io::Result<bool> {
+            self.disk.make_folder(path)
+        }
+
+        fn write(&self, path: &Path, bytes: &Bytes) -> io::Result<()> {
+            self.disk.write(path, bytes)
+        }
+
+        fn sync_file(&self, path: &Path) -> io::Result<()> {
+            self.disk.sync_file(path)
+        }
+
+        fn sync_folder(&self, path: &Path) -> io::Result<()> {
+            if path == self.folder { Err(self.kind.into()) } else { self.disk.sync_folder(path) }
+        }
+
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            self.disk.rename(from, to)
+        }
+
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            self.disk.remove(path)
+        }
+
+        fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
+            self.disk.entries(path)
+        }
+
+        fn open(&self, path: &Path) -> io::Result<Input> {
+            self.disk.open(path)
+        }
+    }
+
+    #[test]
+    fn only_of_other_peoples_folders_around_the_archive_need_the_names_not_be_kept() {
+        use io::ErrorKind::{InvalidInput, Other, PermissionDenied, ReadOnlyFilesystem, Unsupported};
+        let created = |folder: &str, kind| {
+            let disk = Refusing { disk: CrashDisk::default(), folder: folder.into(), kind };
+            let store = Local::new("/home/archive".into(), disk);
+            store.create("topic=a/file.parquet", Bytes::from_static(b"content")).map_err(|error| error.kind())
+        };
+        for kind in [InvalidInput, PermissionDenied, ReadOnlyFilesystem, Unsupported] {
+            assert_eq!(created("/", kind), Ok(()), "around it");
+            assert_eq!(created("/home", kind), Ok(()), "where it lies");
+            assert_eq!(created("/home/archive", kind), Err(kind));
+            assert_eq!(created("/home/archive/topic=a", kind), Err(kind));
+        }
+        for folder in ["/", "/home", "/home/archive", "/home/archive/topic=a"] {
+            assert_eq!(created(folder, Other), Err(Other), "{folder}");
+        }
+    }
+}

@@ -72,6 +72,25 @@ fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
 }
 
 #[test]
+fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let mut writer = Writer::new(archive.clone(), Limits::default());
+    writer.start(TOPIC, 1, 0);
+    writer.push(&telemetry(1, 0, 1), time(1)).unwrap();
+    // What lies behind what was read is not deleted again.
+    writer.deleted(TOPIC, 1, 0);
+    writer.deleted(TOPIC, 1, 1);
+    writer.deleted(TOPIC, 1, 9);
+    writer.deleted(TOPIC, 2, 9);
+    let file = writer.roll(TOPIC, 1).unwrap().unwrap();
+    assert_eq!((file.name.first, file.name.last, writer.durable(TOPIC, 1)), (0, 9, Some(10)));
+    assert_eq!(archive.reader(&file.name).unwrap().deleted, [(1, 1), (2, 9)]);
+    assert!(matches!(writer.push(&telemetry(1, 9, 1), time(1)), Err(LakeError::Order { expected: 10, .. })));
+    assert_eq!(writer.durable(TOPIC, 2), None, "it was not started");
+}
+
+#[test]
 fn a_date_ends_in_the_same_place_for_everybody_who_reads_it() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();

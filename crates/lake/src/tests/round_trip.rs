@@ -220,6 +220,27 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("eadt_origin_timestamp", b"1767312000123"),
         ("trace", b"\x00\x01"),
     ]);
+    // Whoever wrote a header twice finds both, in their order.
+    let mut twice = row(Topic::DeadLetters, 0, 3, 1, &json!("x"));
+    let again = twice.headers.clone();
+    twice.headers.extend(again);
+    let mut differently = row(Topic::DeadLetters, 0, 4, 1, &json!("x"));
+    differently.headers = headers(&[
+        ("ce_specversion", b"2.0"),
+        ("ce_specversion", b"1.0"),
+        ("content-type", b"application/json"),
+        ("content-type", b"text/plain"),
+        ("content-type", b"application/json"),
+        ("ce_time", b"yesterday"),
+        ("ce_time", b"2026-01-02T00:00:00.123000Z"),
+        ("ce_id", b"\xff"),
+        ("ce_id", b"a"),
+        ("ce_id", b"b"),
+        ("eadt_origin_offset", b"007"),
+        ("eadt_origin_offset", b"7"),
+    ]);
+    let mut later = row(Topic::DeadLetters, 0, 5, 1, &json!("x"));
+    later.headers.extend(headers(&[("ce_time", b"2026-01-02T00:00:00.123000Z"), ("ce_specversion", b"2.0")]));
     odd.key = Some(Bytes::from_static(b"\xff\x00"));
     let mut full = row(Topic::DeadLetters, 0, 2, 1, &json!("x"));
     full.headers.extend(headers(&[
@@ -231,11 +252,11 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("eadt_origin_timestamp", b"2026-01-02T00:00:00.123000Z"),
         ("traceparent", b"00-1"),
     ]));
-    let rows = [bare, odd, full];
+    let rows = [bare, odd, full, twice, differently, later];
     for (before, after) in rows.iter().zip(back(&rows)) {
         let sorted = |row: &Row| {
             let mut headers = row.headers.clone();
-            headers.sort();
+            headers.sort_by(|a, b| a.0.cmp(&b.0));
             headers
         };
         assert_eq!(sorted(before), sorted(&after));

@@ -335,15 +335,13 @@ impl Member {
     /// The decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn say(&mut self, window: &EfficiencyWindow, own: &SmPartitionSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let decision = match self.waiting.take_if(|waiting| waiting.time == end) {
+        let mut decision = match self.waiting.take_if(|waiting| waiting.time == end) {
             Some(decision) => decision,
             None if self.decided >= Some(end) => return None,
-            None => {
-                let workload = self.now.as_ref().or(self.newest())?;
-                let decision = draft(workload, end, own, reason.to_owned());
-                Decision { origin: decision.origin.max(window.origin), ..decision }
-            }
+            None => draft(self.now.as_ref().or(self.newest())?, end, own, reason.to_owned()),
         };
+        // The look knew the windows before this one; a first one may be the first that is simulated.
+        decision.origin = decision.origin.max(window.origin);
         self.decided = self.decided.max(Some(decision.time));
         Some(decision)
     }
