@@ -279,6 +279,19 @@ mod tests {
     }
 
     #[test]
+    fn properties_that_a_client_does_not_use_are_said_to_whoever_looks_closely_only() {
+        let level = |level, facility| {
+            let (lines, ()) = eadt_testing::lines(|| context().log(level, facility, "message"));
+            lines.join("").split_whitespace().find(|word| ["DEBUG", "INFO", "WARN"].contains(word)).map(str::to_owned)
+        };
+        assert_eq!(level(RDKafkaLogLevel::Warning, "CONFWARN").as_deref(), Some("DEBUG"));
+        assert_eq!(level(RDKafkaLogLevel::Warning, "OTHER").as_deref(), Some("INFO"));
+        assert_eq!(level(RDKafkaLogLevel::Notice, "CONFWARN").as_deref(), Some("INFO"));
+        assert_eq!(level(RDKafkaLogLevel::Error, "FAIL").as_deref(), Some("WARN"));
+        assert_eq!(level(RDKafkaLogLevel::Debug, "STATE").as_deref(), Some("DEBUG"));
+    }
+
+    #[test]
     fn a_refusal_that_trying_again_cannot_mend_says_what_to_check() {
         let refused = |code: Code| {
             let context = context();

@@ -403,6 +403,7 @@ mod tests {
         assert_eq!(offsets(&into), [(0, 6)]);
         assert_eq!(fetcher.parts[0].held_bytes, 0);
         assert_eq!(one(&at(0)).elements_for_topic("topic").len(), 1);
+        assert_eq!(format!("{:?}", fetcher.events), "Events { topics: [], .. }");
     }
 
     #[test]

@@ -468,6 +468,7 @@ mod tests {
         member.commit(&Step { outputs: Vec::new(), ..step(4) }).unwrap();
         member.commit(&Step { outputs: Vec::new(), positions: Vec::new() }).unwrap();
         assert_eq!(high(&brokers), 4);
+        assert_eq!(format!("{member:?}"), "KafkaMember { group: \"group\", .. }");
     }
 
     #[test]
@@ -639,9 +640,27 @@ mod tests {
     #[test]
     fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_tell() {
         let brokers = Brokers::start();
-        let member = brokers.transactional();
+        let mut member = brokers.transactional();
+        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
         brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(member.is_replaced());
+    }
+
+    #[test]
+    fn a_member_that_its_group_has_given_up_is_not_taken_for_a_replaced_one() {
+        let brokers = Brokers::start();
+        let mut member = brokers.transactional();
+        assert_eq!(told(&poll(&mut member, 2)).len(), 2);
+        member.commit_positions(&one_position()).unwrap();
+        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        let begun = Instant::now();
+        while !member.fetcher.consumer().assignment_lost() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // So a group answers whom it does not know: as if a newer member had come.
+        brokers.cluster.request_errors(Api::OffsetCommit, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        assert!(!member.is_replaced());
     }
 
     #[test]

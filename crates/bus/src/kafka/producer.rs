@@ -173,7 +173,9 @@ mod tests {
         for number in 0..100 {
             producer.send(outgoing("out", 0, &number.to_string())).unwrap();
         }
-        drop(producer);
+        assert_eq!(format!("{producer:?}"), "KafkaProducer { name: \"last\", .. }");
+        let (lines, ()) = eadt_testing::lines(|| drop(producer));
+        assert!(!lines.iter().any(|line| line.contains("records were not delivered")), "{lines:?}");
         let at = TopicPartition { topic: "out".into(), partition: 0 };
         assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
     }

@@ -62,7 +62,6 @@ impl Objects {
 fn plain(error: object_store::Error) -> io::Error {
     let kind = match &error {
         object_store::Error::NotFound { .. } => io::ErrorKind::NotFound,
-        object_store::Error::AlreadyExists { .. } => io::ErrorKind::AlreadyExists,
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             io::ErrorKind::PermissionDenied
         }

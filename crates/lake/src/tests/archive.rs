@@ -84,10 +84,13 @@ fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() 
     writer.deleted(TOPIC, 1, 9);
     writer.deleted(TOPIC, 2, 9);
     let file = writer.roll(TOPIC, 1).unwrap().unwrap();
-    assert_eq!((file.name.first, file.name.last, writer.durable(TOPIC, 1)), (0, 9, Some(10)));
+    assert_eq!((file.name.first, file.name.last), (0, 9));
+    assert_eq!((writer.durable(TOPIC, 1), writer.position(TOPIC, 1)), (Some(10), Some(10)));
+    writer.push(&telemetry(1, 20, 1), time(1)).unwrap();
+    assert_eq!((writer.durable(TOPIC, 1), writer.position(TOPIC, 1)), (Some(10), Some(21)));
     assert_eq!(archive.reader(&file.name).unwrap().deleted, [(1, 1), (2, 9)]);
-    assert!(matches!(writer.push(&telemetry(1, 9, 1), time(1)), Err(LakeError::Order { expected: 10, .. })));
-    assert_eq!(writer.durable(TOPIC, 2), None, "it was not started");
+    assert!(matches!(writer.push(&telemetry(1, 20, 1), time(1)), Err(LakeError::Order { expected: 21, .. })));
+    assert_eq!((writer.durable(TOPIC, 2), writer.position(TOPIC, 2)), (None, None), "it was not started");
 }
 
 #[test]
@@ -372,6 +375,7 @@ fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
 #[test]
 fn an_object_store_takes_each_file_once() {
     let archive = Archive::open("memory:///eadt/archive").unwrap();
+    assert_eq!(archive.place(), "memory:///eadt/archive");
     let rows: Vec<Row> = (0..20).map(|offset| telemetry(0, offset, offset)).collect();
     let written = write(&archive, small(6), &rows);
     assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
