@@ -221,6 +221,19 @@ mod tests {
     }
 
     #[test]
+    fn only_what_a_killed_writer_left_is_swept() {
+        let disk = CrashDisk::default();
+        let store = Local::new("/archive".into(), disk.clone());
+        store.create("topic=a/file.parquet", Bytes::from_static(b"content")).unwrap();
+        for name in [".file.parquet.17.tmp", ".keep", "notes.tmp"] {
+            disk.write(&Path::new("/archive/topic=a").join(name), &Bytes::from_static(b"content")).unwrap();
+        }
+        assert_eq!(store.sweep().unwrap(), 1);
+        let left = [".keep", "file.parquet", "notes.tmp"].map(|name| Path::new("/archive/topic=a").join(name));
+        assert_eq!(disk.files(), left);
+    }
+
+    #[test]
     fn only_of_other_peoples_folders_around_the_archive_need_the_names_not_be_kept() {
         use io::ErrorKind::{InvalidInput, Other, PermissionDenied, ReadOnlyFilesystem, Unsupported};
         let created = |folder: &str, kind| {

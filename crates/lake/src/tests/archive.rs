@@ -373,6 +373,34 @@ fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
 }
 
 #[test]
+fn files_say_the_range_of_what_people_look_for_and_not_of_other_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let written = write(&archive, Limits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 1)]);
+    let bytes = bytes::Bytes::from(fs::read(folder.path().join(written[0].name.path())).unwrap());
+    let metadata = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&bytes).unwrap();
+    let ranges: Vec<String> = metadata.row_groups()[0]
+        .columns()
+        .iter()
+        .filter(|chunk| chunk.statistics().is_some_and(|statistics| statistics.min_bytes_opt().is_some()))
+        .map(|chunk| chunk.column_path().string())
+        .collect();
+    for (column, expected) in [
+        ("kafka_key", true),
+        ("workload", true),
+        ("device", true),
+        ("kafka_offset", true),
+        ("ce_time", true),
+        ("power_watts", true),
+        ("ce_id", false),
+        ("ce_source", false),
+        ("collector", false),
+    ] {
+        assert_eq!(ranges.iter().any(|name| name == column), expected, "{column}: {ranges:?}");
+    }
+}
+
+#[test]
 fn an_object_store_takes_each_file_once() {
     let archive = Archive::open("memory:///eadt/archive").unwrap();
     assert_eq!(archive.place(), "memory:///eadt/archive");

@@ -252,7 +252,24 @@ fn headers_and_keys_of_any_kind_come_back() {
         ("eadt_origin_timestamp", b"2026-01-02T00:00:00.123000Z"),
         ("traceparent", b"00-1"),
     ]));
-    let rows = [bare, odd, full, twice, differently, later];
+    // A time that is not written as this program writes them stays as it is.
+    let mut times = [
+        "2026-01-02T00:00:00Z",
+        "2026-01-02T01:00:00.000000+01:00",
+        "2026-01-02T23:59:60.000000Z",
+        "2026-01-02 00:00:00.000000Z",
+    ];
+    times.sort_unstable();
+    let of_time = |(offset, time): (i64, &str)| {
+        let mut row = row(Topic::DeadLetters, 0, offset, 1, &json!("x"));
+        row.headers
+            .iter_mut()
+            .filter(|(name, _)| &**name == "ce_time")
+            .for_each(|(_, value)| *value = Bytes::copy_from_slice(time.as_bytes()));
+        row
+    };
+    let mut rows = vec![bare, odd, full, twice, differently, later];
+    rows.extend((6..).zip(times).map(of_time));
     for (before, after) in rows.iter().zip(back(&rows)) {
         let sorted = |row: &Row| {
             let mut headers = row.headers.clone();
