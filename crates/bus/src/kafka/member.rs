@@ -439,7 +439,8 @@ impl Drop for KafkaMember {
 
 #[cfg(test)]
 mod tests {
-    use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
+    use rdkafka::types::RDKafkaApiKey as Api;
+    use rdkafka::types::RDKafkaRespErr::*;
 
     use super::super::mock::{Brokers, at, options, outgoing, poll, step, told};
     use super::*;
@@ -484,7 +485,6 @@ mod tests {
     fn what_brokers_mend_by_themselves_nobody_hears_of() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        use Answer::*;
         for (position, (api, answers)) in (1..).zip([
             (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS, RD_KAFKA_RESP_ERR_NOT_COORDINATOR]),
             (Api::EndTxn, vec![RD_KAFKA_RESP_ERR_CONCURRENT_TRANSACTIONS]),
@@ -502,7 +502,6 @@ mod tests {
     fn a_step_that_was_refused_before_its_commit_is_taken_back_and_the_next_one_has_a_fresh_producer() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        use Answer::*;
         for (position, (api, answer, remedy, said)) in (1..).zip([
             (Api::Produce, RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE, Remedy::Stop, "a record is larger than the topic allows"),
             (Api::Produce, RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED, Remedy::Stop, "lacks the right Write on topic out"),
@@ -537,7 +536,7 @@ mod tests {
         member.commit(&step(1)).unwrap();
         let first = producer(&member);
         // The library asks again by itself, and all is well; the first request may be on its way still.
-        brokers.cluster.request_errors(Api::EndTxn, &[Answer::RD_KAFKA_RESP_ERR__TRANSPORT]);
+        brokers.cluster.request_errors(Api::EndTxn, &[RD_KAFKA_RESP_ERR__TRANSPORT]);
         member.commit(&step(2)).unwrap();
         assert_eq!(producer(&member), first);
         member.commit(&step(3)).unwrap();
@@ -549,7 +548,6 @@ mod tests {
 
     #[test]
     fn after_an_answer_that_leaves_the_outcome_open_nothing_more_is_taken_or_read() {
-        use Answer::*;
         for answer in [RD_KAFKA_RESP_ERR_PRODUCER_FENCED, RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED] {
             let brokers = Brokers::start();
             let mut member = brokers.transactional();
@@ -568,8 +566,8 @@ mod tests {
     fn a_producer_that_was_fenced_while_it_wrote_can_be_used_no_more() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Produce, &[Answer::RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH; 1]);
-        brokers.cluster.request_errors(Api::AddPartitionsToTxn, &[Answer::RD_KAFKA_RESP_ERR_PRODUCER_FENCED; 1]);
+        brokers.cluster.request_errors(Api::Produce, &[RD_KAFKA_RESP_ERR_INVALID_PRODUCER_EPOCH]);
+        brokers.cluster.request_errors(Api::AddPartitionsToTxn, &[RD_KAFKA_RESP_ERR_PRODUCER_FENCED]);
         let error = member.commit(&step(1)).unwrap_err();
         assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
         assert!(member.is_fenced());
@@ -580,12 +578,12 @@ mod tests {
     fn who_may_not_use_the_name_of_its_transactions_is_told_which_right_is_missing() {
         let brokers = Brokers::start();
         let join = || KafkaMember::join(&brokers.bus, &options(Membership::Transactional("instance".into()))).unwrap_err();
-        let answer = Answer::RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+        let answer = RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
         brokers.cluster.request_errors(Api::InitProducerId, &[answer]);
         let error = join();
         assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "starting transactions of instance"));
         assert!(error.detail.contains("lacks the right Write on transactional id instance"), "{error}");
-        brokers.cluster.request_errors(Api::InitProducerId, &[Answer::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
+        brokers.cluster.request_errors(Api::InitProducerId, &[RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED]);
         let error = join();
         assert!(error.remedy == Remedy::Stop && !error.detail.contains("lacks the right"), "{error}");
     }
@@ -594,8 +592,8 @@ mod tests {
     fn what_cannot_be_taken_back_in_time_is_left_to_the_next_producer_of_the_name() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Produce, &[Answer::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
-        brokers.cluster.request_errors(Api::EndTxn, &[Answer::RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
+        brokers.cluster.request_errors(Api::Produce, &[RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE]);
+        brokers.cluster.request_errors(Api::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
         let begun = Instant::now();
         let error = member.commit(&step(1)).unwrap_err();
         assert!(begun.elapsed() >= TAKE_BACK, "it was tried");
@@ -605,7 +603,6 @@ mod tests {
 
     #[test]
     fn only_a_newer_member_of_the_name_replaces_one() {
-        use Answer::*;
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
@@ -626,7 +623,7 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         member.commit(&step(1)).unwrap();
-        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         let mut polled = Vec::new();
         let begun = Instant::now();
         while member.poll(1, Duration::from_millis(50), &mut polled).is_ok() {
@@ -642,7 +639,7 @@ mod tests {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
-        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(member.is_replaced());
     }
 
@@ -652,14 +649,14 @@ mod tests {
         let mut member = brokers.transactional();
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
         member.commit_positions(&one_position()).unwrap();
-        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         let begun = Instant::now();
         while !member.fetcher.consumer().assignment_lost() {
             assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so");
             std::thread::sleep(Duration::from_millis(20));
         }
         // So a group answers whom it does not know: as if a newer member had come.
-        brokers.cluster.request_errors(Api::OffsetCommit, &[Answer::RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+        brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(!member.is_replaced());
     }
 
@@ -667,7 +664,7 @@ mod tests {
     fn partitions_that_the_group_gave_away_without_asking_are_lost_and_not_revoked() {
         let brokers = Brokers::start();
         let mut member = brokers.transactional();
-        brokers.cluster.request_errors(Api::Heartbeat, &[Answer::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
+        brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         let mut polled = Vec::new();
         let begun = Instant::now();
         while !polled.iter().any(|polled| matches!(polled, Polled::Lost(_) | Polled::Revoked(_))) {
