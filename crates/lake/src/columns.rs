@@ -154,7 +154,8 @@ impl Columns {
             fresh
         };
         let mut others: Vec<serde_json::Value> = Vec::new();
-        let (mut version, mut content, mut time) = (false, false, None);
+        // What the file stands for without writing it out.
+        let (mut version, mut content, mut time) = (None, None, None);
         for (name, value) in &row.headers {
             let text = std::str::from_utf8(value).ok();
             let column = match &**name {
@@ -182,12 +183,12 @@ impl Columns {
                     self.text(plan.common(column), text);
                     continue;
                 }
-                (None, Some("1.0")) if &**name == header::SPEC_VERSION && !version => {
-                    version = true;
+                (None, Some("1.0")) if &**name == header::SPEC_VERSION && version.is_none() => {
+                    version = text;
                     continue;
                 }
-                (None, Some("application/json")) if &**name == header::CONTENT_TYPE && !content => {
-                    content = true;
+                (None, Some("application/json")) if &**name == header::CONTENT_TYPE && content.is_none() => {
+                    content = text;
                     continue;
                 }
                 (None, Some(text)) => {
@@ -203,15 +204,10 @@ impl Columns {
             others.push(crate::rebuild::header_to_json(name, value));
         }
         // Absence of what every event has is said; presence is not, but for what came twice.
-        for (name, value, is_there) in [
-            (header::SPEC_VERSION, Some("1.0"), version),
-            (header::CONTENT_TYPE, Some("application/json"), content),
-            (header::TIME, time, time.is_some()),
-        ] {
-            if is_there && is_said(&others, name) {
+        for (name, value) in [(header::SPEC_VERSION, version), (header::CONTENT_TYPE, content), (header::TIME, time)] {
+            // A time that is absent is so in its column.
+            if value.map_or(name != header::TIME, |_| is_said(&others, name)) {
                 others.insert(0, serde_json::json!([name, value]));
-            } else if !is_there && name != header::TIME {
-                others.insert(0, serde_json::json!([name, null]));
             }
         }
         if !others.is_empty() {

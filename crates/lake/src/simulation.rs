@@ -28,6 +28,8 @@ struct State {
     left: Option<usize>,
     /// Nothing can be written.
     full: bool,
+    /// The names in this folder cannot be made durable, and why.
+    unsyncable: Option<(PathBuf, io::ErrorKind)>,
     operations: usize,
     contents: Vec<Content>,
     folders: BTreeSet<PathBuf>,
@@ -69,6 +71,11 @@ impl CrashDisk {
 
     pub fn fill(&self, full: bool) {
         self.state().full = full;
+    }
+
+    /// From now on the names in a folder cannot be made durable.
+    pub fn refuse_to_sync(&self, folder: &Path, kind: io::ErrorKind) {
+        self.state().unsyncable = Some((folder.to_owned(), kind));
     }
 
     /// Every file, hidden ones too.
@@ -156,6 +163,11 @@ impl Disk for CrashDisk {
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
         let mut state = self.step()?;
+        if let Some((folder, kind)) = &state.unsyncable
+            && folder == path
+        {
+            return Err((*kind).into());
+        }
         if !state.folders.contains(path) && path != Path::new("/") {
             return Err(io::ErrorKind::NotFound.into());
         }

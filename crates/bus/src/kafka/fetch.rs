@@ -298,14 +298,10 @@ mod tests {
     use rdkafka::consumer::BaseConsumer;
 
     use super::super::context::Context;
-    use super::super::mock::{self, Brokers, told};
+    use super::super::mock::{self, Brokers, at, told};
     use super::*;
     use crate::conformance::send_all;
     use crate::{Bus, Isolation, Membership, Record, Start};
-
-    fn at(partition: i32) -> TopicPartition {
-        TopicPartition { topic: "topic".into(), partition }
-    }
 
     /// Of a consumer that nobody answers.
     fn fetcher(partitions: &[i32]) -> Fetcher {
@@ -326,12 +322,11 @@ mod tests {
         Polled::Record(Record { at: at(partition), offset, stamp, key: None, value, headers: Vec::new().into() })
     }
 
-    fn offsets(polled: &[Polled]) -> Vec<(i32, i64)> {
-        let offset = |polled: &Polled| match polled {
-            Polled::Record(record) => (record.at.partition, record.offset),
-            other => panic!("{other:?}"),
-        };
-        polled.iter().map(offset).collect()
+    /// Of brokers, for these partitions, none of them started.
+    fn reading(brokers: &Brokers, partitions: &[i32]) -> Fetcher {
+        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
+        fetcher.set_partitions(&partitions.iter().map(|partition| at(*partition)).collect::<Vec<_>>()).unwrap();
+        fetcher
     }
 
     #[test]
@@ -345,9 +340,9 @@ mod tests {
         let lacks =
             |resource: &str| format!("denied: User:eadt lacks the right Read on {resource}: grant it, see `eadt topics acls`");
         for (code, at, what, expected) in [
-            (Code::TopicAuthorizationFailed, Some(&one), "reading topic-0", lacks("topic topic")),
+            (Code::TopicAuthorizationFailed, Some(&one), "reading in-0", lacks("topic in")),
             (Code::GroupAuthorizationFailed, None, "reading", lacks("group group")),
-            (Code::GroupAuthorizationFailed, Some(&one), "reading topic-0", lacks("group group")),
+            (Code::GroupAuthorizationFailed, Some(&one), "reading in-0", lacks("group group")),
         ] {
             assert_eq!(said(code, false, at), Some((Remedy::Stop, what.to_owned(), expected)), "{code:?}");
         }
@@ -385,24 +380,26 @@ mod tests {
             deliver(&mut fetcher, 0, offset, &mut into);
             deliver(&mut fetcher, 1, offset, &mut into);
         }
-        assert_eq!(offsets(&into), [(1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]);
+        assert_eq!(told(&into), ["in-1/0", "in-1/1", "in-1/2", "in-1/3", "in-1/4"]);
         into.clear();
         fetcher.release(100, &mut into).unwrap();
         assert!(into.is_empty(), "it is paused");
         fetcher.resume(&[at(0)]).unwrap();
         into.push(record(1, 5, 1));
         fetcher.release(2, &mut into).unwrap();
-        assert_eq!((offsets(&into), fetcher.released), (vec![(1, 5), (0, 0), (0, 1)], true));
+        assert_eq!(told(&into), ["in-1/5", "in-0/0", "in-0/1"]);
+        assert!(fetcher.released);
         // What comes meanwhile waits its turn.
         deliver(&mut fetcher, 0, 5, &mut into);
         into.clear();
         fetcher.release(100, &mut into).unwrap();
-        assert_eq!((offsets(&into), fetcher.released), (vec![(0, 2), (0, 3), (0, 4), (0, 5)], false));
+        assert_eq!(told(&into), ["in-0/2", "in-0/3", "in-0/4", "in-0/5"]);
+        assert!(!fetcher.released);
         into.clear();
         deliver(&mut fetcher, 0, 6, &mut into);
-        assert_eq!(offsets(&into), [(0, 6)]);
+        assert_eq!(told(&into), ["in-0/6"]);
         assert_eq!(fetcher.parts[0].held_bytes, 0);
-        assert_eq!(one(&at(0)).elements_for_topic("topic").len(), 1);
+        assert_eq!(one(&at(0)).elements_for_topic("in").len(), 1);
         assert_eq!(format!("{:?}", fetcher.events), "Events { topics: [], .. }");
     }
 
@@ -439,7 +436,7 @@ mod tests {
             (fetcher.pause(&[at(1)]).unwrap_err(), "pausing"),
             (fetcher.resume(&[at(1)]).unwrap_err(), "resuming"),
         ] {
-            assert_eq!((error.remedy, error.to_string()), (Remedy::Stop, format!("{doing} topic-1: it is not assigned here")));
+            assert_eq!((error.remedy, error.to_string()), (Remedy::Stop, format!("{doing} in-1: it is not assigned here")));
         }
     }
 
@@ -447,7 +444,7 @@ mod tests {
     fn a_poll_appends_as_many_as_asked_for_to_what_is_there() {
         let brokers = Brokers::start();
         brokers.append("in", 0, 0..10);
-        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut reader = brokers.reader();
         let mut polled = Vec::new();
         for most in [1, 3, 2] {
             let before = polled.len();
@@ -462,7 +459,7 @@ mod tests {
     #[test]
     fn a_poll_waits_for_the_first_record_and_for_no_second_one() {
         let brokers = Brokers::start();
-        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut reader = brokers.reader();
         assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
         let bus = brokers.bus.clone();
         let late = std::thread::spawn(move || {
@@ -480,33 +477,31 @@ mod tests {
         let brokers = Brokers::start();
         brokers.append("in", 0, 0..3);
         brokers.append("in", 1, 0..2);
-        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
-        fetcher.set_partitions(&[mock::at(0), mock::at(1)]).unwrap();
+        let mut fetcher = reading(&brokers, &[0, 1]);
         let mut polled = Vec::new();
         let mut poll = |fetcher: &mut Fetcher, count: usize| {
-            let begun = Instant::now();
-            while polled.len() < count {
-                assert!(begun.elapsed() < mock::WAIT, "{polled:?}");
+            mock::until(|| {
                 assert!(fetcher.poll(100, Duration::from_millis(100), &mut polled).unwrap().is_none());
-            }
+                polled.len() >= count
+            });
             // Whatever else the new assignment brings.
             fetcher.poll(100, Duration::from_secs(1), &mut polled).unwrap();
             told(&std::mem::take(&mut polled))
         };
-        fetcher.start(&mock::at(0), 0).unwrap();
+        fetcher.start(&at(0), 0).unwrap();
         let mut two = Vec::new();
         while two.len() < 2 {
             fetcher.poll(1, mock::WAIT, &mut two).unwrap();
         }
         assert_eq!(told(&two), ["in-0/0", "in-0/1"]);
-        fetcher.start(&mock::at(1), 1).unwrap();
+        fetcher.start(&at(1), 1).unwrap();
         let mut rest = poll(&mut fetcher, 4);
         rest.sort();
         assert_eq!(rest, ["in-0/2", "in-0/e3", "in-1/1", "in-1/e2"]);
-        fetcher.start(&mock::at(1), 0).unwrap();
+        fetcher.start(&at(1), 0).unwrap();
         assert_eq!(poll(&mut fetcher, 3), ["in-1/0", "in-1/1", "in-1/e2"]);
         // What starts anew tells its end again.
-        fetcher.start(&mock::at(0), 2).unwrap();
+        fetcher.start(&at(0), 2).unwrap();
         assert_eq!(poll(&mut fetcher, 2), ["in-0/2", "in-0/e3"]);
     }
 
@@ -526,13 +521,12 @@ mod tests {
     fn a_position_that_is_not_there_says_whether_it_is_past_or_never_was() {
         let brokers = Brokers::start();
         brokers.append("in", 0, 0..3);
-        let mut fetcher = brokers.bus.fetcher("reader", &Membership::Dynamic, Isolation::ReadCommitted).unwrap();
-        fetcher.set_partitions(&[mock::at(1), mock::at(0)]).unwrap();
+        let mut fetcher = reading(&brokers, &[1, 0]);
         let mut said = |position: Option<i64>| {
             if let Some(position) = position {
-                fetcher.start(&mock::at(0), position).unwrap();
+                fetcher.start(&at(0), position).unwrap();
             }
-            let error = fetcher.lost_position(Some(&mock::at(0)), "said");
+            let error = fetcher.lost_position(Some(&at(0)), "said");
             assert_eq!(error.remedy, Remedy::Stop);
             error.to_string()
         };
@@ -549,7 +543,7 @@ mod tests {
     #[test]
     fn brokers_that_are_away_are_waited_for() {
         let brokers = Brokers::start();
-        let mut reader = brokers.bus.reader(&[(mock::at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap();
+        let mut reader = brokers.reader();
         assert_eq!(told(&mock::poll(&mut *reader, 1)), ["in-0/e0"]);
         brokers.cluster.broker_down(1).unwrap();
         let mut polled = Vec::new();

@@ -442,7 +442,7 @@ mod tests {
     use rdkafka::types::RDKafkaApiKey as Api;
     use rdkafka::types::RDKafkaRespErr::*;
 
-    use super::super::mock::{Brokers, at, options, outgoing, poll, step, told};
+    use super::super::mock::{Brokers, at, options, outgoing, poll, step, told, until};
     use super::*;
     use crate::Bus;
 
@@ -625,10 +625,7 @@ mod tests {
         member.commit(&step(1)).unwrap();
         brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         let mut polled = Vec::new();
-        let begun = Instant::now();
-        while member.poll(1, Duration::from_millis(50), &mut polled).is_ok() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so: {polled:?}");
-        }
+        until(|| member.poll(1, Duration::from_millis(50), &mut polled).is_err());
         assert!(member.is_replaced());
         let error = member.commit_positions(&one_position()).unwrap_err();
         assert!(error.remedy == Remedy::Stop && error.detail.starts_with("fenced: "), "{error}");
@@ -650,11 +647,10 @@ mod tests {
         assert_eq!(told(&poll(&mut member, 2)).len(), 2);
         member.commit_positions(&one_position()).unwrap();
         brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
-        let begun = Instant::now();
-        while !member.fetcher.consumer().assignment_lost() {
-            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so");
+        until(|| {
             std::thread::sleep(Duration::from_millis(20));
-        }
+            member.fetcher.consumer().assignment_lost()
+        });
         // So a group answers whom it does not know: as if a newer member had come.
         brokers.cluster.request_errors(Api::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(!member.is_replaced());
@@ -666,11 +662,10 @@ mod tests {
         let mut member = brokers.transactional();
         brokers.cluster.request_errors(Api::Heartbeat, &[RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID]);
         let mut polled = Vec::new();
-        let begun = Instant::now();
-        while !polled.iter().any(|polled| matches!(polled, Polled::Lost(_) | Polled::Revoked(_))) {
-            assert!(begun.elapsed() < Duration::from_secs(30), "heartbeats are answered so: {polled:?}");
+        until(|| {
             member.poll(10, Duration::from_millis(50), &mut polled).unwrap();
-        }
+            polled.iter().any(|polled| matches!(polled, Polled::Lost(_) | Polled::Revoked(_)))
+        });
         assert!(polled.contains(&Polled::Lost(vec![at(0), at(1)])), "{polled:?}");
     }
 

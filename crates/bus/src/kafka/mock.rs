@@ -1,6 +1,6 @@
 //! Brokers inside a test that answer as they are told: what a real one says once in a long while, and not when it is wanted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -8,7 +8,7 @@ use rdkafka::producer::DefaultProducerContext;
 use super::member::KafkaMember;
 use super::{KafkaBus, KafkaOptions};
 use crate::conformance::{await_assignment, send_all};
-use crate::{Member, MemberOptions, Membership, Outgoing, Polled, Reader, Step, TopicPartition};
+use crate::{Bus, Isolation, Member, MemberOptions, Membership, Outgoing, Polled, Reader, Start, Step, TopicPartition};
 
 pub const GROUP: &str = "group";
 pub const WAIT: Duration = Duration::from_secs(30);
@@ -49,6 +49,11 @@ impl Brokers {
         self.member(Membership::Transactional("instance".into()))
     }
 
+    /// Of the first partition of `in`, from its beginning.
+    pub fn reader(&self) -> Box<dyn Reader> {
+        self.bus.reader(&[(at(0), Start::Earliest)], Isolation::ReadCommitted).unwrap()
+    }
+
     /// Appends records of these values.
     pub fn append(&self, topic: &str, partition: i32, values: std::ops::Range<usize>) {
         let record = |value: usize| outgoing(topic, partition, &value.to_string());
@@ -74,13 +79,23 @@ pub fn step(position: i64) -> Step {
     Step { outputs: vec![outgoing("out", 0, "output")], positions: vec![(at(0), position)] }
 }
 
-/// Polls until so many items came.
-pub fn poll(reader: &mut dyn Reader, count: usize) -> Vec<Polled> {
-    let (mut polled, begun) = (Vec::new(), std::time::Instant::now());
-    while polled.len() < count {
-        assert!(begun.elapsed() < WAIT, "{polled:?}");
-        reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+/// Tries again until it is so.
+#[track_caller]
+pub fn until(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < WAIT, "it never is");
     }
+}
+
+/// Polls until so many items came.
+#[track_caller]
+pub fn poll(reader: &mut dyn Reader, count: usize) -> Vec<Polled> {
+    let mut polled = Vec::new();
+    until(|| {
+        reader.poll(100, Duration::from_millis(100), &mut polled).unwrap();
+        polled.len() >= count
+    });
     polled
 }
 

@@ -176,49 +176,6 @@ impl<D: Disk> Store for Local<D> {
 mod tests {
     use super::*;
     use crate::simulation::CrashDisk;
-    use crate::store::Entry;
-
-    /// A disk on which the names in one folder cannot be made durable.
-    #[derive(Debug)]
-    struct Refusing {
-        disk: CrashDisk,
-        folder: PathBuf,
-        kind: io::ErrorKind,
-    }
-
-    impl Disk for Refusing {
-        fn make_folder(&self, path: &Path) -> io::Result<bool> {
-            self.disk.make_folder(path)
-        }
-
-        fn write(&self, path: &Path, bytes: &Bytes) -> io::Result<()> {
-            self.disk.write(path, bytes)
-        }
-
-        fn sync_file(&self, path: &Path) -> io::Result<()> {
-            self.disk.sync_file(path)
-        }
-
-        fn sync_folder(&self, path: &Path) -> io::Result<()> {
-            if path == self.folder { Err(self.kind.into()) } else { self.disk.sync_folder(path) }
-        }
-
-        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-            self.disk.rename(from, to)
-        }
-
-        fn remove(&self, path: &Path) -> io::Result<()> {
-            self.disk.remove(path)
-        }
-
-        fn entries(&self, path: &Path) -> io::Result<Vec<Entry>> {
-            self.disk.entries(path)
-        }
-
-        fn open(&self, path: &Path) -> io::Result<Input> {
-            self.disk.open(path)
-        }
-    }
 
     #[test]
     fn only_what_a_killed_writer_left_is_swept() {
@@ -238,7 +195,8 @@ mod tests {
     fn only_of_other_peoples_folders_around_the_archive_need_the_names_not_be_kept() {
         use io::ErrorKind::{InvalidInput, Other, PermissionDenied, ReadOnlyFilesystem, Unsupported};
         let created = |folder: &str, kind| {
-            let disk = Refusing { disk: CrashDisk::default(), folder: folder.into(), kind };
+            let disk = CrashDisk::default();
+            disk.refuse_to_sync(Path::new(folder), kind);
             let store = Local::new("/home/archive".into(), disk);
             store.create("topic=a/file.parquet", Bytes::from_static(b"content")).map_err(|error| error.kind())
         };
