@@ -18,15 +18,26 @@ const MIXED: &str = "mixed";
 /// What matters of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Member {
+    /// Its own uid: the next pod of the name is another one.
+    uid: String,
     /// Owner's uid; pods of one owner are one world.
     owner: String,
     /// The value of `WORLD_SIZE`.
     size: String,
+    /// What the pod was told last.
     told: Option<String>,
     leaving: bool,
 }
 
 type Name = (String, String);
+
+/// What this pod, and no other of its name, is to be told.
+#[derive(Debug, PartialEq, Eq)]
+struct Word {
+    name: Name,
+    uid: String,
+    word: String,
+}
 
 #[derive(Debug, Default)]
 struct Worlds {
@@ -36,15 +47,19 @@ struct Worlds {
 
 impl Worlds {
     /// Takes a pod's present state, or that it is gone, and says whom to tell what.
-    fn saw(&mut self, name: Name, member: Option<Member>) -> Vec<(Name, String)> {
+    fn saw(&mut self, name: Name, member: Option<Member>) -> Vec<Word> {
         let before = self.members.remove(&name);
-        let mut owners: BTreeSet<String> = before.into_iter().map(|member| member.owner).collect();
+        let mut owners: BTreeSet<String> = before.iter().map(|member| member.owner.clone()).collect();
         for owner in &owners {
             if let Some(names) = self.by_owner.get_mut(owner) {
                 names.remove(&name);
             }
         }
-        if let Some(member) = member {
+        if let Some(mut member) = member {
+            // Nobody else tells it anything, and what is seen may be older than the last word.
+            if let Some(before) = before.filter(|before| before.uid == member.uid) {
+                member.told = before.told;
+            }
             owners.insert(member.owner.clone());
             self.by_owner.entry(member.owner.clone()).or_default().insert(name.clone());
             self.members.insert(name, member);
@@ -52,13 +67,20 @@ impl Worlds {
         owners.iter().flat_map(|owner| self.to_tell(owner)).collect()
     }
 
-    fn to_tell(&self, owner: &str) -> Vec<(Name, String)> {
-        let names = self.by_owner.get(owner).into_iter().flatten();
-        let here: Vec<_> = names.map(|name| (name, &self.members[name])).filter(|(_, member)| !member.leaving).collect();
-        let sizes: BTreeSet<&str> = here.iter().map(|(_, member)| member.size.as_str()).collect();
-        let word = if sizes.len() == 1 { *sizes.first().expect("one") } else { MIXED };
-        let untold = here.into_iter().filter(|(_, member)| member.told.as_deref() != Some(word));
-        untold.map(|(name, _)| (name.clone(), word.to_owned())).collect()
+    fn to_tell(&mut self, owner: &str) -> Vec<Word> {
+        let Some(names) = self.by_owner.get(owner) else { return Vec::new() };
+        let here: Vec<&Name> = names.iter().filter(|name| !self.members[*name].leaving).collect();
+        let sizes: BTreeSet<&str> = here.iter().map(|name| self.members[*name].size.as_str()).collect();
+        let word = if sizes.len() == 1 { *sizes.first().expect("one") } else { MIXED }.to_owned();
+        let mut words = Vec::new();
+        for name in here {
+            let member = self.members.get_mut(name).expect("each name has its member");
+            if member.told.as_ref() != Some(&word) {
+                member.told = Some(word.clone());
+                words.push(Word { name: name.clone(), uid: member.uid.clone(), word: word.clone() });
+            }
+        }
+        words
     }
 }
 
@@ -68,7 +90,8 @@ fn member(pod: &Pod) -> Option<Member> {
     let size = variables.find(|variable| variable.name == "WORLD_SIZE")?.value.clone().unwrap_or_default();
     let owner = pod.owner_references().first()?.uid.clone();
     let told = pod.annotations().get(ANNOTATION).cloned();
-    Some(Member { owner, size, told, leaving: pod.metadata.deletion_timestamp.is_some() })
+    let leaving = pod.metadata.deletion_timestamp.is_some();
+    Some(Member { uid: pod.uid()?, owner, size, told, leaving })
 }
 
 /// Watches all pods until it is dropped.
@@ -89,19 +112,20 @@ pub async fn watch(client: Client) {
         };
         let name = (pod.namespace().unwrap_or_default(), pod.name_any());
         let member = if gone { None } else { member(&pod) };
-        for (name, word) in worlds.saw(name, member) {
-            tell(&client, &name, &word).await;
+        for word in worlds.saw(name, member) {
+            tell(&client, &word).await;
         }
     }
 }
 
-async fn tell(client: &Client, (namespace, name): &Name, word: &str) {
+async fn tell(client: &Client, Word { name: (namespace, name), uid, word }: &Word) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
-    let patch = json!({"metadata": {"annotations": {ANNOTATION: word}}});
+    // With its uid: on a busy machine the pod may have a successor by now, which this word would make ready.
+    let patch = json!({"metadata": {"uid": uid, "annotations": {ANNOTATION: word}}});
     for _ in 0..20 {
         match pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(_) => return,
-            Err(kube::Error::Api(status)) if status.is_not_found() => return,
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_invalid() => return,
             Err(_) => tokio::time::sleep(Duration::from_millis(250)).await,
         }
     }
@@ -116,24 +140,43 @@ mod tests {
         ("ns".to_owned(), pod.to_owned())
     }
 
-    fn of(owner: &str, size: &str, told: Option<&str>) -> Member {
-        Member { owner: owner.to_owned(), size: size.to_owned(), told: told.map(str::to_owned), leaving: false }
+    fn of(uid: &str, owner: &str, size: &str) -> Option<Member> {
+        let (uid, owner, size) = (uid.to_owned(), owner.to_owned(), size.to_owned());
+        Some(Member { uid, owner, size, told: None, leaving: false })
+    }
+
+    fn leaving(member: Option<Member>) -> Option<Member> {
+        member.map(|member| Member { leaving: true, ..member })
+    }
+
+    fn word(pod: &str, uid: &str, word: &str) -> Word {
+        Word { name: name(pod), uid: uid.to_owned(), word: word.to_owned() }
     }
 
     #[test]
     fn a_world_agrees_or_none_of_it_is_ready() {
         let mut worlds = Worlds::default();
-        assert_eq!(worlds.saw(name("a-0"), Some(of("a", "6", None))), [(name("a-0"), "6".to_owned())]);
-        assert_eq!(worlds.saw(name("a-0"), Some(of("a", "6", Some("6")))), []);
-        assert_eq!(worlds.saw(name("b-0"), Some(of("b", "3", Some("3")))), []);
+        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), [word("a-0", "1", "6")]);
+        assert_eq!(worlds.saw(name("a-1"), of("2", "a", "6")), [word("a-1", "2", "6")]);
+        assert_eq!(worlds.saw(name("b-0"), of("3", "b", "3")), [word("b-0", "3", "3")]);
         // The first pod of a rolling change.
-        let told = worlds.saw(name("a-1"), Some(of("a", "9", None)));
-        assert_eq!(told, [(name("a-0"), MIXED.to_owned()), (name("a-1"), MIXED.to_owned())]);
-        assert_eq!(worlds.saw(name("a-0"), Some(of("a", "6", Some(MIXED)))), [(name("a-1"), MIXED.to_owned())]);
+        assert_eq!(worlds.saw(name("a-1"), leaving(of("2", "a", "6"))), []);
+        assert_eq!(worlds.saw(name("a-1"), None), []);
+        assert_eq!(worlds.saw(name("a-1"), of("4", "a", "9")), [word("a-0", "1", MIXED), word("a-1", "4", MIXED)]);
         // The old one goes.
-        let leaving = Some(Member { leaving: true, ..of("a", "6", Some(MIXED)) });
-        assert_eq!(worlds.saw(name("a-0"), leaving), [(name("a-1"), "9".to_owned())]);
-        assert_eq!(worlds.saw(name("a-1"), Some(of("a", "9", Some("9")))), []);
+        assert_eq!(worlds.saw(name("a-0"), leaving(of("1", "a", "6"))), [word("a-1", "4", "9")]);
         assert_eq!(worlds.saw(name("a-0"), None), []);
+    }
+
+    #[test]
+    fn nobody_is_told_twice_and_a_successor_is_told_anew() {
+        let mut worlds = Worlds::default();
+        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), [word("a-0", "1", "6")]);
+        // Seen as it was before it was told.
+        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), []);
+        assert_eq!(worlds.saw(name("a-0"), of("2", "a", "6")), [word("a-0", "2", "6")]);
+        // After the watch began again, what the pod says is believed.
+        let told = of("2", "a", "6").map(|member| Member { told: Some("6".to_owned()), ..member });
+        assert_eq!(Worlds::default().saw(name("a-0"), told), []);
     }
 }
