@@ -36,7 +36,7 @@ type Name = (String, String);
 struct Word {
     name: Name,
     uid: String,
-    word: String,
+    text: String,
 }
 
 #[derive(Debug, Default)]
@@ -64,20 +64,20 @@ impl Worlds {
             self.by_owner.entry(member.owner.clone()).or_default().insert(name.clone());
             self.members.insert(name, member);
         }
-        owners.iter().flat_map(|owner| self.to_tell(owner)).collect()
+        owners.iter().flat_map(|owner| self.words_for(owner)).collect()
     }
 
-    fn to_tell(&mut self, owner: &str) -> Vec<Word> {
+    fn words_for(&mut self, owner: &str) -> Vec<Word> {
         let Some(names) = self.by_owner.get(owner) else { return Vec::new() };
         let here: Vec<&Name> = names.iter().filter(|name| !self.members[*name].leaving).collect();
         let sizes: BTreeSet<&str> = here.iter().map(|name| self.members[*name].size.as_str()).collect();
-        let word = if sizes.len() == 1 { *sizes.first().expect("one") } else { MIXED }.to_owned();
+        let text = if sizes.len() == 1 { *sizes.first().expect("one") } else { MIXED }.to_owned();
         let mut words = Vec::new();
         for name in here {
             let member = self.members.get_mut(name).expect("each name has its member");
-            if member.told.as_ref() != Some(&word) {
-                member.told = Some(word.clone());
-                words.push(Word { name: name.clone(), uid: member.uid.clone(), word: word.clone() });
+            if member.told.as_ref() != Some(&text) {
+                member.told = Some(text.clone());
+                words.push(Word { name: name.clone(), uid: member.uid.clone(), text: text.clone() });
             }
         }
         words
@@ -118,18 +118,25 @@ pub async fn watch(client: Client) {
     }
 }
 
-async fn tell(client: &Client, Word { name: (namespace, name), uid, word }: &Word) {
+async fn tell(client: &Client, Word { name: (namespace, name), uid, text }: &Word) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     // With its uid: on a busy machine the pod may have a successor by now, which this word would make ready.
-    let patch = json!({"metadata": {"uid": uid, "annotations": {ANNOTATION: word}}});
-    for _ in 0..20 {
+    let patch = json!({"metadata": {"uid": uid, "annotations": {ANNOTATION: text}}});
+    let mut tries: u32 = 0;
+    loop {
         match pods.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await {
             Ok(_) => return,
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_invalid() => return,
-            Err(_) => tokio::time::sleep(Duration::from_millis(250)).await,
+            // The API server may be down on purpose, for as long as a test wants.
+            Err(error) => {
+                tries += 1;
+                if tries.is_multiple_of(40) {
+                    eprintln!("pod {namespace}/{name} is still to be told about its world: {error}");
+                }
+                tokio::time::sleep(Duration::from_millis(250)).await;
+            }
         }
     }
-    eprintln!("pod {namespace}/{name} was not told about its world");
 }
 
 #[cfg(test)]
@@ -140,43 +147,43 @@ mod tests {
         ("ns".to_owned(), pod.to_owned())
     }
 
-    fn of(uid: &str, owner: &str, size: &str) -> Option<Member> {
+    fn of(uid: &str, owner: &str, size: &str) -> Member {
         let (uid, owner, size) = (uid.to_owned(), owner.to_owned(), size.to_owned());
-        Some(Member { uid, owner, size, told: None, leaving: false })
+        Member { uid, owner, size, told: None, leaving: false }
     }
 
-    fn leaving(member: Option<Member>) -> Option<Member> {
-        member.map(|member| Member { leaving: true, ..member })
+    fn leaving(member: Member) -> Member {
+        Member { leaving: true, ..member }
     }
 
-    fn word(pod: &str, uid: &str, word: &str) -> Word {
-        Word { name: name(pod), uid: uid.to_owned(), word: word.to_owned() }
+    fn word(pod: &str, uid: &str, text: &str) -> Word {
+        Word { name: name(pod), uid: uid.to_owned(), text: text.to_owned() }
     }
 
     #[test]
     fn a_world_agrees_or_none_of_it_is_ready() {
         let mut worlds = Worlds::default();
-        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), [word("a-0", "1", "6")]);
-        assert_eq!(worlds.saw(name("a-1"), of("2", "a", "6")), [word("a-1", "2", "6")]);
-        assert_eq!(worlds.saw(name("b-0"), of("3", "b", "3")), [word("b-0", "3", "3")]);
+        assert_eq!(worlds.saw(name("a-0"), Some(of("1", "a", "6"))), [word("a-0", "1", "6")]);
+        assert_eq!(worlds.saw(name("a-1"), Some(of("2", "a", "6"))), [word("a-1", "2", "6")]);
+        assert_eq!(worlds.saw(name("b-0"), Some(of("3", "b", "3"))), [word("b-0", "3", "3")]);
         // The first pod of a rolling change.
-        assert_eq!(worlds.saw(name("a-1"), leaving(of("2", "a", "6"))), []);
+        assert_eq!(worlds.saw(name("a-1"), Some(leaving(of("2", "a", "6")))), []);
         assert_eq!(worlds.saw(name("a-1"), None), []);
-        assert_eq!(worlds.saw(name("a-1"), of("4", "a", "9")), [word("a-0", "1", MIXED), word("a-1", "4", MIXED)]);
+        assert_eq!(worlds.saw(name("a-1"), Some(of("4", "a", "9"))), [word("a-0", "1", MIXED), word("a-1", "4", MIXED)]);
         // The old one goes.
-        assert_eq!(worlds.saw(name("a-0"), leaving(of("1", "a", "6"))), [word("a-1", "4", "9")]);
+        assert_eq!(worlds.saw(name("a-0"), Some(leaving(of("1", "a", "6")))), [word("a-1", "4", "9")]);
         assert_eq!(worlds.saw(name("a-0"), None), []);
     }
 
     #[test]
     fn nobody_is_told_twice_and_a_successor_is_told_anew() {
         let mut worlds = Worlds::default();
-        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), [word("a-0", "1", "6")]);
+        assert_eq!(worlds.saw(name("a-0"), Some(of("1", "a", "6"))), [word("a-0", "1", "6")]);
         // Seen as it was before it was told.
-        assert_eq!(worlds.saw(name("a-0"), of("1", "a", "6")), []);
-        assert_eq!(worlds.saw(name("a-0"), of("2", "a", "6")), [word("a-0", "2", "6")]);
+        assert_eq!(worlds.saw(name("a-0"), Some(of("1", "a", "6"))), []);
+        assert_eq!(worlds.saw(name("a-0"), Some(of("2", "a", "6"))), [word("a-0", "2", "6")]);
         // After the watch began again, what the pod says is believed.
-        let told = of("2", "a", "6").map(|member| Member { told: Some("6".to_owned()), ..member });
-        assert_eq!(Worlds::default().saw(name("a-0"), told), []);
+        let told = Member { told: Some("6".to_owned()), ..of("2", "a", "6") };
+        assert_eq!(Worlds::default().saw(name("a-0"), Some(told)), []);
     }
 }
