@@ -43,6 +43,17 @@ pub enum Passed {
     Incomplete,
 }
 
+/// Whether a window says anything about its workload, alone or not.
+pub(crate) fn says_something(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<(), Passed> {
+    if window.restarted || window.gap {
+        return Err(Passed::Unsteady);
+    }
+    // What is not a number covers nothing.
+    let is_covered =
+        [window.energy_coverage_ratio, window.progress_coverage_ratio].iter().all(|ratio| *ratio >= coverage_min_ratio);
+    if is_covered { Ok(()) } else { Err(Passed::Uncovered) }
+}
+
 /// Running means of the windows at one share and clock.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Mean {
@@ -83,12 +94,7 @@ impl Gatherer {
         if tenants != 1 {
             return Err(Passed::Shared);
         }
-        if window.restarted || window.gap {
-            return Err(Passed::Unsteady);
-        }
-        if window.energy_coverage_ratio.min(window.progress_coverage_ratio) < settings.coverage_min_ratio {
-            return Err(Passed::Uncovered);
-        }
+        says_something(window, settings.coverage_min_ratio)?;
         let layout = window.layout.as_ref().ok_or(Passed::Incomplete)?;
         if layout.power_limit_watts.is_some() {
             return Err(Passed::Capped);

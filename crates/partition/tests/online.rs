@@ -80,6 +80,7 @@ fn windows_that_say_nothing_about_a_workload_alone_are_passed_over() {
     assert_eq!(passed(&|w| w.restarted = true, 1), Err(Passed::Unsteady));
     assert_eq!(passed(&|w| w.gap = true, 1), Err(Passed::Unsteady));
     assert_eq!(passed(&|w| w.progress_coverage_ratio = 0.8, 1), Err(Passed::Uncovered));
+    assert_eq!(passed(&|w| w.progress_coverage_ratio = f64::NAN, 1), Err(Passed::Uncovered));
     assert_eq!(passed(&|w| w.layout.as_mut().unwrap().power_limit_watts = Some(150.0), 1), Err(Passed::Capped));
     assert_eq!(passed(&|w| w.layout.as_mut().unwrap().replicas = Some(2), 1), Err(Passed::SeveralProcesses));
     assert_eq!(passed(&|w| w.layout = None, 1), Err(Passed::Incomplete));

@@ -8,11 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::budget::{self, BudgetSettings, BudgetState, Measurements, PowerPoint, Standing};
 use crate::controller::Measured;
+use crate::joint::{Coming, MAX_COMING, Saying};
 use crate::models::Models;
 use crate::settings::FoldSettings;
 
-/// Layouts and refusals remembered between two looks; of more the oldest are dropped.
-const MAX_COMING: usize = 64;
 /// Caps that must have been measured before what was measured goes before a learned curve.
 const MEASURED_ENOUGH: usize = 3;
 /// Points that are taken of a learned curve.
@@ -24,7 +23,7 @@ pub struct Member {
     /// What is in force as of the last look.
     now: Option<Workload>,
     /// What came into force after it, in the order of its times.
-    coming: VecDeque<Workload>,
+    coming: Coming,
     /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None`: it is not known.
     lingering_watts: Option<f64>,
     /// Decisions that were refused after the last look, and when.
@@ -37,10 +36,8 @@ pub struct Member {
     heard: Option<EventTime>,
     /// The newest window's.
     origin: Origin,
-    /// The last look's decision, which waits for this member's window.
-    pub waiting: Option<Decision>,
-    /// Time of the newest decision that was said.
-    pub decided: Option<EventTime>,
+    #[serde(flatten)]
+    pub saying: Saying,
 }
 
 fn cap(workload: &Workload) -> Option<f64> {
@@ -56,14 +53,7 @@ impl Member {
     /// A layout, whatever its time.
     pub fn put(&mut self, layout: &Workload) {
         self.joined.get_or_insert(layout.time);
-        let place = self.coming.partition_point(|other| other.time < layout.time);
-        match self.coming.get_mut(place) {
-            Some(same) if same.time == layout.time => *same = layout.clone(),
-            _ => self.coming.insert(place, layout.clone()),
-        }
-        if self.coming.len() > MAX_COMING
-            && let Some(oldest) = self.coming.pop_front()
-        {
+        if let Some(oldest) = self.coming.put(layout) {
             self.adopt(oldest);
         }
     }
@@ -79,7 +69,7 @@ impl Member {
 
     /// The newest layout, in force at the last look or not.
     fn newest(&self) -> Option<&Workload> {
-        self.coming.back().or(self.now.as_ref())
+        self.coming.newest().or(self.now.as_ref())
     }
 
     /// Whether the first stage leaves its windows to this one.
@@ -99,8 +89,7 @@ impl Member {
 
     /// Time goes on to a look.
     pub fn advance(&mut self, time: EventTime, name: &str, grants: &mut BudgetState) {
-        let due = self.coming.partition_point(|layout| layout.time <= time);
-        for layout in self.coming.drain(..due).collect::<Vec<_>>() {
+        for layout in self.coming.take_due(time) {
             if let Some(decided) = layout.decision_id.as_deref().and_then(|id| budget::decided_at(name, id)) {
                 grants.overtaken(name, decided);
             }
@@ -188,22 +177,9 @@ impl Member {
     /// The decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn say(&mut self, window: &EfficiencyWindow, settings: &BudgetSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let mut decision = match self.waiting.take_if(|waiting| waiting.time == end) {
-            Some(decision) => decision,
-            None if self.decided >= Some(end) => return None,
-            None => self.maintain(self.now.as_ref().or(self.newest())?, end, settings, reason),
-        };
-        // The look knew the windows before this one; a first one may be the first that is simulated.
-        decision.origin = decision.origin.max(window.origin);
-        self.decided = self.decided.max(Some(decision.time));
-        Some(decision)
-    }
-
-    /// A change that still waits for a window at the next look.
-    pub fn overdue(&mut self) -> Option<Decision> {
-        let decision = self.waiting.take().filter(|decision| decision.from != decision.to)?;
-        self.decided = self.decided.max(Some(decision.time));
-        Some(decision)
+        let workload = self.now.as_ref().or(self.newest()).filter(|_| self.saying.misses(end));
+        let missed = workload.map(|workload| self.maintain(workload, end, settings, reason));
+        self.saying.complete(window, missed)
     }
 
     /// Leaves everything as it is, and says why.
@@ -409,13 +385,17 @@ mod tests {
         let stays = member.maintain(&layout(0, 1, None), at(60), &settings, "");
         let mut change = stays.clone();
         change.to.power_limit_watts = Some(300.0);
-        member.waiting = Some(stays);
-        assert_eq!((member.overdue(), &member.waiting, member.decided), (None, &None, None));
-        member.waiting = Some(change.clone());
-        assert_eq!((member.overdue(), &member.waiting, member.decided), (Some(change.clone()), &None, Some(at(60))));
+        assert_eq!((member.saying.decide(stays.clone(), true), member.saying.overdue()), (None, None));
+        assert_eq!(member.saying, Saying::default(), "nothing was said of that time");
+        assert_eq!((member.saying.decide(change.clone(), true), member.saying.overdue()), (None, Some(change.clone())));
         assert_eq!(member.say(&window(60, Origin::Measured), &settings, "late"), None, "it was said");
-        member.waiting = Some(Decision { time: at(120), ..change.clone() });
-        let said = member.say(&window(120, Origin::Simulated), &settings, "").unwrap();
+        // Where no window is to be expected, it is said at once.
+        let change = Decision { time: at(120), ..change };
+        assert_eq!(member.saying.decide(Decision { time: at(120), ..stays }, false), None);
+        assert_eq!(member.saying.decide(change.clone(), false), Some(change.clone()));
+        assert_eq!(member.say(&window(120, Origin::Measured), &settings, "late"), None, "it was said");
+        assert_eq!(member.saying.decide(Decision { time: at(180), ..change.clone() }, true), None);
+        let said = member.say(&window(180, Origin::Simulated), &settings, "").unwrap();
         assert_eq!((said.to, said.origin), (change.to, Origin::Simulated), "no more real than the window that it comes with");
     }
 

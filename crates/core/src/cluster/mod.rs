@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_models::published::CAP_CURVE_PREFIX;
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Action, Actuation, DeadLetterReason, Decision, EfficiencyWindow, Model, Outcome, WindowKind, Workload};
+use eadt_schemas::v1::{Actuation, DeadLetterReason, Decision, EfficiencyWindow, Model, Outcome, WindowKind, Workload};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::{self, BudgetSettings, BudgetState, Consumer, PowerPoint};
@@ -185,7 +185,7 @@ impl Cluster {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.overdue());
+                out.extend(member.saying.overdue());
                 member.advance(time, name, &mut self.grants);
                 (member.is_gone(&self.settings) && self.grants.of(name).is_none()).then(|| name.clone())
             })
@@ -228,12 +228,8 @@ impl Cluster {
             .collect();
         for (name, decision) in decided {
             let Some(member) = self.members.get_mut(&name) else { continue };
-            if member.is_awaited(time, &self.budget) {
-                member.waiting = Some(decision);
-            } else if decision.action != Action::Maintain {
-                member.decided = Some(decision.time);
-                out.push(decision);
-            }
+            let is_awaited = member.is_awaited(time, &self.budget);
+            out.extend(member.saying.decide(decision, is_awaited));
         }
         self.head = Head { looked: Some(time), reason: outcome.reason, late: None, crowded_by: self.head.crowded_by.take() };
         self.changed.extend(self.members.keys().cloned());

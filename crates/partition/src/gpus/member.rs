@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use eadt_core::FoldSettings;
+use eadt_core::joint::{Coming, MAX_COMING, Saying};
 use eadt_core::sharing::SmPartitionSettings;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
@@ -10,12 +11,10 @@ use eadt_schemas::v1::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::gather::{GatherSettings, Gatherer, Passed};
+use crate::gather::{self, GatherSettings, Gatherer, Passed};
 use crate::rebalance::{CONTROLLER, Figure, VERSION};
 use crate::{ProfileError, SoloProfile};
 
-/// Layouts and refusals remembered between two looks; of more the oldest are dropped.
-const MAX_COMING: usize = 64;
 /// Newest windows beside others that are remembered: those before and after a change.
 const MAX_FIGURES: usize = 32;
 /// How much later than it expired a decision may still show up in `workloads.v1`: clocks differ.
@@ -79,7 +78,7 @@ pub struct Member {
     /// What is in force as of the last look.
     now: Option<Workload>,
     /// What came into force after it, in the order of its times.
-    coming: VecDeque<Workload>,
+    coming: Coming,
     /// What became of decisions after the last look, in the order of its times.
     answers: VecDeque<Answer>,
     asked: Option<Asked>,
@@ -96,15 +95,15 @@ pub struct Member {
     gathered: Gatherer,
     /// Why the newest window alone says nothing about the workload alone.
     passed: Option<Passed>,
+    /// Why the newest window says nothing at all.
+    mute: Option<Passed>,
     figures: Vec<Figure>,
     /// When changes of this controller came into force, within a day.
     restarts: VecDeque<EventTime>,
     probe: Option<Probe>,
     no_probe_before: Option<EventTime>,
-    /// The last look's decision, which waits for this member's window.
-    pub waiting: Option<Decision>,
-    /// Time of the newest decision that was said.
-    pub decided: Option<EventTime>,
+    #[serde(flatten)]
+    pub saying: Saying,
 }
 
 fn gather_settings(own: &SmPartitionSettings) -> GatherSettings {
@@ -119,14 +118,7 @@ impl Member {
     /// A layout, whatever its time.
     pub fn put(&mut self, layout: &Workload) {
         self.joined.get_or_insert(layout.time);
-        let place = self.coming.partition_point(|other| other.time < layout.time);
-        match self.coming.get_mut(place) {
-            Some(same) if same.time == layout.time => *same = layout.clone(),
-            _ => self.coming.insert(place, layout.clone()),
-        }
-        if self.coming.len() > MAX_COMING
-            && let Some(oldest) = self.coming.pop_front()
-        {
+        if let Some(oldest) = self.coming.put(layout) {
             self.adopt(oldest);
         }
     }
@@ -136,7 +128,9 @@ impl Member {
         let gathered = std::mem::take(&mut self.gathered);
         let restarts = std::mem::take(&mut self.restarts);
         let probe = self.probe.take();
-        *self = Self { gathered, restarts, probe, through: self.through, decided: self.decided, ..Self::default() };
+        let mut saying = std::mem::take(&mut self.saying);
+        saying.forget_waiting();
+        *self = Self { gathered, restarts, probe, through: self.through, saying, ..Self::default() };
     }
 
     /// What became of a decision; that of another controller is passed over.
@@ -151,7 +145,7 @@ impl Member {
 
     /// The newest layout, in force at the last look or not.
     fn newest(&self) -> Option<&Workload> {
-        self.coming.back().or(self.now.as_ref())
+        self.coming.newest().or(self.now.as_ref())
     }
 
     /// Whether the first stage leaves its windows to this one.
@@ -180,8 +174,7 @@ impl Member {
 
     /// Time goes on to a look; whether a part of its GPU's partition was refused or taken back meanwhile.
     pub fn advance(&mut self, time: EventTime, own: &SmPartitionSettings) -> bool {
-        let due = self.coming.partition_point(|layout| layout.time <= time);
-        for layout in self.coming.drain(..due).collect::<Vec<_>>() {
+        for layout in self.coming.take_due(time) {
             self.adopt(layout);
         }
         while self.restarts.front().is_some_and(|restart| time.seconds_since(*restart) >= DAY_SECONDS) {
@@ -300,8 +293,8 @@ impl Member {
         if window.gpus > 0 {
             self.seat = Some(Seat { end, tenants, devices: window.shared_devices.clone() });
         }
-        let coverage = window.energy_coverage_ratio.min(window.progress_coverage_ratio);
-        if window.restarted || window.gap || coverage.is_nan() || coverage < own.coverage_min_ratio {
+        self.mute = gather::says_something(window, own.coverage_min_ratio).err();
+        if self.mute.is_some() {
             return;
         }
         self.heard = Some(end);
@@ -335,22 +328,9 @@ impl Member {
     /// The decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn say(&mut self, window: &EfficiencyWindow, own: &SmPartitionSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let mut decision = match self.waiting.take_if(|waiting| waiting.time == end) {
-            Some(decision) => decision,
-            None if self.decided >= Some(end) => return None,
-            None => draft(self.now.as_ref().or(self.newest())?, end, own, reason.to_owned()),
-        };
-        // The look knew the windows before this one; a first one may be the first that is simulated.
-        decision.origin = decision.origin.max(window.origin);
-        self.decided = self.decided.max(Some(decision.time));
-        Some(decision)
-    }
-
-    /// A change that still waits for a window at the next look.
-    pub fn overdue(&mut self) -> Option<Decision> {
-        let decision = self.waiting.take().filter(|decision| decision.from != decision.to)?;
-        self.decided = self.decided.max(Some(decision.time));
-        Some(decision)
+        let workload = self.now.as_ref().or(self.newest()).filter(|_| self.saying.misses(end));
+        let missed = workload.map(|workload| draft(workload, end, own, reason.to_owned()));
+        self.saying.complete(window, missed)
     }
 
     /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why that
@@ -440,6 +420,11 @@ impl Member {
         !self.knows(name, probe.asked, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
+    /// Why the newest window does not count, where it does not.
+    fn lacking(&self) -> String {
+        self.mute.map(|why| format!("; the newest does not count: {}", in_words(why))).unwrap_or_default()
+    }
+
     fn knows(&self, name: &str, share: u32, own: &SmPartitionSettings) -> bool {
         self.gathered.windows_at(name, share) >= gather_settings(own).windows_min
     }
@@ -454,7 +439,7 @@ impl Member {
             return nothing("it has no MPS thread percentage, so that it cannot be measured at others");
         };
         if self.is_mute(time, workload, own) {
-            return nothing("no window said anything for a while");
+            return Next::Nothing(format!("no window said anything for a while{}", self.lacking()));
         }
         let gather = gather_settings(own);
         let known = |share: u32| self.knows(name, share, own);
@@ -463,7 +448,8 @@ impl Member {
         let is_own = self.probe.as_ref().is_none_or(|probe| inside_bounds(probe.before, workload) == share);
         if !known(share) && resting.is_none() && (is_own || own.probe_percentages.contains(&share)) {
             let windows = self.gathered.windows_at(name, share);
-            let measured = || format!("measured at {share} %, {windows} of {} windows", gather.windows_min);
+            let lacking = self.lacking();
+            let measured = || format!("measured at {share} %, {windows} of {} windows{lacking}", gather.windows_min);
             let nothing = |passed| format!("its windows say nothing about it alone: {}", in_words(passed));
             return Next::Wait(self.passed.map_or_else(measured, nothing));
         }
@@ -492,7 +478,7 @@ impl Member {
         // One is kept for the way back, which may use it.
         if self.restarts_left(workload, own) < 2 {
             let restarts = self.restarts.len();
-            return Next::Nothing(format!("{restarts} restarts in 24 h are enough, so that it is not measured further"));
+            return Next::Nothing(format!("{restarts} restart(s) in 24 h are enough, so that it is not measured further"));
         }
         Next::Change(next)
     }

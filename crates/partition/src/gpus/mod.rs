@@ -317,7 +317,7 @@ impl Gpus {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.overdue());
+                out.extend(member.saying.overdue());
                 if member.advance(time, &self.own) {
                     refused.insert(name.clone());
                 }
@@ -383,12 +383,8 @@ impl Gpus {
                 member.asks(&decision);
             }
             // Windows of who has another controller by now are not this stage's.
-            if member.present(&self.settings).is_some() && member.is_awaited(time, &self.own) {
-                member.waiting = Some(decision);
-            } else if decision.action != Action::Maintain {
-                member.decided = Some(decision.time);
-                out.push(decision);
-            }
+            let is_awaited = member.present(&self.settings).is_some() && member.is_awaited(time, &self.own);
+            out.extend(member.saying.decide(decision, is_awaited));
         }
         self.head = Head { looked: Some(time), late: None, swept: self.head.swept };
         self.changed.extend(self.members.keys().cloned());

@@ -83,6 +83,35 @@ fn how_many_windows_a_share_needs_and_how_much_of_each_is_set() {
     assert_eq!(site.asked(), [100]);
 }
 
+#[test]
+fn who_waits_for_windows_that_count_is_told_why_the_newest_does_not() {
+    let cases: [(Change<EfficiencyWindow>, &str); 4] = [
+        (|window| window.restarted = true, "it restarted, or inputs are missing"),
+        (|window| window.energy_coverage_ratio = 0.5, "too little energy or progress is known"),
+        (|window| window.energy_coverage_ratio = f64::NAN, "too little energy or progress is known"),
+        (|window| window.progress_coverage_ratio = f64::NAN, "too little energy or progress is known"),
+    ];
+    for (change, lacks) in cases {
+        let mut site = Site::new(alone());
+        site.on_the_way(change);
+        site.run(4);
+        site.assert_says("a/steep", &format!("measured at 50 %, 0 of 3 windows; the newest does not count: {lacks}"));
+        site.run(12);
+        site.assert_says("a/steep", &format!("no window said anything for a while; the newest does not count: {lacks}"));
+        assert_eq!(site.changes().len(), 0);
+    }
+    // One that counts makes it forgotten. A look knows the windows that ended before it.
+    let mut site = Site::new(alone());
+    site.on_the_way(|window| window.gap = window.window_end == at(2));
+    for said in
+        ["1 of 3 windows", "1 of 3 windows; the newest does not count: it restarted, or inputs are missing", "2 of 3 windows"]
+    {
+        site.run(if said == "1 of 3 windows" { 2 } else { 1 });
+        let reason = &site.last("a/steep").reason;
+        assert!(reason.ends_with(&format!("measured at 50 %, {said}")), "{reason}");
+    }
+}
+
 /// As often as its bounds allow, but for one restart that is kept for the way back.
 #[test]
 fn of_the_restarts_of_a_day_one_is_kept_for_the_way_back() {
@@ -100,7 +129,7 @@ fn of_the_restarts_of_a_day_one_is_kept_for_the_way_back() {
             site.tell(&site.jobs[0].workload.clone());
         }
         assert_eq!((site.asked(), site.shares()), (asked.to_vec(), vec![50]), "{allowed}");
-        let enough = format!("{} restarts in 24 h are enough", asked.len());
+        let enough = format!("{} restart(s) in 24 h are enough", asked.len());
         site.assert_says("a/steep", if allowed < 3 { &enough } else { "what it does there is known" });
     }
 }

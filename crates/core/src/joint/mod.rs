@@ -3,6 +3,8 @@
 //! Such a fold looks at the end of every window that any of its members has, as things were at that time, and says each member's
 //! decision with its own window ([`crate::cluster`]). Like all of this crate it reads no clock, never awaits, does no I/O.
 
+mod member;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
@@ -10,6 +12,8 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use crate::partition;
 use crate::settings::FoldSettings;
 use crate::state::{StateError, StateRecord};
+
+pub use member::{Coming, MAX_COMING, Saying};
 
 /// The number by which a decision says how far back the oldest event lies that came too late for an earlier look.
 pub const LATE_SECONDS: &str = "late_seconds";

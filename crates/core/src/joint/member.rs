@@ -1,0 +1,102 @@
+//! What the members of every joint stage keep alike: layouts whose time has not come, and the decision that waits for a window.
+
+use std::collections::VecDeque;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
+use serde::{Deserialize, Serialize};
+
+/// Layouts, or answers, remembered between two looks; of more the oldest are dropped.
+pub const MAX_COMING: usize = 64;
+
+/// Layouts of a workload that came after the last look, in the order of their times.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Coming(VecDeque<Workload>);
+
+impl Coming {
+    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_COMING`] the oldest comes back: it is
+    /// in force at once.
+    pub fn put(&mut self, layout: &Workload) -> Option<Workload> {
+        let place = self.0.partition_point(|other| other.time < layout.time);
+        match self.0.get_mut(place) {
+            Some(same) if same.time == layout.time => *same = layout.clone(),
+            _ => self.0.insert(place, layout.clone()),
+        }
+        if self.0.len() > MAX_COMING { self.0.pop_front() } else { None }
+    }
+
+    pub fn newest(&self) -> Option<&Workload> {
+        self.0.back()
+    }
+
+    /// Takes those of this time and before.
+    pub fn take_due(&mut self, time: EventTime) -> Vec<Workload> {
+        let due = self.0.partition_point(|layout| layout.time <= time);
+        self.0.drain(..due).collect()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// One decision for each window of a workload.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Saying {
+    /// The last look's decision, which waits for the window that ends with the look.
+    waiting: Option<Decision>,
+    /// Time of the newest decision that was said.
+    decided: Option<EventTime>,
+}
+
+impl Saying {
+    /// Takes a look's decision. It is said with its window; where none is to be expected, a change is said at once, and what leaves
+    /// everything as it is is not said.
+    pub fn decide(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
+        if is_awaited {
+            self.waiting = Some(decision);
+            return None;
+        }
+        self.now(decision)
+    }
+
+    /// Says a change; anything else is dropped.
+    fn now(&mut self, decision: Decision) -> Option<Decision> {
+        if decision.from == decision.to {
+            return None;
+        }
+        self.decided = self.decided.max(Some(decision.time));
+        Some(decision)
+    }
+
+    /// A change that still waits for its window at the next look.
+    pub fn overdue(&mut self) -> Option<Decision> {
+        let decision = self.waiting.take()?;
+        self.now(decision)
+    }
+
+    /// Nothing waits any more; what was said stays said.
+    pub fn forget_waiting(&mut self) {
+        self.waiting = None;
+    }
+
+    /// Whether a window that ends then has no decision: its look did not wait for it, and nothing was said of its time or later.
+    pub fn misses(&self, end: EventTime) -> bool {
+        self.waiting.as_ref().is_none_or(|waiting| waiting.time != end) && self.decided < Some(end)
+    }
+
+    /// The decision that a window completes; `missed` where it has none.
+    pub fn complete(&mut self, window: &EfficiencyWindow, missed: Option<Decision>) -> Option<Decision> {
+        let mut decision = self.waiting.take_if(|waiting| waiting.time == window.window_end).or(missed)?;
+        // The look knew the windows before this one; a first one may be the first that is simulated.
+        decision.origin = decision.origin.max(window.origin);
+        self.decided = self.decided.max(Some(decision.time));
+        Some(decision)
+    }
+}
