@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,7 @@ struct Keeper {
 struct Classes {
     jars: PathBuf,
     /// What the JVM is told of the file that has them as they are in memory. Reading, checking and linking them is a third of what a start
-    /// costs otherwise. A JVM that cannot use it, being of another version, or finding it empty, goes on without.
+    /// costs otherwise. A JVM that cannot use it, finding it empty, goes on without.
     archive: String,
 }
 
@@ -81,7 +82,8 @@ impl Classes {
     /// The jars are fetched and the archive is made where they are not there yet.
     fn fetch() -> Result<Self> {
         let jars = fetch_jars()?;
-        let archive = cache::once(&format!("kafka-{}-classes.jsa", version()), |unfinished| {
+        // Only the JVM that made it reads it.
+        let archive = cache::once(&format!("kafka-{}-java-{}-classes.jsa", version(), java_build()?), |unfinished| {
             let made = format!("-XX:ArchiveClassesAtExit={}", unfinished.display());
             let classes = Self { jars: jars.clone(), archive: made };
             Kafka::start_of(&classes, &SMALL, &[], &[])?.end(Signal::TERM, READY_WITHIN)?;
@@ -279,7 +281,7 @@ impl Kafka {
             .args(more)
             .stdin(Stdio::null())
             .output()
-            .map_err(|error| anyhow!("java does not start ({error}): {INSTALL}"))?;
+            .map_err(|error| anyhow!(no_java(&error)))?;
         let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
         ensure!(output.status.success(), "formatting the broker's storage failed: {}", said());
         Ok(())
@@ -390,6 +392,24 @@ fn free_ports() -> Result<(u16, u16)> {
 /// Of the broker that is fetched.
 pub fn version() -> &'static str {
     POM.split("<kafka.version>").nth(1).and_then(|rest| rest.split('<').next()).expect("the pom names a version")
+}
+
+/// The build of the installed Java, as it may stand in a file's name; asked once.
+fn java_build() -> Result<&'static str> {
+    static BUILD: LazyLock<Result<String, String>> = LazyLock::new(|| {
+        let output = Command::new("java").arg("-version").stdin(Stdio::null()).output();
+        let output = output.map_err(|error| no_java(&error))?;
+        // OpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)
+        let said = String::from_utf8_lossy(&output.stderr);
+        let build = said.split("(build ").nth(1).and_then(|rest| rest.split([')', ',']).next());
+        let build = build.ok_or_else(|| format!("java -version names no build: {}", said.trim()))?;
+        Ok(build.chars().map(|c| if c.is_ascii_alphanumeric() || "+-.".contains(c) { c } else { '_' }).collect())
+    });
+    BUILD.as_deref().map_err(|error| anyhow!("{error}"))
+}
+
+fn no_java(error: &std::io::Error) -> String {
+    format!("java does not start ({error}): {INSTALL}")
 }
 
 /// The folder with Kafka's jars, fetched by Maven where they are not there yet, with what makes its starts quicker beside it. Safe to
