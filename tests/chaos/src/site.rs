@@ -233,6 +233,12 @@ impl Site {
         self.became(id).contains(&Became::Ready)
     }
 
+    /// Whether nothing more is to be said of a decision: it is ready, or it never will be.
+    pub fn is_over(&self, id: &str) -> bool {
+        let last = |outcome: &Became| !matches!(outcome, Became::Applied | Became::Recommended);
+        self.became(id).iter().any(last)
+    }
+
     /// Waits until a decision is in force, and published to be.
     pub fn await_ready(&self, id: &str, part: &mut Part) -> Result<Duration> {
         self.wait(part, &format!("{id} is ready"), |_| Ok(self.is_ready(id)))

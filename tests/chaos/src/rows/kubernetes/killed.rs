@@ -51,15 +51,16 @@ fn run(run: Run) -> Result<Outcome> {
         ids.push(id.clone());
         for left in (0..kills).rev() {
             // Where it never comes there it is killed at rest.
-            let there = |part: &Part| Ok(part.has_reached() || site.is_ready(&id));
-            site.wait(&mut part, &format!("a phase is reached, or {id} is ready"), there)?;
+            let there = |part: &Part| Ok(part.has_reached() || site.is_over(&id));
+            site.wait(&mut part, &format!("a phase is reached, or {id} is ready or refused"), there)?;
             part.kill()?;
             outcome.rounds += 1;
-            let (killed, at_rest) = (Instant::now(), site.is_ready(&id));
+            let (killed, at_rest) = (Instant::now(), site.is_over(&id));
             part = start(&site, &mut chance, left)?;
             if left == 0 {
-                site.await_ready(&id, &mut part)?;
-                if !at_rest {
+                // What is refused though it is in force is for the verdict to say.
+                site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)))?;
+                if !at_rest && site.is_ready(&id) {
                     outcome.took("from the last kill until the change is ready", killed.elapsed().as_secs_f64());
                 }
             }
