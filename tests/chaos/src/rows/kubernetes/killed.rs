@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::percentage;
 use crate::chance::Chance;
@@ -59,7 +59,8 @@ fn run(run: Run) -> Result<Outcome> {
             part = start(&site, &mut chance, left)?;
             if left == 0 {
                 // What is refused though it is in force is for the verdict to say.
-                site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)))?;
+                let over = site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)));
+                over.with_context(|| format!("{id} became {:?}", site.became(&id)))?;
                 if !at_rest && site.is_ready(&id) {
                     outcome.took("from the last kill until the change is ready", killed.elapsed().as_secs_f64());
                 }
