@@ -249,8 +249,7 @@ fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_proces
     let service = eadt_processor::Service {
         settings,
         bus,
-        // It stands: nothing is quiet.
-        clock: HeartbeatClock::new(|| EventTime::from_micros(BASE)),
+        clock: HeartbeatClock::wall(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("processor"),

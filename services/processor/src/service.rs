@@ -175,6 +175,8 @@ struct Session<'a> {
     waiting: Waiting,
     /// Bytes of state that input has paid for and no commit has spent.
     earned_bytes: usize,
+    /// How long ago the newest record of the last ones that were read came into the log.
+    late: Duration,
 }
 
 impl<'a> Session<'a> {
@@ -197,6 +199,7 @@ impl<'a> Session<'a> {
             arriving: BTreeMap::new(),
             waiting: Waiting::default(),
             earned_bytes: 0,
+            late: Duration::ZERO,
         })
     }
 
@@ -214,9 +217,11 @@ impl<'a> Session<'a> {
                 Err(error) => return Err(error),
             }
             let now = self.heartbeats.now();
+            let mut newest = None;
             for item in polled.drain(..) {
                 match item {
                     Polled::Record(record) => {
+                        newest = newest.max(Some(record.stamp));
                         if let Some(owned) = self.owned.get_mut(&record.at.partition) {
                             owned.heard = now;
                             let bytes = owned.push(record);
@@ -245,6 +250,9 @@ impl<'a> Session<'a> {
                         self.drop_partitions(&partitions);
                     }
                 }
+            }
+            if let Some(newest) = newest {
+                self.late = Duration::from_micros(now.micros().saturating_sub(newest.micros()).max(0) as u64);
             }
             self.fold()?;
             self.beat()?;
@@ -364,7 +372,7 @@ impl<'a> Session<'a> {
         let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
         let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
         let earned = earned(self.earned_bytes, self.waiting.input_bytes);
-        linger(state_bytes, earned, Duration::from_millis(self.service.settings.linger_milliseconds))
+        linger(state_bytes, earned, Duration::from_millis(self.service.settings.linger_milliseconds), self.late)
     }
 
     /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
@@ -685,6 +693,29 @@ mod tests {
         let telemetry = |number, position| (place(Topic::GpuTelemetry, number), position);
         let progress = |number, position| (place(Topic::TrainingProgress, number), position);
         assert_eq!(positions(&bus), [[telemetry(0, 13), progress(0, 13)], [telemetry(1, 1), progress(1, 1)]]);
+    }
+
+    /// Two seconds late: a tenth of a second.
+    #[test]
+    fn what_a_backlog_says_waits_for_company_until_something_new_is_read() {
+        let settings = Settings { linger_milliseconds: 20, ..settings() };
+        for new in [false, true] {
+            let (bus, time) = (Scripted::default(), Time::new());
+            bus.now.store(seconds(62).micros(), Ordering::SeqCst);
+            let mut turn = vec![Scripted::assigned(&[0])];
+            let put = |second| {
+                let progress = bus.put(Topic::TrainingProgress, 0, second, "team/one", rank("team/one", second));
+                [bus.put(Topic::GpuTelemetry, 0, second, "team/one", gpu("team/one", "GPU-1", second)), progress]
+                    .map(Polled::Record)
+            };
+            (0..=60).step_by(5).for_each(|second| turn.extend(put(second)));
+            bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0])))]);
+            bus.turns([time.set(1_099), steps(&bus, 0)]);
+            let next = if new { say(put(62).into_iter().chain(bus.ends(&[0]))) } else { time.set(1_100) };
+            bus.turns([next, steps(&bus, 1)]);
+            time.play(&bus, &settings);
+            assert_eq!(bus.script().turns.len(), 0);
+        }
     }
 
     #[test]

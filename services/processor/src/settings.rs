@@ -113,7 +113,8 @@ pub struct Settings {
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
     pub sm_partition: SmPartitionSettings,
-    /// How long an output waits for company before the commit, in milliseconds of wall time. 0 to 1,000. Default 1.
+    /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up to
+    /// fifty times as long, but no longer than a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
     /// How long folded records without outputs wait for a commit, in seconds of wall time. 0.01 to 3,600. Default 10.
     pub commit_seconds: f64,

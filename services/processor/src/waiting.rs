@@ -26,6 +26,10 @@ const STATE_SHARE: usize = 20;
 /// What may be earned ahead: between the ends of two windows nothing is committed, and at an end every workload is.
 const MOST_EARNED: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
+/// While a backlog is worked through, what a step costs beyond its records is shared by more of them: an output waits up to so many
+/// times as long as otherwise, but at most this part of how late it is anyway. What is read live is a moment late, and waits for nothing.
+const CATCHING_UP: u32 = 50;
+const LATE_SHARE: u32 = 20;
 
 /// Which partitions a commit writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,9 +120,14 @@ impl Waiting {
     }
 }
 
-/// How long an output waits for company whose commit writes so many bytes of state, at least `least`.
-pub fn linger(state_bytes: usize, earned: usize, least: Duration) -> Duration {
-    if state_bytes < LARGE_STATE || earned >= state_bytes { least } else { MAX_LINGER }
+/// How long an output waits for company whose commit writes so many bytes of state, at least `least`; `late`: how long ago the newest
+/// record that was read came into the log.
+pub fn linger(state_bytes: usize, earned: usize, least: Duration, late: Duration) -> Duration {
+    if state_bytes < LARGE_STATE || earned >= state_bytes {
+        least.max((least * CATCHING_UP).min(late / LATE_SHARE))
+    } else {
+        MAX_LINGER
+    }
 }
 
 /// Bytes of state that are paid for: what was, and what so many bytes of input have earned since.
@@ -230,7 +239,17 @@ mod tests {
             (9 * MIB, 10 * MIB, false),
         ] {
             let expected = if waits { 5 * SECOND } else { SECOND };
-            assert_eq!(linger(state_bytes, earned, SECOND), expected, "{state_bytes} of {earned}");
+            assert_eq!(linger(state_bytes, earned, SECOND, Duration::ZERO), expected, "{state_bytes} of {earned}");
+        }
+    }
+
+    #[test]
+    fn what_is_late_anyway_waits_for_a_twentieth_of_that_but_not_for_long() {
+        let millis = Duration::from_millis;
+        for (least, late, waits) in
+            [(1, 0, 1), (1, 20, 1), (1, 40, 2), (1, 1_000, 50), (1, 3_600_000, 50), (20, 100, 20), (0, 1_000, 0)]
+        {
+            assert_eq!(linger(0, 0, millis(least), millis(late)), millis(waits), "{late} ms late");
         }
     }
 
