@@ -62,9 +62,11 @@ fn run(run: Run) -> Result<Outcome> {
             let (killed, at_rest) = (Instant::now(), site.is_over(&id));
             part = start(&site, &mut chance, left, None)?;
             if left == 0 {
-                // What is refused though it is in force is for the verdict to say.
+                // What is refused though it is in force is for the verdict to say; and without recognition, what nothing is said of.
                 let over = site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)));
-                over.with_context(|| format!("{id} became {:?}", site.became(&id)))?;
+                if !run.bites {
+                    over.with_context(|| format!("{id} became {:?}", site.became(&id)))?;
+                }
                 if !at_rest && site.is_ready(&id) {
                     outcome.took("from the last kill until the change is ready", killed.elapsed().as_secs_f64());
                 }
