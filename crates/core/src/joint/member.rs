@@ -81,9 +81,10 @@ impl Saying {
         self.now(decision)
     }
 
-    /// Nothing waits any more; what was said stays said.
-    pub fn forget_waiting(&mut self) {
-        self.waiting = None;
+    /// The same, but that nothing waits.
+    #[must_use]
+    pub fn without_waiting(&self) -> Self {
+        Self { waiting: None, decided: self.decided }
     }
 
     /// Whether a window that ends then has no decision: its look did not wait for it, and nothing was said of its time or later.

@@ -128,8 +128,7 @@ impl Member {
         let gathered = std::mem::take(&mut self.gathered);
         let restarts = std::mem::take(&mut self.restarts);
         let probe = self.probe.take();
-        let mut saying = std::mem::take(&mut self.saying);
-        saying.forget_waiting();
+        let saying = self.saying.without_waiting();
         *self = Self { gathered, restarts, probe, through: self.through, saying, ..Self::default() };
     }
 
