@@ -56,8 +56,6 @@ pub enum Command {
     /// Work on an archive.
     #[command(subcommand)]
     Archive(Archive),
-    /// Ask an archive or a data set in SQL.
-    Sql(Sql),
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(Dataset),
@@ -183,34 +181,6 @@ pub struct Optimizer {
     /// Print what was found as JSON; only with --once or --dry-run.
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Sql {
-    /// Data folder, archive or data set.
-    pub path: PathBuf,
-    /// The query; `show tables` says what there is.
-    #[arg(required_unless_present = "file")]
-    pub query: Option<String>,
-    /// Read the query from a file.
-    #[arg(long, value_name = "FILE", conflicts_with = "query")]
-    pub file: Option<PathBuf>,
-    /// Form of the answer.
-    #[arg(long, value_enum, default_value_t = SqlFormat::Text, conflicts_with = "json")]
-    pub format: SqlFormat,
-    /// As `--format json`.
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SqlFormat {
-    /// A table with borders.
-    Text,
-    /// An array of objects.
-    Json,
-    /// Comma-separated, with a header.
-    Csv,
 }
 
 #[derive(Debug, Args)]

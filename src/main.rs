@@ -123,7 +123,6 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Backtest(args) => commands::backtest::run(&args, &settings),
-        Command::Sql(args) => commands::sql::run(&args),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)

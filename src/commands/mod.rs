@@ -15,7 +15,6 @@ pub mod publish;
 pub mod record;
 pub mod replay;
 pub mod report;
-pub mod sql;
 pub mod tail;
 pub mod token;
 pub mod topics;

@@ -144,7 +144,6 @@ fn one_crate_knows_each_outside_thing() {
         ("redb", "eadt-bus"),
         ("nvml-wrapper", "eadt-nvml"),
         ("arrow", "eadt-lake"),
-        ("datafusion", "eadt-sql"),
         ("parquet", "eadt-lake"),
     ] {
         let users = workspace.users(package);
