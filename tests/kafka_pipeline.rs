@@ -1,6 +1,6 @@
 //! The services as separate processes on a real Apache Kafka.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,6 +1,6 @@
 //! `eadt partition` from tables to a choice, as a newcomer would use it.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 

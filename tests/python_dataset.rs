@@ -1,8 +1,6 @@
 //! A data set made from a simulated run: pandas, Polars and `DuckDB` open it, and the documentation's example runs.
 
-mod support;
-
-use std::path::Path;
+use crate::support;
 
 use support::{eadt, files, json, text};
 
@@ -34,7 +32,7 @@ fn the_example_of_the_documentation_reads_a_data_set() {
     build("first");
     assert_eq!(files(&first), files(&second), "a former build is replaced");
 
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/examples/dataset.py");
+    let script = eadt_tests::root().join("docs/examples/dataset.py");
     let shown = eadt_tests::python::script(&script, &[&first]).unwrap();
     for part in ["Changes with a known result", "eadt/llm-training", "ready", "numeric features"] {
         assert!(shown.contains(part), "{part}: {shown}");

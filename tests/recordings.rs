@@ -1,6 +1,6 @@
 //! Real recordings through the program: import → replay → report, against figures that were computed independently.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -193,7 +193,7 @@ fn dcgmi_watts(path: &Path) -> Vec<f64> {
 fn dcgmi_counters_are_exact_and_compared_with_the_integral() {
     let Some(data) = shared_data() else { return };
     for (file, rows, joules, estimate) in [
-        ("GA100-bfs-1410-1", 592, 1353.012, 1332.649),
+        ("GA100-bfs-1410-1", 592_u32, 1353.012, 1332.649),
         ("GA100-bfs-1005-0", 608, 1136.845, 1128.900),
         ("GA100-bfs-510-0", 729, 1291.573, 1284.262),
         ("GA100-lud-1410-0", 590, 2623.599, 2604.087),

@@ -1,6 +1,6 @@
 //! Replays, logs and reports as a user runs them: what is counted, what is refused, what is never overwritten.
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! `eadt tune` and `eadt profile` as a newcomer runs them: the real program on tables and files.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 

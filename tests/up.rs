@@ -1,6 +1,6 @@
 //! The main job as a newcomer runs it: the real program, the embedded log, the simulated cluster.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -282,7 +282,7 @@ fn a_simulation_goes_on_with_its_own_seed_and_refuses_another() {
 #[test]
 fn a_reader_that_has_seen_enough_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
-    let program = env!("CARGO_BIN_EXE_eadt");
+    let program = eadt_tests::program().display();
     let status = std::process::Command::new("sh")
         .args(["-c", &format!("{program} config reference | head -n 1 >/dev/null; {program} config reference >/dev/full")])
         .current_dir(dir.path())

@@ -1,6 +1,6 @@
 //! One history of arrivals or crashes for each rule of the fold.
 
-mod support;
+use crate::support;
 
 use eadt_core::FoldSettings;
 use eadt_core::controller::ControllerSettings;

@@ -4,7 +4,7 @@
 //! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of models and
 //! of the cluster's stage are kept by their own tests, those of shared GPUs by their crate.
 
-mod support;
+use crate::support;
 
 use eadt_core::controller::ControllerName;
 use eadt_core::{FoldSettings, Partition, StateError, StateRecord};

@@ -1,6 +1,6 @@
 //! Choices: what is a candidate, which one is taken, what cannot be told.
 
-mod support;
+use crate::support;
 
 use eadt_partition::forest::ForestSettings;
 use eadt_partition::{

@@ -1,7 +1,5 @@
 //! On line: profiles from windows, and shares that are turned in an order that never oversubscribes the GPU.
 
-mod support;
-
 use eadt_partition::gather::{GatherSettings, Gatherer, Passed};
 use eadt_partition::rebalance::{Brain, Figure, GpuState, Outcome, RebalanceSettings, Sharer, rebalance};
 use eadt_partition::{Additive, ChoiceSettings, Counters, Metric, SoloPoint, SoloProfile};

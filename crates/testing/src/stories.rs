@@ -47,14 +47,13 @@ fn number(name: &str) -> Option<u64> {
 
 /// One story a seed, as many at a time as there are cores; each gives the number of its crashes, or what is wrong at its end.
 /// `EADT_TEST_SEEDS` says how many (250), `EADT_TEST_SEED` which one alone; of stories that take long, each of which `costs` as much as
-/// so many others, so many fewer are told, though not fewer than 250 for that. `package` and `test` are what cargo knows the test by,
-/// whose name begins with `however`.
+/// so many others, so many fewer are told, though not fewer than 250 for that. `package` and `test` are the package and the module of the test.
 pub fn tell(package: &str, test: &str, costs: u64, story: impl Fn(u64) -> Result<usize, String> + Sync) {
     let asked = number("EADT_TEST_SEEDS").unwrap_or(USUAL);
     let seeds = number("EADT_TEST_SEED").map_or(0..affordable(asked, costs), |seed| seed..seed + 1);
     let stories = seeds.end - seeds.start;
     let crashes = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
-        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test {test} however")
+        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test integration {test}::")
     });
     println!("{stories} stories with {crashes} crashes");
     assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");

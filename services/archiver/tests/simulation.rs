@@ -9,13 +9,12 @@
 //! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only there, a file
 //! can be published after another archiver took over (docs/archive.md), and no story may tell that it was not.
 
-#[path = "simulation/bus.rs"]
 mod bus;
-#[path = "simulation/disk.rs"]
+
 mod disk;
-#[path = "simulation/look.rs"]
+
 mod look;
-#[path = "simulation/world.rs"]
+
 mod world;
 
 use std::sync::Arc;

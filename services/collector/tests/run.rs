@@ -1,6 +1,6 @@
 //! The whole collector: several sources, one log, one stop.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

@@ -3,12 +3,7 @@
 //!
 //! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` says how many are told (`simulation.rs`).
 
-#[path = "simulation/bus.rs"]
-mod bus;
-#[path = "simulation/joint.rs"]
-mod joint;
-#[path = "simulation/story.rs"]
-mod story;
+use crate::simulation::{bus, joint, story};
 
 use bus::{Chance, Coming};
 use eadt_core::Cluster;

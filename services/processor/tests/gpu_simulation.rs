@@ -1,11 +1,6 @@
 //! The commit path of the stage of shared GPUs under chance, as `cluster_simulation.rs` has it for the cluster's.
 
-#[path = "simulation/bus.rs"]
-mod bus;
-#[path = "simulation/joint.rs"]
-mod joint;
-#[path = "simulation/story.rs"]
-mod story;
+use crate::simulation::{bus, joint, story};
 
 use bus::{Chance, Coming};
 use eadt_core::sharing::SmPartitionSettings;

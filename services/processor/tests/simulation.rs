@@ -6,10 +6,9 @@
 //! One seed is one story. A failing one prints how to repeat it; `EADT_TEST_SEEDS` says how many are told: 250 without it,
 //! 10,000 where `CI=true` (`cargo xtask test`), a quarter of them with steps of which a part is lost.
 
-#[path = "simulation/bus.rs"]
-mod bus;
-#[path = "simulation/story.rs"]
-mod story;
+pub mod bus;
+pub mod joint;
+pub mod story;
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@ use eadt_partition::published::PartitionDocument;
 use eadt_partition::{CoRun, Counters, Measurements, Metric, SlowdownModel, SoloPoint, SoloProfile, Tenant};
 use eadt_schemas::v1::{Action, Decision, Model, Validation};
 
-use crate::site::{IDLE_WATTS, Site, at, in_turn};
+use super::site::{IDLE_WATTS, Site, at, in_turn};
 
 /// Jobs with large shares hold each other up: adding up does not know that.
 pub fn crowding(shares: &[u32]) -> f64 {

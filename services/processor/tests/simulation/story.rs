@@ -11,7 +11,7 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics};
 use eadt_testing::stories;
 
-use crate::bus::{Flaw, PARTITIONS, SimBus};
+use super::bus::{Flaw, PARTITIONS, SimBus};
 
 /// When stories begin, in seconds.
 pub const BASE: i64 = 1_700_000_040;

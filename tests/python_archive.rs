@@ -1,7 +1,6 @@
 //! The archive as analysts read it: pyarrow, `DuckDB` and Polars see the rows, types and sums that were written.
 
 use std::fs;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -130,7 +129,7 @@ fn pyarrow_duckdb_and_polars_read_what_was_written() {
     });
     let file = folder.path().join("expected.json");
     fs::write(&file, expected.to_string()).expect("a file");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/read_archive.py");
+    let script = eadt_tests::root().join("tests/python/read_archive.py");
     let said = eadt_tests::python::script(&script, &[&root, &file]).expect("a readable archive");
     assert!(said.contains("4 topics agree"), "{said}");
 }

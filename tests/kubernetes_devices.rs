@@ -1,7 +1,7 @@
 //! Power caps on a real API server: asked of the agents of the nodes, answered by them, withdrawn. In the first test the agents' answers
 //! are simulated; in the second a real agent holds a GPU library of the tests' own.
 
-mod actuator;
+use crate::actuator;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The actuator on a real API server with real controllers: the seed's flow, and what goes wrong on the way.
 
-mod actuator;
+use crate::actuator;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

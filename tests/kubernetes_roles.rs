@@ -1,6 +1,6 @@
 //! The actuator asks for what its role grants, and its role grants nothing else.
 
-mod actuator;
+use crate::actuator;
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The actuator when the API server refuses, is slow, loses answers, forgets watches or is gone: nothing is lost, nothing is done twice.
 
-mod actuator;
+use crate::actuator;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -12,11 +12,11 @@ use tokio::runtime::Runtime;
 
 pub const NAME: &str = "eadt-actuator";
 /// What the chart grants in the namespaces that it looks at.
-pub const RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-rules.yaml");
+pub const RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-rules.yaml");
 /// What it grants outside of namespaces.
-pub const CLUSTER_RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-cluster-rules.yaml");
+pub const CLUSTER_RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-cluster-rules.yaml");
 /// What it grants in its own namespace.
-pub const LEASE_RULES: &str = include_str!("../../../deploy/helm/eadt/files/actuator-lease-rules.yaml");
+pub const LEASE_RULES: &str = include_str!("../../deploy/helm/eadt/files/actuator-lease-rules.yaml");
 
 /// The account and its rights as the chart makes them by default, in all namespaces, but for the namespace of the account itself.
 pub fn account_of_chart(kubernetes: &Kubernetes, runtime: &Runtime, namespace: &str) -> Client {

@@ -10,7 +10,7 @@ use eadt_tests::kubernetes::{chart, tools};
 use serde_json::Value;
 
 /// As the operators bring them, as far as the chart uses them.
-const OTHERS: &str = include_str!("../control-plane/other-definitions.yaml");
+const OTHERS: &str = include_str!("control-plane/other-definitions.yaml");
 const EVERYTHING: [&str; 17] = [
     "--set=agent.enabled=true",
     "--set=agent.mps.enabled=true",
@@ -40,7 +40,7 @@ const ACCOUNTS: [&str; 4] = [
 ];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    eadt_tests::root().to_owned()
 }
 
 fn text(path: &str) -> String {

@@ -1,11 +1,11 @@
 //! GPUs are reported with the workloads of the pods that hold them: the kubelet says which pods, the owners at a real API server
 //! whose they are, to an account with exactly what the chart grants, of which every right is used.
 
-#[path = "../../services/collector/tests/support/kubelet.rs"]
+#[path = "../services/collector/tests/support/kubelet.rs"]
 mod fake;
-#[path = "../../src/services/pods.rs"]
+#[path = "../src/services/pods.rs"]
 mod pods;
-#[path = "../../services/collector/tests/support/mod.rs"]
+#[path = "../services/collector/tests/support/mod.rs"]
 mod support;
 
 use std::collections::{BTreeSet, HashSet};
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use support::start_with;
 
 const NAME: &str = "eadt-collector";
-const RULES: &str = include_str!("../../deploy/helm/eadt/files/collector-rules.yaml");
+const RULES: &str = include_str!("../deploy/helm/eadt/files/collector-rules.yaml");
 const WITHIN: Duration = Duration::from_mins(1);
 
 /// A kind of an operator that is not there; its objects are.

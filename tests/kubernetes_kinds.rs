@@ -1,6 +1,6 @@
 //! Kinds beside `StatefulSet`: a `Deployment` with its real controller, and custom resources whose operators these tests play.
 
-mod actuator;
+use crate::actuator;
 
 use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, energy_policy, layout, training};
