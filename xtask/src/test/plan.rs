@@ -99,8 +99,7 @@ pub fn build(fast: bool, selection: &Selection, locked: &[&str], times: &mut Tim
         let package = binary.name.split(' ').next().unwrap_or_default();
         selection.packages.is_empty() || selection.packages.iter().any(|name| name == package)
     };
-    let binaries: Vec<_> =
-        binaries.into_iter().filter(is_selected).filter(|binary| !(fast && binary.needs_real_parts())).collect();
+    let binaries: Vec<_> = binaries.into_iter().filter(is_selected).filter(|binary| runs(binary, fast)).collect();
     if binaries.is_empty() {
         bail!("there are no tests of {}", selection.packages.join(", "));
     }
