@@ -12,6 +12,7 @@ use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};
 use super::check::Own;
+use super::log;
 
 /// Records handed over at once.
 const BATCH: usize = 256;
@@ -33,16 +34,19 @@ pub fn read<'a>(
     Ok(batches)
 }
 
-/// What the first of the record's windows that says so says about the settings that it was made by.
+/// What the first of the record's windows that says so says about the settings that it was made by. A record whose windows do not say it
+/// was made by a release that did not write them.
 pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
+    let mut any = false;
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
         for row in archive.rows(listing, topic, partition) {
+            any = true;
             if let Some(settings) = row?.header(header::SETTINGS) {
                 return Ok(Some(settings.to_owned()));
             }
         }
     }
-    Ok(None)
+    Ok(any.then(|| log::UNNAMED.to_owned()))
 }
 
 /// The record's own outputs, by partition and offset.

@@ -24,6 +24,9 @@ enum Work {
     End,
 }
 
+/// Settings of windows that do not name theirs: defaults of a release that did not write them.
+pub const UNNAMED: &str = "{}";
+
 /// Events among which the first window is looked for.
 const HEAD_EVENTS: usize = 5_000_000;
 
@@ -45,7 +48,8 @@ pub fn head(path: &Path) -> anyhow::Result<Head> {
         if number == 0 {
             head.stamped = event.stamp.is_some();
         }
-        head.settings = event.settings.map(Cow::into_owned);
+        let window = event.topic() == Some(Topic::EfficiencyWindows);
+        head.settings = event.settings.map(Cow::into_owned).or_else(|| window.then(|| UNNAMED.to_owned()));
         if !head.stamped || head.settings.is_some() {
             break;
         }
