@@ -114,7 +114,8 @@ impl Tally {
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.restarted;
         row.origin = row.origin.max(Some(window.origin));
-        if let Some(joules) = row.joules_per_sample {
+        // A restart would flatten everything else.
+        if let Some(joules) = row.joules_per_sample.filter(|_| !window.restarted) {
             row.history.push_back(joules);
             row.history.keep_last(HISTORY);
         }

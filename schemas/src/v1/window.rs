@@ -34,6 +34,10 @@ pub enum EnergyMethod {
 ///
 /// `run_*` fields cover the part of the interval between the job's `started` and `finished`; where the job
 /// reports neither, they cover the whole interval, and `observed_*` say how much of it anybody saw.
+///
+/// The rules by which windows are made have a version, `window_rules` in the header `eadt_settings`; windows without it are of the first. By these
+/// `joules_per_sample`, `samples_per_joule` and `tokens_per_joule` are of mean power of the run over the rate while progress was known, without
+/// downtime, and energy counters were believed whatever power said.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
@@ -123,8 +127,7 @@ pub struct EfficiencyWindow {
     pub samples_per_second: Option<f64>,
     /// Energy for one sample, in joules, downtime included: `run_energy_joules` over `samples`. If energy is known for less than nine
     /// tenths of the time with known progress, it is extrapolated to that time. Absent if energy or progress is unknown or nothing was processed. A
-    /// restart within the interval makes it large, and `restarted` marks it. Windows without `joules_per_sample_running` may be of an earlier
-    /// release, which divided mean power of the run by `samples_per_second`, and so left downtime out.
+    /// restart within the interval makes it large, and `restarted` marks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules_per_sample: Option<f64>,
     /// Energy for one sample while the job runs, in joules, without downtime: mean power of the run over `samples_per_second`. Absent if

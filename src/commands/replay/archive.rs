@@ -11,7 +11,7 @@ use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};
-use super::check::Own;
+use super::check::{Headers, Own};
 use super::log;
 
 /// Records handed over at once.
@@ -55,8 +55,12 @@ pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
             if row.kind() == Some(EventType::of_topic(topic)) {
-                let (positions, reason) = (row.header(header::INPUT_POSITIONS), row.header(dead_letter_header::REASON));
-                own.read(Some(topic), row.value.as_deref(), positions, reason)
+                let headers = Headers {
+                    positions: row.header(header::INPUT_POSITIONS),
+                    reason: row.header(dead_letter_header::REASON),
+                    settings: row.header(header::SETTINGS),
+                };
+                own.read(Some(topic), row.value.as_deref(), headers)
                     .with_context(|| format!("{topic} partition {partition} offset {} of {}", row.offset, archive.place()))?;
             }
         }

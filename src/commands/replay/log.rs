@@ -13,7 +13,7 @@ use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batch, Batches, Lane};
-use super::check::Own;
+use super::check::{Headers, Own};
 
 /// More threads than this would only wait for the one that decompresses.
 const MOST_LANES: usize = 4;
@@ -144,7 +144,12 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
             batch.own.pass_over(&event.kind);
         } else if check {
-            batch.own.read(event.topic(), event.value(), event.input_positions.as_deref(), event.reason.as_deref())?;
+            let headers = Headers {
+                positions: event.input_positions.as_deref(),
+                reason: event.reason.as_deref(),
+                settings: event.settings.as_deref(),
+            };
+            batch.own.read(event.topic(), event.value(), headers)?;
         }
     }
     Ok(())
