@@ -122,7 +122,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         if args.check {
             match replayed {
                 Replayed::Window(window) => {
-                    produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None })
+                    produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None });
                 }
                 Replayed::Decision(decision) => produced.decisions.push(*decision),
                 Replayed::Refused { .. } => {}
@@ -135,7 +135,8 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     }
     progress.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
-    let mut recorded = Own { settings: recorded_by, ..Own::default() };
+    let mut recorded = Own::default();
+    recorded.settings = recorded_by;
     for own in &own {
         recorded.append(&mut own.borrow_mut());
     }
