@@ -289,7 +289,7 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
         sums.stretch(a, b);
         sums.origin = sums.origin.max(step.origin);
         if step.contradicted {
-            sums.contradicted += b.micros() - a.micros();
+            sums.contradicted = sums.contradicted.saturating_add(b.micros() - a.micros());
         }
         if let Some(flow) = &step.flow {
             sums.joules += flow.joules(a, b);

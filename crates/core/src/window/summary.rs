@@ -142,7 +142,7 @@ impl Totals {
         if let Some(sums) = sums {
             part.joules = sums.joules;
             part.known = sums.covered;
-            self.contradicted += sums.contradicted;
+            self.contradicted = self.contradicted.saturating_add(sums.contradicted);
             if sums.from < sums.to {
                 let ahead = sums.from.micros() - stretch.from.micros();
                 let behind = (until.min(stretch.to).micros() - sums.to.micros()).max(0);
@@ -229,7 +229,7 @@ impl Totals {
         self.devices = self.devices.max(other.devices);
         self.ranks = self.ranks.max(other.ranks);
         self.fell |= other.fell;
-        self.contradicted += other.contradicted;
+        self.contradicted = self.contradicted.saturating_add(other.contradicted);
         if let Some((from, to)) = other.observed {
             self.observe(from, to);
         }
