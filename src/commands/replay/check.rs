@@ -491,8 +491,10 @@ mod tests {
     #[test]
     fn a_late_event_after_the_last_window_ends_the_comparison_there() {
         let mut recorded = own(vec![window(0, 0), window(1, 0)]);
-        let mut letter =
-            |value: &str, reason| recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), None, Some(reason));
+        let mut letter = |value: &str, reason| {
+            let headers = Headers { reason: Some(reason), ..Headers::default() };
+            recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), headers)
+        };
         letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/job"}"#, "stale").unwrap();
         letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/other"}"#, "late").unwrap();
         letter(r#"{"time":"1970-01-01T00:01:30Z","workload":"lab/job"}"#, "late").unwrap();
