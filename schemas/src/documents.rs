@@ -102,10 +102,11 @@ fn tidy(schema: &mut Value) {
 
 /// Unit of a field, by the last words of its name; `None` for counts, names and times.
 pub fn unit(field: &str) -> Option<&'static str> {
-    const UNITS: [(&str, &str); 17] = [
+    const UNITS: [(&str, &str); 18] = [
         ("_bytes_per_second", "B/s"),
         ("_per_second", "1/s"),
         ("joules_per_sample", "J"),
+        ("joules_per_sample_running", "J"),
         ("_per_joule", "1/J"),
         ("carbon_grams_per_kwh", "g/kWh"),
         ("price_per_kwh", "currency/kWh"),

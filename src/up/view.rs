@@ -116,7 +116,7 @@ fn draw_details(frame: &mut Frame<'_>, tally: &Tally, area: Rect) {
         let [text, spark] = Split::horizontal([Constraint::Min(40), Constraint::Length(34)]).areas(inner);
         frame.render_widget(Paragraph::new(decisions(row)).wrap(Wrap { trim: true }), text);
         let [label, chart] = Split::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(spark);
-        frame.render_widget(Paragraph::new(" J/sample, latest right".dark_gray()), label);
+        frame.render_widget(Paragraph::new(" J/sample, restarts left out".dark_gray()), label);
         frame.render_widget(Sparkline::default().data(row.sparkline(chart.width.into())).cyan(), chart);
     }
 }

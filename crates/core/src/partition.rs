@@ -543,6 +543,7 @@ mod tests {
                 stretches: VecDeque::new(),
                 pending: VecDeque::new(),
                 lost: None,
+                check: crate::window::counter::CounterCheck::default(),
                 unassigned: 0.0,
                 primary: false,
             };

@@ -101,7 +101,10 @@ pub struct WindowRow {
     pub energy_joules: Option<f64>,
     pub samples: Option<f64>,
     pub tokens: Option<f64>,
+    /// Downtime included, as the window's event has it.
     pub joules_per_sample: Option<f64>,
+    /// The layout changed, rolled out or restarted in it.
+    pub restarted: bool,
     pub mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,
     pub progress_coverage_ratio: f64,

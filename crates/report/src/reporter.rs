@@ -73,6 +73,10 @@ pub(crate) struct Window {
     observed: Option<(EventTime, EventTime)>,
     pub(crate) run_seconds: f64,
     pub(crate) run_energy: Option<f64>,
+    /// J/sample, downtime included.
+    energy_per_sample: Option<f64>,
+    /// Device time in which a counter contradicts power or the board.
+    contradicted_seconds: f64,
     pub(crate) run_coverage: f64,
     pub(crate) unassigned: f64,
     pub(crate) samples: Option<f64>,
@@ -140,6 +144,8 @@ impl Reporter {
             observed: event.observed_start.zip(event.observed_end),
             run_seconds: event.run_seconds,
             run_energy: event.run_energy_joules,
+            energy_per_sample: event.energy_per_sample(),
+            contradicted_seconds: event.counter_contradicted_seconds,
             run_coverage: event.run_coverage_ratio,
             unassigned: event.unassigned_energy_joules,
             samples: event.samples,
@@ -208,7 +214,7 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
         energy_joules: event.energy_joules,
         samples: event.samples,
         tokens: event.tokens,
-        joules_per_sample: per(event.energy_joules, event.samples),
+        joules_per_sample: event.energy_per_sample(),
         mean_power_watts: event.mean_power_watts,
         coverage_ratio: event.energy_coverage_ratio,
     }
@@ -234,6 +240,7 @@ impl Collected {
         let mut corrected = self.clone();
         for window in corrected.windows.values_mut().filter(|window| !window.declared) {
             (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
+            window.energy_per_sample = None;
         }
         Cow::Owned(corrected)
     }
@@ -356,6 +363,14 @@ impl Collected {
                 "{energy_only} window(s) have energy but no known progress: J/sample counts their energy all the same"
             ));
         }
+        let contradicted = self.run().filter(|window| window.contradicted_seconds > 0.0).count();
+        if contradicted > 0 {
+            let seconds: f64 = self.run().map(|window| window.contradicted_seconds).sum();
+            notes.push(format!(
+                "in {contradicted} window(s), for {seconds:.0} s of device time, energy is the integral of power: an energy counter \
+                 contradicted it (stood still, fell, or rose by what the board cannot draw)"
+            ));
+        }
         let late: u64 = self.windows.values().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
@@ -397,7 +412,8 @@ fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime,
         energy_joules: window.run_energy,
         samples: window.samples,
         tokens: window.tokens,
-        joules_per_sample: per(window.run_energy, window.samples),
+        joules_per_sample: window.energy_per_sample,
+        restarted: window.restarted,
         mean_power_watts: per(window.run_energy, Some(window.covered_seconds())),
         coverage_ratio: part_of(window.covered_seconds(), seconds),
         progress_coverage_ratio: part_of(window.progress_seconds(), progress_seconds),

@@ -379,6 +379,19 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
 }
 
 #[test]
+fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
+    let mut windows: Vec<_> = (0..3).map(|minute| window(minute, 1000.0, 100.0)).collect();
+    let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &Settings::default()).workloads.remove(0).notes;
+    assert_eq!(notes(&windows), Vec::<String>::new());
+    (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
+    let notes = notes(&windows);
+    assert!(
+        notes[0].starts_with("in 2 window(s), for 75 s of device time, energy is the integral of power: an energy counter"),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn breaks_down_by_window_and_by_span() {
     let (mut windows, decisions, actuations) = story();
     windows.push(EfficiencyWindow {
@@ -393,6 +406,10 @@ fn breaks_down_by_window_and_by_span() {
     assert_eq!((rows.len(), it.windows), (6, 6));
     assert_eq!((rows[2].action, rows[4].action), (Some(Action::Decrease), None));
     near(rows[4].joules_per_sample, 8.0);
+    // The restart's downtime is in, and it is marked.
+    near(rows[3].joules_per_sample, 30.0);
+    assert_eq!(rows.iter().map(|row| row.restarted).collect::<Vec<_>>(), [false, false, false, true, false, false]);
+    assert!(by(By::Window).render(Form::Text).contains("-, restart"));
     assert!(it.by_span.is_none());
     let spans = by(By::Span);
     let row = &spans.workloads[0].by_span.as_ref().unwrap()[0];

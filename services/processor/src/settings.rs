@@ -1,7 +1,7 @@
 use eadt_core::FoldSettings;
 use eadt_core::budget::BudgetSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_core::settings::SECOND;
+use eadt_core::settings::{SECOND, WINDOW_RULES};
 use eadt_core::sharing::SmPartitionSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -78,6 +78,9 @@ pub struct Settings {
     pub instance: String,
     /// Length of the tumbling windows, in seconds. 1 to 86,400. Default 60.
     pub window_seconds: f64,
+    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are believed whatever
+    /// power says. 2: downtime is in, and counters are tested. A replay takes the version that the record was made by. 1 to 2. Default 2.
+    pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
     pub max_future_seconds: Limit,
@@ -137,6 +140,7 @@ impl Default for Settings {
             group: "processor".into(),
             instance: "processor-0".into(),
             window_seconds: 60.0,
+            window_rules: fold.window_rules,
             max_future_seconds: Limit(Some(60.0)),
             idle_grace_seconds: 120.0,
             power_gap_seconds: 120.0,
@@ -162,8 +166,9 @@ impl Default for Settings {
 }
 
 /// Settings that windows and decisions depend on.
-const DECISIVE: [&str; 15] = [
+const DECISIVE: [&str; 16] = [
     "window_seconds",
+    "window_rules",
     "max_future_seconds",
     "idle_grace_seconds",
     "power_gap_seconds",
@@ -238,6 +243,9 @@ impl Settings {
                 return Err(format!("processor.{name} is {value}, but must be within {low} and {high}"));
             }
         }
+        if !(1..=WINDOW_RULES).contains(&self.window_rules) {
+            return Err(format!("processor.window_rules is {}, but must be within 1 and {WINDOW_RULES}", self.window_rules));
+        }
         for (name, value, low) in [
             ("max_workloads", self.max_workloads, 1),
             ("max_workloads_per_namespace", self.max_workloads_per_namespace.unwrap_or(1), 1),
@@ -304,6 +312,8 @@ impl Settings {
                 recorded.insert(each.to_owned(), all);
             }
         }
+        // Written by a release that knew only the first.
+        recorded.entry("window_rules").or_insert(1.into());
         let mut mine = json(self);
         without(&mut mine, &json(&Self::default()));
         overlay(&mut recorded, mine);
@@ -315,6 +325,7 @@ impl Settings {
     pub fn fold(&self) -> FoldSettings {
         FoldSettings {
             window: micros(self.window_seconds),
+            window_rules: self.window_rules,
             max_future: self.max_future_seconds.0.map(micros),
             idle_grace: Some(micros(self.idle_grace_seconds)),
             power_gap: micros(self.power_gap_seconds),
@@ -386,8 +397,13 @@ mod tests {
         here.power_budget.budget_watts = Some(0.0);
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 
+        // A release that did not name its rules had the first.
+        let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold().window_rules);
+        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 2));
+        let later = here.as_recorded(r#"{"window_rules":3}"#).unwrap();
+        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 3, but must be within 1 and 2");
         // Of a later version: names are passed over, values cannot be.
-        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1}"#).unwrap(), here);
+        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":2}"#).unwrap(), here);
         assert!(here.as_recorded(r#"{"controller":"of_tomorrow"}"#).is_err());
         assert!(here.as_recorded("").is_err());
     }

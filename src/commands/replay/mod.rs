@@ -16,7 +16,7 @@ use eadt_lake::Archive;
 use eadt_processor::offline::{Counts, Replayed, Source, replay};
 use eadt_schemas::Topic;
 
-use self::check::{Checked, Own, Window, compare};
+use self::check::{Checked, Own, Window, compare, settings_hash};
 use self::output::Output;
 use crate::cli::{Align, Replay};
 use crate::output::say;
@@ -83,6 +83,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             sources.push(Box::new(log::read(path, args.check, own)?));
         }
     }
+    let recorded_by = recorded.first().map(|first| settings_hash(first));
     let mut fold = fold(args, &settings.processor, &recorded)?;
     if imported {
         // A recording of other people's events has no stamps of a log: its event times are all the time there is.
@@ -120,7 +121,9 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         }
         if args.check {
             match replayed {
-                Replayed::Window(window) => produced.windows.push(Window { event: *window, positions: Some(*positions) }),
+                Replayed::Window(window) => {
+                    produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None });
+                }
                 Replayed::Decision(decision) => produced.decisions.push(*decision),
                 Replayed::Refused { .. } => {}
             }
@@ -133,6 +136,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
     let mut recorded = Own::default();
+    recorded.settings = recorded_by;
     for own in &own {
         recorded.append(&mut own.borrow_mut());
     }

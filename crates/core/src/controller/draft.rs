@@ -41,6 +41,7 @@ impl Draft {
         draft.note("power_watts", window.mean_power_watts);
         draft.note("power_per_gpu_watts", window.mean_power_per_gpu_watts);
         draft.note("joules_per_sample", window.joules_per_sample);
+        draft.note("joules_per_sample_running", window.joules_per_sample_running);
         draft.expect_power(window, context);
         draft
     }

@@ -104,6 +104,8 @@ fn heads(names: &[&'static str]) -> Vec<Cow<'static, str>> {
 }
 
 const UNKNOWN: &str = "-";
+/// Beside the decision of a window whose J/sample holds the downtime of a restart.
+const RESTARTED: &str = "restart";
 
 /// About six significant digits, never an exponent below 10¹⁵.
 fn figure(value: Option<f64>) -> String {
@@ -221,7 +223,8 @@ fn windows(rows: &[WindowRow]) -> Table {
     }
     head.extend(heads(&["J/sample", "mean W", "coverage", "progress coverage"]));
     let row = |row: &WindowRow| {
-        let action = row.action.map_or(UNKNOWN, action_word).to_owned();
+        let action = row.action.map_or(UNKNOWN, action_word);
+        let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
         let mut cells = vec![second(row.window_start), origin_word(row.origin).to_owned(), action];
         cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
         if tokens {
