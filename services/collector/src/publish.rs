@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy};
 use eadt_service::Shutdown;
+use eadt_service::http::Ready;
 
 use crate::buffer::{Buffer, Taken};
 use crate::metrics::CollectorMetrics;
@@ -72,6 +73,8 @@ pub(crate) struct Publisher {
     pub silence: Duration,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
+    /// Set while the log takes events.
+    pub ready: Ready,
     pub metrics: CollectorMetrics,
 }
 
@@ -186,10 +189,12 @@ impl Publisher {
             (false, Some(error)) => {
                 tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
                 self.metrics.log_reachable.set(0);
+                self.ready.set(false);
             }
             (true, None) => {
                 tracing::info!("the log takes events again");
                 self.metrics.log_reachable.set(1);
+                self.ready.set(true);
             }
             _ => {}
         }
@@ -270,6 +275,7 @@ mod tests {
     use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
     use eadt_schemas::EventTime;
     use eadt_schemas::latest::GpuTelemetry;
+    use eadt_service::Health;
     use eadt_testing::cases;
     use proptest::prelude::*;
 
@@ -424,6 +430,7 @@ mod tests {
             in_flight,
             silence: Duration::from_millis(50),
             shutdown: Shutdown::new(),
+            ready: Health::default().part("collector"),
             metrics: metrics.clone(),
         };
         let thread = std::thread::spawn(move || publisher.run());
