@@ -16,12 +16,13 @@ fn controllers() -> PossibleValuesParser {
 
 /// Energy-adaptive distributed training: joules per sample, measured, decided, applied, verified.
 #[derive(Debug, Parser)]
-#[command(name = "eadt", propagate_version = true, max_term_width = 100)]
+#[command(name = "eadt", version = crate::help::VERSION, propagate_version = true, max_term_width = 100)]
 pub struct Cli {
     /// Settings file (TOML); see `eadt config reference`.
     #[arg(long, global = true, value_name = "FILE", env = "EADT_CONFIG_FILE")]
     pub config: Option<PathBuf>,
-    /// Kafka bootstrap servers, `host:port,…`; without it the embedded log is used.
+    /// Kafka bootstrap servers, `host:port,…`; for all commands but `up`, `KAFKA_BROKERS` names them, too. Services need a Kafka; the
+    /// other commands use the embedded log without one.
     #[arg(long, global = true, value_name = "BROKERS")]
     pub kafka: Option<String>,
     /// Folder of the embedded log and the archive [default: eadt-data].
@@ -159,11 +160,11 @@ pub struct Up {
     pub controller: Option<String>,
     /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`]. Neither a settings
     /// file nor a variable sets it for `up`.
-    #[arg(long, value_name = "PREFIX", requires = "kafka")]
+    #[arg(long, value_name = "PREFIX")]
     pub topic_prefix: Option<String>,
     /// With `--kafka`: put before the names of consumer groups and transactions [default: as of the topics]. With an empty one `up` takes
     /// the place of the services that run there under these names.
-    #[arg(long, value_name = "PREFIX", requires = "kafka")]
+    #[arg(long, value_name = "PREFIX")]
     pub group_prefix: Option<String>,
     /// Log lines instead of the live view, also on a terminal.
     #[arg(long)]

@@ -4,7 +4,8 @@ use clap::{Arg, Command, CommandFactory};
 
 use crate::cli::Cli;
 
-const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
+/// The version and the commit that the program was built from.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
 
 /// The commands by what they are for, in the order of `eadt --help`.
 const GROUPS: [(&str, &[&str]); 5] = [
@@ -136,7 +137,7 @@ Exit status:
 
 /// The command line with everything that help says.
 pub fn command() -> Command {
-    let mut command = Cli::command().version(VERSION);
+    let mut command = Cli::command();
     let globals: Vec<Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).cloned().collect();
     let groups = groups(&command);
     command =
@@ -172,13 +173,21 @@ fn groups(command: &Command) -> String {
     text.trim_end().to_owned()
 }
 
-/// Gives each command its example, and lets every option take what looks like a negative number, so that the option says what is
-/// possible instead of an option of that name being looked for.
+/// Names of values that are numbers or lengths of time.
+const NUMBERS: [&str; 12] =
+    ["FACTOR", "TIME", "SECONDS", "DAYS", "WATTS", "COUNT", "ROWS", "RATIO", "PERCENT", "PRICE", "GRAMS", "MHZ,…"];
+
+/// Gives each command its example, and lets every number take what begins with a minus, so that the option says what is possible
+/// instead of an option of that name being looked for.
 fn with_examples(command: Command, path: &str) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
     let mut command = command.mut_args(|argument| {
-        let takes_a_value = argument.get_action().takes_values() && !argument.is_positional();
-        if takes_a_value { argument.allow_negative_numbers(true) } else { argument }
+        if !argument.get_action().takes_values() || argument.is_positional() {
+            return argument;
+        }
+        let names = argument.get_value_names().unwrap_or_default();
+        let is_number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+        if is_number { argument.allow_hyphen_values(true) } else { argument.allow_negative_numbers(true) }
     });
     if let Some((_, example)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
         command = command.after_help(format!("Example:\n  {example}"));
@@ -283,7 +292,7 @@ mod tests {
             (&["up", "--speed", "0"], "or max"),
             (&["up", "--speed", "nan"], "or max"),
             (&["up", "--speed", "inf"], "or max"),
-            (&["up", "--speed=-inf"], "or max"),
+            (&["up", "--speed", "-inf"], "or max"),
             (&["up", "--seed", "-1"], "a whole number from 0"),
             (&["backtest", "--days", "-1"], "a number above 0"),
             (&["backtest", "--days", "inf"], "a number above 0"),

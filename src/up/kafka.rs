@@ -44,6 +44,10 @@ pub fn topic_prefix(args: &Up, flag: Option<&str>, host: &str) -> Option<String>
 /// Confines the settings to what the command line allows, and returns the line that says where `up` writes, or what it ignores.
 pub fn confine(settings: &mut Settings, args: &Up, flag: Option<&str>) -> anyhow::Result<Option<String>> {
     if flag.is_none() {
+        let given = [("--topic-prefix", &args.topic_prefix), ("--group-prefix", &args.group_prefix)];
+        if let Some((name, _)) = given.iter().find(|(_, prefix)| prefix.is_some()) {
+            bail!("{name} is of a Kafka: give --kafka BROKERS, too, or leave it out");
+        }
         let ignored = !settings.bus.brokers.is_empty();
         settings.bus.brokers.clear();
         let line = "bus.brokers is set, and up joins a Kafka only by --kafka: the embedded log is used";
@@ -140,7 +144,10 @@ mod tests {
     #[test]
     fn flags_of_kafka_need_one_and_names_are_names() {
         for flag in ["--topic-prefix", "--group-prefix"] {
-            assert!(Cli::try_parse_from(["eadt", "up", flag, "x."]).is_err(), "{flag}");
+            let cli = Cli::try_parse_from(["eadt", "up", flag, "x."]).unwrap();
+            let Command::Up(args) = &cli.command else { panic!("up") };
+            let refused = confine(&mut Settings::default(), args, None).unwrap_err().to_string();
+            assert!(refused.starts_with(flag) && refused.contains("--kafka"), "{refused}");
         }
         let cli = Cli::try_parse_from(["eadt", "up", "--kafka", "k:1", "--group-prefix", "a b"]).unwrap();
         let Command::Up(args) = &cli.command else { panic!("up") };

@@ -275,9 +275,10 @@ mod tests {
 
     #[test]
     fn the_origin_of_the_rows_decides_what_they_are_called() {
+        use Origin::{Imported, Measured, Simulated};
+
         let workload = |name: &str, origin| Workload { time: at(0), workload: name.into(), origin, ..Workload::default() };
         let of = |name: &str, origin| EfficiencyWindow { workload: name.into(), origin, ..window(0, 36_000.0) };
-        use Origin::{Imported, Measured, Simulated};
         for (rows, head, column) in [
             (&[(Measured, Measured)][..], None, false),
             // Declared by a simulation, measured all the same.

@@ -15,6 +15,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 
@@ -96,7 +97,28 @@ impl Ready {
     }
 }
 
+/// The same as metrics, so that somebody can be told of a part that is not ready.
+#[derive(Debug)]
+struct Readiness(Health);
+
+impl Collector for Readiness {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let help = "Whether a part of the service does its work, as /readyz has it: 1 or 0";
+        let mut family = encoder.encode_descriptor("ready", help, None, MetricType::Gauge)?;
+        for (part, flag) in self.0.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let label = [("part", *part)];
+            ConstGauge::new(i64::from(flag.load(Ordering::Acquire))).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Health {
+    /// Shows each part's readiness among the metrics.
+    pub fn register(&self, metrics: &Metrics) {
+        metrics.register("service", |registry| registry.register_collector(Box::new(Readiness(self.clone()))));
+    }
+
     /// A part that is not ready yet.
     pub fn part(&self, name: &'static str) -> Ready {
         let flag = Arc::new(AtomicBool::new(false));
@@ -116,6 +138,7 @@ impl Health {
 
 /// The operational routes, to be merged with a service's own.
 pub fn routes(metrics: Metrics, health: Health) -> Router {
+    health.register(&metrics);
     Router::new()
         .route(
             "/metrics",
@@ -237,8 +260,13 @@ mod tests {
         assert_eq!(health.waiting(), ["the start"]);
         let ready = health.part("archiver");
         assert_eq!(health.waiting(), ["archiver"]);
+        let metrics = Metrics::default();
+        health.register(&metrics);
+        let line = |value: u8| format!("eadt_service_ready{{part=\"archiver\"}} {value}\n");
+        assert!(metrics.text().contains(&line(0)), "{}", metrics.text());
         ready.set(true);
         assert!(health.waiting().is_empty());
+        assert!(metrics.text().contains(&line(1)), "{}", metrics.text());
     }
 
     #[tokio::test]

@@ -166,4 +166,37 @@ mod tests {
         let checks: Vec<&str> = findings.0.iter().map(|finding| finding.check).collect();
         assert_eq!(checks, ["broker", "topics", "clock", "disk", "settings"]);
     }
+
+    #[test]
+    fn a_secret_in_a_setting_is_shown_by_no_finding() {
+        const MARK: &str = "Mark3d-s3cret";
+        let url = format!("https://user:{MARK}@host:1/x?sig={MARK}");
+        for pairs in [
+            &[("EADT_ARCHIVER__LOCATION", format!("s3://key:{MARK}@bucket/p"))][..],
+            &[("EADT_ARCHIVER__LOCATION", format!("nowhere://{MARK}@bucket/p"))],
+            &[("EADT_BUS__DATA_DIR", url.clone())],
+            &[("EADT_BUS__SECURITY__CA_FILE", url.clone()), ("EADT_BUS__SECURITY__PASSWORD", MARK.to_owned())],
+            &[("EADT_BUS__SECURITY__USERNAME", "u".to_owned()), ("EADT_BUS__SECURITY__PASSWORD", MARK.to_owned())],
+            &[
+                ("KAFKA_BROKERS", "k:1".to_owned()),
+                ("EADT_BUS__PROPERTIES__GROUP__ID", "x".to_owned()),
+                ("EADT_BUS__PROPERTIES__SASL__PASSWORD", MARK.to_owned()),
+            ],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__PASSWORD", MARK.to_owned())],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__TOKEN", MARK.to_owned())],
+            &[("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", url.clone()), ("EADT_COLLECTOR__PROGRESS__KEY", url.clone())],
+            &[("EADT_BUS__PROPERTIES", MARK.to_owned())],
+        ] {
+            let variables: crate::settings::Variables =
+                pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let secrets = crate::settings::secrets(&variables);
+            let mut findings = Findings::default();
+            match crate::settings::load(None, &variables, &[]) {
+                Ok(settings) => examine(&[], &settings, &mut findings),
+                Err(error) => findings.wrong("settings", error.to_string(), "correct it"),
+            }
+            let shown = secrets.hide(&text(&findings.0)).into_owned();
+            assert!(!findings.0.is_empty() && !shown.contains(MARK), "{pairs:?}: {shown}");
+        }
+    }
 }
