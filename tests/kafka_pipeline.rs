@@ -65,11 +65,23 @@ fn status(address: &str, path: &str) -> u16 {
 fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
     let mut kafka = Kafka::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (_, err, good) = text(on(&kafka, dir.path(), &["processor"]));
+    // A partition, so that the second of two members of a group has none.
+    let on = |arguments: &[&str]| {
+        let mut command = on(&kafka, dir.path(), arguments);
+        command.env("EADT_TOPICS__PARTITIONS", "1");
+        command
+    };
+    let (_, err, good) = text(on(&["processor"]));
     assert!(!good && err.contains("eadt topics apply"), "{err}");
+    // A look at the program leaves nothing among the names of the services.
+    let brokers = kafka.brokers();
+    let look = tempfile::tempdir().unwrap();
+    let run = ["up", "--kafka", &brokers, "--speed", "max", "--duration", "1m", "--no-view"];
+    let (_, err, good) = text(eadt(look.path(), &run));
+    assert!(good && err.contains("up writes simulated events to Kafka at"), "{err}");
     // The doctor says the same, and that alone is wrong.
     let doctor = || {
-        let (out, _, _) = text(on(&kafka, dir.path(), &["doctor", "--json"]));
+        let (out, _, _) = text(on(&["doctor", "--json"]));
         let report: Value = serde_json::from_str(&out).unwrap();
         let findings = report["findings"].as_array().unwrap().clone();
         findings.into_iter().filter(|finding| finding["state"] == "wrong").collect::<Vec<_>>()
@@ -77,16 +89,20 @@ fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
     let wrong = doctor();
     assert_eq!(wrong.len(), 1, "{wrong:#?}");
     assert!(wrong[0]["remedy"].as_str().unwrap().starts_with("`eadt topics apply`"), "{wrong:#?}");
-    apply_topics(&kafka, dir.path());
+    let (_, err, good) = text(on(&["topics", "apply"]));
+    assert!(good, "{err}");
     assert_eq!(doctor(), [Value::Null; 0]);
 
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let services: Vec<(&str, String, Running)> = ["collector", "processor", "archiver", "actuator", "optimizer"]
+    // Of the two processors one stands by, and is ready to.
+    let services: Vec<(&str, String, Running)> = ["collector", "processor", "processor", "archiver", "actuator", "optimizer"]
         .into_iter()
-        .map(|service| {
+        .enumerate()
+        .map(|(number, service)| {
             let (http, listen) = (free(), free());
-            let mut command = on(&kafka, dir.path(), &[service]);
+            let mut command = on(&[service]);
             command.env("EADT_HTTP__ADDRESS", &http).env("EADT_COLLECTOR__PROGRESS__LISTEN", listen);
+            command.env("EADT_PROCESSOR__INSTANCE", format!("processor-{number}"));
             (service, http, Running(command.stdout(Stdio::null()).spawn().unwrap()))
         })
         .collect();
