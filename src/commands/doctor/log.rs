@@ -27,7 +27,16 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
         }
     };
     findings.ok("broker", format!("{} answers; this is {}", settings.bus.brokers, bus.principal()));
-    let existing = existing(&bus, settings, findings)?;
+    let existing = match bus.topics(&settings.topics.prefix) {
+        Ok(existing) => existing,
+        Err(error) => {
+            // A right that is lacking is the cause.
+            rights(&bus, parts, settings, &Absent::default(), findings);
+            findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
+            findings.unchecked("clock", "needs the topics");
+            return Some(Arc::new(bus));
+        }
+    };
     let absent = Absent::among(&existing, settings, |topic| bus.denied(topic));
     if absent.is_everything(settings) {
         // One thing is to be done. What else there may be is known once it is.
