@@ -20,7 +20,7 @@ pub fn run(command: &Dataset) -> anyhow::Result<()> {
     let decisions = eadt_lake::read_decisions(archive)?;
     let actuations = eadt_lake::read_actuations(archive)?;
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
         builder.refused();
     }
     if windows.events.is_empty() {

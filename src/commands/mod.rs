@@ -6,6 +6,7 @@ pub mod backtest;
 pub mod dataset;
 pub mod doctor;
 pub mod import;
+pub mod man;
 pub mod metrics;
 pub mod optimizer;
 pub mod partition;

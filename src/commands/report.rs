@@ -40,7 +40,7 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => logged(&bus, names, &mut reporter)?,
-            Err(error) => eprintln!("warning: only what is archived is reported: {error}"),
+            Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
         }
         if let Err(error) = archived {
             tracing::debug!(%error, "no archive yet");
@@ -72,7 +72,7 @@ fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<(
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }
     windows.events.iter().for_each(|event| reporter.window(event));
     decisions.events.iter().for_each(|event| reporter.decision(event));

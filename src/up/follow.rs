@@ -124,7 +124,7 @@ fn place(settings: &Settings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())
     } else {
-        format!("Kafka {}", settings.bus.brokers)
+        format!("Kafka {} · topics {}*", settings.bus.brokers, settings.topics.prefix)
     }
 }
 

@@ -50,7 +50,10 @@ pub struct WorkloadTally {
     pub layout: Option<Layout>,
     pub recent: VecDeque<Decision>,
     saving: Option<Saving>,
-    origin: Option<Origin>,
+    /// Of its windows: the least trustworthy one.
+    window_origin: Option<Origin>,
+    /// As the workload itself was declared, for as long as it has no window.
+    declared_origin: Option<Origin>,
     rolling: bool,
     validating: bool,
     history: VecDeque<f64>,
@@ -85,9 +88,16 @@ impl Tally {
         }
     }
 
-    /// The least trustworthy origin of any figure shown.
+    /// The origin of every figure shown; `None` if they differ, or if there is none.
     pub fn origin(&self) -> Option<Origin> {
-        self.workloads.values().filter_map(|row| row.origin).max()
+        let mut origins = self.workloads.values().filter_map(WorkloadTally::origin);
+        let first = origins.next()?;
+        origins.all(|origin| origin == first).then_some(first)
+    }
+
+    /// Returns whether figures of different origins are shown side by side.
+    pub fn is_mixed(&self) -> bool {
+        self.origin().is_none() && self.workloads.values().any(|row| row.origin().is_some())
     }
 
     fn read<T: eadt_schemas::decode::Check>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
@@ -113,7 +123,7 @@ impl Tally {
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.restarted;
-        row.origin = row.origin.max(Some(window.origin));
+        row.window_origin = row.window_origin.max(Some(window.origin));
         // A restart would flatten everything else.
         if let Some(joules) = row.joules_per_sample.filter(|_| !window.restarted) {
             row.history.push_back(joules);
@@ -144,7 +154,7 @@ impl Tally {
 
     fn workload(&mut self, workload: &Workload) {
         let row = self.row(&workload.workload);
-        row.origin = row.origin.max(Some(workload.origin));
+        row.declared_origin = Some(workload.origin);
         row.layout = Some(workload.layout.clone());
     }
 }
@@ -152,6 +162,11 @@ impl Tally {
 impl WorkloadTally {
     pub fn saving(&self) -> Option<Saving> {
         self.saving
+    }
+
+    /// The origin of its figures: its windows decide, whatever else is declared of it.
+    pub fn origin(&self) -> Option<Origin> {
+        self.window_origin.or(self.declared_origin)
     }
 
     pub fn state(&self) -> &'static str {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Reader, Record, Remedy, Start, Step,
+    Bus, BusError, Member, MemberOptions, Membership, Outgoing, Patience, Polled, Reader, Record, Remedy, Standby, Start, Step,
     TopicPartition, chaos, partition_for_key, read_to_end,
 };
 use eadt_cluster::{Changes, Cluster, ClusterError, ClusterRemedy, Devices, Managed};
@@ -131,6 +131,7 @@ struct Session<'a> {
     partitions: i32,
     member: Box<dyn Member>,
     assigned: BTreeMap<i32, Assigned>,
+    standby: Standby,
     /// The last published event of each workload.
     published: BTreeMap<String, Workload>,
     view: View,
@@ -233,6 +234,7 @@ impl<'a> Session<'a> {
                 let what = format!("reading topic {}", topics.decisions);
                 BusError::new(Remedy::Stop, what, "there is no such topic; create the topics with eadt topics apply")
             })?;
+        let (group, decisions) = (group.clone(), topics.decisions.clone());
         let member = service.bus.member(MemberOptions {
             group: group.clone(),
             membership: Membership::Transactional(instance.clone()),
@@ -245,6 +247,7 @@ impl<'a> Session<'a> {
             partitions,
             member,
             assigned: BTreeMap::new(),
+            standby: Standby::new(group, decisions),
             published: BTreeMap::new(),
             view: View::new(),
             rolling: BTreeSet::new(),
@@ -277,7 +280,9 @@ impl<'a> Session<'a> {
                 self.take(item)?;
             }
             self.hear_agents()?;
+            let in_place = self.standby.is_ready(self.assigned.len(), &*self.service.bus);
             if self.assigned.is_empty() {
+                self.service.ready.set(in_place);
                 continue;
             }
             let seen = self.look();

@@ -190,6 +190,7 @@ pub struct RawProgress {
     pub enabled: bool,
     /// Address and port. Off the loopback only with `certificate`, `key`, and `tokens_file` or `service_accounts`. Port 0 takes a
     /// free one. Default `127.0.0.1:9477`.
+    #[serde(deserialize_with = "eadt_service::address::deserialize")]
     pub listen: SocketAddr,
     /// PEM file with the certificate chain for TLS; read again when it changes. Default: plain HTTP.
     pub certificate: Option<PathBuf>,

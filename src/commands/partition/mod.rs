@@ -124,7 +124,7 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
                 score.of_oracle_ratio * 100.0
             );
         }
-        (Err(error), _) => eprintln!("warning: how good the model is cannot be told: {error}"),
+        (Err(error), _) => crate::output::note!("warning: how good the model is cannot be told: {error}"),
         (Ok(()), None) => {}
     }
     Ok(())

@@ -61,7 +61,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             let archive = Archive::find(path)?;
             let listing = archive.files()?;
             for gap in &listing.gaps {
-                eprintln!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
+                crate::output::note!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
             }
             if listing.files.is_empty() {
                 bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());

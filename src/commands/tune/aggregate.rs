@@ -133,13 +133,13 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
         return Ok(());
     }
     for error in &summary.bad {
-        eprintln!("warning: skipped: {error}");
+        crate::output::note!("warning: skipped: {error}");
     }
     for left in &summary.result.dropped {
-        eprintln!("warning: {}: run left out: {:?}", left.file, left.why);
+        crate::output::note!("warning: {}: run left out: {:?}", left.file, left.why);
     }
     if !summary.not_matching.is_empty() {
-        eprintln!(
+        crate::output::note!(
             "warning: {} file(s) do not fit the pattern, for example {}",
             summary.not_matching.len(),
             summary.not_matching[0]

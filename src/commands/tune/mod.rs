@@ -78,7 +78,7 @@ pub struct Choose {
     #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.9")]
     pub confidence: f64,
     /// Seed of the resampling.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = crate::number::seed)]
     pub seed: u64,
     /// Groups with fewer settings are skipped.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
