@@ -210,6 +210,9 @@ pub struct Backtest {
     /// Also write the tables with plots into one HTML file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -227,9 +230,12 @@ pub enum Dataset {
     Build {
         /// Data folder, archive or output of `replay`.
         archive: PathBuf,
-        /// Folder to write; what a former build left there is replaced.
+        /// Folder to write; new, or empty.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Replace what a former build left there.
+        #[arg(long)]
+        force: bool,
         /// Print counts and the fingerprint as JSON.
         #[arg(long)]
         json: bool,
@@ -395,7 +401,7 @@ pub struct Record {
     /// Topics without prefix [default: all but processor-state and simulator-state].
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     pub topics: Vec<String>,
-    /// Go on after the present end until interrupted.
+    /// Go on after the present end until interrupted; the log is there from the start and grows.
     #[arg(long)]
     pub follow: bool,
     /// Replace the log if it exists.
@@ -417,6 +423,13 @@ pub struct Replay {
     /// Write windows and decisions under this folder, in the archive's layout.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace what a former replay left in --out.
+    #[arg(long)]
+    pub force: bool,
+    /// Close every window at the record's end, as if every source had ended there; else what a live processor would still hold open
+    /// stays open, and is counted.
+    #[arg(long, conflicts_with = "check")]
+    pub close: bool,
     /// Where windows begin: multiples of their length since 1970, or each workload's start.
     #[arg(long, value_enum, default_value_t = Align::Epoch)]
     pub align: Align,
