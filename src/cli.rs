@@ -413,6 +413,7 @@ pub struct Record {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Replay {
     /// Event logs (`.jsonl`, `.jsonl.zst`) or archive folders.
     #[arg(required = true)]

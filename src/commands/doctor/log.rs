@@ -8,7 +8,7 @@ use eadt_bus::rights::Right;
 use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::Clock;
 
-use super::{Findings, clock};
+use super::{Findings, clock, partitions};
 use crate::rights::Part;
 use crate::settings::Settings;
 
@@ -34,6 +34,7 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
     if existing.is_some_and(|existing| layout(&existing, settings, findings)) {
         let limit = settings.processor.max_future_seconds.0;
         clock::compare(&bus, &settings.topics.prefix, &Clock::wall(), limit, findings);
+        partitions::keys(&bus, settings, findings);
     } else {
         findings.unchecked("clock", "needs the topics");
     }
@@ -141,8 +142,8 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
             findings.wrong("log", error.to_string(), "put back a copy of the whole data folder, or begin with a new one");
         }
     }
-    if let Some(existing) = existing(&log, settings, findings) {
-        layout(&existing, settings, findings);
+    if existing(&log, settings, findings).is_some_and(|existing| layout(&existing, settings, findings)) {
+        partitions::keys(&log, settings, findings);
     }
     Some(Arc::new(log))
 }

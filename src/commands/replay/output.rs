@@ -46,7 +46,7 @@ impl Output {
                 serde_json::to_vec(decision)?,
                 envelope(&decision.id, EventType::Decision, decision.time, &decision.workload),
             ),
-            Replayed::Refused { .. } => return Ok(()),
+            Replayed::Refused { .. } | Replayed::HeldOpen(_) => return Ok(()),
         };
         let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
         *stamp = envelope.time.max(*stamp);

@@ -74,7 +74,7 @@ impl PowerLogs {
         let name = self.unique(name, file, recording);
         let interconnect = names_switch(&stem) || host.is_some_and(names_switch);
         let node = (!interconnect).then(|| name.clone());
-        let source = recording.add_device(file, Device { node, name, ..Device::default() });
+        let source = recording.add_device(file, Device { name, node, ..Device::default() });
         if interconnect {
             recording.sources[source].suffix = INTERCONNECT;
         }
@@ -93,7 +93,7 @@ impl PowerLogs {
         if !folder.is_empty() && !taken(&in_folder) {
             return in_folder;
         }
-        (2..).map(|n| format!("{name}-{n}")).find(|name| !taken(name)).unwrap_or(name)
+        (2..=self.0.len() + 2).map(|n| format!("{name}-{n}")).find(|name| !taken(name)).unwrap_or(name)
     }
 
     /// Notes logs whose readings are another one's: a copy counts energy twice.
@@ -149,7 +149,7 @@ impl PowerLogs {
                     "none of its energy is in the run"
                 };
                 notes.push(format!("no reading of {name} lies in the run ({file}): {whose}; {text}"));
-                outside.get_or_insert_with(|| text);
+                outside.get_or_insert(text);
             } else if log.interconnect {
                 let joules = energy_joules(&readings, window);
                 notes.push(format!(
