@@ -102,7 +102,7 @@ fn a_log_that_was_cut_anywhere_is_read_up_to_its_last_whole_event() {
             }
         }
     }
-    let packed = log(20_000, Compression::Zstd);
+    let packed = log(4_000, Compression::Zstd);
     for cut in [5, 30, packed.len() / 3, packed.len() / 2, packed.len() - 1] {
         let mut reader = match LogReader::new("a.jsonl.zst", &packed[..cut]) {
             Ok(reader) => reader,
@@ -118,7 +118,7 @@ fn a_log_that_was_cut_anywhere_is_read_up_to_its_last_whole_event() {
             }
         };
         assert!(error.cut, "cut at {cut}: {error}");
-        assert!(cut < packed.len() / 3 || error.good > 1_000, "cut at {cut}: {} are good", error.good);
+        assert!(cut < packed.len() / 3 || error.good > 500, "cut at {cut}: {} are good", error.good);
     }
     // Damage is another thing.
     let mut broken = packed.clone();
@@ -154,7 +154,7 @@ fn blank_lines_without_end_are_no_event_log() {
     {
         let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
         let block = text.repeat((1 << 20) / text.len());
-        for _ in 0..(80 << 20) / block.len() {
+        for _ in 0..20 {
             std::io::Write::write_all(&mut packed, block.as_bytes()).unwrap();
         }
         let packed = packed.finish().unwrap();

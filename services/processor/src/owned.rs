@@ -112,7 +112,9 @@ impl Owned {
         let mut owned = BTreeMap::new();
         for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {
             if let Some(state) = states.remove(number) {
-                owned.insert(*number, Self::restore(*number, inputs(number).collect(), committed, state, member, heard, with)?);
+                let mut restored = Self::restore(*number, inputs(number).collect(), committed, state, member, heard, with)?;
+                restored.foreign = ForeignCheck::new(with.foreign, counts);
+                owned.insert(*number, restored);
             }
         }
         Ok(owned)

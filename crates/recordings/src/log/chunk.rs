@@ -10,7 +10,7 @@ use crate::lines::decompressed;
 /// Bytes of a chunk: some hundred events, so that handing one over costs nothing beside reading it.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Blank lines and separators between two events, at most.
-const MAX_BLANK_BYTES: usize = 64 << 20;
+const MAX_BLANK_BYTES: usize = MAX_EVENT_BYTES;
 /// Read at once where a chunk may end with the next line.
 const READ_BYTES: usize = 64 << 10;
 
