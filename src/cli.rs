@@ -237,6 +237,9 @@ pub struct Backtest {
     /// Also write the tables with plots into one HTML file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -254,9 +257,12 @@ pub enum Dataset {
     Build {
         /// Data folder, archive or output of `replay`.
         archive: PathBuf,
-        /// Folder to write; what a former build left there is replaced.
+        /// Folder to write; new, or empty.
         #[arg(long, value_name = "DIR")]
         out: PathBuf,
+        /// Replace what a former build left there.
+        #[arg(long)]
+        force: bool,
         /// Print counts and the fingerprint as JSON.
         #[arg(long)]
         json: bool,
@@ -422,7 +428,7 @@ pub struct Record {
     /// Topics without prefix [default: all but processor-state and simulator-state].
     #[arg(long, value_name = "TOPIC", value_delimiter = ',')]
     pub topics: Vec<String>,
-    /// Go on after the present end until interrupted.
+    /// Go on after the present end until interrupted; the log is there from the start and grows.
     #[arg(long)]
     pub follow: bool,
     /// Replace the log if it exists.
@@ -434,6 +440,7 @@ pub struct Record {
 }
 
 #[derive(Debug, Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Replay {
     /// Event logs (`.jsonl`, `.jsonl.zst`) or archive folders.
     #[arg(required = true)]
@@ -444,6 +451,13 @@ pub struct Replay {
     /// Write windows and decisions under this folder, in the archive's layout.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Replace what a former replay left in --out.
+    #[arg(long)]
+    pub force: bool,
+    /// Close every window at the record's end, as if every source had ended there; else what a live processor would still hold open
+    /// stays open, and is counted.
+    #[arg(long, conflicts_with = "check")]
+    pub close: bool,
     /// Where windows begin: multiples of their length since 1970, or each workload's start.
     #[arg(long, value_enum, default_value_t = Align::Epoch)]
     pub align: Align,

@@ -110,6 +110,27 @@ fn mlperf_bert_5120_07() {
 }
 
 #[test]
+fn mlperf_on_eight_b200() {
+    let Some(data) = shared_data() else { return };
+    for (model, seconds, joules, per_sample) in
+        [("bert", 220.176, 2_142_302.6, 0.840_29), ("llama2_70b_lora", 655.908, 6_285_160.2, 2045.95)]
+    {
+        let folder = data.join("mlperf-train-v5.0-lenovo-8xB200").join(model);
+        if !folder.exists() {
+            eprintln!("skipped: {} is not there", folder.display());
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let files = [folder.join("result_0.txt"), folder.join("power/result_0/node_0.txt")];
+        let through = through(dir.path(), &["mlperf"], &files, &[], "window");
+        near(model, &through.report["duration_seconds"], seconds, 1e-6);
+        near(model, &through.report["energy_joules"], joules, 1e-6);
+        near(model, &through.report["joules_per_sample"], per_sample, 1e-5);
+        assert_eq!(through.imported["notes"].as_array().map(Vec::len), Some(0), "{}", through.imported["notes"]);
+    }
+}
+
+#[test]
 fn mlperf_llama_and_its_training_blocks() {
     let Some(report) = mlperf("llama2_70b_lora", "5027-240510020224961918558_3", "node_0", "span") else { return };
     near("energy", &report["energy_joules"], 12_091_999.0, 0.001);

@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{Backtest, BacktestOversubscription};
 use crate::settings::Settings;
+use crate::target::Target;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if let Some(path) = &args.archive {
@@ -37,12 +38,14 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
         power_budget_watts: args.power_budget,
     };
     contest.check()?;
+    // Before hours of simulation, not after them.
+    let page = args.html.as_deref().map(|path| Target::create(path, &[], args.force)).transpose()?;
     let bar = progress(contest.len() as u64, !args.json);
     let runs = contest.hold(&|| bar.inc(1));
     bar.finish_and_clear();
     let report = Report::of(&runs?, args.days, args.seeds);
-    if let Some(path) = &args.html {
-        std::fs::write(path, html(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(page) = page {
+        page.write(&html(&report))?;
     }
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))

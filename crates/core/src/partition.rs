@@ -18,7 +18,7 @@ use crate::settings::FoldSettings;
 use crate::tenants::{Tenant, Tenants};
 use crate::window::Tumbling;
 use crate::workload::source::Index;
-use crate::workload::{Place, Room, Taken, WorkloadState};
+use crate::workload::{OpenWindows, Place, Room, Taken, WorkloadState};
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
@@ -434,6 +434,13 @@ impl Partition {
             }
         }
         self.due = self.workloads.iter().flatten().map(|state| state.due).min().unwrap_or(i64::MAX);
+    }
+
+    /// The workloads that have open windows, by name.
+    pub fn open_windows(&self) -> Vec<OpenWindows<'_>> {
+        let mut open: Vec<_> = self.workloads.iter().flatten().filter_map(WorkloadState::open_windows).collect();
+        open.sort_by_key(|open| open.workload);
+        open
     }
 
     /// Every input has ended for good: closes all windows, by workload name.

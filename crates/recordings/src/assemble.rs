@@ -84,7 +84,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let fallback = format!("imported/{}", recording.stem(0));
     let workload = |source: &Source| {
         let name = options.workload.clone().or_else(|| source.workload.clone());
-        name.unwrap_or_else(|| fallback.clone())
+        name.unwrap_or_else(|| fallback.clone()) + source.suffix
     };
     let names = Names {
         workloads: recording.sources.iter().map(workload).collect(),

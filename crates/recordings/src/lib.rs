@@ -20,6 +20,7 @@ mod mlperf;
 mod mlperf_inference;
 mod nvidia_smi;
 mod options;
+mod overlap;
 mod prometheus;
 mod recording;
 mod report;

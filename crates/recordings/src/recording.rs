@@ -36,6 +36,8 @@ pub(crate) struct Source {
     pub(crate) file: FileId,
     /// From labels in the recording; used where the user names none.
     pub(crate) workload: Option<String>,
+    /// Behind the workload's name, for what belongs to the run and not to its job; usually empty.
+    pub(crate) suffix: &'static str,
     pub(crate) kind: SourceKind,
     pub(crate) readings: Vec<Reading>,
 }
@@ -101,7 +103,7 @@ impl Recording {
     }
 
     pub(crate) fn add_source(&mut self, file: FileId, workload: Option<String>, kind: SourceKind) -> SourceId {
-        self.sources.push(Source { file, workload, kind, readings: Vec::new() });
+        self.sources.push(Source { file, workload, suffix: "", kind, readings: Vec::new() });
         self.sources.len() - 1
     }
 

@@ -103,6 +103,14 @@ impl Window {
         self.end.min(observed.1).seconds_since(self.start.max(observed.0)).clamp(0.0, self.run_seconds)
     }
 
+    /// Whether the run goes on where nobody was heard: it neither begins nor ends between the first and the last event here. What a job
+    /// that says nothing of its run does is one run.
+    fn runs_on(&self) -> bool {
+        let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
+        let heard = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
+        !self.declared || whole || self.run_seconds > heard + 1.0
+    }
+
     /// Seconds of known energy, of a mean device.
     fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
@@ -256,6 +264,19 @@ impl Collected {
         self.windows.values().filter(|window| window.run_seconds > 0.0)
     }
 
+    /// Seconds of the run that lie between two windows: of a long silence no window is written.
+    fn silent_seconds(&self) -> f64 {
+        let mut silent = 0.0;
+        let mut before: Option<&Window> = None;
+        for window in self.run() {
+            if let Some(last) = before.filter(|last| last.end < window.start && last.runs_on() && window.runs_on()) {
+                silent += window.start.seconds_since(last.end);
+            }
+            before = before.filter(|last| last.end >= window.end).or(Some(window));
+        }
+        silent
+    }
+
     fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
         let mut notes = Vec::new();
         let in_windows = sum(self.run().map(|window| window.run_energy));
@@ -269,8 +290,17 @@ impl Collected {
             let seconds = intervals.entry(window.start).or_default();
             *seconds = seconds.max(window.seconds(observed));
         }
-        let duration = sum(intervals.into_values().map(Some));
-        let device_seconds = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let in_intervals = sum(intervals.into_values().map(Some));
+        let in_devices = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let silent = self.silent_seconds();
+        let duration = in_intervals.map(|seconds| seconds + silent);
+        // As many devices were silent as there are otherwise.
+        let device_seconds = in_devices + silent * per(Some(in_devices), in_intervals).unwrap_or(1.0);
+        if silent > 0.0 {
+            notes.push(format!(
+                "{silent:.0} s of the duration lie in silences so long that no window was written for them: nothing is known of that time"
+            ));
+        }
         let coverage = self.run().next().map(|_| part_of(self.run().map(Window::covered_seconds).sum(), device_seconds));
         let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));

@@ -274,6 +274,31 @@ fn without_a_declared_run_the_duration_is_what_was_observed() {
     let windows = [observed(0, 0.0, 60.0, 6000.0), observed(1, 0.0, 0.0, 0.0)];
     near(report(&windows, [], [], &settings).workloads[0].duration_seconds, 60.0);
 
+    // Of a silence of a day no window is written: it is part of the duration all the same.
+    let day = 1_440;
+    for (second, seconds, whole) in [(day + 60, 30.0, 90_030.0), (2 * day, 60.0, 172_860.0), (30 * day, 1.0, 2_592_001.0)] {
+        let windows = [observed(0, 0.0, 60.0, 6000.0), observed(second, 0.0, seconds, 100.0 * seconds)];
+        let it = report(&windows, [], [], &settings).workloads.remove(0);
+        near(it.duration_seconds, whole);
+        near(it.coverage_ratio, (60.0 + seconds) / whole);
+        near(it.mean_power_watts, 100.0);
+        assert!(it.notes.iter().any(|note| note.contains("no window was written")), "{:?}", it.notes);
+    }
+    // Within a declared run, too; between two runs it is none of them.
+    let declared = |minute: i64, from: f64, to: f64, run_seconds: f64| EfficiencyWindow {
+        run_declared: true,
+        run_seconds,
+        ..observed(minute, from, to, 6000.0)
+    };
+    for (first, second, whole) in [
+        (declared(0, 30.0, 31.0, 30.0), declared(day, 10.0, 12.0, 12.0), 30.0 + 86_340.0 + 12.0),
+        (declared(0, 0.0, 60.0, 60.0), declared(day, 0.0, 60.0, 60.0), 86_460.0),
+        (declared(0, 10.0, 40.0, 30.0), declared(day, 10.0, 40.0, 30.0), 60.0),
+        (declared(0, 0.0, 60.0, 60.0), declared(day, 10.0, 40.0, 30.0), 90.0),
+    ] {
+        near(report([&first, &second], [], [], &settings).workloads[0].duration_seconds, whole);
+    }
+
     // A job that says when it runs is believed.
     let mut declared = observed(0, 1.0, 59.0, 5800.0);
     (declared.run_declared, declared.run_seconds, declared.run_coverage_ratio) = (true, 20.0, 1.0);

@@ -302,6 +302,7 @@ impl<'a> Session<'a> {
                 bus: &*self.service.bus,
                 names: &self.names,
                 settings: &self.fold,
+                foreign: self.service.settings.foreign_partitions,
                 metrics: self.metrics,
                 shutdown: &self.service.shutdown,
             };

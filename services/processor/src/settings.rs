@@ -6,6 +6,8 @@ use eadt_core::sharing::SmPartitionSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::foreign::ForeignPartitions;
+
 /// A length of time in seconds, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Limit(pub Option<f64>);
@@ -116,6 +118,9 @@ pub struct Settings {
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
     pub sm_partition: SmPartitionSettings,
+    /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do): `process`, folded
+    /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
+    pub foreign_partitions: ForeignPartitions,
     /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up to
     /// fifty times as long, but no longer than a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
@@ -155,6 +160,7 @@ impl Default for Settings {
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
             sm_partition: SmPartitionSettings::default(),
+            foreign_partitions: ForeignPartitions::Process,
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -414,6 +420,8 @@ mod tests {
         let others = [
             "group",
             "instance",
+            // Refused before the fold; a replay is of what was folded.
+            "foreign_partitions",
             "linger_milliseconds",
             "commit_seconds",
             "dead_letter_seconds",

@@ -9,7 +9,7 @@ use eadt_bus::rights::{Resource, Right};
 use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::Clock;
 
-use super::{Findings, clock};
+use super::{Findings, clock, partitions};
 use crate::rights::Part;
 use crate::settings::Settings;
 
@@ -51,6 +51,7 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
     if absent.missing.is_empty() && absent.hidden.is_empty() {
         let limit = settings.processor.max_future_seconds.0;
         clock::compare(&bus, &settings.topics.prefix, &Clock::wall(), limit, findings);
+        partitions::keys(&bus, settings, findings);
     } else {
         findings.unchecked("clock", "needs the topics");
     }
@@ -230,6 +231,9 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
     if let Some(existing) = existing(&log, settings, findings) {
         let absent = Absent::among(&existing, settings, |_| None);
         layout(&log, &existing, &absent, settings, findings);
+        if absent.missing.is_empty() {
+            partitions::keys(&log, settings, findings);
+        }
     }
     Some(Arc::new(log))
 }

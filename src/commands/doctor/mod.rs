@@ -7,6 +7,7 @@ mod archive;
 mod clock;
 mod local;
 mod log;
+mod partitions;
 
 use eadt_service::shown::Secrets;
 use serde::Serialize;

@@ -66,6 +66,9 @@ pub struct Evaluate {
     /// Write a page, too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -123,6 +126,9 @@ pub struct Train {
     /// Model to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub growth: Growth,
     #[arg(long)]
@@ -131,9 +137,12 @@ pub struct Train {
 
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// Folder for `solo.csv` and `co_runs.csv`.
+    /// Folder for `solo.csv` and `co_runs.csv`; new, or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// SM clocks to measure at, in MHz [default: the board's highest].
     #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::positive)]
     pub clocks: Vec<f64>,

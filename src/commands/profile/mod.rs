@@ -48,6 +48,9 @@ pub struct Profile {
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// The job: the same amount of work in every run.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
@@ -94,7 +97,7 @@ trait Rig {
 }
 
 pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
-    let target = Target::create(&args.out, &[])?;
+    let target = Target::create(&args.out, &[], args.force)?;
     let (settings, mut rig): (Settings, Box<dyn Rig>) = if let Some(text) = &args.simulate {
         let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
         (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))

@@ -83,6 +83,27 @@ pub struct Own {
     pub settings: Option<u64>,
     /// Events of types that are not known here and that no input takes, by type.
     pub passed_over: BTreeMap<String, u64>,
+    pub left_out: LeftOut,
+}
+
+/// What of the logs could not be read.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct LeftOut {
+    /// Lines that are no events.
+    pub damaged_lines: u64,
+    /// The first of them, and what is wrong with it.
+    pub first_damage: Option<String>,
+    /// Logs that end in the middle of an event, and where.
+    pub cut: Vec<String>,
+}
+
+impl LeftOut {
+    fn append(&mut self, other: &mut Self) {
+        self.damaged_lines += other.damaged_lines;
+        let first = other.first_damage.take();
+        self.first_damage = self.first_damage.take().or(first);
+        self.cut.append(&mut other.cut);
+    }
 }
 
 /// Where the records are that tell of a workload what is in force: by workload and input, the partition and offset of each.
@@ -190,6 +211,7 @@ impl Own {
         self.windows.append(&mut other.windows);
         self.decisions.append(&mut other.decisions);
         self.tables.append(&mut other.tables);
+        self.left_out.append(&mut other.left_out);
         for (name, time) in std::mem::take(&mut other.late) {
             let least = self.late.entry(name).or_insert(time);
             *least = time.min(*least);

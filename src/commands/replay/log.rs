@@ -134,7 +134,15 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
             chunk.accept();
             continue;
         }
-        let event = chunk.event()?;
+        let event = match chunk.event() {
+            Ok(event) => event,
+            Err(error) if error.can_go_on => {
+                batch.damaged += 1;
+                batch.first_damage.get_or_insert(error);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         if let Some(topic) = input(&event) {
             batch.slot().renew(raw(topic, &event), event.partition, event.offset);
             if check {

@@ -34,6 +34,9 @@ pub struct Aggregate {
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -126,7 +129,7 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     if result.points.is_empty() {
         bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
     }
-    super::write(&args.out, &files, &to_csv(&result.points)?)?;
+    super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
     let summary = Summary { files: count, not_matching, bad, result };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&summary)?);

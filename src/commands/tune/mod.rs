@@ -5,7 +5,7 @@ mod export;
 mod validate;
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -92,6 +92,9 @@ pub struct Choose {
     /// Write a report with plots, one HTML file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// Print the result as JSON; `eadt tune validate` and `export` read it.
     #[arg(long)]
     pub json: bool,
@@ -159,11 +162,8 @@ fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
 }
 
 /// Writes a whole file, or nothing.
-fn write(path: &Path, inputs: &[PathBuf], text: &str) -> anyhow::Result<()> {
-    let target = Target::create(path, inputs)?;
-    let mut out = target.writer()?;
-    out.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-    target.finish(out)
+fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::Result<()> {
+    Target::create(path, inputs, forced)?.write(text)
 }
 
 fn maps(columns: &Columns) -> anyhow::Result<Vec<FieldMap>> {
@@ -238,7 +238,7 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         inputs.push(file.clone());
     }
     if let Some(file) = &args.html {
-        write(file, &inputs, &result.html())?;
+        write(file, &inputs, &result.html(), args.force)?;
     }
     if args.json {
         say!("{}", serde_json::to_string_pretty(&result)?);

@@ -51,6 +51,19 @@ pub struct Room<'a> {
     pub tenants: &'a Tenants,
 }
 
+/// The open windows of one workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenWindows<'a> {
+    /// Or [`crate::partition::device_name`] of a device without a workload.
+    pub workload: &'a str,
+    pub windows: u64,
+    /// Start of the first and end of the last.
+    pub from: EventTime,
+    pub to: EventTime,
+    /// Live sources that have not reached the end of the first window.
+    pub sources_behind: usize,
+}
+
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Taken {
@@ -228,6 +241,16 @@ impl WorkloadState {
         self.rank_order = (0..ranks.len() as u32).collect();
         self.rank_order.sort_by_key(|i| (ranks[*i as usize].rank, &ranks[*i as usize].collector));
         self.recount();
+    }
+
+    /// The windows that are open; `None` if there are none.
+    pub fn open_windows(&self) -> Option<OpenWindows<'_>> {
+        let (from, to) = (*self.head.cuts.front()?, *self.head.cuts.back()?);
+        let pairs = self.head.cuts.iter().zip(self.head.cuts.iter().skip(1));
+        let mut edges: Vec<EventTime> =
+            pairs.filter(|(from, to)| !self.is_gap(**from, **to)).map(|(from, _)| self.head.windows.end(*from)).collect();
+        edges.dedup();
+        Some(OpenWindows { workload: &self.head.name, windows: edges.len() as u64, from, to, sources_behind: self.behind })
     }
 
     pub fn sources(&self) -> usize {

@@ -10,7 +10,7 @@ use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus as _, BusError, Outgoing, Producer, Record, Start, TopicPartition, read_to_end, topics};
 use eadt_core::settings::SECOND;
 use eadt_processor::Settings;
-use eadt_processor::offline::{Counts, Fed, Raw, Records, Replayed, Source, replay};
+use eadt_processor::offline::{AtTheEnd, Counts, Fed, Raw, Records, Replayed, Source, replay};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -88,11 +88,12 @@ impl Log {
             }
         }
         let (mut windows, mut decisions) = (Vec::new(), Vec::new());
-        let counts = replay(&settings.fold(), sources, |_, replayed| {
+        let counts = replay(&settings.fold(), sources, AtTheEnd::AsLive, |_, replayed| {
             match replayed {
                 Replayed::Window(window) => windows.push(*window),
                 Replayed::Decision(decision) => decisions.push(*decision),
                 Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
+                Replayed::HeldOpen(_) => {}
             }
             Ok(())
         })
