@@ -1,15 +1,11 @@
 //! Energy from power readings, and what it costs.
 
 mod carbon;
-mod efficiency;
 mod integrate;
-mod shares;
 mod tariff;
 
 pub use carbon::{Carbon, Intensity, InvalidIntensity};
-pub use efficiency::{Work, performance_per_watt_ratio};
 pub use integrate::{Energy, InvalidSeries, Rule, Sample, Series};
-pub use shares::{Attribution, InvalidShares, Tenant, attribute};
 pub use tariff::{Cost, InvalidTariff, OpenEi, Price, Tariff};
 
 use jiff::Timestamp;
