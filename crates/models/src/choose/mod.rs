@@ -89,6 +89,10 @@ impl From<Knob> for Knobs {
 }
 
 impl Knobs {
+    pub fn all(self) -> impl Iterator<Item = Knob> {
+        std::iter::once(self.first).chain(self.second)
+    }
+
     /// A setting for people, such as `1410 MHz, batch size 64`.
     pub fn words(self, setting: f64, second_setting: Option<f64>) -> String {
         let first = self.first.words(setting);

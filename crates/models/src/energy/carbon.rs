@@ -1,14 +1,14 @@
 use jiff::Timestamp;
 
-use super::{Interval, JOULES_PER_KWH, seconds_between};
+use super::{Interval, JOULES_PER_KWH, Steps};
 
 /// CO₂-equivalent of a kWh of the grid.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Intensity {
     /// Grams per kWh, always.
     Constant(f64),
-    /// Grams per kWh from an instant on until the next; says nothing of the time before the first, nor past `until`.
-    Series { steps: Vec<(Timestamp, f64)>, until: Timestamp },
+    /// Grams per kWh by time.
+    Series(Steps),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -33,27 +33,28 @@ impl Intensity {
         check(grams_per_kwh).map(Self::Constant)
     }
 
-    /// Steps of grams per kWh; the last one holds until `until`.
+    /// Steps of grams per kWh, each until the next; the last one holds until `until`.
     pub fn series(steps: Vec<(Timestamp, f64)>, until: Timestamp) -> Result<Self, InvalidIntensity> {
-        for (_, grams_per_kwh) in &steps {
+        let ends = steps.iter().skip(1).map(|step| step.0).chain([until]);
+        let steps: Vec<_> = steps.iter().zip(ends).map(|(&(from, value), to)| (from, to, value)).collect();
+        for (_, _, grams_per_kwh) in &steps {
             check(*grams_per_kwh)?;
         }
-        if let Some(index) = steps.windows(2).position(|pair| pair[1].0 <= pair[0].0) {
-            return Err(InvalidIntensity::Order { index: index + 1 });
-        }
-        Ok(Self::Series { steps, until })
+        Steps::new(steps).map(Self::Series).map_err(|index| InvalidIntensity::Order { index })
     }
 
     /// The CO₂-equivalent of this energy.
     pub fn carbon(&self, intervals: &[Interval]) -> Carbon {
-        let mut sum = Carbon::default();
-        for interval in intervals {
-            match self {
-                Self::Constant(grams) => sum.grams += interval.joules / JOULES_PER_KWH * grams,
-                Self::Series { steps, until } => add(&mut sum, interval, steps, *until),
+        match self {
+            Self::Constant(grams) => {
+                let joules: f64 = intervals.iter().map(|interval| interval.joules).sum();
+                Carbon { grams: joules / JOULES_PER_KWH * grams, uncovered_joules: 0.0 }
+            }
+            Self::Series(steps) => {
+                let weighed = steps.weigh(intervals);
+                Carbon { grams: weighed.sum, uncovered_joules: weighed.uncovered_joules }
             }
         }
-        sum
     }
 }
 
@@ -62,24 +63,6 @@ fn check(grams_per_kwh: f64) -> Result<f64, InvalidIntensity> {
         Ok(grams_per_kwh)
     } else {
         Err(InvalidIntensity::Value { grams_per_kwh })
-    }
-}
-
-fn add(sum: &mut Carbon, interval: &Interval, steps: &[(Timestamp, f64)], until: Timestamp) {
-    let whole = interval.seconds();
-    let mut covered = 0.0;
-    for (index, &(from, grams)) in steps.iter().enumerate() {
-        let to = steps.get(index + 1).map_or(until, |next| next.0).min(until);
-        let part = if whole > 0.0 {
-            seconds_between(from.max(interval.from), to.min(interval.to)).max(0.0) / whole
-        } else {
-            f64::from((from..to).contains(&interval.from))
-        };
-        sum.grams += part * interval.joules / JOULES_PER_KWH * grams;
-        covered += part;
-    }
-    if covered < 1.0 - 1e-12 {
-        sum.uncovered_joules += (1.0 - covered) * interval.joules;
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod carbon;
 mod integrate;
+mod steps;
 mod tariff;
 
 pub use carbon::{Carbon, Intensity, InvalidIntensity};
 pub use integrate::{Energy, InvalidSeries, Rule, Sample, Series};
-pub use tariff::{Cost, InvalidTariff, OpenEi, Price, Tariff};
+pub use steps::{Steps, Weighed};
+pub use tariff::{InvalidTariff, OpenEi, Price, Tariff};
 
 use jiff::Timestamp;
 
