@@ -122,7 +122,7 @@ impl MeasuredBoard {
     }
 
     /// The job as its objects would have it: one process on one GPU, and the range of the table as bounds.
-    fn workload(&self, setting: Option<f64>, generation: u64) -> Workload {
+    fn workload(&self, setting: Option<f64>, generation: u64, decision_id: Option<String>, ready: EventTime) -> Workload {
         let (least, top) = (self.least().setting, self.top().setting);
         let layout = Layout {
             replicas: Some(1),
@@ -160,7 +160,8 @@ impl MeasuredBoard {
             gpus: Some(1),
             gpu_power_limit_watts: limit,
             global_batch_size: Some(1),
-            ready_time: Some(EventTime::from_seconds(START_SECONDS)),
+            decision_id,
+            ready_time: Some(ready),
             ..Workload::default()
         }
     }
@@ -246,7 +247,7 @@ impl MeasuredContest {
         if self.contenders.contains(&Contender::Budget) {
             return Err(MeasuredError::Budget);
         }
-        self.settings.check().map_err(|problem| MeasuredError::Settings(problem.to_string()))
+        self.settings.check().map_err(MeasuredError::Settings)
     }
 
     /// Runs everything, on as many cores as there are; calls `done` after each board. The result does not depend on the cores.
@@ -332,6 +333,9 @@ struct SweepPlant<'a> {
     /// In force; `None`: nothing limits the board.
     setting: Option<f64>,
     generation: u64,
+    /// What set it, and since when it is in force.
+    decision_id: Option<String>,
+    ready: EventTime,
     state: ControllerState,
     actuation: Option<Actuation>,
     pending: Option<Decision>,
@@ -362,6 +366,8 @@ impl<'a> SweepPlant<'a> {
             now: EventTime::from_seconds(START_SECONDS),
             setting: (contender == Contender::Oracle).then_some(best),
             generation: 1,
+            decision_id: None,
+            ready: EventTime::from_seconds(START_SECONDS),
             state: ControllerState::default(),
             actuation: None,
             pending: None,
@@ -370,6 +376,10 @@ impl<'a> SweepPlant<'a> {
             turns: 0,
             refused: 0,
         }
+    }
+
+    fn workload(&self) -> Workload {
+        self.board.workload(self.setting, self.generation, self.decision_id.clone(), self.ready)
     }
 
     /// One window, and what the controller makes of it.
@@ -396,7 +406,7 @@ impl<'a> SweepPlant<'a> {
         self.samples += samples;
         let Some(name) = self.controller else { return };
         let seen = self.seen(start, end, (joules, samples, clock), changed);
-        let workload = self.board.workload(self.setting, self.generation);
+        let workload = self.workload();
         let context = Context {
             workload: Some(&workload),
             last_actuation: self.actuation.as_ref(),
@@ -421,7 +431,7 @@ impl<'a> SweepPlant<'a> {
     ) -> EfficiencyWindow {
         let joules = joules * (1.0 + POWER_NOISE * normal(&mut self.chance));
         let samples = samples * (1.0 + RATE_NOISE * normal(&mut self.chance));
-        let workload = self.board.workload(self.setting, self.generation);
+        let workload = self.workload();
         EfficiencyWindow {
             id: format!("{}@{end}", self.board.name),
             workload: self.board.name.clone(),
@@ -449,7 +459,7 @@ impl<'a> SweepPlant<'a> {
 
     /// Puts a decision in force, if it is about the knob of the table alone. Returns whether the setting changed.
     fn apply(&mut self, decision: &Decision, now: EventTime) -> bool {
-        let present = self.board.workload(self.setting, self.generation).layout;
+        let present = self.workload().layout;
         let asked = match self.board.knob {
             SweepKnob::PowerLimitWatts => decision.to.power_limit_watts,
             SweepKnob::SmClockMhz => decision.to.sm_clock_mhz,
@@ -464,7 +474,9 @@ impl<'a> SweepPlant<'a> {
             self.setting = asked.map(|setting| setting.clamp(least, top));
             self.generation += 1;
             self.turns += 1;
-            (Outcome::Applied, String::new())
+            (self.decision_id, self.ready) = (Some(decision.id.clone()), now);
+            // A cap or a clock is in force at once.
+            (Outcome::Ready, String::new())
         } else {
             self.refused += 1;
             (Outcome::Refused, "the table has no other layouts".to_owned())
@@ -477,9 +489,9 @@ impl<'a> SweepPlant<'a> {
             origin: Origin::Simulated,
             outcome,
             reason,
-            layout: self.board.workload(self.setting, self.generation).layout,
+            layout: self.workload().layout,
             generation: self.generation,
-            downtime_seconds: None,
+            downtime_seconds: known.then_some(0.0),
         });
         known
     }

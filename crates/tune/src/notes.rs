@@ -176,7 +176,9 @@ fn times(group: &PointGroup) -> Times {
         let place = (m.setting.to_bits(), m.second_setting.map(f64::to_bits));
         times.entry(place).or_default().push(m.duration_seconds.to_bits());
     }
-    times.values_mut().for_each(|runs| runs.sort_unstable());
+    for runs in times.values_mut() {
+        runs.sort_unstable();
+    }
     times
 }
 

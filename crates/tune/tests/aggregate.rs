@@ -106,8 +106,8 @@ fn files_that_say_nothing_are_errors() {
 
 /// Six rows of a second at 200 W, with this header, name and power cell.
 fn smi(header: &str, row: impl Fn(usize) -> String) -> String {
-    let rows: String = (0..6).map(|second| format!("2026/01/01 00:00:0{second}.000, {}\n", row(second))).collect();
-    format!("timestamp, {header}\n{rows}")
+    let rows: Vec<String> = (0..6).map(|second| format!("2026/01/01 00:00:0{second}.000, {}", row(second))).collect();
+    format!("timestamp, {header}\n{}\n", rows.join("\n"))
 }
 
 #[test]

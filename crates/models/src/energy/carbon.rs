@@ -34,7 +34,7 @@ impl Intensity {
     }
 
     /// Steps of grams per kWh, each until the next; the last one holds until `until`.
-    pub fn series(steps: Vec<(Timestamp, f64)>, until: Timestamp) -> Result<Self, InvalidIntensity> {
+    pub fn series(steps: &[(Timestamp, f64)], until: Timestamp) -> Result<Self, InvalidIntensity> {
         let ends = steps.iter().skip(1).map(|step| step.0).chain([until]);
         let steps: Vec<_> = steps.iter().zip(ends).map(|(&(from, value), to)| (from, to, value)).collect();
         for (_, _, grams_per_kwh) in &steps {
@@ -78,13 +78,13 @@ mod tests {
     fn constant_and_series_agree_where_nothing_changes() {
         let energy = [Interval { from: at(1), to: at(5), joules: 2.0 * JOULES_PER_KWH }];
         assert_eq!(Intensity::constant(400.0).unwrap().carbon(&energy).grams, 800.0);
-        let series = Intensity::series(vec![(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
+        let series = Intensity::series(&[(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
         assert_eq!(series.carbon(&energy), Carbon { grams: 800.0, uncovered_joules: 0.0 });
     }
 
     #[test]
     fn a_series_weighs_by_time_and_says_what_it_does_not_cover() {
-        let series = Intensity::series(vec![(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
+        let series = Intensity::series(&[(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
         let energy = [Interval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
         assert_eq!(series.carbon(&energy), Carbon { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });
         let instant = [Interval { from: at(3), to: at(3), joules: JOULES_PER_KWH }];
@@ -94,6 +94,6 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert!(Intensity::constant(-1.0).is_err());
-        assert!(Intensity::series(vec![(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
+        assert!(Intensity::series(&[(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
     }
 }

@@ -193,32 +193,27 @@ fn carbon_rank(name: &str) -> u32 {
     }
 }
 
-/// Reads carbon intensities as providers publish them (Electricity Maps, WattTime, National Grid and alike): CSV with a column of times
+/// The column of the carbon intensities.
+fn carbon_column(table: &Table, named: Option<&str>) -> Result<usize, SupplyError> {
+    let names = table.names();
+    if let Some(name) = named {
+        let found = table.header.iter().position(|head| head == name);
+        let problem = format!("there is no column {name:?} (there are: {names})");
+        return found.ok_or_else(|| SupplyError::new(problem, "name one of them with --carbon-column"));
+    }
+    let rank = |name: &str| if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) };
+    let ranks = table.header.iter().enumerate().map(|(index, name)| (index, rank(name)));
+    let best = ranks.filter(|(_, rank)| *rank > 0).max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)));
+    let problem = format!("no column looks like a carbon intensity (there are: {names})");
+    best.map(|(index, _)| index).ok_or_else(|| SupplyError::new(problem, "name it with --carbon-column"))
+}
+
+/// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column of times
 /// and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go before direct
 /// ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`.
 pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &str) -> Result<GridCarbon, SupplyError> {
     let table = Table::read(text)?;
-    let value = match column {
-        Some(name) => table.header.iter().position(|head| head == name).ok_or_else(|| {
-            SupplyError::new(
-                format!("there is no column {name:?} (there are: {})", table.names()),
-                "name one of them with --carbon-column",
-            )
-        })?,
-        None => {
-            let ranks = table
-                .header
-                .iter()
-                .enumerate()
-                .map(|(index, name)| (index, if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) }));
-            let best = ranks.filter(|(_, rank)| *rank > 0).max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)));
-            best.ok_or_else(|| {
-                let problem = format!("no column looks like a carbon intensity (there are: {})", table.names());
-                SupplyError::new(problem, "name it with --carbon-column")
-            })?
-            .0
-        }
-    };
+    let value = carbon_column(&table, column)?;
     let of_zones = table.column(|name| ["zone id", "zone_id", "zone", "region", "ba", "country"].contains(&name));
     if let Some(zones) = of_zones {
         let zones: BTreeSet<&str> = table.rows.iter().map(|(_, cells)| cells[zones].as_str()).collect();

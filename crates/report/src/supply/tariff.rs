@@ -1,4 +1,4 @@
-//! Prices of electricity: OpenEI's rates (JSON), a table by hour, or a time series (CSV).
+//! Prices of electricity: rates of `OpenEI` (JSON), a table by hour, or a time series (CSV).
 
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
@@ -6,7 +6,7 @@ use jiff::tz::TimeZone;
 use super::table::{Table, steps};
 use super::{PriceKind, Prices, SupplyError};
 
-/// Reads prices. JSON is a rate document of OpenEI. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days` (`weekday`,
+/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days` (`weekday`,
 /// `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of times. A price is per
 /// kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`). Hours, and times without a zone, are of `zone`.
 pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, SupplyError> {
