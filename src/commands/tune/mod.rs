@@ -334,6 +334,28 @@ mod tests {
     }
 
     #[test]
+    fn two_knobs_and_their_reference() {
+        let columns = Columns { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0 };
+        let knobs = |given: &[KnobName]| knobs_of(Path::new("unread"), &columns, given);
+        let pair = knobs(&[KnobName::BatchSize, KnobName::SmClockMhz]).unwrap();
+        assert_eq!(pair, Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) }, "in any order");
+        assert_eq!(knobs(&[KnobName::PowerLimitWatts]).unwrap(), Knob::PowerLimitWatts.into());
+        for (given, part) in [
+            (&[KnobName::MemoryClockMhz][..], "is not turned alone"),
+            (&[KnobName::SmClockMhz, KnobName::SmClockMhz], "twice"),
+            (&[KnobName::MemoryClockMhz, KnobName::BatchSize], "one of two knobs must be"),
+            (&[KnobName::SmClockMhz, KnobName::PowerLimitWatts, KnobName::BatchSize], "one or two"),
+        ] {
+            assert!(knobs(given).unwrap_err().to_string().contains(part), "{given:?}");
+        }
+        assert_eq!(reference(pair, Some("batch_size=64")).unwrap(), Some(64.0));
+        assert_eq!(reference(pair, None).unwrap(), None);
+        for (knobs, text) in [(pair, "64"), (pair, "sm_clock_mhz=1200"), (Knob::SmClockMhz.into(), "sm_clock_mhz=1200")] {
+            assert!(reference(knobs, Some(text)).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn objectives_and_targets() {
         assert_eq!(objective("weighted:0.5"), Ok(Objective::Weighted(0.5)));
         assert!(objective("weighted:2").unwrap_err().contains("W from 0 to 1"));
