@@ -225,12 +225,14 @@ pub struct Backtest {
     /// Power that the GPUs of all jobs of a scenario share, in watts; the controller `power-budget` takes part then.
     #[arg(long, value_name = "WATTS", value_parser = number::positive)]
     pub power_budget: Option<f64>,
-    /// Simulated days of each run.
-    #[arg(long, value_name = "DAYS", default_value_t = 14.0, value_parser = number::positive)]
-    pub days: f64,
-    /// Runs of each controller, each with another seed.
-    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = |text: &str| number::count(text, 100_000_u64))]
-    pub seeds: u64,
+    /// Simulated days of each run [default: 14; 1 with --plant measured].
+    #[arg(long, value_name = "DAYS", value_parser = number::positive)]
+    pub days: Option<f64>,
+    /// Runs of each controller, each with another seed [default: 20; 3 with --plant measured].
+    #[arg(long, value_name = "COUNT", value_parser = |text: &str| number::count(text, 100_000_u64))]
+    pub seeds: Option<u64>,
+    #[command(flatten)]
+    pub measured: crate::commands::backtest::measured::MeasuredPlant,
     /// Whether processes may hold more than 100 % of a GPU's threads: as the scenario allows, never, or a table of each.
     #[arg(long, value_enum, default_value_t = BacktestOversubscription::Both)]
     pub oversubscription: BacktestOversubscription,
@@ -493,12 +495,24 @@ pub struct Report {
     /// Price of electricity per kWh, in place of the record's.
     #[arg(long, value_name = "PRICE")]
     pub price_per_kwh: Option<f64>,
+    /// Prices by hour (CSV, or a rate document of `OpenEI`) or by time (CSV), in place of the record's.
+    #[arg(long, value_name = "FILE", conflicts_with = "price_per_kwh")]
+    pub tariff: Option<PathBuf>,
+    /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin.
+    #[arg(long, value_name = "ZONE", default_value = "UTC")]
+    pub time_zone: String,
     /// Currency of the prices, a code such as EUR.
     #[arg(long, value_name = "CODE")]
     pub currency: Option<String>,
     /// Carbon intensity in g/kWh, in place of the record's.
     #[arg(long, value_name = "GRAMS")]
     pub carbon_grams_per_kwh: Option<f64>,
+    /// Carbon intensities by time (CSV, as Electricity Maps, `WattTime` and others publish them), in place of the record's.
+    #[arg(long, value_name = "FILE", conflicts_with = "carbon_grams_per_kwh")]
+    pub carbon: Option<PathBuf>,
+    /// Column of the carbon intensities [default: the one whose name fits best, life-cycle figures first].
+    #[arg(long, value_name = "COLUMN", requires = "carbon")]
+    pub carbon_column: Option<String>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,

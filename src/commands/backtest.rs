@@ -1,5 +1,7 @@
 //! `eadt backtest`: controllers on simulated days, against the untouched layout and an oracle, or in hindsight on a record.
 
+pub mod measured;
+
 use std::io::IsTerminal;
 use std::path::Path;
 
@@ -19,6 +21,10 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
     }
+    if args.measured.plant == measured::PlantName::Measured {
+        return measured::run(args, settings);
+    }
+    let (days, seeds) = (args.days.unwrap_or(14.0), args.seeds.unwrap_or(20));
     let mut names = args.controller.clone();
     if args.power_budget.is_some() {
         names.push(eadt_core::budget::CONTROLLER.to_owned());
@@ -31,8 +37,8 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
             BacktestOversubscription::Allowed => vec![Oversubscription::Allowed],
             BacktestOversubscription::Clamped => vec![Oversubscription::Clamped],
         },
-        days: args.days,
-        seeds: args.seeds,
+        days,
+        seeds,
         settings: settings.processor.controller_settings.clone(),
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
         power_budget_watts: args.power_budget,
@@ -43,7 +49,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     let bar = progress(contest.len() as u64, !args.json);
     let runs = contest.hold(&|| bar.inc(1));
     bar.finish_and_clear();
-    let report = Report::of(&runs?, args.days, args.seeds);
+    let report = Report::of(&runs?, days, seeds);
     if let Some(page) = page {
         page.write(&html(&report))?;
     }

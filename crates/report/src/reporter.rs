@@ -7,6 +7,7 @@ use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Me
 use crate::figures::{JOULES_PER_KWH, Point, per};
 use crate::render::origin_word;
 use crate::saving::{Saving, saving};
+use crate::supply::Priced;
 use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
@@ -313,8 +314,22 @@ impl Collected {
             Some(per_kwh) => kwh.map(|kwh| kwh * per_kwh),
             None => self.complete(of).zip(whole).map(|(known, whole)| known * whole),
         };
-        let cost = priced(settings.price_per_kwh, |window| window.cost);
-        let co2_grams = priced(settings.carbon_grams_per_kwh, |window| window.co2);
+        let by_time = |priced: Priced, notes: &mut Vec<String>| {
+            notes.push(priced.note);
+            priced.sum.zip(whole).map(|(known, whole)| known * whole)
+        };
+        let cost = match &settings.prices {
+            Some(prices) if settings.price_per_kwh.is_none() && whole.is_some() => {
+                by_time(prices.cost(&self.energy_by_time()), &mut notes)
+            }
+            _ => priced(settings.price_per_kwh, |window| window.cost),
+        };
+        let co2_grams = match &settings.carbon {
+            Some(carbon) if settings.carbon_grams_per_kwh.is_none() && whole.is_some() => {
+                by_time(carbon.grams(&self.energy_by_time()), &mut notes)
+            }
+            _ => priced(settings.carbon_grams_per_kwh, |window| window.co2),
+        };
 
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
         let Saving { baseline, joules, ratio, compared, compared_ratio } = saving;
@@ -322,7 +337,8 @@ impl Collected {
         if settings.by == Some(By::Span) && self.spans.is_empty() {
             notes.push(NO_SPANS.to_owned());
         }
-        if cost.is_some() && settings.currency.is_none() {
+        let currency = settings.currency.clone().or_else(|| settings.prices.as_ref()?.currency.clone());
+        if cost.is_some() && currency.is_none() {
             notes.push(
                 "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
             );
@@ -348,7 +364,7 @@ impl Collected {
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.filter(|_| energy.is_some()),
             cost,
-            currency: settings.currency.clone().filter(|_| cost.is_some()),
+            currency: currency.filter(|_| cost.is_some()),
             co2_grams,
             saving_joules: joules,
             saving_ratio: ratio,
@@ -362,6 +378,16 @@ impl Collected {
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
         }
+    }
+
+    /// The energy of each window of the run, spread evenly over the window.
+    fn energy_by_time(&self) -> Vec<eadt_models::energy::Interval> {
+        let instant = |time: EventTime| jiff::Timestamp::from_microsecond(time.micros()).unwrap_or(jiff::Timestamp::MAX);
+        let interval = |window: &Window| {
+            let joules = window.run_energy.filter(|joules| *joules > 0.0)?;
+            Some(eadt_models::energy::Interval { from: instant(window.start), to: instant(window.end), joules })
+        };
+        self.run().filter_map(interval).collect()
     }
 
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.

@@ -352,6 +352,40 @@ fn a_cost_names_its_currency_or_says_that_nobody_did() {
 }
 
 #[test]
+fn cost_and_carbon_by_the_time_of_the_energy() {
+    let (mut first, mut second) = (window(0, 3.6e6, 1.0), window(1, 7.2e6, 1.0));
+    // What the windows carry is not asked.
+    (first.cost, second.cost) = (Some(9.0), Some(9.0));
+    let at = |time: EventTime, value: f64| format!("{time},{value}\n");
+    let table = |unit: &str, last: bool| {
+        let rows = at(first.window_start, 0.2) + &if last { at(second.window_start, 0.5) } else { String::new() };
+        format!("datetime,{unit}\n{rows}")
+    };
+    let zone = eadt_report::time_zone("UTC").unwrap();
+    let prices = eadt_report::read_prices(&table("EUR/kWh", true), &zone, "prices.csv").unwrap();
+    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, &zone, "grid.csv").unwrap();
+    let settings = Settings { prices: Some(prices), carbon: Some(carbon), ..Settings::default() };
+    let it = report([&first, &second], [], [], &settings).workloads.remove(0);
+    near(it.cost, 0.2 + 2.0 * 0.5);
+    near(it.co2_grams, 0.2 + 2.0 * 0.5);
+    assert_eq!(it.currency.as_deref(), Some("EUR"), "the file names it");
+    assert!(it.notes.iter().any(|note| note.contains("prices.csv")) && it.notes.iter().any(|note| note.contains("grid.csv")));
+    // A flat price goes before; energy in no window has the mean price.
+    second.unassigned_energy_joules = 1.08e6;
+    near(report([&first, &second], [], [], &settings).workloads[0].cost, 1.2 * 1.1);
+    let flat = Settings { price_per_kwh: Some(1.0), ..settings.clone() };
+    near(report([&first, &second], [], [], &flat).workloads[0].cost, 3.3);
+    // A part of the sum is not the sum.
+    let first_only =
+        format!("datetime,EUR/kWh\n{}{}", at(first.window_start.plus_seconds(-60.0), 0.2), at(first.window_start, 0.2));
+    let prices = eadt_report::read_prices(&first_only, &zone, "prices.csv").unwrap();
+    let it = report([&first, &second], [], [], &Settings { prices: Some(prices), ..Settings::default() }).workloads.remove(0);
+    assert_eq!((it.cost, it.currency), (None, None));
+    assert!(it.notes.iter().any(|note| note.starts_with("no cost is given: 66.7 % of the energy")), "{:?}", it.notes);
+    assert!(eadt_report::time_zone("Mars/Base").is_err());
+}
+
+#[test]
 fn a_note_that_many_workloads_share_is_said_once() {
     let windows: Vec<EfficiencyWindow> = (0..5)
         .map(|index| EfficiencyWindow {
