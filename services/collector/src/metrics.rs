@@ -43,7 +43,7 @@ pub struct ScrapeLabel {
 }
 
 /// A scraped URL and what was skipped: `malformed`, `sentinel`, `duplicate`, `implausible`, `no_device`,
-/// `mig_instance`, `unchanged`, `out_of_order`, `device_limit`.
+/// `mig_instance`, `no_workload`, `unchanged`, `out_of_order`, `device_limit`; `no_usable_series`: a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct SkippedLabel {
     pub target: String,
