@@ -20,7 +20,6 @@ pub mod nvml;
 pub mod outlet;
 pub mod plausible;
 pub mod progress;
-pub mod prometheus_text;
 pub mod publish;
 mod scrape;
 pub mod settings;
@@ -32,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use eadt_bus::Bus;
+pub use eadt_recordings::prometheus_text;
 use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, tasks};
 
 use assignments::Assignments;

@@ -1,28 +1,41 @@
-//! A tolerant reader of the Prometheus text format (and what `OpenMetrics` adds to it).
+//! A tolerant reader of the Prometheus text format and what `OpenMetrics` adds to it. Pure.
 //!
-//! A line that cannot be understood costs that line. Comments, `HELP`, `TYPE`, `EOF` and exemplars are skipped.
+//! A line that cannot be understood costs that line. Comments, `HELP`, `TYPE`, `EOF` and exemplars are skipped. Names may be
+//! quoted (`{"metric.name","label.name"="value"} 1`), or stand in a label `__name__`, as in `promtool tsdb dump`.
 
 use std::borrow::Cow;
+
+use eadt_schemas::EventTime;
 
 /// One sample line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample<'a> {
-    pub name: &'a str,
-    pub labels: Vec<(&'a str, Cow<'a, str>)>,
+    pub name: Cow<'a, str>,
+    pub labels: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// May be NaN or infinite.
     pub value: f64,
     /// The value as written: integers above 2^53 do not survive as floats.
     pub written: &'a str,
-    /// Milliseconds since the Unix epoch, where the exporter gives a time.
-    pub timestamp_millis: Option<i64>,
+    /// The time stamp as written, if the line has one.
+    pub stamp: Option<&'a str>,
     /// Name and labels as written: what makes a series.
     pub series: &'a str,
 }
 
 impl Sample<'_> {
-    /// The value of a label; `None` where it is absent or empty, which mean the same.
+    /// Returns the value of a label, or `None` if it is absent or empty, which mean the same.
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(n, _)| *n == name).map(|(_, value)| &**value).filter(|value| !value.is_empty())
+    }
+
+    /// Returns the time of the sample, if the line has one that can be: seconds in `OpenMetrics`, else milliseconds. A stamp with a
+    /// fraction is in seconds in either.
+    pub fn time(&self, open_metrics: bool) -> Option<EventTime> {
+        let stamp = self.stamp?;
+        let value = number(stamp)?;
+        let millis = !open_metrics && stamp.bytes().all(|b| b.is_ascii_digit() || b"+-".contains(&b));
+        let micros = value * if millis { 1e3 } else { 1e6 };
+        (micros > 0.0 && micros < EventTime::MAX.micros() as f64).then(|| EventTime::from_micros(micros.round() as i64))
     }
 }
 
@@ -35,15 +48,27 @@ pub struct Malformed {
     pub reason: &'static str,
 }
 
-/// The samples of a text, in order, with the lines that are none.
+/// Returns the samples of a text in order, with an error for each line that is none.
 pub fn samples(text: &str) -> impl Iterator<Item = Result<Sample<'_>, Malformed>> {
-    text.split('\n').enumerate().filter_map(|(index, line)| {
-        let line = line.trim_matches(|c: char| c.is_ascii_whitespace());
-        if line.is_empty() || line.starts_with('#') {
-            return None;
-        }
-        Some(sample(line).map_err(|reason| Malformed { line: index + 1, reason }))
-    })
+    text.split('\n')
+        .enumerate()
+        .filter_map(|(index, line)| Some(sample(line).transpose()?.map_err(|reason| Malformed { line: index + 1, reason })))
+}
+
+/// Returns true if the text ends as `OpenMetrics` does, whose time stamps are in seconds.
+pub fn is_open_metrics(text: &str) -> bool {
+    text.trim_end().lines().next_back().is_some_and(is_end)
+}
+
+/// Returns true if this line ends an `OpenMetrics` text.
+pub fn is_end(line: &str) -> bool {
+    line.trim() == "# EOF"
+}
+
+/// Reads one line. Returns `None` for an empty line or a comment, and why it is no sample otherwise.
+pub fn sample(line: &str) -> Result<Option<Sample<'_>>, &'static str> {
+    let line = line.trim_matches(|c: char| c.is_ascii_whitespace());
+    if line.is_empty() || line.starts_with('#') { Ok(None) } else { read(line).map(Some) }
 }
 
 const MAX_LABELS: usize = 128;
@@ -54,56 +79,75 @@ fn name_end(text: &str, colon: bool) -> usize {
     text.char_indices().find(|at| !part(*at)).map_or(text.len(), |(i, _)| i)
 }
 
-fn sample(line: &str) -> Result<Sample<'_>, &'static str> {
+fn read(line: &str) -> Result<Sample<'_>, &'static str> {
     let end = name_end(line, true);
-    if end == 0 {
-        return Err("no metric name");
-    }
-    let (name, mut rest) = line.split_at(end);
+    let (bare, mut rest) = line.split_at(end);
     rest = rest.trim_start();
+    let mut name = (end > 0).then_some(Cow::Borrowed(bare));
     let mut labels = Vec::new();
     if let Some(inside) = rest.strip_prefix('{') {
-        rest = self::labels(inside, &mut labels)?;
+        rest = self::labels(inside, &mut name, &mut labels)?;
     } else if rest.len() + end == line.len() {
-        return Err("no value");
+        return Err(if end == 0 { "no metric name" } else { "no value" });
     }
     let series = line[..line.len() - rest.len()].trim_end();
+    if name.is_none()
+        && let Some(at) = labels.iter().position(|(label, _)| label == "__name__")
+    {
+        name = Some(labels.remove(at).1);
+    }
+    let name = name.filter(|name| !name.is_empty()).ok_or("no metric name")?;
     let mut parts = rest.split_ascii_whitespace();
     let written = parts.next().ok_or("no value")?;
     let value = number(written).ok_or("the value is not a number")?;
-    let timestamp_millis = match parts.next() {
+    let stamp = match parts.next() {
         None | Some("#") => None,
         Some(text) => {
-            let time = timestamp(text).ok_or("the time is not a number")?;
+            number(text).filter(|stamp| stamp.is_finite()).ok_or("the time is not a number")?;
             match parts.next() {
-                None | Some("#") => Some(time),
+                None | Some("#") => Some(text),
                 Some(_) => return Err("something follows the time"),
             }
         }
     };
-    Ok(Sample { name, labels, value, written, timestamp_millis, series })
+    Ok(Sample { name, labels, value, written, stamp, series })
 }
 
-/// Reads labels up to the closing brace; returns what follows it.
-fn labels<'a>(mut rest: &'a str, labels: &mut Vec<(&'a str, Cow<'a, str>)>) -> Result<&'a str, &'static str> {
+/// Reads labels up to the closing brace, and a quoted metric name among them; returns what follows.
+fn labels<'a>(
+    mut rest: &'a str,
+    metric: &mut Option<Cow<'a, str>>,
+    labels: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>,
+) -> Result<&'a str, &'static str> {
     loop {
         rest = rest.trim_start();
         if let Some(after) = rest.strip_prefix('}') {
             return Ok(after);
         }
-        let end = name_end(rest, false);
-        if end == 0 {
+        let (name, after, is_quoted) = if let Some(inside) = rest.strip_prefix('"') {
+            let (name, after) = quoted(inside)?;
+            (name, after, true)
+        } else {
+            let (name, after) = rest.split_at(name_end(rest, false));
+            (Cow::Borrowed(name), after, false)
+        };
+        if name.is_empty() {
             return Err("no label name");
         }
-        let (name, after) = rest.split_at(end);
-        let after = after.trim_start().strip_prefix('=').ok_or("no = after a label name")?;
-        let after = after.trim_start().strip_prefix('"').ok_or("a label value is not quoted")?;
-        let (value, after) = quoted(after)?;
-        if labels.len() == MAX_LABELS {
-            return Err("too many labels");
-        }
-        labels.push((name, value));
         rest = after.trim_start();
+        if let Some(after) = rest.strip_prefix('=') {
+            let after = after.trim_start().strip_prefix('"').ok_or("a label value is not quoted")?;
+            let (value, after) = quoted(after)?;
+            if labels.len() == MAX_LABELS {
+                return Err("too many labels");
+            }
+            labels.push((name, value));
+            rest = after.trim_start();
+        } else if is_quoted && metric.is_none() {
+            *metric = Some(name);
+        } else {
+            return Err("no = after a label name");
+        }
         rest = match rest.strip_prefix(',') {
             Some(after) => after,
             None if rest.starts_with('}') => rest,
@@ -155,14 +199,6 @@ fn number(text: &str) -> Option<f64> {
     }
 }
 
-/// Milliseconds in the Prometheus format, seconds with a fraction in `OpenMetrics`.
-fn timestamp(text: &str) -> Option<i64> {
-    if let Ok(millis) = text.parse() {
-        return Some(millis);
-    }
-    number(text).filter(|seconds| seconds.abs() < 1e12).map(|seconds| (seconds * 1000.0).round() as i64)
-}
-
 #[cfg(test)]
 mod tests {
     use eadt_testing::cases;
@@ -177,16 +213,43 @@ mod tests {
     #[test]
     fn reads_what_exporters_write() {
         let s = one("a:b_1 { x=\"1\" , y = \"q\\\"\\\\\\n\\d\", } 1.5e3 1700000000123").unwrap();
-        assert_eq!((s.name, s.value, s.timestamp_millis), ("a:b_1", 1500.0, Some(1_700_000_000_123)));
+        let millis = |s: &Sample<'_>| s.time(false).map(|time| time.micros() / 1000);
+        assert_eq!((&*s.name, s.value, millis(&s)), ("a:b_1", 1500.0, Some(1_700_000_000_123)));
         assert_eq!((s.label("x"), s.label("y"), s.label("z")), (Some("1"), Some("q\"\\\n\\d"), None));
         assert_eq!(s.series, "a:b_1 { x=\"1\" , y = \"q\\\"\\\\\\n\\d\", }");
         assert_eq!(one("up 1\r").unwrap().value, 1.0);
         assert_eq!(one("up{} +Inf").unwrap().value, f64::INFINITY);
         assert!(one("up NaN").unwrap().value.is_nan());
         assert_eq!(one("c_total 5 # {trace=\"x\"} 1 2").unwrap().value, 5.0);
-        assert_eq!(one("c_total 5 1700000000.5 # {trace=\"x\"} 1").unwrap().timestamp_millis, Some(1_700_000_000_500));
+        assert_eq!(millis(&one("c_total 5 1700000000.5 # {trace=\"x\"} 1").unwrap()), Some(1_700_000_000_500));
         assert_eq!(one("m{s=\"ä}, 1\"} 2").unwrap().label("s"), Some("ä}, 1"));
         assert_eq!(samples("# HELP x y\n\n# TYPE x gauge\n   \n# EOF\n").count(), 0);
+    }
+
+    #[test]
+    fn a_name_may_be_quoted_or_a_label() {
+        for (line, name, label) in [
+            ("{\"k8s.node.cpu\",\"k8s.node.name\"=\"n1\"} 0.5 1", "k8s.node.cpu", Some(("k8s.node.name", "n1"))),
+            ("{\"DCGM_FI_DEV_POWER_USAGE\", gpu=\"0\"} 1", "DCGM_FI_DEV_POWER_USAGE", Some(("gpu", "0"))),
+            ("{gpu=\"0\",\"last.name\"} 1", "last.name", Some(("gpu", "0"))),
+            ("m{\"gpu\"=\"0\"} 1", "m", Some(("gpu", "0"))),
+            ("{__name__=\"up\",gpu=\"0\"} 1 1700000000000", "up", Some(("gpu", "0"))),
+            ("{\"a \\\"b\"} 1", "a \"b", None),
+        ] {
+            let s = one(line).unwrap();
+            assert_eq!(s.name, name, "{line}");
+            assert_eq!(label.and_then(|(name, _)| s.label(name)), label.map(|(_, value)| value), "{line}");
+        }
+    }
+
+    #[test]
+    fn open_metrics_has_seconds() {
+        let at = |line: &str, open| one(line).unwrap().time(open).map(|time| time.micros());
+        assert_eq!(at("m 1 1700000000", true), Some(1_700_000_000_000_000));
+        assert_eq!(at("m 1 1700000000123", false), Some(1_700_000_000_123_000));
+        assert_eq!(at("m 1 1.7e9", false), Some(1_700_000_000_000_000));
+        assert_eq!((at("m 1", true), at("m 1 -5", false), at("m 1 1e300", true)), (None, None, None));
+        assert!(is_open_metrics("m 1\n# EOF\n") && is_open_metrics("# EOF") && !is_open_metrics("m 1\n") && !is_open_metrics(""));
     }
 
     #[test]
@@ -204,6 +267,11 @@ mod tests {
             "up 1 2 3",
             "up infinity",
             "{a=\"b\"} 1",
+            "{} 1",
+            "{\"\"} 1",
+            "{\"a\",\"b\"} 1",
+            "m{\"a\"} 1",
+            "m{gpu} 1",
             "up{a=\"\\",
             "up 0x10",
         ];
@@ -222,7 +290,7 @@ mod tests {
         }
 
         #[test]
-        fn reads_back_what_it_is_given(name in "[a-zA-Z_:][a-zA-Z0-9_:]{0,10}", labels in prop::collection::vec(("[a-zA-Z_][a-z0-9_]{0,8}", "\\PC{0,12}"), 0..5), value in any::<f64>(), time in prop::option::of(any::<i64>())) {
+        fn reads_back_what_it_is_given(name in "[a-zA-Z_:][a-zA-Z0-9_:]{0,10}", labels in prop::collection::vec(("[a-zA-Z_][a-z0-9_]{0,8}", "\\PC{0,12}"), 0..5), value in any::<f64>(), time in prop::option::of(1_i64..4_000_000_000_000)) {
             let quoted: Vec<_> = labels.iter().map(|(n, v)| format!("{n}=\"{}\"", v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))).collect();
             let time_text = time.map(|t| format!(" {t}")).unwrap_or_default();
             let value_text = if value.is_nan() { "NaN".to_owned() } else if value.is_infinite() { if value > 0.0 { "+Inf".into() } else { "-Inf".into() } } else { format!("{value:e}") };
@@ -230,8 +298,8 @@ mod tests {
             let sample = one(&line).unwrap();
             prop_assert_eq!(sample.name, name);
             prop_assert!(sample.value == value || value.is_nan() && sample.value.is_nan());
-            prop_assert_eq!(sample.timestamp_millis, time);
-            let read: Vec<_> = sample.labels.iter().map(|(n, v)| ((*n).to_owned(), v.to_string())).collect();
+            prop_assert_eq!(sample.time(false).map(|time| time.micros()), time.map(|time| time * 1000));
+            let read: Vec<_> = sample.labels.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
             prop_assert_eq!(read, labels);
         }
     }
