@@ -8,6 +8,7 @@
 //!
 //! Every figure of a contest is simulated and marked so. It never touches a bus, a clock or a file.
 
+mod calibrate;
 mod contest;
 mod days;
 mod hindsight;
@@ -17,8 +18,9 @@ mod oracle;
 mod render;
 mod summary;
 
+pub use calibrate::{Asked, Calibration, CalibrationReport, CalibrationRow, Estimated, calibration_html, calibration_text};
 pub use contest::{Contender, Contest, ContestError, Oversubscription, Run, Subject, trace};
-pub use days::random_days;
+pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{Considered, ENOUGH_WINDOWS, Estimate, Hindsight, Record, RefusedChange, Unknown, hindsight_text, look_back};
 pub use measured::{
     MeasuredBoard, MeasuredContest, MeasuredError, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint,

@@ -6,7 +6,7 @@ use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Me
 
 use crate::figures::{JOULES_PER_KWH, Point, per};
 use crate::render::origin_word;
-use crate::saving::{Saving, saving};
+use crate::saving::{Compared, Saving, saving};
 use crate::supply::Priced;
 use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
@@ -28,6 +28,8 @@ pub(crate) struct Collected {
     pub(crate) decisions: BTreeMap<String, Decided>,
     /// By id of the decision.
     pub(crate) fates: BTreeMap<String, Fate>,
+    /// Power cap and SM clock at which nothing is held back, where a controller said so: a limit this high is none.
+    pub(crate) unlimited: [Option<f64>; 2],
     /// An actuator has spoken, so `fates` is complete.
     pub(crate) actuated: bool,
     origin: Option<Origin>,
@@ -41,14 +43,6 @@ pub(crate) struct Decided {
     pub(crate) action: Action,
     reason: String,
     pub(crate) concerns: Option<String>,
-    pub(crate) validation: Validation,
-    /// J/sample that the controller compared.
-    pub(crate) before: Option<f64>,
-    pub(crate) after: Option<f64>,
-    /// The controller tells phases of the job apart, and said of this one what the starting layout takes for a sample in it, in
-    /// J; the inner `None`: that is not known.
-    #[allow(clippy::option_option, reason = "says nothing, does not know, knows")]
-    pub(crate) reference: Option<Option<f64>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
@@ -91,6 +85,13 @@ pub(crate) struct Window {
     pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
+    pub(crate) layout: Option<Layout>,
+    pub(crate) gpus: u32,
+    pub(crate) sm_active: Option<f64>,
+    pub(crate) dram_active: Option<f64>,
+    pub(crate) sm_clock_mhz: Option<f64>,
+    /// Other workloads were on its GPUs, too.
+    pub(crate) shared: bool,
     late: u64,
     stale: u64,
 }
@@ -113,11 +114,11 @@ impl Window {
     }
 
     /// Seconds of known energy, of a mean device.
-    fn covered_seconds(&self) -> f64 {
+    pub(crate) fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
     }
 
-    fn progress_seconds(&self) -> f64 {
+    pub(crate) fn progress_seconds(&self) -> f64 {
         self.end.seconds_since(self.start) * self.progress_coverage
     }
 }
@@ -166,6 +167,12 @@ impl Reporter {
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
+            layout: event.layout.clone(),
+            gpus: event.gpus,
+            sm_active: event.mean_sm_active_ratio,
+            dram_active: event.mean_dram_active_ratio,
+            sm_clock_mhz: event.mean_sm_clock_mhz,
+            shared: event.tenants.is_some_and(|tenants| tenants > 1),
             late: event.late,
             stale: event.stale,
         };
@@ -175,7 +182,12 @@ impl Reporter {
     pub fn decision(&mut self, event: &Decision) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
-        let noted = |name: &str| event.evidence.get(name).copied().filter(|value| value.is_finite() && *value > 0.0);
+        // Without a limit in force the setting of a knob is its top.
+        let tops = [(event.from.power_limit_watts, "power_limit_watts"), (event.from.sm_clock_mhz, "sm_clock_limit_mhz")];
+        for (known, (limit, name)) in collected.unlimited.iter_mut().zip(tops) {
+            let top = event.evidence.get(name).copied().filter(|top| limit.is_none() && top.is_finite() && *top > 0.0);
+            *known = known.map_or(top, |known| Some(top.map_or(known, |top| known.max(top))));
+        }
         let verdict = event.concerns.is_some() && event.validation != Validation::Pending;
         let layouts = event.action != Action::Maintain || verdict;
         let decided = Decided {
@@ -183,10 +195,6 @@ impl Reporter {
             action: event.action,
             reason: event.reason.clone(),
             concerns: event.concerns.clone(),
-            validation: event.validation,
-            before: noted("before_joules_per_sample"),
-            after: noted("after_joules_per_sample"),
-            reference: event.evidence.contains_key("phase").then(|| noted("reference_joules_per_sample")),
             layouts: layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
         collected.decisions.insert(event.id.clone(), decided);
@@ -226,6 +234,31 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
         joules_per_sample: event.energy_per_sample(),
         mean_power_watts: event.mean_power_watts,
         coverage_ratio: event.energy_coverage_ratio,
+    }
+}
+
+/// What a job took for a sample while it had its GPUs to itself, and while it shared them.
+#[derive(Debug, Default)]
+struct Sharing {
+    alone: Option<f64>,
+    shared: Option<f64>,
+    /// Part of the energy that was used while it shared.
+    part: Option<f64>,
+}
+
+impl Sharing {
+    /// Unknown of a workload that never shared.
+    fn of(collected: &Collected) -> Self {
+        let of = |shared: bool, figure: fn(&Window) -> Option<f64>| {
+            sum(collected.run().filter(|window| window.shared == shared).map(figure))
+        };
+        let energy = |shared: bool| of(shared, |window| window.run_energy);
+        let per_sample = |shared: bool| per(energy(shared), of(shared, |window| window.samples));
+        if !collected.run().any(|window| window.shared) {
+            return Self::default();
+        }
+        let all = sum([energy(false), energy(true)].into_iter());
+        Self { alone: per_sample(false), shared: per_sample(true), part: per(energy(true), all) }
     }
 }
 
@@ -332,8 +365,16 @@ impl Collected {
         };
 
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
-        let Saving { baseline, joules, ratio, compared, compared_ratio } = saving;
+        let Saving { baseline, joules, ratio, interval, throughput_ratio, compared, compared_ratio, windows: comparisons } =
+            saving;
+        let sharing = Sharing::of(self);
         self.note(&mut notes);
+        if let (Some(alone), Some(shared)) = (sharing.alone, sharing.shared) {
+            notes.push(format!(
+                "while it shared its GPUs with other workloads a sample took {shared:.4} J, while it had them alone {alone:.4} J: that is \
+                 what sharing costs or spares this job, and no part of the saving"
+            ));
+        }
         if settings.by == Some(By::Span) && self.spans.is_empty() {
             notes.push(NO_SPANS.to_owned());
         }
@@ -344,7 +385,15 @@ impl Collected {
             );
         }
         let decided = self.by_time();
-        let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, observed, &decided)).collect();
+        let mut comparisons = comparisons.into_iter();
+        let rows: Vec<WindowRow> = self
+            .windows
+            .values()
+            .map(|window| {
+                let compared = (window.run_seconds > 0.0).then(|| comparisons.next()).flatten().unwrap_or_default();
+                window_row(window, observed, &decided, compared)
+            })
+            .collect();
         WorkloadReport {
             workload: name.to_owned(),
             energy_joules: energy,
@@ -368,9 +417,15 @@ impl Collected {
             co2_grams,
             saving_joules: joules,
             saving_ratio: ratio,
+            saving_ratio_low: interval.map(|(low, _)| low),
+            saving_ratio_high: interval.map(|(_, high)| high),
+            throughput_kept_ratio: throughput_ratio,
             baseline_joules_per_sample: baseline,
             compared_joules_per_sample: compared,
             compared_energy_ratio: compared_ratio,
+            alone_joules_per_sample: sharing.alone,
+            shared_joules_per_sample: sharing.shared,
+            shared_energy_ratio: sharing.part,
             unassigned_energy_joules: unassigned,
             notes,
             curve: rows.iter().map(point).collect(),
@@ -455,7 +510,12 @@ fn point(row: &WindowRow) -> Point {
     Point { time, joules_per_sample: row.joules_per_sample, origin: row.origin }
 }
 
-fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime, (Action, &str)>) -> WindowRow {
+fn window_row(
+    window: &Window,
+    observed: Interval,
+    decided: &BTreeMap<EventTime, (Action, &str)>,
+    compared: Compared,
+) -> WindowRow {
     let decision = decided.get(&window.end);
     let seconds = window.seconds(observed);
     // Progress is known for the window as a whole.
@@ -473,6 +533,9 @@ fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime,
         mean_power_watts: per(window.run_energy, Some(window.covered_seconds())),
         coverage_ratio: part_of(window.covered_seconds(), seconds),
         progress_coverage_ratio: part_of(window.progress_seconds(), progress_seconds),
+        phase: compared.phase.map(|phase| phase as u64 + 1),
+        baseline_energy_joules: compared.baseline_joules,
+        baseline_samples: compared.baseline_samples,
         action: decision.map(|(action, _)| *action),
         reason: decision.map(|(_, reason)| (*reason).to_owned()),
     }

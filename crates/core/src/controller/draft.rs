@@ -8,7 +8,7 @@ use super::trial::Note;
 use super::{Context, ControllerName, Objective, PowerReading};
 
 /// Grows with every change of what a controller decides.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// A decision in the making: `maintain` unless told otherwise.
 #[derive(Debug)]
@@ -59,6 +59,11 @@ impl Draft {
                 self.with_model(&model);
             }
         }
+    }
+
+    /// Returns the end of the window that is decided about.
+    pub fn time(&self) -> eadt_schemas::EventTime {
+        self.decision.time
     }
 
     /// Adds a number that the decision rests on. What is unknown, or no number, is left out.
