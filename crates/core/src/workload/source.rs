@@ -158,6 +158,9 @@ pub struct GpuSource {
 /// divided by time and counted.
 const MAX_PENDING: usize = 1_024;
 
+/// A counter that has stood still for no longer has not moved yet: NVML's move every 20 to 100 ms. In microseconds.
+const COUNTER_PAUSE: i64 = crate::settings::SECOND;
+
 impl GpuSource {
     /// Notes joules of no known or of closed time, told by a sample at `time`: they belong to its window, whichever others are
     /// open, or they would depend on whose event of one instant comes first.
@@ -303,8 +306,21 @@ impl GpuSource {
         }
     }
 
+    /// Believes a counter that has not moved for a moment when its window closes: what it says in the end is exact.
+    fn believe_pause(&mut self, end: EventTime) {
+        let Some(since) = self.lost.map(|lost| lost.sample.time) else { return };
+        if self.sample.time.micros() - since.micros() > COUNTER_PAUSE {
+            return;
+        }
+        for step in self.pending.iter_mut().filter(|step| step.contradicted && step.to > since && step.from < end) {
+            step.flow = Some(Flow::steady(0.0, step.from, step.to));
+            step.contradicted = false;
+        }
+    }
+
     /// Sums every step up to `end`; one that goes on beyond it is divided there.
     pub fn settle(&mut self, cuts: &Cuts, end: EventTime) {
+        self.believe_pause(end);
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
                 self.pending.pop_front();
@@ -633,6 +649,30 @@ mod tests {
         assert_eq!(back(80.0), (1_600.0, 400.0, vec![1_000.0, 2_000.0]));
         // 2,600 J were summed: 2,400 are left for the other 30 s.
         assert_eq!(back(130.0), (2_600.0, 0.0, vec![800.0, 1_600.0]));
+    }
+
+    #[test]
+    fn a_counter_that_ends_with_a_pause_is_believed_and_one_that_stands_still_is_not() {
+        let board = Board { meter: Meter::Gpu, limit_watts: None };
+        for (ends, joules) in [(20, 100.0), (21, 100.0), (30, 100.0), (31, 100.0 + 80.0 * 1.1)] {
+            let sample = |tenths: i64| Sample {
+                time: EventTime::from_micros(tenths * 100_000),
+                ..read(0, Some(50.0 * (tenths / 10).min(2) as f64), 80.0)
+            };
+            let mut gpu = device(sample(0));
+            for tenths in 1..=ends {
+                let mut sample = sample(tenths);
+                let contradicted = gpu.check_counter(&mut sample, Life::Live, &board, GAP);
+                let flow = gpu.flow(&sample, Life::Live, &window(), GAP);
+                let step =
+                    Pending { flow, contradicted, from: gpu.sample.time, ..Pending::at(sample.time, Origin::Measured, None) };
+                gpu.sample = sample;
+                gpu.step(step, &window(), EventTime::MIN, GAP);
+            }
+            gpu.settle(&window(), at(600));
+            assert!((gpu.stretches[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.stretches[0].joules);
+            assert_eq!(gpu.stretches[0].contradicted > 0, joules > 100.0, "{ends}");
+        }
     }
 
     #[test]
