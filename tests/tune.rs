@@ -102,11 +102,12 @@ fn profiles_of_simulated_gpus_go_straight_into_tune() {
     };
     assert!(seconds("20") > 2.0 * seconds("100"), "a fifth of the SMs is much slower for compute-bound work: {table}");
 
+    let new = path("new.csv");
     for (args, part) in [
-        (vec!["profile", "--simulate", "B200:mid", "--knob", "sm_clock_mhz", "--out", &again], "unknown board"),
-        (vec!["profile", "--simulate", "A100:x", "--knob", "sm_clock_mhz", "--out", &again], "unknown job"),
-        (vec!["profile", "--knob", "sm_clock_mhz", "--out", &again], "--settings"),
-        (vec!["profile", "--knob", "sm_clock_mhz", "--settings", "5:1:1", "--out", &again], "no settings"),
+        (vec!["profile", "--simulate", "B200:mid", "--knob", "sm_clock_mhz", "--out", &new], "unknown board"),
+        (vec!["profile", "--simulate", "A100:x", "--knob", "sm_clock_mhz", "--out", &new], "unknown job"),
+        (vec!["profile", "--knob", "sm_clock_mhz", "--out", &new], "--settings"),
+        (vec!["profile", "--knob", "sm_clock_mhz", "--settings", "5:1:1", "--out", &new], "no settings"),
     ] {
         let (_, error, good) = run(dir.path(), &args);
         assert!(!good && error.contains(part), "{args:?}: {error}");

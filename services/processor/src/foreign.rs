@@ -1,7 +1,7 @@
 //! Records that lie in another partition than their key belongs to, because their producer has another partitioner: the events of one
 //! workload are then folded in two partitions, each of which knows half.
 
-use eadt_bus::{Bus, Record, partition_for_key};
+use eadt_bus::{Bus, Record, Result, partition_for_key};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_schemas::{EventType, Topic, envelope::header};
@@ -25,14 +25,11 @@ pub enum ForeignPartitions {
 /// Number of partitions of each input, 0 if it is not known.
 pub type PartitionCounts = [i32; INPUTS.len()];
 
-/// Asks the log for the number of partitions of each input. Without an answer nothing is checked: that stops no fold.
-pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> PartitionCounts {
-    let existing = bus.topics(prefix).unwrap_or_else(|error| {
-        tracing::warn!(%error, "the number of partitions is not known: records outside their key's partition are not counted");
-        Vec::new()
-    });
+/// Asks the log for the number of partitions of each input.
+pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> {
+    let existing = bus.topics(prefix)?;
     let of = |topic: Topic| existing.iter().find(|spec| spec.name.strip_prefix(prefix) == Some(topic.base_name()));
-    INPUTS.map(|topic| of(topic).map_or(0, |spec| spec.partitions))
+    Ok(INPUTS.map(|topic| of(topic).map_or(0, |spec| spec.partitions)))
 }
 
 /// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and models, which

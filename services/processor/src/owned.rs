@@ -108,7 +108,7 @@ impl Owned {
         let committed = member.committed(&numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
         let mut states = restore::read::<Self>(with.bus, with.names, numbers, with.shutdown)?;
-        let counts = partition_counts(with.bus, &with.names.prefix);
+        let counts = partition_counts(with.bus, &with.names.prefix)?;
         let mut owned = BTreeMap::new();
         for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {
             if let Some(state) = states.remove(number) {
