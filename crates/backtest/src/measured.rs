@@ -509,7 +509,8 @@ const BOARDS_SHOWN: usize = 12;
 /// A table for a terminal.
 pub fn measured_text(report: &MeasuredReport) -> String {
     use std::fmt::Write;
-    let percent = |ratio: f64| format!("{:+.1} %", 100.0 * ratio);
+    // No "-0.0 %".
+    let percent = |ratio: f64| format!("{:+.1} %", (1000.0 * ratio).round() / 10.0 + 0.0);
     let mut out = format!(
         "measured boards, simulated course of events: {} day(s), {} seed(s); against the highest setting of each table, floor {:.1} % slower\n\n",
         report.days,
@@ -520,7 +521,7 @@ pub fn measured_text(report: &MeasuredReport) -> String {
         let written = writeln!(out, "{text}");
         debug_assert!(written.is_ok(), "a String takes every write");
     };
-    let of = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{:.0} %", 100.0 * ratio));
+    let of = |ratio: Option<f64>| ratio.map_or("–".to_owned(), |ratio| format!("{:.0} %", (100.0 * ratio).round() + 0.0));
     line(format_args!(
         "{:<16}{:>7}{:>18}{:>11}{:>20}{:>14}{:>14}",
         "controller", "boards", "saving (worst)", "of oracle", "slowdown (worst)", "below floor", "costs energy"

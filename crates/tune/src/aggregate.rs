@@ -32,7 +32,7 @@ enum Part {
 }
 
 /// Columns of a pattern that hold numbers, so that text before them may hold the separator, too.
-const NUMBERS: [&str; 4] = ["run", "sm_clock_mhz", "power_limit_watts", "batch_size"];
+const NUMBERS: [&str; 5] = ["run", "sm_clock_mhz", "power_limit_watts", "memory_clock_mhz", "batch_size"];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {

@@ -86,6 +86,18 @@ fn is_time(name: &str) -> bool {
         || ["time", "date", "from", "hour_utc"].contains(&name)
 }
 
+/// The zone that a column's name has, as `Datetime (UTC)` and `MTU (CET/CEST)` do; else the given one.
+fn zone_of(name: &str, given: &TimeZone) -> TimeZone {
+    let name = name.to_lowercase();
+    if name.contains("utc") || name.contains("gmt") {
+        return TimeZone::UTC;
+    }
+    if name.contains("(cet") {
+        return TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap_or_else(|_| given.clone());
+    }
+    given.clone()
+}
+
 /// Times without a zone are of `zone`.
 fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
     // ENTSO-E: `01.01.2024 00:00 - 01.01.2024 01:00`.
@@ -122,10 +134,11 @@ pub(super) fn steps(table: &Table, value: usize, scale: f64, zone: &TimeZone) ->
             "name one datetime, with times such as 2026-01-31T23:00:00Z",
         )
     })?;
+    let zone = zone_of(&table.header[time], zone);
     let mut points: Vec<(u64, Timestamp, Option<f64>)> = Vec::new();
     for (line, cells) in &table.rows {
         let after = points.last().map(|point| point.1);
-        let at = parse_time(&cells[time], zone, after).ok_or_else(|| {
+        let at = parse_time(&cells[time], &zone, after).ok_or_else(|| {
             let problem = format!("column {:?}: {:?} is no time", table.header[time], cells[time]);
             SupplyError::new(problem, "write times such as 2026-01-31T23:00:00Z").at(*line)
         })?;
@@ -280,6 +293,26 @@ mod tests {
         let columns = "datetime,direct gCO2/kWh,lifecycle gCO2/kWh\n2024-01-01T00:00:00Z,100,200\n2024-01-01T01:00:00Z,100,200\n";
         assert_eq!(grams(columns, Some("direct gCO2/kWh"), from, to), Some(100.0));
         assert_eq!(grams(columns, None, from, to), Some(200.0));
+    }
+
+    #[test]
+    fn a_zone_in_the_header_goes_before_the_given_one() {
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let interval = Interval {
+            from: "2024-01-01T00:00:00Z".parse().unwrap(),
+            to: "2024-01-01T01:00:00Z".parse().unwrap(),
+            joules: JOULES_PER_KWH,
+        };
+        for (header, zone, expected) in [
+            ("Datetime (UTC)", &berlin, 2.0),
+            ("datetime", &berlin, 3.0),
+            ("datetime", &TimeZone::UTC, 2.0),
+            ("MTU (CET/CEST)", &TimeZone::UTC, 3.0),
+        ] {
+            let text = format!("{header},gCO2/kWh\n2024-01-01 00:00,2\n2024-01-01 01:00,3\n2024-01-01 02:00,4\n");
+            let carbon = read_carbon(&text, None, zone, "x").unwrap();
+            assert_eq!(carbon.grams(&[interval]).sum, Some(expected), "{header}");
+        }
     }
 
     #[test]

@@ -42,7 +42,8 @@ fn prices(kind: PriceKind, currency: Option<String>, source: &str) -> Prices {
 }
 
 fn is_price(name: &str) -> bool {
-    ["price", "rate", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word)) && !name.contains("currency")
+    let worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
+    (worded || name.starts_with("rate")) && !name.contains("currency") && !name.contains("co2")
 }
 
 /// Currency units per kWh of a value in the unit that the column's name has.
