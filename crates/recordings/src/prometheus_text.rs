@@ -296,7 +296,7 @@ mod tests {
             let value_text = if value.is_nan() { "NaN".to_owned() } else if value.is_infinite() { if value > 0.0 { "+Inf".into() } else { "-Inf".into() } } else { format!("{value:e}") };
             let line = format!("{name}{{{}}} {value_text}{time_text}", quoted.join(","));
             let sample = one(&line).unwrap();
-            prop_assert_eq!(sample.name, name);
+            prop_assert_eq!(&*sample.name, name.as_str());
             prop_assert!(sample.value == value || value.is_nan() && sample.value.is_nan());
             prop_assert_eq!(sample.time(false).map(|time| time.micros()), time.map(|time| time * 1000));
             let read: Vec<_> = sample.labels.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();

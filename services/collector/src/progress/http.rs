@@ -65,7 +65,7 @@ impl IntoResponse for Rejection {
 }
 
 #[derive(Debug, Serialize)]
-struct Accepted {
+struct Receipt {
     accepted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused: Vec<Refused>,
@@ -280,7 +280,7 @@ async fn report(
 ) -> Response {
     let result = whole_body(body, endpoint.settings.body_bytes).and_then(|body| endpoint.report(&sender, &body));
     let response = match result {
-        Ok(accepted) => (StatusCode::ACCEPTED, Json(accepted)).into_response(),
+        Ok(receipt) => (StatusCode::ACCEPTED, Json(receipt)).into_response(),
         Err(rejection) => rejection.into_response(),
     };
     endpoint.count("v1", &response);
@@ -415,7 +415,7 @@ impl Endpoint {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, sender: &Sender, body: &[u8]) -> Result<Accepted, Rejection> {
+    fn report(&self, sender: &Sender, body: &[u8]) -> Result<Receipt, Rejection> {
         let request = wire::events(body, self.settings.batch_events)?;
         let now = self.clock.now();
         let (is_batch, absent) = (request.is_batch, request.absent);
@@ -441,7 +441,7 @@ impl Endpoint {
             let all = if refused.len() > 1 { list(&refused) } else { Vec::new() };
             return Err(Rejection { index: is_batch.then_some(*index), refused: all, ..first.clone() });
         }
-        Ok(Accepted { accepted, refused: list(&refused), absent_values: absent })
+        Ok(Receipt { accepted, refused: list(&refused), absent_values: absent })
     }
 
     /// Completes one event, and refuses what cannot be, or may not come from this sender.
