@@ -4,7 +4,10 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_backtest::{Contender, Contest, Oversubscription, Record, Report, Subject, hindsight_text, html, text};
+use eadt_backtest::{
+    Calibration, Contender, Contest, Oversubscription, Record, Report, Subject, calibration_html, calibration_text,
+    hindsight_text, html, text,
+};
 use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
 use eadt_schemas::Topic;
@@ -18,19 +21,23 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
     }
-    let mut names = args.controller.clone();
+    if args.calibrate {
+        return calibrate(args, settings);
+    }
+    let days = args.days.unwrap_or(DAYS);
+    let mut names = or_default(&args.controller, &CONTROLLERS);
     if args.power_budget.is_some() {
         names.push(eadt_core::budget::CONTROLLER.to_owned());
     }
     let contest = Contest {
-        subjects: args.scenario.iter().map(|name| subject(name)).collect::<anyhow::Result<_>>()?,
+        subjects: subjects(&or_default(&args.scenario, &["random-days"]))?,
         contenders: contenders(&names)?,
         oversubscription: match args.oversubscription {
             BacktestOversubscription::Both => vec![Oversubscription::Allowed, Oversubscription::Clamped],
             BacktestOversubscription::Allowed => vec![Oversubscription::Allowed],
             BacktestOversubscription::Clamped => vec![Oversubscription::Clamped],
         },
-        days: args.days,
+        days,
         seeds: args.seeds,
         settings: settings.processor.controller_settings.clone(),
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
@@ -40,7 +47,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     let bar = progress(contest.len() as u64, !args.json);
     let runs = contest.hold(&|| bar.inc(1));
     bar.finish_and_clear();
-    let report = Report::of(&runs?, args.days, args.seeds);
+    let report = Report::of(&runs?, days, args.seeds);
     if let Some(path) = &args.html {
         std::fs::write(path, html(&report)).with_context(|| format!("cannot write {}", path.display()))?;
     }
@@ -51,9 +58,48 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
+/// Controllers of a contest, and days of a run, where none are named.
+const CONTROLLERS: [&str; 4] = ["hybrid", "power-cap", "matrix", "matrix-literal"];
+const DAYS: f64 = 14.0;
+/// The same of a calibration.
+const CALIBRATED: [&str; 5] = ["matrix", "matrix-literal", "power-cap", "frequency", "hybrid"];
+const CALIBRATION_SCENARIOS: [&str; 5] = ["default", "random-days", "come-and-go", "hour-phases", "five-minute-phases"];
+const CALIBRATION_DAYS: f64 = 1.0;
+
+fn or_default(named: &[String], default: &[&str]) -> Vec<String> {
+    if named.is_empty() { default.iter().map(|name| (*name).to_owned()).collect() } else { named.to_vec() }
+}
+
+/// Reported savings beside the true ones.
+fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    let names = or_default(&args.controller, &CALIBRATED);
+    let calibration = Calibration {
+        subjects: subjects(&or_default(&args.scenario, &CALIBRATION_SCENARIOS))?,
+        controllers: names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
+        days: args.days.unwrap_or(CALIBRATION_DAYS),
+        seeds: args.seeds,
+        settings: settings.processor.controller_settings.clone(),
+        delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
+    };
+    calibration.check()?;
+    let bar = progress(calibration.len() as u64, !args.json);
+    let report = calibration.run(&|| bar.inc(1));
+    bar.finish_and_clear();
+    let report = report?;
+    if let Some(path) = &args.html {
+        std::fs::write(path, calibration_html(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json {
+        crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
+    } else {
+        crate::output::print(&calibration_text(&report))
+    }
+}
+
 /// What the controllers would have decided on a record.
 fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let controllers: Vec<ControllerName> = args.controller.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let controllers: Vec<ControllerName> =
+        or_default(&args.controller, &CONTROLLERS).iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     let archive = Archive::find(path)?;
     let record = Record {
         windows: events(&archive, Topic::EfficiencyWindows)?,
@@ -88,15 +134,23 @@ fn progress(runs: u64, wanted: bool) -> ProgressBar {
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+fn subjects(names: &[String]) -> anyhow::Result<Vec<Subject>> {
+    names.iter().map(|name| subject(name)).collect()
+}
+
 /// A scenario by its built-in name, or from a file.
 fn subject(name: &str) -> anyhow::Result<Subject> {
     match name {
         "random-days" => return Ok(Subject::RandomDays),
+        "come-and-go" => return Ok(Subject::ComeAndGo),
+        "hour-phases" => return Ok(Subject::EvenPhases { minutes: 60 }),
+        "five-minute-phases" => return Ok(Subject::EvenPhases { minutes: 5 }),
         "default" => return Ok(Subject::Scenario { name: name.into(), scenario: Box::default() }),
         _ => {}
     }
     let path = Path::new(name);
-    let scenario = crate::scenario::load(path).context("built in are random-days and default")?;
+    let scenario = crate::scenario::load(path)
+        .context("built in are random-days, default, come-and-go, hour-phases and five-minute-phases")?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }

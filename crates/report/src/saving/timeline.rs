@@ -54,7 +54,11 @@ impl Timeline {
             while let Some(change) = changes.next_if(|change| change.at < window.end) {
                 // What was there before a change right at the start was not measured.
                 if settings.is_empty() && start.is_none() && !change.undoes {
-                    start = Some(change.from.map_or_else(|| known.of_name("start"), |layout| known.of(layout)).0);
+                    let before = match change.from {
+                        Some(layout) => known.of(layout),
+                        None => known.of_name("start"),
+                    };
+                    start = Some(before.0);
                 }
                 acted = true;
                 in_force.take(&change, &mut known);

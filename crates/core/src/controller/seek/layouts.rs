@@ -157,7 +157,6 @@ impl View<'_> {
 
     /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
     pub(super) fn see_starting_layout(&self, base: super::Base) -> Option<Step> {
-        let settings = self.context.settings;
         let spot = self.stand.spot;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;
