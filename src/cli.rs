@@ -216,11 +216,16 @@ pub struct Backtest {
     /// folder or an archive.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["scenario", "days", "seeds", "oversubscription", "html"])]
     pub archive: Option<PathBuf>,
-    /// `random-days`, `default` or scenario files (TOML).
-    #[arg(long, value_name = "NAME|FILE", num_args = 1.., value_delimiter = ',', default_value = "random-days")]
+    /// Compare the savings that `eadt report` states with the true ones: the same scenario and seed without any change. Without
+    /// `--scenario` on the five built-in ones, without `--controller` of matrix, matrix-literal, power-cap, frequency and hybrid, without
+    /// `--days` over one day.
+    #[arg(long, conflicts_with_all = ["archive", "oversubscription", "power_budget", "table"])]
+    pub calibrate: bool,
+    /// `random-days`, `default`, `come-and-go`, `hour-phases`, `five-minute-phases` or scenario files (TOML) [default: random-days].
+    #[arg(long, value_name = "NAME|FILE", num_args = 1.., value_delimiter = ',')]
     pub scenario: Vec<String>,
-    /// Controllers; the untouched layout and the oracle take part in any case.
-    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',', default_value = "hybrid,power-cap,matrix,matrix-literal")]
+    /// Controllers; the untouched layout and the oracle take part in any case [default: hybrid,power-cap,matrix,matrix-literal].
+    #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     pub controller: Vec<String>,
     /// Power that the GPUs of all jobs of a scenario share, in watts; the controller `power-budget` takes part then.
     #[arg(long, value_name = "WATTS", value_parser = number::positive)]

@@ -34,6 +34,8 @@ pub struct Saving {
     pub joules: f64,
     /// Of what the starting layout would have used.
     pub ratio: f64,
+    /// Half of the width of the ratio's 90 % interval.
+    pub ratio_error: Option<f64>,
     /// The part of the run's energy that could be compared.
     pub compared_ratio: Option<f64>,
 }
@@ -83,7 +85,9 @@ impl Tally {
             if let Some(row) = self.workloads.get_mut(&workload.workload) {
                 let known = workload.saving_joules.zip(workload.saving_ratio);
                 let compared_ratio = workload.compared_energy_ratio;
-                row.saving = known.map(|(joules, ratio)| Saving { joules, ratio, compared_ratio });
+                let ends = workload.saving_ratio_low.zip(workload.saving_ratio_high);
+                let ratio_error = ends.map(|(low, high)| 0.5 * (high - low));
+                row.saving = known.map(|(joules, ratio)| Saving { joules, ratio, ratio_error, compared_ratio });
             }
         }
     }

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, Wrap};
 
-use super::tally::{Tally, WorkloadTally};
+use super::tally::{Saving, Tally, WorkloadTally};
 
 /// Draws everything; text that does not fit is cut, never wrapped over other figures.
 pub fn draw(frame: &mut Frame<'_>, tally: &Tally, headline: &str) {
@@ -63,7 +63,7 @@ fn workloads(tally: &Tally) -> Table<'static> {
             number(row.joules_per_sample, 3),
             Cell::from(row.layout.as_ref().map_or_else(|| "–".to_owned(), layout_text)),
             number(saving.map(|saving| saving.joules / 1e3), 1).style(style),
-            number(saving.map(|saving| saving.ratio * 100.0), 2).style(style),
+            Cell::from(saving.map_or_else(|| "–".to_owned(), saved_text)).style(style),
             number(saving.and_then(|saving| saving.compared_ratio).map(|ratio| ratio * 100.0), 0),
             Cell::from(row.state()),
         ];
@@ -77,7 +77,7 @@ fn workloads(tally: &Tally) -> Table<'static> {
         Constraint::Length(9),
         Constraint::Length(26),
         Constraint::Length(9),
-        Constraint::Length(8),
+        Constraint::Length(12),
         Constraint::Length(8),
         Constraint::Length(14),
     ];
@@ -91,6 +91,12 @@ fn origin_word(origin: Origin) -> &'static str {
         Origin::Imported => "imported",
         Origin::Simulated => "simulated",
     }
+}
+
+/// A saving in per cent with its error: `12.3 ± 1.1`.
+fn saved_text(saving: Saving) -> String {
+    let ratio = 100.0 * saving.ratio;
+    saving.ratio_error.map_or_else(|| format!("{ratio:.1}"), |error| format!("{ratio:.1} ± {:.1}", 100.0 * error))
 }
 
 fn number(value: Option<f64>, decimals: usize) -> Cell<'static> {
@@ -267,8 +273,8 @@ mod tests {
         assert!(lines[0].contains("all figures are simulated"), "{all}");
         let row = lines.iter().find(|line| line.contains(NAME)).unwrap_or_else(|| panic!("{all}"));
         let figures: Vec<&str> = row.trim_matches('│').split_whitespace().collect();
-        // 14.4 kJ of the 72 that as many samples would have taken.
-        assert_eq!(figures[..8], [NAME, "480", "100.0", "4.800", "6×50", "%", "14.4", "20.00"], "{all}");
+        // 14.4 kJ of the 180 that as many samples would have taken, with an error.
+        assert_eq!(figures[..9], [NAME, "480", "100.0", "4.800", "6×50", "%", "14.4", "8.0", "±"], "{all}");
         assert!(lines.iter().any(|line| line.contains("power cap a lower cap costs no throughput")), "{all}");
         assert!(lines.last().is_some_and(|line| line.contains("5 windows · 1 decisions · 1 changes")), "{all}");
     }

@@ -48,7 +48,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if boards.is_empty() {
         bail!("no group of the table has the two settings that a plant needs");
     }
-    let mut names = args.controller.clone();
+    let mut names = super::or_default(&args.controller, &super::CONTROLLERS);
     // The usual controllers know no clock.
     if boards.iter().any(MeasuredBoard::is_of_clocks) && !names.iter().any(|name| name == "frequency") {
         names.push("frequency".to_owned());

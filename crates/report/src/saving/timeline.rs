@@ -52,6 +52,14 @@ impl Timeline {
         for window in windows {
             let mut acted = false;
             while let Some(change) = changes.next_if(|change| change.at < window.end) {
+                // What was there before a change right at the start was not measured.
+                if settings.is_empty() && start.is_none() && !change.undoes {
+                    let before = match change.from {
+                        Some(layout) => known.of(layout),
+                        None => known.of_name("start"),
+                    };
+                    start = Some(before.0);
+                }
                 acted = true;
                 in_force.take(&change, &mut known);
             }
@@ -63,7 +71,7 @@ impl Timeline {
                 (None, false, Some(generation)) => known.of_name(&format!("generation {generation}")),
                 (None, ..) => in_force.setting.unwrap_or_else(|| known.of_name("start")),
             };
-            if appears {
+            if appears && !acted {
                 (start, last) = (None, None);
             }
             let other = last.is_some_and(|(before, _)| before != index);
@@ -173,6 +181,8 @@ struct Change<'a> {
     undoes: bool,
     /// The change that is undone.
     concerns: Option<&'a str>,
+    /// The layout before it, where it is on record.
+    from: Option<&'a Layout>,
 }
 
 /// Everything that an actuator did, in order of time.
@@ -185,10 +195,12 @@ fn changes(collected: &Collected) -> Vec<Change<'_>> {
         let void = fate.rolled_back.is_some() && reverts;
         if let Some(at) = fate.applied.or(fate.ready).filter(|_| !void) {
             let concerns = decided.filter(|_| reverts).and_then(|decided| decided.concerns.as_deref());
-            changes.push(Change { id, at, undoes: reverts, concerns });
+            let from = decided.and_then(|decided| decided.layouts.as_deref()).map(|(from, _)| from);
+            let from = from.filter(|from| **from != Layout::default());
+            changes.push(Change { id, at, undoes: reverts, concerns, from });
         }
         if let Some(at) = fate.rolled_back.filter(|_| !void) {
-            changes.push(Change { id, at, undoes: true, concerns: Some(id) });
+            changes.push(Change { id, at, undoes: true, concerns: Some(id), from: None });
         }
     }
     changes.sort_by_key(|change| change.at);

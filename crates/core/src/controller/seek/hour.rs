@@ -33,7 +33,7 @@ impl Hour {
             Some((_, sum, sum_due)) => (*sum, *sum_due) = (*sum + done, *sum_due + due),
             None => self.parts.push((start, done, due)),
         }
-        self.parts.retain(|(from, ..)| end.seconds_since(*from) < HOUR_SECONDS);
+        self.parts.retain(|(from, ..)| end.seconds_since(*from) <= HOUR_SECONDS);
     }
 
     /// Returns samples done beyond a part of those due; negative: less.

@@ -76,8 +76,7 @@ impl View<'_> {
         };
 
         let used = self.state.restarts.len() as u32;
-        let allowed = self.workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
-        let most = allowed.min(settings.hybrid_restarts_per_day_max);
+        let most = self.restarts_allowed();
         let came_from = self.seek.trial.as_ref().map(|trial| super::spot(&trial.from));
 
         let mut spots: Vec<Spot> = target::alternatives(from, gpus, self.workload, settings)
@@ -128,6 +127,13 @@ impl View<'_> {
         Some(Step::Move { to: best.to, setting: best.setting, why })
     }
 
+    /// Restarts within 24 h.
+    fn restarts_allowed(&self) -> u32 {
+        let settings = self.context.settings;
+        let allowed = self.workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
+        allowed.min(settings.hybrid_restarts_per_day_max)
+    }
+
     /// Whether a layout keeps the floor of throughput in the phases that may come: not if it was too slow in one of them. One with fewer
     /// processes or threads than the starting one may be slow in any phase in which it was not measured, so it is tried only where a long
     /// time has shown no such phase.
@@ -151,12 +157,10 @@ impl View<'_> {
 
     /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
     pub(super) fn see_starting_layout(&self, base: super::Base) -> Option<Step> {
-        let settings = self.context.settings;
         let spot = self.stand.spot;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;
-        let allowed = self.workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
-        let most = allowed.min(settings.hybrid_restarts_per_day_max);
+        let most = self.restarts_allowed();
         let barred = self.seek.barred.iter().any(|barred| barred.spot == base.spot);
         if short(self.context.remaining_seconds) || short(self.seek.phases.dwell_seconds(self.now)) || used >= most || barred {
             return None;
@@ -176,7 +180,11 @@ impl View<'_> {
         let trial = self.seek.trial.as_ref().filter(|trial| super::spot(&trial.to) == self.stand.spot)?;
         // The way back is no trial: there is nowhere else to go.
         let from = super::spot(&trial.from);
-        if self.stand.spot == base.spot || self.seek.barred.iter().any(|barred| barred.spot == from) {
+        let used = self.state.restarts.len() as u32;
+        if self.stand.spot == base.spot
+            || used >= self.restarts_allowed()
+            || self.seek.barred.iter().any(|barred| barred.spot == from)
+        {
             return None;
         }
         let reference = phase.free_rate(base.spot, self.knob, settings.seek_windows)?;
@@ -681,7 +689,8 @@ mod tests {
         assert_eq!(goes(&restarts(0, Some(8), 1)), None);
         // The way back is what was kept.
         let mut back = restarts(4, None, 5);
-        back.seek.trial = Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1 });
+        back.seek.trial =
+            Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
         assert_eq!(goes(&back), Some(OTHER));
         let mut barred = restarts(0, None, 5);
         barred.seek.barred = vec![bar(OTHER)];

@@ -246,16 +246,14 @@ impl Seek {
             return self.under_way(state, draft).maintain(reason);
         }
         let hot = window.max_temperature_celsius.is_some_and(|celsius| celsius >= settings.temperature_celsius_max);
-        if heard == Heard::Doubtful
-            && stand.setting < knob.top
-            && workload.mode == UpdateMode::Enforce
-            && !hot
-            && !self.phases.are_brief()
-            && self.knob_barred.is_none()
-        {
+        let patience = if name == ControllerName::Hybrid { 1 } else { 2 };
+        let may_turn = workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && stand.setting < knob.top;
+        if heard == Heard::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
             // What was best for the old work may be far too slow for the new one.
-            let why = format!("the job does something else than before: nothing is held back at {:.0} {}", knob.top, knob.unit());
-            return self.tell(Step::Turn { to: knob.top, why }, &heard, state, workload, &knob, stand, draft, settings);
+            let (top, unit) = (knob.top, knob.unit());
+            let why =
+                format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
+            return self.tell(Step::Turn { to: top, why }, &heard, state, workload, &knob, stand, draft, settings);
         }
         if heard == Heard::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
@@ -595,7 +593,7 @@ impl Seek {
     /// Least throughput that is allowed where the starting layout has this much.
     #[allow(clippy::unused_self, reason = "reads as what it belongs to")]
     fn floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
-        let relative = reference * (1.0 - (settings.max_slowdown_ratio - FLOOR_MARGIN).max(0.0));
+        let relative = reference * (1.0 - settings.max_slowdown_ratio);
         settings.samples_per_second_min.map_or(relative, |least| relative.max(least))
     }
 
@@ -655,7 +653,7 @@ struct View<'a> {
 
 /// Points of one layout in one phase after which the best known one is taken.
 const POINTS_ENOUGH: usize = 10;
-/// What is aimed at lies above the promised floor by this part of the reference, which is not known better.
+/// `hybrid` aims above the promised floor by this part of the reference.
 const FLOOR_MARGIN: f64 = 0.01;
 /// A throughput that is this part under the floor is not worth a turn: it is not known better.
 const FLOOR_SLACK: f64 = 0.0075;
@@ -703,8 +701,10 @@ impl View<'_> {
         // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
         let own = phase.free_rate(stand.spot, knob, need).filter(|_| !measured);
         let reference_here = own.map_or(reference, |own| own.min(reference));
-        let common_floor = seek.floor(reference, settings);
-        let floor = seek.floor(reference_here, settings);
+        // Restarts and changes of the work cost throughput, too, which only `hybrid` reckons with.
+        let margin = if layouts { FLOOR_MARGIN.min(settings.max_slowdown_ratio) } else { 0.0 };
+        let common_floor = seek.floor(reference, settings) + margin * reference;
+        let floor = seek.floor(reference_here, settings) + margin * reference_here;
         let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
         // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();

@@ -254,6 +254,11 @@ impl Phases {
         Some((seconds / f64::from(visits) - lasted).max(0.5 * lasted))
     }
 
+    /// Returns the number of windows in a row that do not fit the present phase.
+    pub fn doubts(&self) -> usize {
+        self.doubts.len()
+    }
+
     /// Returns whether phases last so briefly that another one is over before it is known.
     pub fn are_brief(&self) -> bool {
         let (seconds, visits) = self.all.iter().fold((0.0, 0), |(s, v), phase| (s + phase.seconds, v + phase.visits));
