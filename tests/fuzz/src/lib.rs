@@ -284,7 +284,8 @@ pub fn tables(data: &[u8]) {
             let request = Request {
                 maps: Vec::new(),
                 by: vec!["workload".to_owned()],
-                knob: Knob::SmClockMhz,
+                knobs: Knob::SmClockMhz.into(),
+                reference_second_setting: None,
                 max_slowdown_ratio: Some(0.05),
                 min_ratio: None,
                 preset: None,
