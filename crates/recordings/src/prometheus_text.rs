@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn open_metrics_has_seconds() {
-        let at = |line: &str, open| one(line).unwrap().time(open).map(|time| time.micros());
+        let at = |line: &str, open| one(line).unwrap().time(open).map(EventTime::micros);
         assert_eq!(at("m 1 1700000000", true), Some(1_700_000_000_000_000));
         assert_eq!(at("m 1 1700000000123", false), Some(1_700_000_000_123_000));
         assert_eq!(at("m 1 1.7e9", false), Some(1_700_000_000_000_000));
@@ -298,7 +298,7 @@ mod tests {
             let sample = one(&line).unwrap();
             prop_assert_eq!(&*sample.name, name.as_str());
             prop_assert!(sample.value == value || value.is_nan() && sample.value.is_nan());
-            prop_assert_eq!(sample.time(false).map(|time| time.micros()), time.map(|time| time * 1000));
+            prop_assert_eq!(sample.time(false).map(EventTime::micros), time.map(|time| time * 1000));
             let read: Vec<_> = sample.labels.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
             prop_assert_eq!(read, labels);
         }

@@ -12,7 +12,9 @@ fn labels(text: &str) -> HashMap<String, String> {
 /// The workload, or what is missing in angle brackets.
 fn whose(rules: &Rules, all: &[&str], index: usize) -> String {
     let mut exporters = Exporters::default();
-    all.iter().for_each(|text| exporters.learn(&labels(text)));
+    for text in all {
+        exporters.learn(&labels(text));
+    }
     match attribute(&labels(all[index]), rules, &exporters) {
         Attribution::Workload { workload, .. } => workload,
         Attribution::Nobody => "<nobody>".to_owned(),
