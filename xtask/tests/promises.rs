@@ -1,4 +1,4 @@
-//! Every claim of SECURITY.md, every bound of who may do what there, and every promise of docs/promises.md names the test or the fault row that shows it, and that exists.
+//! Every claim of SECURITY.md, every bound of who may do what there, and every promise of docs/evidence/promises.md names the test or the fault row that shows it, and that exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn every_bound_of_who_may_do_what_names_a_test_that_exists() {
 
 #[test]
 fn every_promise_names_what_shows_it() {
-    let (text, known) = (read("docs/promises.md"), known_rows());
+    let (text, known) = (read("docs/evidence/promises.md"), known_rows());
     let promises: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with('|') && !line.starts_with("|---") && !line.starts_with("| promise "))
@@ -112,7 +112,7 @@ fn every_promise_names_what_shows_it() {
 #[test]
 fn the_readme_leads_to_the_promises_and_names_nothing_that_is_not_there() {
     let (text, known) = (read("README.md"), known_rows());
-    assert!(text.contains("](docs/promises.md)"), "the README does not lead to docs/promises.md");
+    assert!(text.contains("](docs/evidence/promises.md)"), "the README does not lead to docs/evidence/promises.md");
     assert!(check(&text, &known) > 0);
     let (_, today) = text.split_once("## What is true today").unwrap();
     let (today, _) = today.split_once("\n## ").unwrap();
