@@ -105,7 +105,7 @@ fn run() -> Result<bool> {
 }
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence")
 }
 
 /// Adds what is kept to the figures of the documentation, and writes its page.
