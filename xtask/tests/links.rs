@@ -111,3 +111,15 @@ fn a_link_without_a_file_or_a_heading_is_found() {
         assert_eq!(links(text), [format!("docs/b.md: {target}")], "{text}");
     }
 }
+
+#[test]
+fn every_file_that_a_recipe_names_exists() {
+    let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
+    let (_, recipes) = text.split_once("\n## Recipes").expect("the recipes");
+    let (recipes, _) = recipes.split_once("\n## ").expect("a section after them");
+    let named: Vec<&str> = recipes.split('`').skip(1).step_by(2).filter(|code| code.contains('/') && !code.contains(' ')).collect();
+    assert!(named.len() >= 40, "{named:?}");
+    for path in named {
+        assert!(root().join(path).exists(), "CONTRIBUTING.md names {path}");
+    }
+}
