@@ -117,7 +117,8 @@ fn every_file_that_a_recipe_names_exists() {
     let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
     let (_, recipes) = text.split_once("\n## Recipes").expect("the recipes");
     let (recipes, _) = recipes.split_once("\n## ").expect("a section after them");
-    let named: Vec<&str> = recipes.split('`').skip(1).step_by(2).filter(|code| code.contains('/') && !code.contains(' ')).collect();
+    let named: Vec<&str> =
+        recipes.split('`').skip(1).step_by(2).filter(|code| code.contains('/') && !code.contains(' ')).collect();
     assert!(named.len() >= 40, "{named:?}");
     for path in named {
         assert!(root().join(path).exists(), "CONTRIBUTING.md names {path}");

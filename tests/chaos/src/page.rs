@@ -347,7 +347,10 @@ mod tests {
     fn the_page_is_what_the_figures_say() {
         let state = State::read(&root().join("docs/evidence/reliability.json")).unwrap();
         let written = std::fs::read_to_string(root().join("docs/evidence/reliability.md")).unwrap();
-        assert!(page(&state) == written, "docs/evidence/reliability.md is not what docs/evidence/reliability.json says: cargo xtask chaos --page");
+        assert!(
+            page(&state) == written,
+            "docs/evidence/reliability.md is not what docs/evidence/reliability.json says: cargo xtask chaos --page"
+        );
         assert!(state.rows.values().all(Found::is_good), "a row is broken or does not bite");
         assert!(state.rows.keys().all(|name| ROWS.iter().any(|row| row.name == *name)), "a row is no row any more");
     }

@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn what_the_harness_writes_itself_is_no_change() {
         assert!(!has_code("") && !has_code(" M docs/evidence/reliability.json\nM  docs/evidence/reliability.md\n"));
-        assert!(has_code(" M docs/evidence/reliability.md\n M tests/chaos/src/row.rs\n") && has_code("?? docs/evidence/reliability.md.rs\n"));
+        assert!(
+            has_code(" M docs/evidence/reliability.md\n M tests/chaos/src/row.rs\n")
+                && has_code("?? docs/evidence/reliability.md.rs\n")
+        );
     }
 
     #[test]
