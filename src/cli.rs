@@ -155,7 +155,7 @@ pub struct Up {
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
-    /// Controller that decides where a workload names none; docs/controllers.md says what each does [default: hybrid].
+    /// Controller that decides where a workload names none; docs/use/controllers.md says what each does [default: hybrid].
     #[arg(long, value_name = "NAME", value_parser = controllers())]
     pub controller: Option<String>,
     /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`]. Neither a settings
