@@ -4,13 +4,17 @@
 //! [`eadt_schemas`] in event-time order over all sources, with a [`Report`] of what the files held, or an
 //! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
-//! never drops a row without counting it.
+//! never drops a row without counting it. A damaged row costs that row.
 
+mod absent;
 mod assemble;
+mod boards;
+mod checks;
 mod clock;
 mod csv_table;
 mod dcgmi;
 mod duration;
+mod encoding;
 mod error;
 mod fields;
 mod format;
@@ -20,23 +24,30 @@ mod mlperf;
 mod mlperf_inference;
 mod nvidia_smi;
 mod options;
+mod overlap;
 mod prometheus;
+mod quantity;
 mod recording;
 mod report;
+mod sketch;
+mod table;
 pub mod units;
 
 use std::fmt;
 use std::io::Read;
 
 pub use assemble::{Events, Imported};
-pub use clock::TimeFormat;
+pub use clock::{TimeFormat, Zone};
 pub use duration::{parse_duration, parse_interval};
+pub use encoding::Encoding;
 pub use error::ImportError;
 pub use fields::Field;
 pub use format::Format;
 pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
-pub use options::{FieldMap, InvalidOption, Options};
-pub use report::{CounterCheck, Gap, Report, Skipped};
+pub use options::{Accept, FieldMap, FilesAre, InvalidOption, Options, SameTime};
+pub use quantity::DecimalMark;
+pub use report::{Board, ColumnUse, CounterCheck, Explained, Gap, Merge, Report, Skipped, TableUse};
+pub use sketch::{Guess, TableSketch, guess, sketch_table};
 
 /// One file of a recording.
 pub struct Input<'a> {

@@ -283,7 +283,13 @@ impl Gathered {
         let key = if is_device { device.clone() } else { format!("rank {rank}") };
         *self.sources.entry((workload.clone(), key)).or_insert_with(|| {
             let kind = if is_device {
-                SourceKind::Device(Device { name: device, node, gpu_index: index, gpu_model: label("modelName") })
+                SourceKind::Device(Device {
+                    name: device,
+                    node,
+                    gpu_index: index,
+                    gpu_model: label("modelName"),
+                    ..Device::default()
+                })
             } else {
                 SourceKind::Job { rank, irregular: false }
             };
