@@ -4,7 +4,7 @@ use eadt_schemas::EventTime;
 
 use crate::options::{Accept, FilesAre, SameTime};
 use crate::recording::{Device, FileId, Reading, Recording, Source, SourceKind};
-use crate::{Format, ImportError, Options};
+use crate::{Field, Format, ImportError, Options};
 
 /// Settles what a table leaves open: splits rows without an id, refuses a clock that goes back, joins parts of one record.
 ///
@@ -32,38 +32,49 @@ fn way_to_tell_boards(format: Format) -> &'static str {
     }
 }
 
-const ORDER_REMEDY: &str =
-    "or say --same-time boards if they come in the same order each time, --same-time mean if they are readings of one board";
+fn whose(device: &Device) -> String {
+    if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
+}
+
+/// What to do about rows of one board and moment.
+fn way_to_tell_apart(format: Format, device: &Device) -> String {
+    if device.is_anonymous {
+        let way = way_to_tell_boards(format);
+        return format!(
+            "if they are of several boards, {way}, or say --same-time boards if they come in the same order each time; if they are \
+             readings of one board, say --same-time mean"
+        );
+    }
+    let way = match format {
+        Format::NvidiaSmi => "import the file of each node under a name of its own",
+        _ => "say which column tells the nodes apart, --map node=COLUMN",
+    };
+    format!("if they are of several nodes, {way}; if they are readings of one board, say --same-time mean")
+}
 
 /// Returns the error for rows of one board and moment that differ.
 pub(crate) fn same_time_error(recording: &Recording, source: &Source, group: &[Reading]) -> ImportError {
     let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
     let (first, second) = (&group[0], &group[1]);
-    let whose = if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) };
     let other = if second.file == first.file {
         format!("line {}", first.line)
     } else {
         format!("{}:{}", recording.files[first.file as usize], first.line)
     };
+    let whose = whose(device);
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
-    let remedy = if device.is_anonymous {
-        format!("if they are of several boards, {}, {ORDER_REMEDY}", way_to_tell_boards(recording.format))
-    } else {
-        let node = match recording.format {
-            Format::NvidiaSmi => "import each node's file under its own name",
-            _ => "say which column tells the nodes apart, --map node=COLUMN",
-        };
-        format!("if they are of several nodes, {node}; if they are readings of one board, say --same-time mean")
-    };
+    let remedy = way_to_tell_apart(recording.format, device);
     recording.error(second.file as usize, u64::from(second.line), problem, remedy)
 }
 
 /// Splits sources whose rows have no id and come in bursts, once for each tick.
 fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    let anonymous = |source: &Source| matches!(&source.kind, SourceKind::Device(device) if device.is_anonymous);
+    // What rows add makes two readings of each, close together.
+    let has_steps = recording.mapped_as.contains_key(&Field::EnergyJoulesTotal);
     for number in 0..recording.sources.len() {
         let source = &recording.sources[number];
-        if !anonymous(source) || source.readings.is_empty() {
+        let SourceKind::Device(device) = &source.kind else { continue };
+        if source.readings.is_empty() || has_steps {
             continue;
         }
         let times: Vec<EventTime> = source.readings.iter().map(|reading| reading.time).collect();
@@ -72,11 +83,12 @@ fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(),
             (Some(SameTime::Mean), _) | (None, None) => {}
             (None, Some(bursts)) => {
                 let second = &source.readings[bursts.first + 1];
-                let problem = format!("{} rows come close together again and again, without the id of a board", bursts.size);
-                let way = way_to_tell_boards(recording.format);
-                let remedy = format!("if they are of several boards, {way}, {ORDER_REMEDY}");
+                let whose = whose(device);
+                let problem = format!("{} rows {whose} come close together again and again", bursts.size);
+                let remedy = way_to_tell_apart(recording.format, device);
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
+            (Some(SameTime::Boards), _) if !device.is_anonymous => {}
             (Some(SameTime::Boards), None) => {
                 let first = &source.readings[0];
                 let problem = "--same-time boards: rows do not come in groups of one size";
@@ -310,7 +322,7 @@ fn relation(recording: &Recording, before: FileId, file: FileId) -> Relation {
     relation
 }
 
-type Values = Box<[(crate::Field, f64)]>;
+type Values = Box<[(Field, f64)]>;
 
 fn overlapping(source: &Source, from: EventTime, to: EventTime) -> Vec<(EventTime, &Values)> {
     let inside = source.readings.iter().filter(|reading| (from..=to).contains(&reading.time));
@@ -343,7 +355,6 @@ fn join(recording: &mut Recording, into: FileId, from: FileId) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Field;
 
     fn times(seconds: &[f64]) -> Vec<EventTime> {
         seconds.iter().map(|seconds| EventTime::from_seconds(1.7e9 + seconds)).collect()

@@ -19,7 +19,7 @@ use crate::recording::{Device, FileId, Recording, RowError, SourceId};
 use crate::report::{ColumnUse, TableUse};
 use crate::table::{Cells, Table, Wanted};
 use crate::units::Unit;
-use crate::{Field, ImportError, Options};
+use crate::{Field, ImportError, Options, SameTime};
 
 /// What a column of the query is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,10 +129,6 @@ impl Columns {
             return Err(recording.error(file, line, problem, remedy));
         }
         let has_id = [Column::Uuid, Column::Serial, Column::BusId, Column::Index].into_iter().any(has_column);
-        if !has_id {
-            recording
-                .note("neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned());
-        }
         Ok(Self { all: columns, has_id, names })
     }
 
@@ -282,6 +278,10 @@ impl FileReader<'_> {
             Column::Value(field) => field.name().to_owned(),
         };
         let left_out = self.columns.left_out();
+        if !self.columns.has_id && options.same_time != Some(SameTime::Boards) {
+            recording
+                .note("neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned());
+        }
         recording.note_left_out(&left_out);
         if self.local_times {
             recording.note_local_times(options);
@@ -325,19 +325,27 @@ impl BoardId<'_> {
 #[derive(Default)]
 struct Boards {
     sources: HashMap<(Option<FileId>, String), SourceId>,
+    /// Boards with an id by their index in a file, for rows that have the index only.
+    by_index: HashMap<(FileId, String), SourceId>,
 }
 
 impl Boards {
     /// The source of a board: of all files if its id is unique, else of its file.
     fn source(&mut self, recording: &mut Recording, file: FileId, id: &BoardId<'_>, model: Option<&str>) -> SourceId {
         let index = id.index.and_then(|text| text.parse::<u32>().ok());
+        let has_more = id.unique.is_some() || id.bus_id.is_some();
+        if let (Some(index), false) = (id.index, has_more)
+            && let Some(source) = self.by_index.get(&(file, index.to_owned()))
+        {
+            return *source;
+        }
         let (scope, own) = match id {
             BoardId { unique: Some(unique), .. } => (None, (*unique).to_owned()),
             BoardId { bus_id: Some(bus_id), .. } => (Some(file), (*bus_id).to_owned()),
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
             _ => (Some(file), String::new()),
         };
-        *self.sources.entry((scope, own.clone())).or_insert_with(|| {
+        let source = *self.sources.entry((scope, own.clone())).or_insert_with(|| {
             let name = match (scope, own.as_str()) {
                 (None, own) => own.to_owned(),
                 (Some(file), "") => recording.label(file),
@@ -352,6 +360,10 @@ impl Boards {
                 ..Device::default()
             };
             recording.add_device(file, device)
-        })
+        });
+        if let (Some(index), true) = (id.index, has_more) {
+            self.by_index.entry((file, index.to_owned())).or_insert(source);
+        }
+        source
     }
 }

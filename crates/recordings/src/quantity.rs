@@ -44,6 +44,14 @@ pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> Quantity {
         "" => None,
         name => match Unit::named(name) {
             Some(unit) => Some(unit),
+            // `N/A W`.
+            None if text
+                .trim()
+                .rsplit_once(' ')
+                .is_some_and(|(value, unit)| is_absent_text(value) && Unit::named(unit).is_some()) =>
+            {
+                return Quantity::Absent;
+            }
             None if is_number(number) => return Quantity::UnknownUnit,
             None => return Quantity::NotANumber,
         },
@@ -246,6 +254,9 @@ mod tests {
             ("1.5.2,7,3", Quantity::NotANumber),
             ("[N/A]", Quantity::Absent),
             ("", Quantity::Absent),
+            ("N/A W", Quantity::Absent),
+            ("nan %", Quantity::Absent),
+            ("[Not Supported] MHz", Quantity::Absent),
         ] {
             assert_eq!(quantity(text, None), expected, "{text:?}");
         }

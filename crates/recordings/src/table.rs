@@ -18,6 +18,8 @@ const HEAD_LINES: usize = 200;
 /// Most lines of one row.
 const MAX_ROW_LINES: usize = 100;
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
+/// Stands for any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
+const BLANKS: char = ' ';
 
 /// The cells of one row, in memory that is used again.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -61,6 +63,13 @@ impl Cells {
             self.ends.push(self.text.len());
             return true;
         };
+        if separator == BLANKS {
+            for cell in row.split_whitespace() {
+                self.text.push_str(cell.trim_matches('"'));
+                self.ends.push(self.text.len());
+            }
+            return true;
+        }
         if !row.contains('"') {
             for cell in row.split(separator) {
                 self.text.push_str(cell.trim());
@@ -110,6 +119,8 @@ pub(crate) struct Table<'a> {
     lines: Lines<'a>,
     ahead: VecDeque<(u64, String)>,
     separator: Option<char>,
+    /// Cells of the header.
+    width: Option<usize>,
     row: String,
 }
 
@@ -145,14 +156,14 @@ impl<'a> Table<'a> {
             ahead.pop_front();
         }
         let Some(found) = find_header(ahead.make_contiguous(), declared, wanted) else {
-            return Ok((Self { lines, ahead, separator: None, row: String::new() }, None));
+            return Ok((Self { lines, ahead, separator: None, width: None, row: String::new() }, None));
         };
         for (line, text) in ahead.drain(..found.index) {
             let reason = if is_comment(&text) { "comment line" } else { "line above the header" };
             recording.skip(file, line, reason);
         }
         let line = ahead.front().map_or(1, |(line, _)| *line);
-        let mut table = Self { lines, ahead, separator: found.separator, row: String::new() };
+        let mut table = Self { lines, ahead, separator: found.separator, width: None, row: String::new() };
         let mut names = found.cells;
         if found.is_data {
             names = Cells { text: String::new(), ends: vec![0; names.len()] };
@@ -165,6 +176,7 @@ impl<'a> Table<'a> {
                 table.next_cells(&mut names)?;
             }
         }
+        table.width = Some(names.len());
         Ok((table, Some(Header { line, names, is_data: found.is_data })))
     }
 
@@ -228,7 +240,8 @@ impl<'a> Table<'a> {
         self.join_lines(line, cells)
     }
 
-    /// Adds lines until the quoted cell ends. If it does not end soon, the first line is a row of its own and its quote a character.
+    /// Adds lines until the quoted cell ends. If that makes no row of the header's length, the first line is a row of its own, its quote
+    /// left out.
     fn join_lines(&mut self, line: u64, cells: &mut Cells) -> Result<Option<u64>, ImportError> {
         let mut whole = self.row.clone();
         let mut taken = Vec::new();
@@ -238,6 +251,9 @@ impl<'a> Table<'a> {
             whole.push_str(&text);
             taken.push((number, text));
             if cells.split(&whole, self.separator) {
+                if self.width.is_some_and(|width| width != cells.len()) {
+                    break;
+                }
                 self.row = whole;
                 return Ok(Some(line));
             }
@@ -275,13 +291,14 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<
     let mut best: Option<(Score, Found)> = None;
     let candidates: Vec<Option<char>> = match declared {
         Some(separator) => vec![Some(separator)],
-        None => [None].into_iter().chain(SEPARATORS.into_iter().map(Some)).collect(),
+        None => [None].into_iter().chain(SEPARATORS.into_iter().chain([BLANKS]).map(Some)).collect(),
     };
     for separator in candidates {
         let (names, index, cells) = line_with_names(lines, separator, wanted)?;
         let (consistent, plain) = agreement(&lines[index + 1..], separator, cells.len());
         let score = (names, consistent, plain);
-        if best.as_ref().is_none_or(|(most, _)| score > *most) {
+        let is_better = |most: &Score| if separator == Some(BLANKS) { names > most.0 && consistent > 0 } else { score > *most };
+        if best.as_ref().is_none_or(|(most, _)| is_better(most)) {
             let is_data = names == 0 && (wanted.is_data)(&cells);
             best = Some((score, Found { separator, index, cells, is_data }));
         }
@@ -372,6 +389,8 @@ mod tests {
             ("\"time\" , \"w \"\"x\"\"\"\n\"1\",\"2,5\"\n", Some(','), vec!["time|w \"x\"", "1|2,5"], 0),
             ("time,w\n1,\"two\nlines\"\n3,4\n", Some(','), vec!["time|w", "1|two\nlines", "3|4"], 0),
             ("time,w\n1,\"torn\n3,4\n", Some(','), vec!["time|w", "1|torn", "3|4"], 0),
+            ("time,w\n1,\"torn\n3,4\n5,\"6\n7,8\n", Some(','), vec!["time|w", "1|torn", "3|4", "5|6", "7|8"], 0),
+            ("time   w\n1      2\n3\t4\n", Some(' '), vec!["time|w", "1|2", "3|4"], 0),
             ("w\n200\n", None, vec!["w", "200"], 0),
             ("w\n200,5\n", None, vec!["w", "200,5"], 0),
             ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),

@@ -171,7 +171,12 @@ impl<'o> FileReader<'o> {
 
     /// Whether a row is the header once more; takes it as the new header if its columns have changed.
     fn is_repeated_header(&mut self, recording: &mut Recording, line: u64, cells: &Cells) -> Result<bool, ImportError> {
-        if self.header.is_data {
+        let begins_as_number = |column: &NumberColumn| {
+            cells
+                .get(column.index)
+                .is_some_and(|cell| cell.starts_with(|first: char| first.is_ascii_digit() || "-+.".contains(first)))
+        };
+        if self.header.is_data || self.plan.number_columns().any(begins_as_number) {
             return Ok(false);
         }
         if *cells != self.header.names {

@@ -53,6 +53,10 @@ impl Steps {
                 }
             }
             push_counters(recording, source, &steps, totals);
+            // The two readings of a row stand close together, and are of one board.
+            if let SourceKind::Device(device) = &mut recording.sources[source].kind {
+                device.is_anonymous = false;
+            }
         }
         Ok(())
     }
