@@ -346,7 +346,7 @@ fn windows_and_unassigned_of_a_simulated_log_are_the_whole() {
 fn an_import_is_explained_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let smi = dir.path().join("smi.csv");
-    let rows: String = (0..5).map(|second| format!("2025/07/03 12:00:0{second}.000, 0, 100.00 W, P0\n")).collect();
+    let rows = (0..5).map(|second| format!("2025/07/03 12:00:0{second}.000, 0, 100.00 W, P0\n")).collect::<Vec<_>>().concat();
     std::fs::write(&smi, format!("timestamp, index, power.draw [W], pstate\n{rows}")).unwrap();
     let smi = smi.to_str().unwrap();
     let run = |arguments: &[&str], zone: &str| {

@@ -310,14 +310,18 @@ fn relation(recording: &Recording, before: FileId, file: FileId) -> Relation {
         };
         let ((a_from, a_to), (b_from, b_to)) = (range(a), range(b));
         if a_to <= b_from {
-            relation = Relation::Apart;
+            if matches!(relation, Relation::NoBoardInCommon) {
+                relation = Relation::Apart;
+            }
             continue;
         }
         let (from, to) = (a_from.max(b_from), a_to.min(b_to));
         if overlapping(a, from, to) != overlapping(b, from, to) {
             return Relation::Overlap;
         }
-        relation = Relation::Copy(local_id(a).unwrap_or_default().to_owned());
+        if !matches!(relation, Relation::Copy(_)) {
+            relation = Relation::Copy(local_id(a).unwrap_or_default().to_owned());
+        }
     }
     relation
 }

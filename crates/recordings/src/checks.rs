@@ -182,17 +182,22 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
 }
 
 /// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
+///
+/// A counter of coarse steps makes good for the time in which it stood still. Before its first step that time is not known.
 fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
+    let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
+    let mut known_from = if is_coarse { steps.iter().position(|step| step.joules > 0.0)? + 1 } else { 0 };
     let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
-    let mut first = 0;
+    let mut first = known_from;
     let (mut joules, mut seconds) = (0.0, 0.0);
-    for (at, step) in steps.iter().enumerate() {
-        if at > 0 && steps[at - 1].to.time != step.from.time {
-            (first, joules, seconds) = (at, 0.0, 0.0);
+    for (at, step) in steps.iter().enumerate().skip(known_from) {
+        if at > known_from && steps[at - 1].to.time != step.from.time {
+            (known_from, first, joules, seconds) = (at, at, 0.0, 0.0);
         }
         joules += step.joules;
         seconds += step.seconds;
-        while seconds - steps[first].seconds >= 1.0 {
+        // As short as a second, but from a change of the counter on.
+        while seconds - steps[first].seconds >= 1.0 && steps[first].joules > 0.0 {
             joules -= steps[first].joules;
             seconds -= steps[first].seconds;
             first += 1;

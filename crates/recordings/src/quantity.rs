@@ -52,7 +52,7 @@ pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> Quantity {
             {
                 return Quantity::Absent;
             }
-            None if is_number(number) => return Quantity::UnknownUnit,
+            None if is_number(number) && !name.contains(|c: char| c.is_ascii_digit()) => return Quantity::UnknownUnit,
             None => return Quantity::NotANumber,
         },
     };
@@ -247,6 +247,7 @@ mod tests {
             ("1,2,3", Quantity::NotANumber),
             ("1.2.3", Quantity::NotANumber),
             ("12:30", Quantity::NotANumber),
+            ("1x0 W", Quantity::NotANumber),
             ("1 2", Quantity::NotANumber),
             ("W", Quantity::NotANumber),
             (".", Quantity::NotANumber),

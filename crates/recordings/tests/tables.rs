@@ -66,7 +66,7 @@ fn smi(header: &str, boards: &[f64], seconds: std::ops::RangeInclusive<u32>, id:
     let mut text = format!("{header}\n");
     for second in seconds {
         for (board, watts) in boards.iter().enumerate() {
-            text += &format!("2025/02/03 10:{:02}:{:02}.{board:03}, {}{watts:.2} W\n", second / 60, second % 60, id(board));
+            text.extend([format!("2025/02/03 10:{:02}:{:02}.{board:03}, {}{watts:.2} W\n", second / 60, second % 60, id(board))]);
         }
     }
     text
@@ -133,7 +133,8 @@ fn rows_without_an_id_are_refused_or_told_apart_by_their_order() {
         let options = Options { same_time: Some(SameTime::Mean), ..options };
         assert_eq!(joules(&read(format, &[("log.csv", text)], &options).unwrap()).len(), 1, "{what}");
     }
-    let nodes: String = (0..6).map(|second| format!("10:00:0{second}.000,0,100\n10:00:0{second}.070,0,300\n")).collect();
+    let nodes =
+        (0..6).map(|second| format!("10:00:0{second}.000,0,100\n10:00:0{second}.070,0,300\n")).collect::<Vec<_>>().concat();
     let nodes = format!("time,gpu,w\n{}", nodes.replace("10:00:0", "2025-02-03 10:00:0"));
     let error = read(CSV, &[("n.csv", &nodes)], &maps(&["device=gpu", "power_watts=w"])).unwrap_err();
     assert!(error.starts_with("n.csv:3: 2 rows of n:0 come close together") && error.contains("--map node=COLUMN"), "{error}");
@@ -230,7 +231,7 @@ fn an_interval_counts_the_rows_of_each_device() {
 
 #[test]
 fn the_first_row_is_no_header_if_it_has_readings() {
-    let rows: String = (0..11).map(|second| format!("2025/02/03 10:00:{second:02}.000, 0, 120.00\n")).collect();
+    let rows = (0..11).map(|second| format!("2025/02/03 10:00:{second:02}.000, 0, 120.00\n")).collect::<Vec<_>>().concat();
     let imported = read(CSV, &[("smi.csv", &rows)], &maps(&["time=#1", "power_watts=#3:W"])).unwrap();
     near(total(&imported), 1200.0, "without a header");
     assert_eq!((imported.report.rows, imported.report.tables[0].header_line), (11, None));
@@ -247,10 +248,10 @@ fn the_first_row_is_no_header_if_it_has_readings() {
 fn a_clock_that_goes_back_is_a_zone_or_stops() {
     let mut text = "timestamp, uuid, power.draw.instant [W]\n".to_owned();
     for minute in (40..60).step_by(2) {
-        text += &format!("2024/10/27 02:{minute}:00.000, GPU-1, 100.00 W\n");
+        text.extend([format!("2024/10/27 02:{minute}:00.000, GPU-1, 100.00 W\n")]);
     }
     for minute in (0..60).step_by(2) {
-        text += &format!("2024/10/27 02:{minute:02}:00.000, GPU-1, 400.00 W\n");
+        text.extend([format!("2024/10/27 02:{minute:02}:00.000, GPU-1, 400.00 W\n")]);
     }
     let error = read(SMI, &[("smi.csv", &text)], &plain()).unwrap_err();
     assert!(error.starts_with("smi.csv:12: the clock goes back by 3480 s here") && error.contains("--time-zone"), "{error}");
@@ -264,7 +265,7 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     assert!(read(SMI, &[("smi.csv", &text)], &sorted).unwrap().report.out_of_order > 0);
     // The same in a table with several boards.
     let rows = text.lines().skip(1).map(|line| line.replace(" W", "").replace(", ", ","));
-    let boards: String = rows.map(|row| format!("{row}\n{}\n", row.replace("GPU-1", "GPU-2"))).collect();
+    let boards = rows.map(|row| format!("{row}\n{}\n", row.replace("GPU-1", "GPU-2"))).collect::<Vec<_>>().concat();
     let options = Options { ..maps(&["time=#1", "device=#2", "power_watts=#3"]) };
     assert!(read(CSV, &[("b.csv", &boards)], &options).unwrap_err().starts_with("b.csv:21: the clock goes back"));
     let options = Options { maps: options.maps, ..zone(BERLIN) };
