@@ -181,30 +181,53 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f6
     }
 }
 
-/// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
-///
-/// A counter of coarse steps makes good for the time in which it stood still. Before its first step that time is not known.
-fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
+/// A growth of a counter, and the time for which it stands.
+struct Growth<'s, 'r> {
+    step: &'s CounterStep<'r>,
+    seconds: f64,
+    /// A reset lies before.
+    is_first: bool,
+}
+
+/// The growths of a counter. One of coarse steps makes good for the time in which it stood still; before its first step that is not known.
+fn growths<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<Growth<'s, 'r>> {
     let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
-    let mut known_from = if is_coarse { steps.iter().position(|step| step.joules > 0.0)? + 1 } else { 0 };
-    let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
-    let mut first = known_from;
-    let (mut joules, mut seconds) = (0.0, 0.0);
-    for (at, step) in steps.iter().enumerate().skip(known_from) {
-        if at > known_from && steps[at - 1].to.time != step.from.time {
-            (known_from, first, joules, seconds) = (at, at, 0.0, 0.0);
+    let mut growths = Vec::new();
+    let (mut seconds, mut is_first) = (0.0, true);
+    for (at, step) in steps.iter().enumerate() {
+        if at > 0 && steps[at - 1].to.time != step.from.time {
+            (seconds, is_first) = (0.0, true);
         }
-        joules += step.joules;
         seconds += step.seconds;
-        // As short as a second, but from a change of the counter on.
-        while seconds - steps[first].seconds >= 1.0 && steps[first].joules > 0.0 {
-            joules -= steps[first].joules;
-            seconds -= steps[first].seconds;
+        if step.joules > 0.0 {
+            if !(is_coarse && is_first) {
+                growths.push(Growth { step, seconds, is_first });
+            }
+            (seconds, is_first) = (0.0, false);
+        }
+    }
+    growths
+}
+
+/// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
+fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
+    let growths = growths(steps);
+    let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
+    let (mut first, mut joules, mut seconds) = (0, 0.0, 0.0);
+    for (at, growth) in growths.iter().enumerate() {
+        if growth.is_first {
+            (first, joules, seconds) = (at, 0.0, 0.0);
+        }
+        joules += growth.step.joules;
+        seconds += growth.seconds;
+        while seconds - growths[first].seconds >= 1.0 {
+            joules -= growths[first].step.joules;
+            seconds -= growths[first].seconds;
             first += 1;
         }
         if seconds >= 1.0 {
             let watts = joules / seconds;
-            let culprit = steps[first..=at].iter().max_by(|a, b| a.joules.total_cmp(&b.joules))?;
+            let culprit = growths[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
             if steepest.is_none_or(|(_, most)| watts > most) {
                 steepest = Some((culprit, watts));
             }
