@@ -36,6 +36,8 @@ pub mod units;
 use std::fmt;
 use std::io::Read;
 
+use eadt_schemas::EventTime;
+
 pub use assemble::{Events, Imported};
 pub use clock::{TimeFormat, Zone};
 pub use duration::{parse_duration, parse_interval};
@@ -67,6 +69,12 @@ impl fmt::Debug for Input<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// Returns what is to be said of power readings and a run, each from its first to its last moment, that have no moment in common, and the
+/// difference of time zones that would explain it; `None` if they have one.
+pub fn describe_apart(readings: (EventTime, EventTime), run: (EventTime, EventTime)) -> Option<String> {
+    overlap::are_apart(readings, run).then(|| overlap::describe(readings, run))
 }
 
 /// Reads the files of one run.
