@@ -11,7 +11,6 @@ use serde_json::value::to_raw_value;
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, power, value};
-use crate::csv_table::shell_quote;
 use crate::fields::Nature;
 use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
@@ -190,18 +189,18 @@ fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -
         }
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
         let falls: Vec<&Reading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
-        let each = shell_quote(&format!("{step}={column}"));
+        let each = recording.map_again(step, field);
         if falls.len() >= 2 && falls.len() * 5 >= known.len() && !options.accept.contains(&Accept::FallingTotals) {
             let problem = format!("falls {} times in {} rows: it is no running total", falls.len(), known.len());
             let accept = Accept::FallingTotals.name();
-            let remedy = format!("if each row adds so much, say --map {each}; if it begins anew each time, --accept {accept}");
+            let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
             return Err(error.column(column));
         }
         let (_, first) = known[0];
         if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
             recording.note(format!(
-                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say --map {each}",
+                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say {each}",
                 field.name(),
                 known.len()
             ));

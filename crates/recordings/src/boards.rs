@@ -63,7 +63,10 @@ pub(crate) fn same_time_error(recording: &Recording, source: &Source, group: &[R
     };
     let whose = whose(device);
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
-    let remedy = way_to_tell_apart(recording.format, device);
+    let mut remedy = way_to_tell_apart(recording.format, device);
+    if group.len() == 2 && recording.has_local_times {
+        remedy.push_str("; if summer time ends here, say the zone, for example --time-zone Europe/Berlin");
+    }
     recording.error(second.file as usize, u64::from(second.line), problem, remedy)
 }
 
@@ -203,11 +206,14 @@ fn clock_back(readings: &[Reading]) -> Option<(usize, f64)> {
             let again: Vec<&Reading> = readings[index..].iter().take_while(|later| later.time <= newest).collect();
             let (from, to) = (reading.time, again.iter().map(|later| later.time).max()?);
             let above: Vec<&Reading> = readings[..index].iter().filter(|above| (from..=to).contains(&above.time)).collect();
-            // The same rows once more are repeats, which are counted.
-            let repeats =
-                again.iter().all(|later| above.iter().any(|above| above.time == later.time && above.values == later.values));
+            // A file that is there twice has repeats, which are counted; but so has an hour of even load at the end of summer time.
+            let back = newest.seconds_since(from);
+            let interval = newest.seconds_since(readings[index.saturating_sub(2)].time).max(1.0);
+            let is_zone_change = [3600.0, 1800.0].iter().any(|hour| (back - hour).abs() <= 2.0 * interval);
+            let same = |later: &Reading| above.iter().any(|above| above.time == later.time && above.values == later.values);
+            let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
             if again.len() >= 2 && !above.is_empty() && !repeats {
-                return Some((index, newest.seconds_since(from)));
+                return Some((index, back));
             }
         }
         newest = newest.max(reading.time);
@@ -418,5 +424,9 @@ mod tests {
         }
         let twice: Vec<(f64, f64)> = (0..2).flat_map(|_| (0..5).map(|second| (f64::from(second), 100.0))).collect();
         assert_eq!(clock_back(&readings(&twice)), None, "the same rows twice are repeats");
+        let even = |rows: &[i32]| -> Vec<(f64, f64)> { rows.iter().map(|minute| (60.0 * f64::from(*minute), 100.0)).collect() };
+        let hour: Vec<i32> = (0..60).step_by(2).collect();
+        assert_eq!(clock_back(&readings(&even(&[hour.clone(), hour].concat()))), Some((30, 3480.0)), "an hour of even load");
+        assert_eq!(clock_back(&readings(&even(&[0, 1, 2, 3, 4, 5, 3, 4, 5, 6]))), Some((6, 120.0)), "a clock that was set");
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Phase};
 
+use crate::csv_table::shell_quote;
 use crate::report::{Skipped, TableUse};
 use crate::{Field, Format, ImportError, Options};
 
@@ -23,6 +24,10 @@ pub(crate) struct Recording {
     pub(crate) columns: BTreeMap<Field, String>,
     /// What `--map` calls a field, where that is not its name: `energy_joules` for what rows add to `energy_joules_total`.
     pub(crate) mapped_as: BTreeMap<Field, &'static str>,
+    /// Units that `--map` says.
+    pub(crate) asked_units: BTreeMap<Field, &'static str>,
+    /// Times without an offset are read as UTC, for want of a zone.
+    pub(crate) has_local_times: bool,
     /// What device figures cover.
     pub(crate) meter: Meter,
     pub(crate) rows: u64,
@@ -124,6 +129,8 @@ impl Recording {
             sources: Vec::new(),
             columns: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
+            asked_units: BTreeMap::new(),
+            has_local_times: false,
             meter: options.meter.unwrap_or(meter),
             rows: 0,
             absent: 0,
@@ -202,6 +209,13 @@ impl Recording {
         if self.refusals.rows * 2 > self.rows { self.refusals.first.take().map_or(Ok(()), Err) } else { Ok(()) }
     }
 
+    /// A `--map` of the column of a field, with the unit that was asked for, under another name.
+    pub(crate) fn map_again(&self, name: &str, field: Field) -> String {
+        let column = self.columns.get(&field).map_or(field.name(), String::as_str);
+        let unit = self.asked_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
+        format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
+    }
+
     /// Notes the columns of a table that become nothing.
     pub(crate) fn note_left_out(&mut self, columns: &[String]) {
         if !columns.is_empty() {
@@ -211,6 +225,7 @@ impl Recording {
 
     /// Notes in which zone times without an offset were read.
     pub(crate) fn note_local_times(&mut self, options: &Options) {
+        self.has_local_times |= options.time_zone.is_none();
         self.note(match &options.time_zone {
             Some(zone) => format!("times without an offset are read as {zone}"),
             None => {

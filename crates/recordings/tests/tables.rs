@@ -270,6 +270,15 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     assert!(read(CSV, &[("b.csv", &boards)], &options).unwrap_err().starts_with("b.csv:21: the clock goes back"));
     let options = Options { maps: options.maps, ..zone(BERLIN) };
     near(total(&read(CSV, &[("b.csv", &boards)], &options).unwrap()), 3_060_000.0, "several boards");
+    // An hour of even load is no repeat; hourly rows have one time.
+    let even = text.replace("400.00", "100.00");
+    assert!(read(SMI, &[("smi.csv", &even)], &plain()).unwrap_err().contains("the clock goes back"));
+    near(total(&read(SMI, &[("smi.csv", &even)], &zone(BERLIN)).unwrap()), 468_000.0, "even load");
+    let hourly = "time,w\n2024-10-27 01:00,100\n2024-10-27 02:00,100\n2024-10-27 02:00,400\n2024-10-27 03:00,400\n";
+    let error = read(CSV, &[("h.csv", hourly)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("if summer time ends here, say the zone"), "{error}");
+    let options = Options { time_zone: Some(Zone::new(BERLIN, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    near(total(&read(CSV, &[("h.csv", hourly)], &options).unwrap()), 2_700_000.0, "hourly rows");
     let note = read(SMI, &[("smi.csv", &text.replace("2024/10/27", "2024/10/26")[..200])], &plain()).unwrap().report.notes;
     assert!(note.iter().any(|note| note.contains("read as UTC") && note.contains("--time-zone")), "{note:?}");
 }
@@ -388,6 +397,9 @@ fn tables_are_read_in_any_writing() {
             }
         }
     }
+    let two = "Datum;Uhrzeit;Leistung (kW)\n03.02.2025;10:00:00;0,2\n03.02.2025;10:00:10;0,2\n";
+    let imported = read(CSV, &[("two.csv", two)], &maps(&["time=Datum+Uhrzeit", "power_watts=Leistung"])).unwrap();
+    near(total(&imported), 2000.0, "date and time of day");
     let latin = b"time,Power \xb5\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:10Z,3\n";
     let imported = import(CSV, vec![Input::new("l.csv", &latin[..])], &maps(&["power_watts=Power µ:kW"])).unwrap();
     near(total(&imported), 20_000.0, "Windows-1252");
@@ -429,6 +441,8 @@ fn totals_and_what_rows_add_are_not_mixed_up() {
     let error = read(CSV, &[("t.csv", &total)], &maps(&["samples=n"])).unwrap_err();
     assert!(error.starts_with("t.csv:2: column \"n\": grows from 0 to 50") && error.contains("--map samples_total=n"), "{error}");
     assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &maps(&["samples_total=n"])).unwrap())[5].samples_total, Some(50.0));
+    let kilo = read(CSV, &[("t.csv", &total)], &maps(&["energy_joules=n:kWh"])).unwrap_err();
+    assert!(kilo.contains("--map energy_joules_total=n:kWh"), "{kilo}");
     let accepted = Options { accept: vec![Accept::GrowingSteps], ..maps(&["samples=n"]) };
     assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &accepted).unwrap()).last().unwrap().samples_total, Some(150.0));
     let each = table(&[32, 30, 33, 31, 32, 29]);

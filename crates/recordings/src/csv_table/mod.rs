@@ -262,9 +262,12 @@ impl<'o> FileReader<'o> {
             let start = self.options.start.unwrap_or(Options::DEFAULT_START);
             return Ok(start.plus_micros(interval.saturating_mul(tick.rows)));
         };
-        let text = cells.get(column).unwrap_or_default();
-        let stamp = self.clock.read(text).map_err(|problem| {
-            let problem = format!("{} is {problem}", quote(text));
+        let mut text = std::borrow::Cow::from(cells.get(column).unwrap_or_default());
+        if let Some(clock) = self.plan.time_of_day.and_then(|column| cells.get(column)) {
+            text = format!("{text} {clock}").into();
+        }
+        let stamp = self.clock.read(&text).map_err(|problem| {
+            let problem = format!("{} is {problem}", quote(&text));
             RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
         })?;
         self.local_times |= !matches!(stamp, Stamp::At(_));

@@ -42,6 +42,8 @@ pub(super) struct Plan {
     /// Empty texts if the table has no header.
     pub(super) names: Vec<String>,
     pub(super) time: Option<usize>,
+    /// The column of the time of day, where `time` is one of the date only.
+    pub(super) time_of_day: Option<usize>,
     pub(super) device: Option<usize>,
     pub(super) node: Option<usize>,
     pub(super) model: Option<usize>,
@@ -112,7 +114,13 @@ impl Plan {
     /// What each column is read as, and the names of those that are left out.
     pub(super) fn uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
         let mut uses = Vec::new();
-        let texts = [(self.time, "time"), (self.device, "device"), (self.node, "node"), (self.model, "gpu_model")];
+        let texts = [
+            (self.time, "time"),
+            (self.time_of_day, "time"),
+            (self.device, "device"),
+            (self.node, "node"),
+            (self.model, "gpu_model"),
+        ];
         for (index, field) in texts {
             if let Some(index) = index {
                 uses.push((index, field.to_owned(), None));
@@ -191,7 +199,15 @@ impl Planner<'_> {
             _ => None,
         };
         if let Some(before) = text {
-            let index = self.find(&map.column)?.ok_or_else(|| self.no_column(map, &map.column))?;
+            let index = match (self.find(&map.column)?, map.field.as_str(), map.column.split_once('+')) {
+                (Some(index), ..) => index,
+                (None, "time", Some((date, clock))) => {
+                    let clock = clock.trim();
+                    self.plan.time_of_day = Some(self.find(clock)?.ok_or_else(|| self.no_column(map, clock))?);
+                    self.find(date.trim())?.ok_or_else(|| self.no_column(map, date.trim()))?
+                }
+                (None, ..) => return Err(self.no_column(map, &map.column)),
+            };
             if before.is_some() {
                 let problem = format!("{} is mapped twice", map.field);
                 return Err(self.error(problem, "keep one --map of it"));
@@ -259,6 +275,11 @@ impl Planner<'_> {
         if let Take::Columns(columns) = &figure.take {
             let column = columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+");
             self.recording.columns.insert(figure.field, column);
+        }
+        if let Take::Columns(columns) = &figure.take
+            && let Some(unit) = columns[0].unit.filter(|_| columns[0].asked)
+        {
+            self.recording.asked_units.insert(figure.field, unit.name);
         }
         if let Some(step) = step_name(&figure) {
             self.recording.mapped_as.insert(figure.field, step);

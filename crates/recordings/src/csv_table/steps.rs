@@ -102,9 +102,8 @@ fn refuse_running_totals(recording: &Recording, steps: &[Step]) -> Result<(), Im
             "grows from {first} to {last} over {} rows and never falls, as a running total does, not what a row adds",
             values.len()
         );
-        let total = super::shell_quote(&format!("{}={column}", field.name()));
-        let accept = Accept::GrowingSteps.name();
-        let remedy = format!("say --map {total}; or, if each row adds so much to {name}, --accept {accept}");
+        let (total, accept) = (recording.map_again(field.name(), field), Accept::GrowingSteps.name());
+        let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).column(column));
     }
     Ok(())
