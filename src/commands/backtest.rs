@@ -20,7 +20,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
     let mut names = args.controller.clone();
     if args.power_budget.is_some() {
-        names.push(eadt_core::budget::CONTROLLER.to_owned());
+        names.push(eadt_core::power_budget::allocation::CONTROLLER.to_owned());
     }
     let contest = Contest {
         subjects: args.scenario.iter().map(|name| subject(name)).collect::<anyhow::Result<_>>()?,

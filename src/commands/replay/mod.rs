@@ -13,7 +13,7 @@ use std::io::IsTerminal;
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::Archive;
-use eadt_processor::offline::{Counts, Replayed, Source, replay};
+use eadt_processor::offline::{ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
 use self::check::{Checked, Own, Window, compare};
@@ -54,7 +54,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
     let own: Vec<RefCell<Own>> = args.logs.iter().map(|_| RefCell::default()).collect();
-    let mut sources: Vec<Box<dyn Source<anyhow::Error> + '_>> = Vec::new();
+    let mut sources: Vec<Box<dyn ReplaySource<anyhow::Error> + '_>> = Vec::new();
     let (mut imported, mut recorded) = (true, Vec::new());
     for (path, own) in args.logs.iter().zip(&own) {
         if path.is_dir() {
@@ -100,29 +100,29 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     };
     let mut out = args.out.as_deref().map(Output::create).transpose()?;
     let (mut produced, mut refusals) = (Own::default(), BTreeMap::new());
-    let counts: Counts = replay(&fold, sources, |positions, replayed| {
+    let counts: ReplayCounts = replay(&fold, sources, |positions, replayed| {
         match &replayed {
-            Replayed::Window(window) => {
+            ReplayOutput::Window(window) => {
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
                 progress.tick();
             }
-            Replayed::Refused { topic, offset, refusal } => {
+            ReplayOutput::Refused { topic, offset, refusal } => {
                 let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
                 *count += 1;
                 if *count <= REFUSALS_SHOWN {
                     tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
                 }
             }
-            Replayed::Decision(_) => {}
+            ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
             out.write(positions.partition, &replayed)?;
         }
         if args.check {
             match replayed {
-                Replayed::Window(window) => produced.windows.push(Window { event: *window, positions: Some(*positions) }),
-                Replayed::Decision(decision) => produced.decisions.push(*decision),
-                Replayed::Refused { .. } => {}
+                ReplayOutput::Window(window) => produced.windows.push(Window { event: *window, positions: Some(*positions) }),
+                ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
+                ReplayOutput::Refused { .. } => {}
             }
         }
         Ok(())
@@ -179,7 +179,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// How to fold: as the record says that it was made, but for what the caller has set.
-fn fold(args: &Replay, settings: &eadt_processor::Settings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
+fn fold(args: &Replay, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
     let mut processor = settings.clone();
     if let Some(first) = recorded.first() {
         if recorded.iter().any(|other| other != first) {
