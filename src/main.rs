@@ -4,6 +4,8 @@ mod bus;
 mod cli;
 mod commands;
 mod duration;
+mod help;
+mod number;
 mod output;
 mod rights;
 mod services;
@@ -12,29 +14,32 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use eadt::{scenario, settings};
 use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
+use eadt_service::shown::Secrets;
 
 use cli::{Cli, Command, ConfigCommand};
-use output::say;
 use services::Single;
 use settings::{Settings, Variables};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
+    let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
+    // What is no UTF-8 is no setting.
+    let variables: Variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    let secrets = settings::secrets(&variables);
+    match run(cli, variables, &secrets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::print_note(&secrets.hide(&format!("error: {error:#}")));
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
-    let variables: Variables = std::env::vars().collect();
+fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<()> {
     let mut overrides: Vec<(&str, toml::Value)> = Vec::new();
     if let Some(brokers) = &cli.kafka {
         overrides.push(("bus.brokers", brokers.clone().into()));
@@ -52,7 +57,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match &cli.command {
         Command::Completions { shell } => {
             let mut script = Vec::new();
-            clap_complete::generate(*shell, &mut Cli::command(), "eadt", &mut script);
+            clap_complete::generate(*shell, &mut help::command(), "eadt", &mut script);
             return output::print(&String::from_utf8_lossy(&script));
         }
         Command::Config(ConfigCommand::Reference) => {
@@ -64,22 +69,39 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             return output::print(&text);
         }
         Command::Policy(command) => return commands::policy::run(command),
+        Command::Man { folder } => return commands::man::run(folder),
         _ => {}
+    }
+    let mut lines = Vec::new();
+    if let Command::Up(args) = &cli.command {
+        lines.extend(up::kafka::take_brokers(&mut variables, cli.kafka.as_deref()));
+        let prefix = up::kafka::topic_prefix(args, cli.kafka.as_deref(), &eadt_collector::host_name());
+        overrides.extend(prefix.map(|prefix| ("topics.prefix", prefix.into())));
     }
     let settings = settings::load(cli.config.as_deref(), &variables, &overrides);
     if let Command::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
-            start_logs(&cli.command, settings)?;
+            start_logs(&cli.command, settings, secrets)?;
         }
-        return commands::doctor::run(args, settings);
+        return commands::doctor::run(args, settings, secrets);
     }
-    let settings = settings?;
-    start_logs(&cli.command, &settings)?;
-    dispatch(cli.command, settings)
+    let mut settings = settings?;
+    if let Command::Up(args) = &cli.command {
+        lines.extend(up::kafka::confine(&mut settings, args, cli.kafka.as_deref())?);
+    }
+    start_logs(&cli.command, &settings, secrets)?;
+    for line in lines {
+        tracing::warn!("{line}");
+        // The live view has the terminal, and the log is a file.
+        if matches!(&cli.command, Command::Up(args) if up::wants_view(args)) {
+            output::print_note(&format!("warning: {line}"));
+        }
+    }
+    dispatch(cli.command, settings, secrets)
 }
 
 /// On standard error; beside the live view, into the data folder.
-fn start_logs(command: &Command, settings: &Settings) -> anyhow::Result<()> {
+fn start_logs(command: &Command, settings: &Settings, secrets: &Secrets) -> anyhow::Result<()> {
     let file = match command {
         Command::Up(args) if up::wants_view(args) => {
             std::fs::create_dir_all(&settings.bus.data_dir)?;
@@ -88,11 +110,11 @@ fn start_logs(command: &Command, settings: &Settings) -> anyhow::Result<()> {
         _ => None,
     };
     let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
-    logs::start(format, &settings.log.filter, file)?;
+    logs::start(format, &settings.log.filter, file, secrets.clone())?;
     Ok(())
 }
 
-fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
+fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::Result<()> {
     let shutdown = Shutdown::new();
     let on_runtime = |future: std::pin::Pin<Box<dyn Future<Output = anyhow::Result<()>>>>| {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -154,12 +176,8 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
             }))
         }
         Command::Config(ConfigCommand::Show { json }) => {
-            if json {
-                say!("{}", serde_json::to_string_pretty(&settings)?);
-            } else {
-                crate::output::print(&toml::to_string(&settings)?)?;
-            }
-            Ok(())
+            let text = if json { format!("{}\n", serde_json::to_string_pretty(&settings)?) } else { toml::to_string(&settings)? };
+            output::print(&secrets.hide(&text))
         }
         Command::Metrics => {
             crate::output::print(&commands::metrics::reference())?;
@@ -167,6 +185,7 @@ fn dispatch(command: Command, settings: Settings) -> anyhow::Result<()> {
         }
         Command::Config(ConfigCommand::Reference | ConfigCommand::Scenario { .. })
         | Command::Completions { .. }
+        | Command::Man { .. }
         | Command::Doctor(_)
         | Command::Policy(_) => Ok(()),
     }

@@ -1,14 +1,25 @@
-//! Standard output: a reader that has seen enough (`| head`) is a normal end, anything else an error.
+//! Standard output and standard error: a reader that has seen enough (`| head`) is a normal end, anything else an error. What other
+//! programs wrote, such as names and keys, is shown without characters that steer a terminal.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+
+use eadt_service::shown;
 
 /// Prints a text; what nobody reads any more is dropped.
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(shown::lines(text).as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::Error::from(error).context("cannot write to standard output")),
+    }
+}
+
+/// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
+pub fn print_note(text: &str) {
+    let line = format!("{}\n", shown::lines(&shown::hide_url_secrets(text)));
+    if let Err(error) = std::io::stderr().lock().write_all(line.as_bytes()) {
+        tracing::trace!(%error, "standard error is closed");
     }
 }
 
@@ -25,3 +36,11 @@ macro_rules! say {
     };
 }
 pub(crate) use say;
+
+/// As `crate::output::note!`, but a closed pipe is no panic.
+macro_rules! note {
+    ($($argument:tt)*) => {
+        $crate::output::print_note(&format!($($argument)*))
+    };
+}
+pub(crate) use note;

@@ -13,9 +13,10 @@ use eadt_collector::{Environment, RawSettings};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
+use eadt_schemas::Topic;
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{beside, on_signals};
-use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, http, tasks};
+use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, readiness, tasks};
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
@@ -35,12 +36,13 @@ pub enum Single {
 /// Runs one service against Kafka until interrupted.
 pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> anyhow::Result<()> {
     let (metrics, health) = (Metrics::default(), Health::default());
-    let address = settings.http.address.parse().context("http.address")?;
+    let address = address::parse(&settings.http.address).context("http.address")?;
     // Before anybody waits for a broker.
     let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), shutdown.clone()).await?;
     let bus = crate::bus::shared(&settings)?;
     let partitions = topics::check_layout(&*bus, &settings.topics.prefix)?;
     tracing::debug!(partitions, "topics are as they should be");
+    watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
     match single {
         Single::Collector => {
@@ -63,6 +65,9 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         }
         Single::Archiver => spawn_archiver(&mut supervisor, &settings, &bus, &shutdown, &metrics, &health),
         Single::Optimizer => {
+            if let Some(missing) = crate::commands::optimizer::missing(&settings.optimizer.location) {
+                tracing::warn!("{missing}; looked for again at every interval");
+            }
             let service = Optimizer {
                 settings: settings.optimizer.clone(),
                 prefix: settings.topics.prefix.clone(),
@@ -80,6 +85,15 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     supervisor.spawn(&tasks::HTTP, server);
     supervisor.join().await?;
     Ok(())
+}
+
+/// Makes the process ready only while the log answers. Each question is about another topic, so that one without a leader is found.
+pub fn watch_log(health: &Health, settings: &Settings, bus: &Arc<dyn Bus>, shutdown: &Shutdown) -> std::io::Result<()> {
+    let (bus, prefix) = (bus.clone(), settings.topics.prefix.clone());
+    readiness::watch_log(health, shutdown.clone(), move |number| {
+        let topic = Topic::ALL[number % Topic::ALL.len()];
+        bus.probe(&format!("{prefix}{topic}"))
+    })
 }
 
 /// `raw`: the collector's settings, which `up --gpus nvml` changes.

@@ -1,10 +1,11 @@
-//! Files that commands write: complete or not there, and never the file that is being read.
+//! Files and folders that commands write. One habit for all of them: what exists is refused, `--force` replaces it, a folder that is
+//! not there is not made on the way, and a file is complete or not there.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use eadt_recordings::Compression;
 use tempfile::NamedTempFile;
 
@@ -33,15 +34,11 @@ impl Target {
     /// An event log: its ending says how it is written; one that exists is replaced only where that is `forced`.
     pub fn event_log(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<(Self, Compression)> {
         let compression = log_compression(path)?;
-        let target = Self::create(path, inputs)?;
-        if !forced && path.exists() {
-            bail!("{}", exists(path));
-        }
-        Ok((Self { keep: !forced, ..target }, compression))
+        Ok((Self::create(path, inputs, forced)?, compression))
     }
 
-    /// Refuses a path that is one of `inputs`, or something else than a plain file.
-    pub fn create(path: &Path, inputs: &[PathBuf]) -> anyhow::Result<Self> {
+    /// Refuses a path that is one of `inputs` or something else than a plain file; one that exists, too, unless `forced`.
+    pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
         if let Ok(metadata) = std::fs::metadata(path) {
             if !metadata.is_file() {
                 bail!("{} is no plain file: name another output", path.display());
@@ -50,12 +47,30 @@ impl Target {
             if inputs.iter().any(|input| input.canonicalize().is_ok_and(|input| input == real)) {
                 bail!("{} is read and would be overwritten: name another output", path.display());
             }
+            if !forced {
+                bail!("{}", exists(path));
+            }
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-        let cannot = || format!("cannot write {}", path.display());
-        std::fs::create_dir_all(folder).with_context(cannot)?;
-        let file = NamedTempFile::new_in(folder).with_context(cannot)?;
-        Ok(Self { path: path.to_owned(), file, keep: false })
+        let file = NamedTempFile::new_in(parent(path)?).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, keep: !forced })
+    }
+
+    /// Makes the file visible under its name while it is written, for those who look on.
+    pub fn show(self) -> anyhow::Result<File> {
+        let path = self.path;
+        readable_by_all(self.file.path()).with_context(|| format!("cannot write {}", path.display()))?;
+        let named = if self.keep { self.file.persist_noclobber(&path) } else { self.file.persist(&path) };
+        named.map_err(|error| match error.error.kind() {
+            std::io::ErrorKind::AlreadyExists => anyhow!("{}", exists(&path)),
+            _ => anyhow::Error::from(error.error).context(format!("cannot write {}", path.display())),
+        })
+    }
+
+    /// Writes a whole text.
+    pub fn write(self, text: &str) -> anyhow::Result<()> {
+        let mut writer = self.writer()?;
+        writer.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.finish(writer)
     }
 
     pub fn writer(&self) -> anyhow::Result<BufWriter<File>> {
@@ -67,12 +82,7 @@ impl Target {
         let cannot = || format!("cannot write {}", self.path.display());
         writer.flush().with_context(cannot)?;
         writer.get_ref().sync_all().with_context(cannot)?;
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // Temporary files are private; a result is as readable as any other file.
-            std::fs::set_permissions(self.file.path(), std::fs::Permissions::from_mode(0o644)).with_context(cannot)?;
-        }
+        readable_by_all(self.file.path()).with_context(cannot)?;
         let kept = self.keep;
         let named = if kept { self.file.persist_noclobber(&self.path) } else { self.file.persist(&self.path) };
         match named {
@@ -80,6 +90,60 @@ impl Target {
             other => other.map(drop).with_context(cannot),
         }
     }
+}
+
+/// Temporary files are private; a result is as readable as any other file.
+fn readable_by_all(path: &Path) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+/// The folder that an output lies in, which must be there: a slip in a path would leave folders behind.
+fn parent(path: &Path) -> anyhow::Result<&Path> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    if !folder.is_dir() {
+        bail!("cannot write {}: there is no folder {}; make it, or name another output", path.display(), folder.display());
+    }
+    Ok(folder)
+}
+
+/// Makes a folder for an output, or takes an empty one. One that holds something is refused unless `forced`; then what is in it is
+/// deleted, if it is nothing but what `is_own` knows as entries that the command writes.
+pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    if !path.exists() {
+        parent(path)?;
+        return std::fs::create_dir(path).with_context(cannot);
+    }
+    if !path.is_dir() {
+        bail!("{} is no folder: name another output", path.display());
+    }
+    let entries: Vec<std::fs::DirEntry> = std::fs::read_dir(path).and_then(Iterator::collect).with_context(cannot)?;
+    let Some(first) = entries.first() else { return Ok(()) };
+    let real = path.canonicalize()?;
+    let overlaps = |input: &PathBuf| input.canonicalize().is_ok_and(|input| input.starts_with(&real) || real.starts_with(&input));
+    if inputs.iter().any(overlaps) {
+        bail!("{} is read and would be overwritten: name another output", path.display());
+    }
+    if !forced {
+        bail!(
+            "{} exists and is not empty ({}, …): name another output, or say --force to replace it",
+            path.display(),
+            first.file_name().display()
+        );
+    }
+    if let Some(foreign) = entries.iter().find(|entry| !entry.file_name().to_str().is_some_and(&is_own)) {
+        bail!("{} holds {}, which is no such output: name another folder", path.display(), foreign.file_name().display());
+    }
+    for entry in entries {
+        let place = entry.path();
+        if place.is_dir() { std::fs::remove_dir_all(&place) } else { std::fs::remove_file(&place) }.with_context(cannot)?;
+    }
+    Ok(())
 }
 
 fn exists(path: &Path) -> String {
@@ -96,8 +160,9 @@ mod tests {
         let input = dir.path().join("a.csv");
         std::fs::write(&input, "time,w").unwrap();
         let same = dir.path().join(".").join("a.csv");
-        let message =
-            |path: &Path| Target::create(path, std::slice::from_ref(&input)).err().map(|e| e.to_string()).unwrap_or_default();
+        let message = |path: &Path| {
+            Target::create(path, std::slice::from_ref(&input), true).err().map(|e| e.to_string()).unwrap_or_default()
+        };
         assert!(message(&same).contains("would be overwritten"), "{}", message(&same));
         assert!(message(Path::new("/dev/null")).contains("no plain file"));
         assert_eq!(std::fs::read_to_string(&input).unwrap(), "time,w");
@@ -139,9 +204,50 @@ mod tests {
     }
 
     #[test]
+    fn no_folder_is_made_on_the_way_and_none_is_emptied_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let error = Target::create(&at("no/such/out.csv"), &[], false).err().unwrap().to_string();
+        assert!(error.contains("there is no folder") && error.contains("make it, or name another output"), "{error}");
+        let own = |name: &str| name.starts_with("topic=");
+        let folder = |name: &str, forced| create_folder(&at(name), &[], forced, own).err().map(|error| error.to_string());
+        assert!(folder("no/such", false).unwrap().contains("there is no folder"));
+        assert!(!at("no").exists());
+        assert_eq!((folder("out", false), folder("out", false)), (None, None), "new, then empty");
+        std::fs::create_dir(at("out/topic=a")).unwrap();
+        std::fs::write(at("out/topic=a/1.parquet"), "rows").unwrap();
+        let refused = folder("out", false).unwrap();
+        assert!(refused.contains("exists and is not empty (topic=a, …)") && refused.contains("say --force"), "{refused}");
+        let input = create_folder(&at("out"), &[at("out/topic=a")], true, own).unwrap_err().to_string();
+        assert!(input.contains("is read and would be overwritten"), "{input}");
+        std::fs::write(at("out/thesis.tex"), "mine").unwrap();
+        let refused = folder("out", true).unwrap();
+        assert!(refused.contains("holds thesis.tex, which is no such output"), "{refused}");
+        std::fs::remove_file(at("out/thesis.tex")).unwrap();
+        assert_eq!(folder("out", true), None);
+        assert_eq!(std::fs::read_dir(at("out")).unwrap().count(), 0);
+        std::fs::write(at("file"), "").unwrap();
+        assert!(folder("file", true).unwrap().contains("is no folder"));
+    }
+
+    #[test]
+    fn a_file_that_is_shown_while_it_is_written_has_its_name_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("live.jsonl");
+        let mut file = Target::create(&path, &[], false).unwrap().show().unwrap();
+        assert!(path.exists());
+        file.write_all(b"line\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\n");
+        assert!(Target::create(&path, &[], false).err().unwrap().to_string().contains("exists"));
+        let target = Target::create(&dir.path().join("race.jsonl"), &[], false).unwrap();
+        std::fs::write(dir.path().join("race.jsonl"), "theirs").unwrap();
+        assert!(target.show().unwrap_err().to_string().contains("exists: name another output"));
+    }
+
+    #[test]
     fn an_unfinished_file_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let target = Target::create(&dir.path().join("out.jsonl"), &[]).unwrap();
+        let target = Target::create(&dir.path().join("out.jsonl"), &[], false).unwrap();
         target.writer().unwrap().write_all(b"half").unwrap();
         drop(target);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

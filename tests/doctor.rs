@@ -1,6 +1,6 @@
 //! `eadt doctor` on this machine alone: every finding that needs no Kafka, with its remedy.
 
-mod support;
+use crate::support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

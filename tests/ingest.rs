@@ -1,6 +1,6 @@
 //! Who may report progress: the real program behind TLS and tokens, and senders that mean it no good.
 
-mod support;
+use crate::support;
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! The services as separate processes on a real Apache Kafka.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -49,12 +49,79 @@ fn wait_for(kafka: &Kafka, dir: &Path, topic: &str, limit: Duration, enough: imp
     }
 }
 
+/// Status of an endpoint; 0 while nobody listens.
+fn status(address: &str, path: &str) -> u16 {
+    use std::io::{Read, Write};
+    let Ok(mut stream) = std::net::TcpStream::connect(address) else { return 0 };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    let mut answer = String::new();
+    if stream.write_all(request.as_bytes()).and_then(|()| stream.read_to_string(&mut answer)).is_err() {
+        return 0;
+    }
+    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
+}
+
 #[test]
-fn services_without_topics_say_what_to_do() {
-    let kafka = Kafka::start().unwrap();
+fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
+    let mut kafka = Kafka::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let (_, err, good) = text(on(&kafka, dir.path(), &["processor"]));
+    // A partition, so that the second of two members of a group has none.
+    let on = |arguments: &[&str]| {
+        let mut command = on(&kafka, dir.path(), arguments);
+        command.env("EADT_TOPICS__PARTITIONS", "1");
+        command
+    };
+    let (_, err, good) = text(on(&["processor"]));
     assert!(!good && err.contains("eadt topics apply"), "{err}");
+    // A look at the program leaves nothing among the names of the services.
+    let brokers = kafka.brokers();
+    let look = tempfile::tempdir().unwrap();
+    let run = ["up", "--kafka", &brokers, "--speed", "max", "--duration", "1m", "--no-view"];
+    let (_, err, good) = text(eadt(look.path(), &run));
+    assert!(good && err.contains("up writes simulated events to Kafka at"), "{err}");
+    // The doctor says the same, and that alone is wrong.
+    let doctor = || {
+        let (out, _, _) = text(on(&["doctor", "--json"]));
+        let report: Value = serde_json::from_str(&out).unwrap();
+        let findings = report["findings"].as_array().unwrap().clone();
+        findings.into_iter().filter(|finding| finding["state"] == "wrong").collect::<Vec<_>>()
+    };
+    let wrong = doctor();
+    assert_eq!(wrong.len(), 1, "{wrong:#?}");
+    assert!(wrong[0]["remedy"].as_str().unwrap().starts_with("`eadt topics apply`"), "{wrong:#?}");
+    let (_, err, good) = text(on(&["topics", "apply"]));
+    assert!(good, "{err}");
+    assert_eq!(doctor(), [Value::Null; 0]);
+
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    // Of the two processors one stands by, and is ready to.
+    let services: Vec<(&str, String, Running)> = ["collector", "processor", "processor", "archiver", "actuator", "optimizer"]
+        .into_iter()
+        .enumerate()
+        .map(|(number, service)| {
+            let (http, listen) = (free(), free());
+            let mut command = on(&[service]);
+            command.env("EADT_HTTP__ADDRESS", &http).env("EADT_COLLECTOR__PROGRESS__LISTEN", listen);
+            command.env("EADT_PROCESSOR__INSTANCE", format!("processor-{number}"));
+            (service, http, Running(command.stdout(Stdio::null()).spawn().unwrap()))
+        })
+        .collect();
+    let until = |ready: bool, limit: Duration| {
+        let began = Instant::now();
+        let of = |address: &str| status(address, "/readyz") == 200;
+        while let Some((service, ..)) = services.iter().find(|(_, address, _)| of(address) != ready) {
+            assert!(began.elapsed() < limit, "{service} is {}ready after {limit:?}", if ready { "not " } else { "" });
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    until(true, Duration::from_mins(1));
+    kafka.kill().unwrap();
+    until(false, Duration::from_secs(20));
+    for (service, address, _) in &services {
+        assert_eq!(status(address, "/healthz"), 200, "{service} lives on");
+    }
+    kafka.start_again().unwrap();
+    until(true, Duration::from_mins(2));
 }
 
 #[test]

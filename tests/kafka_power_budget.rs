@@ -1,6 +1,6 @@
 //! A cluster's power budget on Apache Kafka, with two processors.
 
-mod support;
+use crate::support;
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! `helm test` of the installed chart. Nodes here run no containers, so this test does what a kubelet would: it runs the pod's command
 //! with the pod's settings, as a process, and reports how it ended.
 
-use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ struct Installed<'a> {
 impl Installed<'_> {
     fn helm(&self, arguments: &[&str]) -> Child {
         let mut command = Command::new(tools().unwrap().helm);
-        command.args(arguments).args(["-n", &self.namespace]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        command.args(arguments).args(["-n", &self.namespace]).current_dir(eadt_tests::root());
         for name in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(name, self.home.path());
         }
@@ -45,7 +44,7 @@ impl Installed<'_> {
         let container = &pod["spec"]["containers"][0];
         let mount = container["volumeMounts"].as_array().unwrap().iter().find(|mount| mount["mountPath"] == SETTINGS);
         assert!(mount.is_some(), "{container:#}");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+        let mut command = Command::new(eadt_tests::program());
         command.env_clear().stdin(Stdio::null()).current_dir(folder.path());
         for variable in container["env"].as_array().unwrap() {
             let value = variable["value"].as_str().unwrap().replace(SETTINGS, folder.path().to_str().unwrap());
@@ -86,7 +85,7 @@ impl Installed<'_> {
 fn helm_test_passes_once_the_topics_are_there_and_says_what_is_missing_before() {
     let kafka = Kafka::start().unwrap();
     let kubernetes = Kubernetes::shared();
-    let definitions = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/crds/energypolicies.yaml"));
+    let definitions = std::fs::read_to_string(eadt_tests::root().join("deploy/crds/energypolicies.yaml"));
     kubernetes.define(&definitions.unwrap()).unwrap();
     let namespace = kubernetes.namespace("chart").unwrap();
     let installed = Installed { kubernetes, namespace, home: tempfile::tempdir().unwrap() };

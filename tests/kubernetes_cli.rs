@@ -39,7 +39,7 @@ fn kubernetes() -> &'static Kubernetes {
 }
 
 fn eadt(kubeconfig: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+    let mut command = Command::new(eadt_tests::program());
     command.args(arguments).env_clear().env("KUBECONFIG", kubeconfig).output().unwrap()
 }
 
@@ -186,7 +186,7 @@ fn the_program_understands_the_charts_settings_and_commands() {
     let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
     std::fs::write(file.path(), settings.join("\n")).unwrap();
     let run = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+        let mut command = Command::new(eadt_tests::program());
         command.env_clear().env("EADT_CONFIG_FILE", file.path()).env("EADT_HTTP__ADDRESS", "0.0.0.0:9464");
         command.env("EADT_KUBERNETES__IDENTITY", "eadt-actuator-0").env("EADT_COLLECTOR__NODE", "gpu-0");
         said(&command.args(arguments).output().unwrap())

@@ -1,6 +1,6 @@
 //! Two actuators on a real API server and a real Apache Kafka: who stands by goes on where the leader stopped.
 
-mod support;
+use crate::support;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Jobs report with tokens of their service accounts: the real program asks a real API server whose they are, with exactly the
 //! rights that the chart grants for it.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

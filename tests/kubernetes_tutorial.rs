@@ -1,7 +1,7 @@
 //! The tutorial of docs/kubernetes.md, its commands as they stand there, on a real control plane. Pods cannot run anything here, so
 //! the services that the chart installs are played by `eadt up --kubernetes` beside the cluster.
 
-mod support;
+use crate::support;
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -33,7 +33,7 @@ impl Reader<'_> {
     fn run(&self, block: &str) -> String {
         let output = Command::new("bash")
             .args(["-e", "-o", "pipefail", "-c", block])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .current_dir(eadt_tests::root())
             .env("PATH", &self.path)
             .env("KUBECONFIG", self.kubernetes.admin_kubeconfig())
             .stdin(Stdio::null())
@@ -67,9 +67,7 @@ fn the_tutorials_commands_do_what_it_says() {
     let kubernetes = Kubernetes::start().unwrap();
     let bin = tempfile::tempdir().unwrap();
     let tools = tools().unwrap();
-    for (name, program) in
-        [("kubectl", tools.kubectl.as_path()), ("helm", &tools.helm), ("eadt", Path::new(env!("CARGO_BIN_EXE_eadt")))]
-    {
+    for (name, program) in [("kubectl", tools.kubectl.as_path()), ("helm", &tools.helm), ("eadt", eadt_tests::program())] {
         symlink(program, bin.path().join(name)).unwrap();
     }
     let path = format!("{}:{}", bin.path().display(), std::env::var("PATH").unwrap_or_default());

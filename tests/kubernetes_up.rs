@@ -1,7 +1,7 @@
 //! The program against a real API server, as somebody who tries it would run it: the seed's flow, decided by the processor from what
 //! simulated GPUs draw under the pods that really run there.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Stdio;

@@ -1,6 +1,6 @@
 //! `eadt partition` from tables to a choice, as a newcomer would use it.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn from_tables_to_a_choice() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     let (out, solo, runs, model) = (path("m"), path("m/solo.csv"), path("m/co_runs.csv"), path("model.json"));
     assert!(text(eadt(dir.path(), &["partition", "simulate", "--out", &out])).2);
-    let train = ["train", "--solo", &solo, "--co-runs", &runs, "--out", &model, "--trees", "20"];
+    let train = ["train", "--solo", &solo, "--co-runs", &runs, "--out", &model, "--trees", "20", "--force"];
     let trained = run(dir.path(), &train);
     assert_eq!((&trained["groups"], &trained["gpu_model"]), (&121.into(), &"Tesla V100-PCIE-32GB".into()));
     assert!(trained["held_back"]["of_oracle_ratio"].as_f64().unwrap() > 0.97, "{trained}");

@@ -1,6 +1,6 @@
 //! A cluster's power budget by the real program, on the embedded log.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! `eadt profile` as on a node: the job runs at each setting, the node agent (its real program) holds the setting and puts it
 //! back, and both see the same GPUs, which here are those of the library that the tests build.
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -46,7 +46,7 @@ impl Node {
     fn profile(&self, knob: &str, settings: &str, runs: &str) -> Command {
         let job = "sleep $(awk \"BEGIN { print 900 / $EADT_PROFILE_SETTING }\")";
         let (library, wish, out) = (self.fake.library(), self.path("wish.json"), self.path("points.csv"));
-        let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+        let mut command = Command::new(eadt_tests::program());
         command
             .args(["profile", "--knob", knob, "--settings", settings, "--runs", runs, "--settle", "100ms"])
             .args(["--workload", "lab/bert", "--library", library.to_str().unwrap()])
@@ -99,7 +99,7 @@ fn a_job_is_profiled_through_the_agent_and_everything_is_put_back() {
         assert!(!node.path("wish.json").exists());
         if knob == "sm_clock_mhz" {
             let args = ["tune", "points.csv", "--by", "workload,gpu_model", "--max-slowdown", "10%", "--method", "measured"];
-            let mut tune = Command::new(env!("CARGO_BIN_EXE_eadt"));
+            let mut tune = Command::new(eadt_tests::program());
             tune.args(args).current_dir(node.folder.path());
             let (out, err, good) = text(tune);
             assert!(good && out.contains("lab/bert"), "what it writes is what tune reads: {out}{err}");
@@ -129,7 +129,7 @@ fn without_an_agent_no_run_counts() {
     assert!(!node.path("points.csv").exists() && !node.path("wish.json").exists(), "nothing is left behind");
     // A job that fails is no measurement.
     let _agent = node.agent();
-    let mut failing = Command::new(env!("CARGO_BIN_EXE_eadt"));
+    let mut failing = Command::new(eadt_tests::program());
     failing
         .args(["profile", "--knob", "sm_clock_mhz", "--settings", "1410,900", "--settle", "100ms", "--library"])
         .arg(node.fake.library())

@@ -1,8 +1,6 @@
 //! A data set made from a simulated run: pandas, Polars and `DuckDB` open it, and the documentation's example runs.
 
-mod support;
-
-use std::path::Path;
+use crate::support;
 
 use support::{eadt, files, json, text};
 
@@ -18,23 +16,21 @@ fn the_example_of_the_documentation_reads_a_data_set() {
     assert!(windows > 300, "{report}");
 
     let out = tempfile::tempdir().unwrap();
-    let build = |name: &str| {
+    let build = |name: &str, more: &[&str]| {
         let to = out.path().join(name);
-        let said = json(eadt(
-            data.path(),
-            &["dataset", "build", &data.path().display().to_string(), "--out", &to.display().to_string(), "--json"],
-        ));
+        let (from, place) = (data.path().display().to_string(), to.display().to_string());
+        let said = json(eadt(data.path(), &[&["dataset", "build", &from, "--out", &place, "--json"], more].concat()));
         (to, said)
     };
-    let (first, said) = build("first");
+    let (first, said) = build("first", &[]);
     assert_eq!((said["windows"].as_u64(), said["decisions"].as_u64()), (Some(windows), Some(decisions)), "{said}");
     assert_eq!(said["counts"]["windows_by_origin"]["simulated"].as_u64(), Some(windows), "{said}");
-    let (second, _) = build("second");
+    let (second, _) = build("second", &[]);
     assert_eq!(files(&first), files(&second), "the same archive gives the same files");
-    build("first");
+    build("first", &["--force"]);
     assert_eq!(files(&first), files(&second), "a former build is replaced");
 
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/examples/dataset.py");
+    let script = eadt_tests::root().join("docs/examples/dataset.py");
     let shown = eadt_tests::python::script(&script, &[&first]).unwrap();
     for part in ["Changes with a known result", "eadt/llm-training", "ready", "numeric features"] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -45,8 +41,9 @@ fn the_example_of_the_documentation_reads_a_data_set() {
     std::fs::create_dir(&other).unwrap();
     std::fs::write(other.join("thesis.tex"), "years of work").unwrap();
     let source = data.path().display().to_string();
-    let (_, error, ok) = text(eadt(data.path(), &["dataset", "build", &source, "--out", &other.display().to_string()]));
-    assert!(!ok && error.contains("holds other files"), "{error}");
+    let (_, error, ok) =
+        text(eadt(data.path(), &["dataset", "build", &source, "--out", &other.display().to_string(), "--force"]));
+    assert!(!ok && error.contains("holds thesis.tex, which is no such output"), "{error}");
     let nowhere = out.path().join("nowhere").display().to_string();
     let (_, error, ok) = text(eadt(data.path(), &["dataset", "build", &nowhere, "--out", &nowhere]));
     assert!(!ok && error.contains("nowhere"), "{error}");

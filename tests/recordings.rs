@@ -1,6 +1,6 @@
 //! Real recordings through the program: import → replay → report, against figures that were computed independently.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,27 @@ fn mlperf_bert_5120_07() {
 }
 
 #[test]
+fn mlperf_on_eight_b200() {
+    let Some(data) = shared_data() else { return };
+    for (model, seconds, joules, per_sample) in
+        [("bert", 220.176, 2_142_302.6, 0.840_29), ("llama2_70b_lora", 655.908, 6_285_160.2, 2045.95)]
+    {
+        let folder = data.join("mlperf-train-v5.0-lenovo-8xB200").join(model);
+        if !folder.exists() {
+            eprintln!("skipped: {} is not there", folder.display());
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let files = [folder.join("result_0.txt"), folder.join("power/result_0/node_0.txt")];
+        let through = through(dir.path(), &["mlperf"], &files, &[], "window");
+        near(model, &through.report["duration_seconds"], seconds, 1e-6);
+        near(model, &through.report["energy_joules"], joules, 1e-6);
+        near(model, &through.report["joules_per_sample"], per_sample, 1e-5);
+        assert_eq!(through.imported["notes"].as_array().map(Vec::len), Some(0), "{}", through.imported["notes"]);
+    }
+}
+
+#[test]
 fn mlperf_llama_and_its_training_blocks() {
     let Some(report) = mlperf("llama2_70b_lora", "5027-240510020224961918558_3", "node_0", "span") else { return };
     near("energy", &report["energy_joules"], 12_091_999.0, 0.001);
@@ -193,7 +214,7 @@ fn dcgmi_watts(path: &Path) -> Vec<f64> {
 fn dcgmi_counters_are_exact_and_compared_with_the_integral() {
     let Some(data) = shared_data() else { return };
     for (file, rows, joules, estimate) in [
-        ("GA100-bfs-1410-1", 592, 1353.012, 1332.649),
+        ("GA100-bfs-1410-1", 592_u32, 1353.012, 1332.649),
         ("GA100-bfs-1005-0", 608, 1136.845, 1128.900),
         ("GA100-bfs-510-0", 729, 1291.573, 1284.262),
         ("GA100-lud-1410-0", 590, 2623.599, 2604.087),

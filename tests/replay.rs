@@ -1,6 +1,6 @@
 //! Replays, logs and reports as a user runs them: what is counted, what is refused, what is never overwritten.
 
-mod support;
+use crate::support;
 
 use std::path::{Path, PathBuf};
 
@@ -90,6 +90,52 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
     assert_eq!(spans["by_span"].as_array().unwrap().len(), 1, "{spans}");
 }
 
+/// An event of another workload, months back and appended last, is merged first: the log's clock then stands still.
+#[test]
+fn what_is_held_open_is_named_and_closed_if_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lines: Vec<String> = (0..30).map(|second| telemetry("a", second * 5, Some(second * 5))).collect();
+    let whole = write(dir.path(), "whole.jsonl", &lines);
+    let said = replay(dir.path(), &whole, &[]);
+    assert_eq!((said["windows"].as_u64(), said["open_windows"].as_u64()), (Some(2), Some(1)), "{said}");
+    let mut late: Value = serde_json::from_str(&telemetry("b", 0, Some(600))).unwrap();
+    (late["data"]["workload"], late["partitionkey"]) = ("lab/old".into(), "lab/old".into());
+    (late["data"]["time"], late["time"]) = ("2025-08-01T00:00:00Z".into(), "2025-08-01T00:00:00Z".into());
+    lines.insert(0, late.to_string());
+    let log = write(dir.path(), "log.jsonl", &lines);
+    let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
+    assert!(!good && err.contains("31 events made no window: 4 are held open where the record ends"), "{out}{err}");
+    for part in ["3 window(s) of lab/job", "1 window(s) of lab/old", "stands at 2026-01-01T00:10:00", "`--close` closes them"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let said = replay(dir.path(), &log, &["--close"]);
+    assert_eq!((said["windows"].as_u64(), said["open_windows"].as_u64()), (Some(4), Some(0)), "{said}");
+}
+
+#[test]
+fn a_log_that_was_cut_or_damaged_is_read_as_far_as_it_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut lines: Vec<String> = (0..30).map(|second| telemetry("a", second * 5, None)).collect();
+    let log = write(dir.path(), "log.jsonl", &lines);
+    let text_of = std::fs::read_to_string(&log).unwrap();
+    let cut = dir.path().join("cut.jsonl");
+    std::fs::write(&cut, &text_of[..text_of.len() - 40]).unwrap();
+    let said = replay(dir.path(), &cut, &[]);
+    assert_eq!((said["events"].as_u64(), said["windows"].as_u64()), (Some(29), Some(3)), "{said}");
+    assert!(said["left_out"]["cut"][0].as_str().unwrap().contains("cut.jsonl:30 (byte "), "{said}");
+    let (out, ..) = text(eadt(dir.path(), &["replay", cut.to_str().unwrap()]));
+    assert!(out.contains("the log was cut: read up to the last whole event, before "), "{out}");
+
+    lines[7].truncate(50);
+    let damaged = write(dir.path(), "damaged.jsonl", &lines);
+    let said = replay(dir.path(), &damaged, &[]);
+    assert_eq!((said["events"].as_u64(), said["left_out"]["damaged_lines"].as_u64()), (Some(29), Some(1)), "{said}");
+    assert!(said["left_out"]["first_damage"].as_str().unwrap().contains("damaged.jsonl:8 "), "{said}");
+    let table = write(dir.path(), "table.jsonl", &["time,power".to_owned(), "1,2".to_owned()]);
+    let (_, err, good) = text(eadt(dir.path(), &["replay", table.to_str().unwrap()]));
+    assert!(!good && err.contains("is not a CloudEvents JSON object"), "{err}");
+}
+
 #[test]
 fn a_check_that_compares_nothing_fails_and_says_so() {
     let dir = tempfile::tempdir().unwrap();
@@ -167,7 +213,33 @@ fn a_log_is_never_replaced_unasked() {
     assert!(!good && err.contains("end it in .jsonl"), "{err}");
     let (out, err, good) = record(&log, &["--force"]);
     assert!(good, "{out}{err}");
-    assert!(std::fs::read_to_string(&log).unwrap().contains("io.eadt.gpu.telemetry.v1"));
+    let recorded = std::fs::read_to_string(&log).unwrap();
+    assert!(recorded.contains("io.eadt.gpu.telemetry.v1"));
+    // Followed, it is there while it is written.
+    let live = dir.path().join("live.jsonl");
+    let mut follow = eadt(&data, &["record", "--follow", "--out", live.to_str().unwrap()]);
+    let mut follow = follow.stdout(std::process::Stdio::null()).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    while std::fs::read_to_string(&live).unwrap_or_default() != recorded {
+        assert!(begun.elapsed().as_secs() < 60, "the followed log does not appear");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let interrupted = std::process::Command::new("kill").args(["-INT", &follow.id().to_string()]).status().unwrap();
+    assert!(interrupted.success() && follow.wait().unwrap().success());
+    assert_eq!(std::fs::read_to_string(&live).unwrap(), recorded);
+    // No folder is made on the way.
+    let (_, err, good) = record(&dir.path().join("no/such/log.jsonl"), &[]);
+    assert!(!good && err.contains("there is no folder"), "{err}");
+    assert!(!dir.path().join("no").exists());
+    // Outputs of a replay, the same.
+    let out = dir.path().join("out");
+    let again = |more: &[&str]| {
+        text(eadt(dir.path(), &[&["replay", log.to_str().unwrap(), "--out", out.to_str().unwrap()], more].concat()))
+    };
+    assert!(again(&[]).2);
+    let (_, err, good) = again(&[]);
+    assert!(!good && err.contains("exists and is not empty"), "{err}");
+    assert!(again(&["--force"]).2);
 }
 
 #[test]

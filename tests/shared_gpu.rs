@@ -1,6 +1,6 @@
 //! Two simulated jobs on one GPU by the real program, on the embedded log: measured while each is alone, partitioned when they share.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;

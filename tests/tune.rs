@@ -1,6 +1,6 @@
 //! `eadt tune` and `eadt profile` as a newcomer runs them: the real program on tables and files.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 
@@ -102,11 +102,12 @@ fn profiles_of_simulated_gpus_go_straight_into_tune() {
     };
     assert!(seconds("20") > 2.0 * seconds("100"), "a fifth of the SMs is much slower for compute-bound work: {table}");
 
+    let new = path("new.csv");
     for (args, part) in [
-        (vec!["profile", "--simulate", "B200:mid", "--knob", "sm_clock_mhz", "--out", &again], "unknown board"),
-        (vec!["profile", "--simulate", "A100:x", "--knob", "sm_clock_mhz", "--out", &again], "unknown job"),
-        (vec!["profile", "--knob", "sm_clock_mhz", "--out", &again], "--settings"),
-        (vec!["profile", "--knob", "sm_clock_mhz", "--settings", "5:1:1", "--out", &again], "no settings"),
+        (vec!["profile", "--simulate", "B200:mid", "--knob", "sm_clock_mhz", "--out", &new], "unknown board"),
+        (vec!["profile", "--simulate", "A100:x", "--knob", "sm_clock_mhz", "--out", &new], "unknown job"),
+        (vec!["profile", "--knob", "sm_clock_mhz", "--out", &new], "--settings"),
+        (vec!["profile", "--knob", "sm_clock_mhz", "--settings", "5:1:1", "--out", &new], "no settings"),
     ] {
         let (_, error, good) = run(dir.path(), &args);
         assert!(!good && error.contains(part), "{args:?}: {error}");
@@ -129,6 +130,9 @@ fn wrong_input_is_named_and_nothing_is_chosen() {
     let one = refused("sm_clock_mhz,duration_seconds,mean_power_watts\n1410,10,350\n", &[]);
     assert!(one.contains("cannot tell: 1 setting(s) only"), "{one}");
     assert!(refused("a,b\n1,2\n", &[]).contains("neither sm_clock_mhz nor power_limit_watts"));
+    for empty in ["", "\n\n", "\u{feff}"] {
+        assert!(refused(empty, &[]).contains("the file is empty; give a table"), "{empty:?}");
+    }
     assert!(refused("a,b\n1,2\n", &["--objective", "speed"]).contains("weighted:W"));
     let percent = ["--max-slowdown", "5"];
     let (_, error, _) = run(dir.path(), &[&["tune", "x.csv"], &percent[..]].concat());
@@ -137,6 +141,23 @@ fn wrong_input_is_named_and_nothing_is_chosen() {
     assert!(!good && error.contains("cannot read missing.csv"), "{error}");
     let (_, error, good) = run(dir.path(), &["tune"]);
     assert!(!good && error.contains("POINTS.csv"), "{error}");
+}
+
+#[test]
+fn a_table_is_a_plant_for_the_controllers() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = example();
+    let args =
+        ["backtest", "--plant", "measured", "--table", &table, "--by", "workload", "--days", "0.3", "--seeds", "1", "--json"];
+    let report = json(eadt(dir.path(), &args));
+    assert_eq!((report["origin"].as_str(), report["means"].as_array().unwrap().len()), (Some("measured-table"), 7), "{report}");
+    let mean = |name: &str| {
+        let own = report["means"].as_array().unwrap().iter().find(|mean| mean["controller"] == name).unwrap();
+        own["saving_ratio"]["mean"].as_f64().unwrap()
+    };
+    assert!(mean("fixed").abs() < 1e-9 && mean("oracle") > 0.05 && mean("frequency") > 0.02, "{report}");
+    let (_, error, good) = run(dir.path(), &["backtest", "--plant", "measured"]);
+    assert!(!good && error.contains("--table"), "{error}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The main job as a newcomer runs it: the real program, the embedded log, the simulated cluster.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::process::Stdio;
@@ -282,7 +282,7 @@ fn a_simulation_goes_on_with_its_own_seed_and_refuses_another() {
 #[test]
 fn a_reader_that_has_seen_enough_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
-    let program = env!("CARGO_BIN_EXE_eadt");
+    let program = eadt_tests::program().display();
     let status = std::process::Command::new("sh")
         .args(["-c", &format!("{program} config reference | head -n 1 >/dev/null; {program} config reference >/dev/full")])
         .current_dir(dir.path())
@@ -290,4 +290,41 @@ fn a_reader_that_has_seen_enough_is_no_panic() {
         .unwrap();
     let err = String::from_utf8_lossy(&status.stderr).into_owned();
     assert!(err.contains("cannot write to standard output") && !err.contains("panicked"), "{err}");
+    // Nor is one of standard error: lines of progress, log lines, warnings, the error itself.
+    let points = dir.path().join("points.csv");
+    let points = points.to_str().unwrap();
+    let profile = ["profile", "--knob", "sm_clock_mhz", "--simulate", "A100:compute", "--runs", "1", "--out", points];
+    for (arguments, status) in [(&profile[..], 0), (&["config", "show", "--log", "debug"], 0), (&["report", "not/there"], 1)] {
+        let (reader, closed) = std::io::pipe().unwrap();
+        drop(reader);
+        let ended = eadt(dir.path(), arguments).stdout(Stdio::null()).stderr(closed).status().unwrap();
+        assert_eq!(ended.code(), Some(status), "{arguments:?}");
+    }
+    assert!(std::fs::read_to_string(points).unwrap().lines().count() > 2, "its work is done all the same");
+}
+
+#[test]
+fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let mut command = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]);
+    // Nobody listens at that broker: joining it would fail.
+    command.env("KAFKA_BROKERS", "127.0.0.1:1").env("EADT_HTTP__ADDRESS", format!("localhost:{}", address.port()));
+    let (_, err, good) = text(command);
+    assert!(good && dir.path().join("log").exists(), "{err}");
+    assert_eq!(err.matches("KAFKA_BROKERS is set, and up joins a Kafka only by --kafka").count(), 1, "{err}");
+    assert!(err.contains(&format!("port {} of http.address is taken", address.port())), "{err}");
+    // Told to, it does, and says first where it writes.
+    let (_, err, good) = text(eadt(dir.path(), &["up", "--duration", "1m", "--no-view", "--kafka", "127.0.0.1:1"]));
+    assert!(!good && err.contains("up writes simulated events to Kafka at 127.0.0.1:1: topics up."), "{err}");
+}
+
+#[test]
+fn the_optimizer_says_where_it_looked_for_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    for flag in ["--dry-run", "--once"] {
+        let (out, err, good) = text(eadt(&dir.path().join("none"), &["optimizer", flag]));
+        assert!(!good && out.is_empty() && err.contains("there is no archive at") && err.contains("--data-dir"), "{flag}: {err}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What the program says when its surroundings fail it, and that its advice works when it is followed to the letter.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::net::TcpListener;

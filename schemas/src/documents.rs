@@ -102,10 +102,11 @@ fn tidy(schema: &mut Value) {
 
 /// Unit of a field, by the last words of its name; `None` for counts, names and times.
 pub fn unit(field: &str) -> Option<&'static str> {
-    const UNITS: [(&str, &str); 17] = [
+    const UNITS: [(&str, &str); 18] = [
         ("_bytes_per_second", "B/s"),
         ("_per_second", "1/s"),
         ("joules_per_sample", "J"),
+        ("joules_per_sample_running", "J"),
         ("_per_joule", "1/J"),
         ("carbon_grams_per_kwh", "g/kWh"),
         ("price_per_kwh", "currency/kWh"),
@@ -201,6 +202,8 @@ Every event is a CloudEvents 1.0 event in Kafka binary mode: attributes are head
 `ce_id`, `ce_time`, `ce_subject`, `content-type: application/json`), the value is one JSON object. Units stand in field names,
 times are RFC 3339 in UTC with microseconds. Absent means unknown or not supported, never zero. Unknown fields are ignored; a known
 field with an impossible value sends the event to the dead letters. A record without `ce_type` counts as the topic's own event type.
+A record without `ce_type` whose value has a `specversion` is an event in structured mode (`application/cloudevents+json`): its `type` and
+`data` count.
 
 Within a version nothing is removed, narrowed or given another unit; readers are upgraded before writers. A test compares the
 schemas with those of the released version and refuses anything else.

@@ -1,10 +1,15 @@
 //! `eadt backtest`: controllers on simulated days, against the untouched layout and an oracle, or in hindsight on a record.
 
+pub mod measured;
+
 use std::io::IsTerminal;
 use std::path::Path;
 
 use anyhow::Context;
-use eadt_backtest::{Contender, Contest, Oversubscription, Record, Report, Subject, hindsight_text, html, text};
+use eadt_backtest::{
+    Calibration, Contender, Contest, Oversubscription, Record, Report, Subject, calibration_html, calibration_text,
+    hindsight_text, html, text,
+};
 use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
 use eadt_schemas::Topic;
@@ -13,36 +18,46 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{Backtest, BacktestOversubscription};
 use crate::settings::Settings;
+use crate::target::Target;
 
 pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
     }
-    let mut names = args.controller.clone();
+    if args.measured.plant == measured::PlantName::Measured {
+        return measured::run(args, settings);
+    }
+    if args.calibrate {
+        return calibrate(args, settings);
+    }
+    let (days, seeds) = (args.days.unwrap_or(DAYS), args.seeds.unwrap_or(SEEDS));
+    let mut names = or_default(&args.controller, &CONTROLLERS);
     if args.power_budget.is_some() {
         names.push(eadt_core::power_budget::allocation::CONTROLLER.to_owned());
     }
     let contest = Contest {
-        subjects: args.scenario.iter().map(|name| subject(name)).collect::<anyhow::Result<_>>()?,
+        subjects: subjects(&or_default(&args.scenario, &["random-days"]))?,
         contenders: contenders(&names)?,
         oversubscription: match args.oversubscription {
             BacktestOversubscription::Both => vec![Oversubscription::Allowed, Oversubscription::Clamped],
             BacktestOversubscription::Allowed => vec![Oversubscription::Allowed],
             BacktestOversubscription::Clamped => vec![Oversubscription::Clamped],
         },
-        days: args.days,
-        seeds: args.seeds,
+        days,
+        seeds,
         settings: settings.processor.controller_settings.clone(),
         delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
         power_budget_watts: args.power_budget,
     };
     contest.check()?;
+    // Before hours of simulation, not after them.
+    let page = args.html.as_deref().map(|path| Target::create(path, &[], args.force)).transpose()?;
     let bar = progress(contest.len() as u64, !args.json);
     let runs = contest.hold(&|| bar.inc(1));
     bar.finish_and_clear();
-    let report = Report::of(&runs?, args.days, args.seeds);
-    if let Some(path) = &args.html {
-        std::fs::write(path, html(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    let report = Report::of(&runs?, days, seeds);
+    if let Some(page) = page {
+        page.write(&html(&report))?;
     }
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
@@ -51,9 +66,50 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     }
 }
 
+/// Controllers of a contest, and days of a run, where none are named.
+const CONTROLLERS: [&str; 4] = ["hybrid", "power-cap", "matrix", "matrix-literal"];
+const DAYS: f64 = 14.0;
+const SEEDS: u64 = 20;
+/// The same of a calibration.
+const CALIBRATED: [&str; 5] = ["matrix", "matrix-literal", "power-cap", "frequency", "hybrid"];
+const CALIBRATION_SCENARIOS: [&str; 5] = ["default", "random-days", "come-and-go", "hour-phases", "five-minute-phases"];
+const CALIBRATION_DAYS: f64 = 1.0;
+
+fn or_default(named: &[String], default: &[&str]) -> Vec<String> {
+    if named.is_empty() { default.iter().map(|name| (*name).to_owned()).collect() } else { named.to_vec() }
+}
+
+/// Reported savings beside the true ones.
+fn calibrate(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    let names = or_default(&args.controller, &CALIBRATED);
+    let calibration = Calibration {
+        subjects: subjects(&or_default(&args.scenario, &CALIBRATION_SCENARIOS))?,
+        controllers: names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?,
+        days: args.days.unwrap_or(CALIBRATION_DAYS),
+        seeds: args.seeds.unwrap_or(SEEDS),
+        settings: settings.processor.controller_settings.clone(),
+        delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
+    };
+    calibration.check()?;
+    let page = args.html.as_deref().map(|path| Target::create(path, &[], args.force)).transpose()?;
+    let bar = progress(calibration.len() as u64, !args.json);
+    let report = calibration.run(&|| bar.inc(1));
+    bar.finish_and_clear();
+    let report = report?;
+    if let Some(page) = page {
+        page.write(&calibration_html(&report))?;
+    }
+    if args.json {
+        crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
+    } else {
+        crate::output::print(&calibration_text(&report))
+    }
+}
+
 /// What the controllers would have decided on a record.
 fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Result<()> {
-    let controllers: Vec<ControllerName> = args.controller.iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
+    let controllers: Vec<ControllerName> =
+        or_default(&args.controller, &CONTROLLERS).iter().map(|name| name.parse()).collect::<Result<_, _>>()?;
     let archive = Archive::find(path)?;
     let record = Record {
         windows: events(&archive, Topic::EfficiencyWindows)?,
@@ -74,7 +130,7 @@ fn look_back(args: &Backtest, path: &Path, settings: &Settings) -> anyhow::Resul
 fn events<T: Check>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
     let read = eadt_lake::read_events(archive, topic)?;
     for (partition, offset, refusal) in &read.refused {
-        eprintln!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
+        crate::output::note!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
     }
     Ok(read.events)
 }
@@ -88,15 +144,23 @@ fn progress(runs: u64, wanted: bool) -> ProgressBar {
     ProgressBar::new(runs).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
+fn subjects(names: &[String]) -> anyhow::Result<Vec<Subject>> {
+    names.iter().map(|name| subject(name)).collect()
+}
+
 /// A scenario by its built-in name, or from a file.
 fn subject(name: &str) -> anyhow::Result<Subject> {
     match name {
         "random-days" => return Ok(Subject::RandomDays),
+        "come-and-go" => return Ok(Subject::ComeAndGo),
+        "hour-phases" => return Ok(Subject::EvenPhases { minutes: 60 }),
+        "five-minute-phases" => return Ok(Subject::EvenPhases { minutes: 5 }),
         "default" => return Ok(Subject::Scenario { name: name.into(), scenario: Box::default() }),
         _ => {}
     }
     let path = Path::new(name);
-    let scenario = crate::scenario::load(path).context("built in are random-days and default")?;
+    let scenario = crate::scenario::load(path)
+        .context("built in are random-days, default, come-and-go, hour-phases and five-minute-phases")?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
     Ok(Subject::Scenario { name, scenario: Box::new(scenario) })
 }

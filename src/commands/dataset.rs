@@ -9,18 +9,19 @@ use serde_json::json;
 
 use crate::cli::Dataset;
 use crate::output::say;
+use crate::target::create_folder;
 
-/// The machine-readable datasheet; a folder that has it was written by this command.
+/// The machine-readable datasheet.
 const MANIFEST: &str = "dataset.json";
 
 pub fn run(command: &Dataset) -> anyhow::Result<()> {
-    let Dataset::Build { archive, out, json } = command;
+    let Dataset::Build { archive, out, force, json } = command;
     let mut builder = Builder::default();
     let windows = eadt_lake::read_windows(archive)?;
     let decisions = eadt_lake::read_decisions(archive)?;
     let actuations = eadt_lake::read_actuations(archive)?;
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
         builder.refused();
     }
     if windows.events.is_empty() {
@@ -31,7 +32,7 @@ pub fn run(command: &Dataset) -> anyhow::Result<()> {
     actuations.events.into_iter().for_each(|event| builder.actuation(event));
     let dataset = builder.build();
 
-    prepare(out)?;
+    create_folder(out, std::slice::from_ref(archive), *force, is_own)?;
     let source = archive.display().to_string();
     for table in [&dataset.windows, &dataset.decisions] {
         write(&out.join(format!("{}.parquet", table.name)), table, &dataset.fingerprint)?;
@@ -55,14 +56,9 @@ pub fn run(command: &Dataset) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A folder that is empty, absent, or a former build's.
-fn prepare(out: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(out).with_context(|| format!("cannot create the folder {}", out.display()))?;
-    let mut entries = std::fs::read_dir(out).with_context(|| format!("cannot read the folder {}", out.display()))?;
-    if entries.next().is_some() && !out.join(MANIFEST).exists() {
-        anyhow::bail!("{} holds other files: name an empty or a new folder with --out", out.display());
-    }
-    Ok(())
+/// Returns whether a former build left an entry of this name.
+fn is_own(name: &str) -> bool {
+    [MANIFEST, "README.md"].contains(&name) || Path::new(name).extension().is_some_and(|ending| ending == "parquet")
 }
 
 fn write(path: &Path, table: &Table, fingerprint: &str) -> anyhow::Result<()> {

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use eadt_service::Metrics;
+use eadt_service::{Health, Metrics};
 
 /// All metrics as Markdown.
 pub fn reference() -> String {
     let metrics = Metrics::default();
     eadt_service::tasks::HTTP.begin();
+    let health = Health::default();
+    health.part("log");
+    health.register(&metrics);
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
     eadt_processor::metrics::PowerBudgetMetrics::new(&metrics);

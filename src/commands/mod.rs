@@ -6,6 +6,7 @@ pub mod backtest;
 pub mod dataset;
 pub mod doctor;
 pub mod import;
+pub mod man;
 pub mod metrics;
 pub mod optimizer;
 pub mod partition;
@@ -23,6 +24,7 @@ pub mod tune;
 use std::sync::Arc;
 
 use eadt_bus::{Bus, Record, Start, TopicPartition};
+use eadt_processor::codec::Structured;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
@@ -87,19 +89,27 @@ fn near(name: &str) -> String {
 
 /// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
 pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
-    let kind = record.header(header::TYPE).unwrap_or_else(|| EventType::of_topic(topic).name()).to_owned();
-    let data = match &record.value {
-        Some(value) => Some(RawValue::from_string(std::str::from_utf8(value).ok()?.to_owned()).ok()?),
-        None => None,
+    let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(Structured::of);
+    let attribute = |name: &str, structured: fn(&Structured<'_>) -> String| {
+        let own = event.as_ref().map(structured).filter(|text| !text.is_empty());
+        record.header(name).map(str::to_owned).or(own)
     };
-    let time = record.header(header::TIME).and_then(|text| text.parse::<EventTime>().ok()).unwrap_or(record.stamp);
+    let kind = attribute(header::TYPE, |event| event.kind.to_string());
+    let kind = kind.unwrap_or_else(|| EventType::of_topic(topic).name().to_owned());
+    let value = match &event {
+        Some(event) => event.data(),
+        None => record.value.as_deref().map(std::str::from_utf8).transpose().ok()?,
+    };
+    let data = value.map(|value| RawValue::from_string(value.to_owned())).transpose().ok()?;
+    let time = record.header(header::TIME).and_then(|text| text.parse::<EventTime>().ok());
+    let time = time.or_else(|| event.as_ref()?.time).unwrap_or(record.stamp);
     Some(LoggedEvent {
         specversion: "1.0".to_owned(),
         kind,
-        source: record.header(header::SOURCE).unwrap_or("/unknown").to_owned(),
-        id: record.header(header::ID).map_or_else(|| format!("{}@{}", record.at, record.offset), str::to_owned),
+        source: attribute(header::SOURCE, |event| event.source.to_string()).unwrap_or_else(|| "/unknown".to_owned()),
+        id: attribute(header::ID, |event| event.id.to_string()).unwrap_or_else(|| format!("{}@{}", record.at, record.offset)),
         time,
-        subject: record.header(header::SUBJECT).unwrap_or_default().to_owned(),
+        subject: attribute(header::SUBJECT, |event| event.subject.to_string()).unwrap_or_default(),
         datacontenttype: "application/json".to_owned(),
         key: record.key.as_ref().and_then(|key| std::str::from_utf8(key).ok()).map(str::to_owned),
         topic: Some(topic),

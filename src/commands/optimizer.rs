@@ -1,7 +1,9 @@
 //! `eadt optimizer --once`: one look at the archive, with what came of it in words.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
+use anyhow::bail;
 use eadt_lake::Archive;
 use eadt_optimizer::{Proposal, Service, Verdict};
 use eadt_service::{Clock, Health, Metrics, Shutdown};
@@ -11,12 +13,26 @@ use crate::cli::Optimizer;
 use crate::output::say;
 use crate::settings::Settings;
 
+/// Returns why nothing can be learned from a folder that does not exist; `None` where there is one, or at an object store.
+pub fn missing(location: &str) -> Option<String> {
+    let folder = match location.split_once("://") {
+        None => location,
+        Some(("file", path)) => path,
+        Some(_) => return None,
+    };
+    let advice = "name the data folder of an `eadt up` with --data-dir, or an archive with optimizer.location";
+    (!Path::new(folder).exists()).then(|| format!("there is no archive at {location}: {advice}"))
+}
+
 pub fn run(args: &Optimizer, settings: &Settings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    settings.optimizer.check().map_err(anyhow::Error::msg)?;
+    if let Some(missing) = missing(&settings.optimizer.location) {
+        bail!("{missing}");
+    }
     let (proposals, sent) = if args.dry_run {
-        settings.optimizer.check().map_err(anyhow::Error::msg)?;
         let (training, refused) = eadt_optimizer::read(&Archive::open(&settings.optimizer.location)?)?;
         if refused > 0 {
-            eprintln!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
+            crate::output::note!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
         }
         let now = Clock::wall().now();
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)

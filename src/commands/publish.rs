@@ -23,11 +23,24 @@ pub fn readable(logs: &[PathBuf]) -> anyhow::Result<()> {
 /// and counted.
 pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
     let mut producer = bus.producer("eadt-recording")?;
-    let (mut left_out, mut unusable) = (0_u64, 0_u64);
+    let (mut left_out, mut unusable, mut damaged) = (0_u64, 0_u64, 0_u64);
     for path in logs {
         let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let mut log = LogReader::new(path.display().to_string(), file)?;
-        while let Some(event) = log.next_event()? {
+        loop {
+            let event = match log.next_event() {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(error) if error.cut => {
+                    eprintln!("warning: {error}; published up to there");
+                    break;
+                }
+                Err(error) if error.can_go_on && error.good > 0 => {
+                    damaged += 1;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let topic = match event.topic() {
                 Some(topic @ (Topic::GpuTelemetry | Topic::TrainingProgress | Topic::Workloads)) => topic,
                 Some(_) => {
@@ -62,7 +75,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
     }
     let counts = producer.counts();
     say!(
-        "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type",
+        "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type, {damaged} damaged lines",
         counts.acknowledged,
         counts.failed
     );

@@ -1,13 +1,15 @@
 //! `eadt record`: events from the bus into an event log, each partition in the order that the processor folds it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::BufWriter;
 use std::time::Duration;
 
 use anyhow::Context;
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
 use eadt_core::Merge;
 use eadt_core::merge::Next;
-use eadt_recordings::LogWriter;
+use eadt_recordings::{Compression, LogWriter};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
@@ -40,7 +42,7 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
         from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
 
     let (target, compression) = Target::event_log(&args.out, &[], args.force)?;
-    let mut log = LogWriter::new(target.writer()?, compression)?;
+    let mut sink = Sink::open(target, compression, args.follow)?;
     let mut recorded = Recorded::default();
     let max_future = match first_settings(bus, settings, shutdown)? {
         Some(said) => {
@@ -93,19 +95,23 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
                 _ => {}
             }
         }
+        let before = recorded.events;
         for lane in lanes.values_mut() {
             while let Some(next) = lane.next() {
                 match next.record {
                     Some(event) => {
-                        log.write(&event).with_context(|| format!("cannot write {}", args.out.display()))?;
+                        sink.write(&event).with_context(|| format!("cannot write {}", args.out.display()))?;
                         recorded.events += 1;
                     }
                     None => recorded.not_json += 1,
                 }
             }
         }
+        if recorded.events > before {
+            sink.flush().with_context(|| format!("cannot write {}", args.out.display()))?;
+        }
     }
-    target.finish(log.finish()?)?;
+    sink.finish()?;
     if args.json {
         say!("{}", serde_json::to_string(&recorded)?);
     } else {
@@ -115,6 +121,42 @@ pub fn run(args: &Record, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdow
         }
     }
     Ok(())
+}
+
+/// Where events go: to a file that appears once it is complete, or, followed, to one that is there from the start.
+enum Sink {
+    AtTheEnd(Target, LogWriter<BufWriter<File>>),
+    Visible(LogWriter<BufWriter<File>>),
+}
+
+impl Sink {
+    fn open(target: Target, compression: Compression, follow: bool) -> anyhow::Result<Self> {
+        if follow {
+            return Ok(Self::Visible(LogWriter::new(BufWriter::new(target.show()?), compression)?));
+        }
+        let log = LogWriter::new(target.writer()?, compression)?;
+        Ok(Self::AtTheEnd(target, log))
+    }
+
+    fn write(&mut self, event: &LoggedEvent) -> std::io::Result<()> {
+        let (Self::AtTheEnd(_, log) | Self::Visible(log)) = self;
+        log.write(event)
+    }
+
+    /// Lets those who look on see what is written.
+    fn flush(&mut self) -> std::io::Result<()> {
+        match self {
+            Self::AtTheEnd(..) => Ok(()),
+            Self::Visible(log) => log.flush(),
+        }
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Self::AtTheEnd(target, log) => target.finish(log.finish()?),
+            Self::Visible(log) => Ok(log.finish()?.get_ref().sync_all()?),
+        }
+    }
 }
 
 /// What the first window that says so says of its processor's settings.

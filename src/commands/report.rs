@@ -1,6 +1,11 @@
 //! `eadt report`: figures per workload from a data folder, an archive or a replay.
 
-use eadt_report::{By, Form, Reporter, Settings, parse_baseline, parse_currency};
+use std::path::Path;
+
+use anyhow::Context;
+use eadt_report::{
+    By, Form, Reporter, Settings, SupplyError, parse_baseline, parse_currency, read_carbon, read_prices, time_zone,
+};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Start, read_to_end};
@@ -23,7 +28,14 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
             anyhow::bail!("{flag} is not a finite number");
         }
     }
+    let zone = time_zone(&args.time_zone).context("--time-zone")?;
+    let prices = args.tariff.as_deref().map(|path| supply(path, |text, name| read_prices(text, &zone, name))).transpose()?;
+    let column = args.carbon_column.as_deref();
+    let carbon =
+        args.carbon.as_deref().map(|path| supply(path, |text, name| read_carbon(text, column, &zone, name))).transpose()?;
     let settings = Settings {
+        prices,
+        carbon,
         price_per_kwh: args.price_per_kwh,
         currency: args.currency.as_deref().map(parse_currency).transpose()?,
         carbon_grams_per_kwh: args.carbon_grams_per_kwh,
@@ -40,7 +52,7 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => logged(&bus, names, &mut reporter)?,
-            Err(error) => eprintln!("warning: only what is archived is reported: {error}"),
+            Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
         }
         if let Err(error) = archived {
             tracing::debug!(%error, "no archive yet");
@@ -66,13 +78,20 @@ pub fn run(args: &Report, names: &TopicSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Reads a file of prices or carbon intensities; its name stands in the notes.
+fn supply<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, SupplyError>) -> anyhow::Result<T> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
+    read(&text, &name).with_context(|| path.display().to_string())
+}
+
 /// Everything in the archive under `path`; an error where there is none.
 fn archived(path: &std::path::Path, reporter: &mut Reporter) -> anyhow::Result<()> {
     let windows = eadt_lake::read_windows(path)?;
     let decisions = eadt_lake::read_decisions(path)?;
     let actuations = eadt_lake::read_actuations(path)?;
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        eprintln!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }
     windows.events.iter().for_each(|event| reporter.window(event));
     decisions.events.iter().for_each(|event| reporter.decision(event));

@@ -8,7 +8,7 @@ use anyhow::bail;
 use eadt_bus::{Bus, Isolation, Polled, Record, Start};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
-use eadt_service::Shutdown;
+use eadt_service::{Shutdown, shown};
 
 use super::{logged, parse_topics, partitions, topic_of};
 use crate::cli::Tail;
@@ -50,18 +50,15 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
             let written = if args.json {
                 // A dead letter's value may be anything; what is said about it is always JSON.
                 if topic == Topic::DeadLetters {
-                    writeln!(out, "{}", dead_letter(&record))
+                    writeln!(out, "{}", shown::line(&dead_letter(&record).to_string()))
                 } else {
                     match logged(&record, topic) {
-                        Some(event) => writeln!(out, "{}", serde_json::to_string(&event)?),
+                        Some(event) => writeln!(out, "{}", shown::line(&serde_json::to_string(&event)?)),
                         None => continue,
                     }
                 }
             } else {
-                let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
-                let value: String = value.chars().filter(|c| !c.is_control()).collect();
-                let why = why(&record);
-                writeln!(out, "{} {} {}@{} {key} {why}{value}", record.stamp, topic, record.at.partition, record.offset)
+                writeln!(out, "{}", line(topic, &key, &record))
             };
             match written {
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
@@ -71,6 +68,13 @@ pub fn run(args: &Tail, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown)
         out.flush()?;
     }
     Ok(())
+}
+
+/// A record in one line. Key, headers and value are another program's: nothing in them steers the terminal.
+fn line(topic: Topic, key: &str, record: &Record) -> String {
+    let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
+    let text = format!("{} {} {}@{} {key} {}{value}", record.stamp, topic, record.at.partition, record.offset, why(record));
+    shown::line(&text).into_owned()
 }
 
 /// Why a dead letter was refused, in the words of its headers.
@@ -99,4 +103,34 @@ fn dead_letter(record: &Record) -> serde_json::Value {
         "stamp": record.stamp, "partition": record.at.partition, "offset": record.offset, "headers": headers,
         "value": record.value.as_deref().map(String::from_utf8_lossy),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use eadt_bus::TopicPartition;
+    use eadt_schemas::EventTime;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_another_program_wrote_steers_the_terminal() {
+        let hostile = "a\u{1b}]0;title\u{7}\u{9b}31m\u{202e}gpj\u{200b}\r\nnext";
+        let bytes = || Bytes::copy_from_slice(hostile.as_bytes());
+        let names = [h::REASON, h::DETAIL, h::ORIGIN_TOPIC, h::ORIGIN_PARTITION, h::ORIGIN_OFFSET];
+        let headers: Vec<_> = names.iter().map(|name| ((*name).into(), bytes())).collect();
+        let record = Record {
+            at: TopicPartition::new("eadt.dead-letters.v1", 0),
+            offset: 7,
+            stamp: EventTime::from_millis(0),
+            key: Some(bytes()),
+            value: Some(bytes()),
+            headers: headers.into(),
+        };
+        for text in [line(Topic::DeadLetters, hostile, &record), shown::line(&dead_letter(&record).to_string()).into_owned()] {
+            let steers = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}');
+            assert!(!text.chars().any(steers), "{text:?}");
+            assert!(text.contains("\\u001b]0;title") && text.contains("\\u202egpj\\u200b"), "{text}");
+        }
+    }
 }

@@ -29,7 +29,7 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
             } else {
                 say!("{}", token.reveal());
                 let until = expires.map_or_else(|| "until it is revoked".to_owned(), |time| format!("until {time}"));
-                eprintln!(
+                crate::output::note!(
                     "token {id} may report for {} {until}; this is the only time that it is shown, {} keeps its hash",
                     namespace.join(", "),
                     path.display()
@@ -62,7 +62,10 @@ pub fn run(command: &Token, settings: &Settings) -> anyhow::Result<()> {
         Token::Revoke { id, file } => {
             let path = place(file.as_ref(), settings)?;
             tokens::change(&path, |tokens| tokens.revoke(id))?;
-            eprintln!("token {id} is worth nothing any more; collectors that read {} know within a second", path.display());
+            crate::output::note!(
+                "token {id} is worth nothing any more; collectors that read {} know within a second",
+                path.display()
+            );
         }
     }
     Ok(())

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{Secret, Security, hide, secret_in_file};
+use eadt_bus::kafka::{Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_service::address;
 use eadt_service::logs::LogFormat;
+use eadt_service::shown::Secrets;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -71,7 +73,8 @@ pub struct BusSettings {
     pub data_dir: PathBuf,
     /// How Kafka's brokers know this process, and it them.
     pub security: Security,
-    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Default: none.
+    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its own:
+    /// `EADT_BUS__PROPERTIES__LINGER__MS` sets `linger.ms`. Default: none.
     #[serde(serialize_with = "hide")]
     pub properties: BTreeMap<String, String>,
 }
@@ -127,7 +130,8 @@ impl Default for LogSettings {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HttpSettings {
-    /// Address of `/metrics`, `/healthz` and `/readyz`; port 0 takes a free one. Default: `127.0.0.1:9464`.
+    /// Address of `/metrics`, `/healthz` and `/readyz`: an IP address or `localhost`, with a port; port 0 takes a free one, and `eadt up` the
+    /// next that is free. Default: `127.0.0.1:9464`.
     pub address: String,
 }
 
@@ -154,6 +158,11 @@ pub enum SettingsError {
 /// The process environment, passed in so that tests need not change their own.
 pub type Variables = std::collections::HashMap<String, String>;
 
+/// The secrets among variables, which are hidden wherever a text leaves the process.
+pub fn secrets(variables: &Variables) -> Secrets {
+    Secrets::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
+}
+
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
 pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, toml::Value)]) -> Result<Settings, SettingsError> {
     let text = file.map(|path| {
@@ -174,7 +183,7 @@ pub fn read(
     let mut table = None;
     if let Some((path, text)) = file {
         let unreadable = |detail: String| SettingsError::Unreadable { path: path.to_owned(), detail };
-        let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(error.to_string()))?;
+        let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(parse_error(text, &error)))?;
         if let Some(key) = serde_json::to_value(&read).ok().and_then(|tree| secret_in_file(&tree)) {
             return Err(SettingsError::Refused(format!(
                 "{key} is a secret, and settings files are copied and shown: name a file with bus.security.password_file or key_password_file, or set the variable {}",
@@ -219,6 +228,8 @@ pub fn read(
     }
     let mut settings: Settings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
     let verbatim = |name: &str| variables.get(name).cloned();
+    let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
+    settings.bus.properties.extend(properties);
     let security = &mut settings.bus.security;
     security.password = verbatim(PASSWORD).map(Secret::new);
     security.key_password = verbatim(KEY_PASSWORD).map(Secret::new);
@@ -239,7 +250,17 @@ pub fn read(
 
 /// Whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
 fn is_setting(name: &str) -> bool {
-    name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && name != CONFIG_FILE && !VERBATIM.contains(&name)
+    name.starts_with("EADT_")
+        && !name.starts_with("EADT_TEST_")
+        && name != CONFIG_FILE
+        && !VERBATIM.contains(&name)
+        && property_of_variable(name).is_none()
+}
+
+/// Why a file is no TOML, and where. Without the line itself, which may hold a secret.
+fn parse_error(text: &str, error: &toml::de::Error) -> String {
+    let line = error.span().and_then(|span| text.get(..span.start)).map(|before| before.lines().count().max(1));
+    line.map_or_else(|| error.message().to_owned(), |line| format!("line {line}: {}", error.message()))
 }
 
 /// The variable that sets this key.
@@ -272,8 +293,8 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
         return invalid("topics.prefix", prefix, "it may hold letters, digits, '.', '_' and '-' only, at most 100");
     }
     let address = &settings.http.address;
-    if address.parse::<std::net::SocketAddr>().is_err() {
-        return invalid("http.address", address, "it is not an address with a port, such as 127.0.0.1:9464");
+    if let Err(error) = address::parse(address) {
+        return invalid("http.address", address, &error.to_string());
     }
     settings.collector.check().map_err(|wrong| SettingsError::Refused(format!("collector.{}: {}", wrong.field, wrong.detail)))?;
     settings.processor.check().map_err(SettingsError::Refused)?;
@@ -377,6 +398,91 @@ mod tests {
         assert!(flag.starts_with("setting log.format=\"xml\" from a flag: "), "{flag}");
         let partitions = wrong(&[("EADT_TOPICS__PARTITIONS", "0")]);
         assert_eq!(partitions, "setting topics.partitions=0 from EADT_TOPICS__PARTITIONS: it is not between 1 and 1000");
+    }
+
+    #[test]
+    fn a_variable_sets_a_property_of_the_client_library_as_it_stands() {
+        let env = variables(&[
+            ("EADT_BUS__PROPERTIES__SASL__PASSWORD", "0123"),
+            ("EADT_BUS__PROPERTIES__LINGER.MS", "5"),
+            ("EADT_BUS__PROPERTIES__DEBUG", "all"),
+        ]);
+        let properties = load(None, &env, &[]).unwrap().bus.properties;
+        let pairs: Vec<(&str, &str)> = properties.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(pairs, [("debug", "all"), ("linger.ms", "5"), ("sasl.password", "0123")]);
+    }
+
+    /// Every key that can be set by a variable, as in the reference.
+    fn keys() -> Vec<String> {
+        let reference = reference_markdown();
+        let rows = reference.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        rows.map(|(key, _)| key.to_owned()).filter(|key| key != "key").collect()
+    }
+
+    #[test]
+    fn a_secret_in_any_setting_is_shown_neither_by_errors_nor_by_config_show() {
+        const MARK: &str = "Mark3d-s3cret";
+        let keys = keys();
+        assert!(keys.len() > 80, "{keys:?}");
+        let mut tried = 0;
+        let mut check = |env: Variables, what: &str| {
+            let secrets = secrets(&env);
+            let texts = match load(None, &env, &[]) {
+                Ok(settings) => {
+                    let json = serde_json::to_string_pretty(&settings).unwrap();
+                    vec![toml::to_string(&settings).unwrap(), json, format!("{settings:?}")]
+                }
+                Err(error) => vec![error.to_string()],
+            };
+            for text in texts {
+                let shown = secrets.hide(&text).into_owned();
+                assert!(!shown.contains(MARK), "{what}: {shown}");
+            }
+            tried += 1;
+        };
+        // A URL with a password anywhere, and a password where it belongs.
+        for key in &keys {
+            let variable = variable_of(key);
+            for value in [format!("https://user:{MARK}@host:1/x?token={MARK}"), format!("s3://{MARK}@bucket/a")] {
+                check(variables(&[(&variable, &value)]), &format!("{variable}={value}"));
+            }
+        }
+        for (variable, value) in [
+            ("EADT_BUS__SECURITY__PASSWORD", MARK.to_owned()),
+            ("EADT_BUS__SECURITY__KEY_PASSWORD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES", format!("{{\"sasl.password\": \"{MARK}\"}}")),
+            ("EADT_BUS__PROPERTIES", format!("sasl.password={MARK}")),
+            ("EADT_BUS__PROPERTIES__SASL__PASSWORD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL.PASSWORD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SSL__KEY__PEM", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__CLIENT__SECRET", MARK.to_owned()),
+            ("EADT_BUS__SECURITY__PASSWORT", MARK.to_owned()),
+            ("EADT_BUS__SECURITY__PASSWORD__X", MARK.to_owned()),
+        ] {
+            check(variables(&[(variable, &value)]), variable);
+        }
+        assert!(tried > 160, "{tried}");
+        for file in [
+            format!("[bus.security]\npassword = \"{MARK}\"\n"),
+            format!("[bus.security]\npassword = \"{MARK}\n"),
+            format!("[bus]\nproperties = \"sasl.password={MARK}\"\n"),
+            format!("[bus.properties]\nsasl.password = [\"{MARK}\"]\n"),
+            format!("[archiver]\nlocation = \"s3://key:{MARK}@bucket\"\nroll_seconds = -1\n"),
+        ] {
+            let text = with_file(&file).unwrap_err().to_string();
+            let shown = Secrets::default().hide(&text).into_owned();
+            assert!(!shown.contains(MARK), "{file}: {shown}");
+        }
+    }
+
+    #[test]
+    fn localhost_is_an_address_to_listen_on() {
+        let env = variables(&[("EADT_HTTP__ADDRESS", "localhost:9464"), ("EADT_COLLECTOR__PROGRESS__LISTEN", "localhost:9477")]);
+        let settings = load(None, &env, &[]).unwrap();
+        assert_eq!(settings.http.address, "localhost:9464");
+        assert_eq!(settings.collector.progress.listen.to_string(), "127.0.0.1:9477");
+        let error = load(None, &variables(&[("EADT_COLLECTOR__PROGRESS__LISTEN", "here:1")]), &[]).unwrap_err().to_string();
+        assert!(error.contains("collector.progress.listen") && error.contains("localhost:9464"), "{error}");
     }
 
     #[test]

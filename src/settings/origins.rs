@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use eadt_bus::kafka::is_secret;
 use serde_json::Value;
 
 use super::{BROKERS, ENV_PREFIX, Settings, SettingsError, Variables, is_setting};
@@ -46,12 +47,19 @@ impl Origins<'_> {
         if !error.to_string().contains(key.rsplit('.').next().unwrap_or(&key)) {
             return SettingsError::Refused(error.to_string());
         }
+        let detail = plain(&json.into_inner().to_string());
+        if key.starts_with("bus.properties") || is_secret(&key) {
+            // The value may be a secret, and the library's words quote it.
+            let expected = detail.rsplit_once(", expected ").map_or("it cannot be used", |(_, expected)| expected);
+            let advice = "properties are set one by one, as EADT_BUS__PROPERTIES__LINGER__MS for linger.ms";
+            let detail = format!("expected {expected}, and the value is not shown; {advice}");
+            return SettingsError::Invalid { from: self.of(&key), key, detail };
+        }
         let value = steps(&key).try_fold(tree, |value, step| match step.parse::<usize>() {
             Ok(index) => value.get(index),
             Err(_) => value.get(step),
         });
         let shown = value.map(|value| format!("={value}")).unwrap_or_default();
-        let detail = plain(&json.into_inner().to_string());
         SettingsError::Invalid { from: self.of(&key), key: format!("{key}{shown}"), detail }
     }
 }

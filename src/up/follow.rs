@@ -124,7 +124,7 @@ fn place(settings: &Settings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())
     } else {
-        format!("Kafka {}", settings.bus.brokers)
+        format!("Kafka {} · topics {}*", settings.bus.brokers, settings.topics.prefix)
     }
 }
 
@@ -161,7 +161,8 @@ fn say(topic: Topic, value: &[u8]) {
                     end = %window.window_end,
                     power_watts = window.mean_power_watts.map(|v| (v * 10.0).round() / 10.0),
                     samples_per_second = window.samples_per_second.map(|v| (v * 100.0).round() / 100.0),
-                    joules_per_sample = window.joules_per_sample.map(|v| (v * 1e4).round() / 1e4),
+                    joules_per_sample = window.energy_per_sample().map(|v| (v * 1e4).round() / 1e4),
+                    restarted = window.restarted,
                     origin = name(&window.origin),
                     "window"
                 );

@@ -4,6 +4,7 @@
 //! actuator), what keeps (archiver). So nothing that was said is missing from the archive or the closing report.
 
 mod follow;
+pub mod kafka;
 pub mod tally;
 pub mod view;
 
@@ -19,12 +20,15 @@ use eadt_processor::{HeartbeatClock, Limit};
 use eadt_report::Form;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
-use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, http, tasks};
+use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, address, http, tasks};
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
 use crate::services;
 use crate::settings::Settings;
+
+/// How many ports after that of `http.address` are tried if it is taken, by another `up` for example.
+const FURTHER_PORTS: u16 = 100;
 
 /// Takes the flags of the simulation into its settings.
 pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<()> {
@@ -36,8 +40,8 @@ pub fn simulate(settings: &mut Settings, flags: &Simulation) -> anyhow::Result<(
     if let Some(seed) = flags.seed {
         simulator.scenario.noise.seed = seed;
     }
-    if let Some(speed) = &flags.speed {
-        simulator.speed = speed.parse().map_err(anyhow::Error::msg).context("--speed")?;
+    if let Some(speed) = flags.speed {
+        simulator.speed = speed;
     }
     if let Some(duration) = &flags.duration {
         simulator.duration_seconds = Some(crate::duration::parse(duration).context("--duration")?.as_secs_f64());
@@ -114,9 +118,20 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let mut deciders = Supervisor::new(deciding.clone());
     let mut keepers = Supervisor::new(keeping.clone());
 
-    let address = settings.http.address.parse().context("http.address")?;
-    let (bound, server) = eadt_service::serve(address, http::routes(metrics.clone(), health.clone()), keeping.clone()).await?;
+    let address = address::parse(&settings.http.address).context("http.address")?;
+    let routes = http::routes(metrics.clone(), health.clone());
+    let (bound, server) = http::serve_near(address, FURTHER_PORTS, routes, keeping.clone()).await?;
+    if address.port() != 0 && bound.port() != address.port() {
+        let line = format!("port {} of http.address is taken: metrics and health are at {bound}", address.port());
+        tracing::warn!("{line}");
+        if wants_view(args) {
+            crate::output::print_note(&format!("warning: {line}"));
+        }
+    }
     tracing::info!(address = %bound, "metrics and health");
+    if !embedded {
+        services::watch_log(&health, &settings, &bus, &keeping)?;
+    }
     keepers.spawn(&tasks::HTTP, server);
 
     if let Some(context) = &args.kubernetes {

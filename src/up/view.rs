@@ -1,13 +1,14 @@
 //! The live view: a pure function from the tally to a frame.
 
 use eadt_schemas::v1::{Action, Layout, Origin, Validation};
+use eadt_service::shown;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout as Split, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, Wrap};
 
-use super::tally::{Tally, WorkloadTally};
+use super::tally::{Saving, Tally, WorkloadTally};
 
 /// Draws everything; text that does not fit is cut, never wrapped over other figures.
 pub fn draw(frame: &mut Frame<'_>, tally: &Tally, headline: &str) {
@@ -26,8 +27,11 @@ fn head_line(tally: &Tally, headline: &str) -> Line<'static> {
     if let Some(now) = tally.now {
         spans.push(format!("  {}", &now.to_string()[..19]).into());
     }
-    if tally.origin() == Some(Origin::Simulated) {
-        spans.push("  all figures are simulated".yellow());
+    match tally.origin() {
+        Some(Origin::Simulated) => spans.push("  all figures are simulated".yellow()),
+        Some(Origin::Imported) => spans.push("  all figures are imported".yellow()),
+        None if tally.is_mixed() => spans.push("  figures of several origins: see the column".yellow()),
+        Some(Origin::Measured) | None => {}
     }
     Line::from(spans)
 }
@@ -41,9 +45,10 @@ fn foot_line(tally: &Tally) -> Line<'static> {
 }
 
 fn workloads(tally: &Tally) -> Table<'static> {
-    let header = Row::new(["workload", "power W", "samples/s", "J/sample", "layout", "saved kJ", "saved %", "of run %", "state"])
-        .bold()
-        .underlined();
+    let mixed = tally.is_mixed();
+    let mut titles = vec!["workload", "power W", "samples/s", "J/sample", "layout", "saved kJ", "saved %", "of run %", "state"];
+    titles.extend(mixed.then_some("origin"));
+    let header = Row::new(titles).bold().underlined();
     let rows = tally.workloads.iter().map(|(name, row)| {
         let saving = row.saving();
         let style = match saving.map(|saving| saving.ratio) {
@@ -51,30 +56,47 @@ fn workloads(tally: &Tally) -> Table<'static> {
             Some(ratio) if ratio < 0.0 => Style::new().fg(Color::Red),
             _ => Style::new(),
         };
-        Row::new([
-            Cell::from(name.clone()),
+        let mut cells = vec![
+            Cell::from(shown::line(name).into_owned()),
             number(row.power_watts, 0),
             number(row.samples_per_second, 1),
             number(row.joules_per_sample, 3),
             Cell::from(row.layout.as_ref().map_or_else(|| "–".to_owned(), layout_text)),
             number(saving.map(|saving| saving.joules / 1e3), 1).style(style),
-            number(saving.map(|saving| saving.ratio * 100.0), 2).style(style),
+            Cell::from(saving.map_or_else(|| "–".to_owned(), saved_text)).style(style),
             number(saving.and_then(|saving| saving.compared_ratio).map(|ratio| ratio * 100.0), 0),
             Cell::from(row.state()),
-        ])
+        ];
+        cells.extend(mixed.then(|| Cell::from(row.origin().map_or("–", origin_word))));
+        Row::new(cells)
     });
-    let widths = [
+    let mut widths = vec![
         Constraint::Min(18),
         Constraint::Length(8),
         Constraint::Length(10),
         Constraint::Length(9),
         Constraint::Length(26),
         Constraint::Length(9),
-        Constraint::Length(8),
+        Constraint::Length(12),
         Constraint::Length(8),
         Constraint::Length(14),
     ];
+    widths.extend(mixed.then_some(Constraint::Length(9)));
     Table::new(rows, widths).header(header).block(Block::bordered().title(" workloads "))
+}
+
+fn origin_word(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Measured => "measured",
+        Origin::Imported => "imported",
+        Origin::Simulated => "simulated",
+    }
+}
+
+/// A saving in per cent with its error: `12.3 ± 1.1`.
+fn saved_text(saving: Saving) -> String {
+    let ratio = 100.0 * saving.ratio;
+    saving.ratio_error.map_or_else(|| format!("{ratio:.1}"), |error| format!("{ratio:.1} ± {:.1}", 100.0 * error))
 }
 
 fn number(value: Option<f64>, decimals: usize) -> Cell<'static> {
@@ -110,13 +132,13 @@ fn draw_details(frame: &mut Frame<'_>, tally: &Tally, area: Rect) {
     let count = tally.workloads.len().max(1) as u32;
     let areas = Split::vertical(vec![Constraint::Ratio(1, count); count as usize]).split(area);
     for ((name, row), area) in tally.workloads.iter().zip(areas.iter()) {
-        let block = Block::bordered().title(format!(" {name} "));
+        let block = Block::bordered().title(format!(" {} ", shown::line(name)));
         let inner = block.inner(*area);
         frame.render_widget(block, *area);
         let [text, spark] = Split::horizontal([Constraint::Min(40), Constraint::Length(34)]).areas(inner);
         frame.render_widget(Paragraph::new(decisions(row)).wrap(Wrap { trim: true }), text);
         let [label, chart] = Split::vertical([Constraint::Length(1), Constraint::Min(1)]).areas(spark);
-        frame.render_widget(Paragraph::new(" J/sample, latest right".dark_gray()), label);
+        frame.render_widget(Paragraph::new(" J/sample, restarts left out".dark_gray()), label);
         frame.render_widget(Sparkline::default().data(row.sparkline(chart.width.into())).cyan(), chart);
     }
 }
@@ -133,7 +155,7 @@ fn decisions(row: &WorkloadTally) -> Vec<Line<'static>> {
             Line::from(vec![
                 Span::from(decision.time.to_string()[11..19].to_owned()).dark_gray(),
                 Span::from(format!(" {word} ")).style(Style::new().fg(colour).add_modifier(Modifier::BOLD)),
-                Span::from(decision.reason.clone()),
+                Span::from(shown::line(&decision.reason).into_owned()),
             ])
         })
         .collect()
@@ -251,9 +273,47 @@ mod tests {
         assert!(lines[0].contains("all figures are simulated"), "{all}");
         let row = lines.iter().find(|line| line.contains(NAME)).unwrap_or_else(|| panic!("{all}"));
         let figures: Vec<&str> = row.trim_matches('│').split_whitespace().collect();
-        // 14.4 kJ of the 72 that as many samples would have taken.
-        assert_eq!(figures[..8], [NAME, "480", "100.0", "4.800", "6×50", "%", "14.4", "20.00"], "{all}");
+        // 14.4 kJ of the 180 that as many samples would have taken, with an error.
+        assert_eq!(figures[..9], [NAME, "480", "100.0", "4.800", "6×50", "%", "14.4", "8.0", "±"], "{all}");
         assert!(lines.iter().any(|line| line.contains("power cap a lower cap costs no throughput")), "{all}");
         assert!(lines.last().is_some_and(|line| line.contains("5 windows · 1 decisions · 1 changes")), "{all}");
+    }
+
+    #[test]
+    fn the_origin_of_the_rows_decides_what_they_are_called() {
+        use Origin::{Imported, Measured, Simulated};
+
+        let workload = |name: &str, origin| Workload { time: at(0), workload: name.into(), origin, ..Workload::default() };
+        let of = |name: &str, origin| EfficiencyWindow { workload: name.into(), origin, ..window(0, 36_000.0) };
+        for (rows, head, column) in [
+            (&[(Measured, Measured)][..], None, false),
+            // Declared by a simulation, measured all the same.
+            (&[(Simulated, Measured)], None, false),
+            (&[(Measured, Simulated)], Some("all figures are simulated"), false),
+            (&[(Imported, Imported)], Some("all figures are imported"), false),
+            (&[(Measured, Measured), (Simulated, Simulated)], Some("several origins"), true),
+            (&[(Measured, Measured), (Measured, Measured)], None, false),
+        ] {
+            let mut tally = Tally::default();
+            for (number, (declared, windows)) in rows.iter().enumerate() {
+                let name = format!("team/job-{number}");
+                take(&mut tally, Topic::Workloads, &workload(&name, *declared));
+                take(&mut tally, Topic::EfficiencyWindows, &of(&name, *windows));
+            }
+            let lines = shown(&tally);
+            assert_eq!(head.is_some_and(|head| lines[0].contains(head)), head.is_some(), "{rows:?}: {}", lines[0]);
+            assert!(head.is_some() || !lines[0].contains("figures"), "{rows:?}: {}", lines[0]);
+            let measured = lines.iter().find(|line| line.contains("team/job-0")).unwrap();
+            assert_eq!(measured.contains("measured"), column, "{rows:?}: {measured}");
+            assert!(!measured.contains("simulated"), "{rows:?}: {measured}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_name_does_not_reorder_the_view() {
+        let mut tally = Tally::default();
+        take(&mut tally, Topic::EfficiencyWindows, &EfficiencyWindow { workload: "a/\u{202e}b".into(), ..window(0, 36_000.0) });
+        let all = shown(&tally).join("\n");
+        assert!(!all.contains('\u{202e}') && all.contains("a/\\u202eb"), "{all}");
     }
 }

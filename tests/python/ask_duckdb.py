@@ -1,25 +1,18 @@
-"""Answers of DuckDB to a query over an archive, as JSON on standard output.
+"""Answers of DuckDB to a query over the archive in PLACE/eadt-data, as JSON on standard output.
 
-usage: ask_duckdb.py ARCHIVE QUERY.sql
+usage: ask_duckdb.py PLACE VIEWS.sql QUERY.sql
 """
 
+import os
 import pathlib
-import re
 import sys
-import tempfile
 
 import duckdb
 
-archive, query = map(pathlib.Path, sys.argv[1:3])
+place, views, query = (pathlib.Path(word).resolve() for word in sys.argv[1:4])
+os.chdir(place)
 connection = duckdb.connect()
 connection.execute("SET TimeZone = 'UTC'")
-for folder in sorted(archive.glob("topic=*")):
-    name = re.sub("[^a-z0-9]", "_", folder.name.removeprefix("topic=").lower())
-    files = f"'{folder}/*/*.parquet'"
-    connection.execute(
-        f"CREATE VIEW {name} AS SELECT * FROM read_parquet({files}, hive_partitioning = true, union_by_name = true)"
-    )
-with tempfile.TemporaryDirectory() as place:
-    answer = pathlib.Path(place) / "answer.json"
-    connection.execute(f"COPY ({query.read_text()}) TO '{answer}' (FORMAT json, ARRAY true)")
-    print(answer.read_text())
+connection.execute(views.read_text())
+connection.execute(f"COPY ({query.read_text()}) TO 'answer.json' (FORMAT json, ARRAY true)")
+print(pathlib.Path("answer.json").read_text())

@@ -9,7 +9,10 @@ pub mod kafka;
 pub mod kubernetes;
 pub mod python;
 
+mod program;
+
 pub use kafka::Kafka;
 pub use kubernetes::Kubernetes;
+pub use program::{agent_program, program, root};
 
 const INSTALL: &str = "`cargo xtask test --install` installs what the tests need";

@@ -12,24 +12,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 
+pub use eadt_tests::agent_program;
 use serde_json::Value;
 
 /// The program with a data folder of its own and a free port for its metrics.
 pub fn eadt(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_eadt"));
+    let mut command = Command::new(eadt_tests::program());
     command.args(args).arg("--data-dir").arg(dir).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").stdin(Stdio::null());
     command
-}
-
-/// The node agent's program.
-pub fn agent_program() -> PathBuf {
-    let program = Path::new(env!("CARGO_BIN_EXE_eadt")).with_file_name("eadt-agent");
-    if !program.exists() {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--quiet", "--package", "eadt-agent"]).status().unwrap();
-        assert!(built.success() && program.exists(), "{} cannot be built", program.display());
-    }
-    program
 }
 
 /// Runs to the end; the JSON that it printed.

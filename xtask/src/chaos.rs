@@ -14,12 +14,9 @@ pub struct Options {
     words: Vec<OsString>,
 }
 
-/// The services of the harness are processes of their own, so `run` alone would not build them. Never a release build, which
-/// refuses the feature.
-const BUILD: [&str; 6] = ["build", "--package", "eadt-chaos", "--features", "chaos", "--bins"];
-
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    process::run(process::cargo().args(BUILD))?;
-    let run = ["run", "--quiet", "--package", "eadt-chaos", "--features", "chaos", "--bin", "chaos", "--"];
-    process::run(process::cargo().args(run).args(&options.words))
+    // Never a release build, which refuses the feature.
+    process::run(crate::test::plan::linting_cargo().args(crate::test::plan::BUILD_OF_CHAOS))?;
+    let harness = crate::test::target_folder()?.join("debug").join(format!("chaos{}", std::env::consts::EXE_SUFFIX));
+    process::run(std::process::Command::new(harness).current_dir(process::root()).args(&options.words))
 }

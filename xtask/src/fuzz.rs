@@ -6,7 +6,7 @@
 //! nothing is `unsafe`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -15,6 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 
 use crate::process;
+use crate::test::times::{self, Times};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -25,11 +26,8 @@ pub struct Options {
     seconds: u64,
 }
 
-impl Options {
-    /// All targets for a bounded time, as the tests do.
-    pub const SHORT: Self = Self { target: None, seconds: 15 };
-}
-
+/// How long each target is looked at by the tests.
+const SECONDS_IN_TESTS: u64 = 15;
 const KEPT: &str = "tests/fuzz/corpus";
 const OWN: &str = "target/fuzz";
 /// The compiler, with coverage of what it builds. A path, for cargo tells it nothing more.
@@ -38,50 +36,81 @@ const INSTRUMENTED: &str = "tests/fuzz/instrumented.sh";
 const LIMITS: [&str; 5] = ["-max_len=8192", "-timeout=25", "-rss_limit_mb=4096", "-verbosity=0", "-close_fd_mask=0"];
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let root = process::root();
-    let targets = targets(&root, options.target.as_deref())?;
+    let mut times = Times::default();
+    let targets = build_targets(targets(&process::root(), options.target.as_deref())?, options.seconds, &mut times)?;
+    let broken: Vec<_> = targets.iter().filter_map(|target| target.run(&mut times).err()).collect();
+    let broken: Vec<String> = broken.iter().map(|error| format!("{error:#}")).collect();
+    if broken.is_empty() { Ok(()) } else { bail!("{}", broken.join("; ")) }
+}
+
+/// Builds the targets of a test run: all, or those of one part of so many.
+pub fn build(part: Option<(u64, u64)>, times: &mut Times) -> anyhow::Result<Vec<Target>> {
+    let all = targets(&process::root(), None)?;
+    let (part, parts) = part.unwrap_or((0, 1));
+    let drawn = all.into_iter().zip(0..).filter(|(_, place)| place % parts == part).map(|(target, _)| target);
+    build_targets(drawn.collect(), SECONDS_IN_TESTS, times)
+}
+
+fn build_targets(names: Vec<String>, seconds: u64, times: &mut Times) -> anyhow::Result<Vec<Target>> {
     // Chosen from the whole workspace, what it depends on is what the tests are built from, and is not built again.
     let mut build = process::cargo();
     build.args(["build", "--workspace", "--features", "eadt-fuzz/libfuzzer"]);
-    build.args(targets.iter().flat_map(|target| ["--bin".to_owned(), program(target)]));
-    process::run(build.env("RUSTC_WORKSPACE_WRAPPER", root.join(INSTRUMENTED)))?;
+    build.args(names.iter().flat_map(|target| ["--bin".to_owned(), program(target)]));
+    build.env("RUSTC_WORKSPACE_WRAPPER", process::root().join(INSTRUMENTED));
+    process::use_system_openssl(&mut build);
+    times::run("build of the fuzz targets", &mut build, times)?;
     let built = crate::test::target_folder()?.join("debug");
-    let mut broken = Vec::new();
-    for target in &targets {
+    Ok(names.into_iter().map(|name| Target { executable: built.join(program(&name)), name, seconds }).collect())
+}
+
+/// A built target.
+#[derive(Debug)]
+pub struct Target {
+    name: String,
+    executable: PathBuf,
+    seconds: u64,
+}
+
+impl Target {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Looks for inputs that make it panic. An error says where the input is.
+    pub fn run(&self, times: &mut Times) -> anyhow::Result<()> {
+        let (root, target) = (process::root(), &self.name);
         let (found, kept) = (format!("{OWN}/corpus/{target}"), format!("{KEPT}/{target}"));
         fs::create_dir_all(root.join(&found)).with_context(|| format!("cannot make {found}"))?;
         let artifact = format!("{OWN}/{target}-");
-        let mut fuzz = Command::new(built.join(program(target)));
-        fuzz.current_dir(&root).args(LIMITS).arg(format!("-max_total_time={}", options.seconds));
+        let mut fuzz = Command::new(&self.executable);
+        fuzz.current_dir(&root).args(LIMITS).arg(format!("-max_total_time={}", self.seconds));
         fuzz.arg(format!("-artifact_prefix={artifact}")).args([&found, &kept]);
-        // It says much, of which nothing matters where all went well.
+        // It says much, of which nothing matters if all went well.
         let log = format!("{OWN}/{target}.log");
         fuzz.stderr(fs::File::create(root.join(&log)).with_context(|| format!("cannot write {log}"))?);
-        if let Err(error) = process::run(&mut fuzz) {
-            eprintln!("error: {error:#}");
-            let said = fs::read(root.join(&log)).with_context(|| format!("cannot read {log}"))?;
-            let said = Told::read(&String::from_utf8_lossy(&said));
-            eprintln!("{}", said.panic);
-            // Where nothing but this output is kept, as of a test elsewhere, the input must be in it.
-            if let Some(input) = said.input {
-                let bytes = fs::read(root.join(&input)).with_context(|| format!("cannot read {input}"))?;
-                eprintln!("{input} in Base64: {}", BASE64_STANDARD.encode(bytes));
-            }
-            broken.push(format!("{target}: {log} says what happened, the input is {artifact}…; mend it, and keep it in {kept}"));
+        let Err(error) = times::run(&format!("fuzz {target}"), &mut fuzz, times) else { return Ok(()) };
+        eprintln!("error: {error:#}");
+        let text = fs::read(root.join(&log)).with_context(|| format!("cannot read {log}"))?;
+        let report = Report::read(&String::from_utf8_lossy(&text));
+        eprintln!("{}", report.panic);
+        // If nothing but this output is kept, as of a test elsewhere, the input must be in it.
+        if let Some(input) = report.input {
+            let bytes = fs::read(root.join(&input)).with_context(|| format!("cannot read {input}"))?;
+            eprintln!("{input} in Base64: {}", BASE64_STANDARD.encode(bytes));
         }
+        bail!("an input is not survived: {log} has the panic, the input is {artifact}…; mend it, and keep it in {kept}")
     }
-    if broken.is_empty() { Ok(()) } else { bail!("inputs that are not survived: {}", broken.join("; ")) }
 }
 
 /// What libFuzzer's log says of the input that ended it.
-struct Told {
+struct Report {
     /// How the panic began.
     panic: String,
     /// Where the input was written.
     input: Option<String>,
 }
 
-impl Told {
+impl Report {
     fn read(log: &str) -> Self {
         const LINES: usize = 12;
         let why = |line: &&str| line.contains("panicked at") || line.contains("ERROR: libFuzzer");
@@ -117,10 +146,10 @@ mod tests {
     fn the_log_of_a_broken_target_says_why_and_where_the_input_is() {
         let log = "INFO: Seed: 7\n#2 INITED\nthread 'main' panicked at src/lib.rs:7:5:\nno such thing\n==1== ERROR: libFuzzer: deadly signal\n\
                    artifact_prefix='target/fuzz/state-'; Test unit written to target/fuzz/state-crash-1\n";
-        let told = Told::read(log);
+        let told = Report::read(log);
         assert!(told.panic.starts_with("thread 'main' panicked at src/lib.rs:7:5:\nno such thing\n"), "{}", told.panic);
         assert_eq!(told.input.as_deref(), Some("target/fuzz/state-crash-1"));
-        let nothing = Told::read("INFO: Seed: 7\n");
+        let nothing = Report::read("INFO: Seed: 7\n");
         assert_eq!((nothing.panic.as_str(), nothing.input), ("", None));
     }
 

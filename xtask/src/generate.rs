@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use eadt_schemas::documents;
 
 use crate::process;
+use crate::test::target_folder;
 
 /// Documents that the program prints: path and the arguments that print it.
 const PRINTED: [(&str, &[&str]); 15] = [
@@ -45,17 +46,22 @@ pub struct Options {
 
 /// Writes all documents, or says which differ.
 pub fn run(options: Options) -> anyhow::Result<()> {
-    let mut program = process::cargo();
-    program.args(["run", "--quiet", "--package", "eadt", "--"]);
+    let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
+    if !options.schemas {
+        // Chosen from the whole workspace, its dependencies are those that the tests are built from.
+        let mut build = process::cargo();
+        process::use_system_openssl(&mut build);
+        process::run(build.args(["build", "--quiet", "--workspace", "--bin", "eadt"]))?;
+    }
     documents_from(options, &program)
 }
 
 /// Says which documents differ from what this built program and the event types say.
 pub fn check(program: &Path) -> anyhow::Result<()> {
-    documents_from(Options { check: true, schemas: false }, &Command::new(program))
+    documents_from(Options { check: true, schemas: false }, program)
 }
 
-fn documents_from(options: Options, program: &Command) -> anyhow::Result<()> {
+fn documents_from(options: Options, program: &Path) -> anyhow::Result<()> {
     let root = process::root();
     let mut wanted: Vec<Document> =
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
@@ -104,9 +110,9 @@ pub fn release_schemas() -> anyhow::Result<()> {
 }
 
 /// What the program prints with these arguments.
-fn printed(program: &Command, arguments: &[&str]) -> anyhow::Result<String> {
-    let mut command = Command::new(program.get_program());
-    command.args(program.get_args()).args(arguments).current_dir(process::root());
+fn printed(program: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(process::root());
     let text = process::shown(&command);
     let output = command.output().with_context(|| format!("cannot start {text}"))?;
     if !output.status.success() {

@@ -1,4 +1,4 @@
-//! The commands of this repository: `cargo xtask test`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `deny`, `sbom`.
+//! The commands of this repository: `cargo xtask test`, `times`, `generate`, `release-schemas`, `bench`, `chaos`, `fuzz`, `words`, `deny`, `sbom`.
 //!
 //! In: the checked-out tree. Out: what each step says, and an exit status. It changes nothing outside the tree and
 //! cargo's folders, except with `test --install` (or `CI=true`), which installs missing system packages.
@@ -10,8 +10,8 @@ mod generate;
 mod prerequisites;
 mod process;
 mod sbom;
-mod summary;
 mod test;
+mod words;
 
 use std::process::ExitCode;
 
@@ -28,6 +28,8 @@ struct Arguments {
 enum Command {
     /// Formatting, lints, all tests, and whether generated files are up to date.
     Test(test::Options),
+    /// Compare the times of two test runs.
+    Times(test::times::Options),
     /// Write every generated document.
     Generate(generate::Options),
     /// Freeze the present schemas as released: from then on only compatible changes pass.
@@ -38,6 +40,8 @@ enum Command {
     Chaos(chaos::Options),
     /// Look for inputs from outside that make a reader panic (tests/fuzz).
     Fuzz(fuzz::Options),
+    /// How this code reads: names of one word, words of comments, long functions, circles of imports.
+    Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,
     /// The bill of materials of the program and the node agent, in `CycloneDX`'s JSON.
@@ -47,11 +51,13 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(options) => test::run(&options),
+        Command::Times(options) => test::times::compare(&options),
         Command::Generate(options) => generate::run(options),
         Command::ReleaseSchemas => generate::release_schemas(),
         Command::Bench(options) => bench::run(&options),
         Command::Chaos(options) => chaos::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Words(options) => words::run(&options),
         Command::Deny => process::deny(),
         Command::Sbom(options) => sbom::run(&options),
     };

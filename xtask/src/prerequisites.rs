@@ -50,9 +50,12 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let compilers = has("cc", &["--version"]) && has("c++", &["--version"]);
     need(compilers, "a C and a C++ compiler (cc, c++; for librdkafka and zstd)".to_owned(), &["gcc", "g++", "libc6-dev"]);
     need(has("make", &["--version"]), "make (for librdkafka)".to_owned(), &["make"]);
-    // Kafka's TLS is built from source (docs/adr/0003); Debian's own perl lacks modules that its configuration needs.
+    // Kafka's TLS (docs/adr/0003). Where there is none for developers, it is built from source, which takes two minutes and perl;
+    // Debian's smallest perl lacks modules that its configuration needs.
+    let openssl = has("pkg-config", &["--exists", "openssl >= 1.1.1"]);
     let perl = has("perl", &["-MFindBin", "-MIPC::Cmd", "-MFile::Compare", "-e", "1"]);
-    need(perl, "perl with its modules (builds OpenSSL, for the tests of a secured Kafka)".to_owned(), &["perl"]);
+    let what = "OpenSSL for developers, or perl, which builds it (for the tests of a secured Kafka)";
+    need(openssl || perl, what.to_owned(), &["libssl-dev", "pkg-config"]);
     let java = machine.output("java", &["-version"]).and_then(|text| java_major(&text));
     let found = java.map_or_else(|| "none found".to_owned(), |major| format!("found {major}"));
     let package = java_package(&machine.os_release());
@@ -153,7 +156,7 @@ mod tests {
 
     fn all() -> BTreeMap<&'static str, &'static str> {
         let java = "openjdk version \"17.0.15\" 2025-04-15";
-        [("cc", ""), ("c++", ""), ("make", ""), ("perl", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
+        [("cc", ""), ("c++", ""), ("make", ""), ("pkg-config", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
     }
 
     #[test]
@@ -167,7 +170,7 @@ mod tests {
             ("cc", "gcc"),
             ("c++", "g++"),
             ("make", "make"),
-            ("perl", "perl"),
+            ("pkg-config", "libssl-dev"),
             ("java", "openjdk-17-jre-headless"),
             ("mvn", "maven"),
             ("python3", "python3-venv"),
@@ -207,7 +210,7 @@ mod tests {
             shown(true),
             [
                 "apt-get update",
-                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make perl openjdk-17-jre-headless maven python3 \
+                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make libssl-dev pkg-config openjdk-17-jre-headless maven python3 \
                  python3-venv python3-pip"
             ]
         );

@@ -42,6 +42,13 @@ pub fn output(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&text).into_owned())
 }
 
+/// Builds with the OpenSSL of this machine, if it has one for developers: building it from source takes two minutes and perl.
+pub fn use_system_openssl(cargo: &mut Command) {
+    if output("pkg-config", &["--exists", "openssl >= 1.1.1"]).is_some() {
+        cargo.env("OPENSSL_NO_VENDOR", "1");
+    }
+}
+
 /// `cargo deny check` with the settings in deny.toml.
 pub fn deny() -> anyhow::Result<()> {
     if output("cargo", &["deny", "--version"]).is_none() {

@@ -65,8 +65,9 @@ fn program() -> PathBuf {
         return path.into();
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo).args(["build", "--quiet", "--package", "eadt"]).current_dir(root()).status().unwrap();
-    assert!(status.success(), "cargo build --package eadt failed");
+    let status =
+        Command::new(cargo).args(["build", "--quiet", "--workspace", "--bin", "eadt"]).current_dir(root()).status().unwrap();
+    assert!(status.success(), "cargo build failed");
     // This test lies in the folder deps/ beside the program.
     std::env::current_exe().unwrap().parent().and_then(Path::parent).unwrap().join("eadt")
 }

@@ -1,7 +1,7 @@
 //! What deny.toml allows, checked against what cargo resolves. `cargo xtask deny` checks the same and advisories with
 //! cargo-deny where that is installed; this needs nothing.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The walls between the crates, as cargo sees them. docs/architecture.md says what each is for.
 
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -306,4 +306,29 @@ fn clippys_bans_hold_in_the_pure_crates_too() {
             assert!(banned.iter().any(|path| path == clock), "{pure}/clippy.toml does not ban {clock}");
         }
     }
+}
+
+#[test]
+fn every_integration_test_belongs_to_the_binary_of_its_package() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let children = |folder: &Path| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    let packages = [children(&root.join("crates")), children(&root.join("services"))].concat();
+    let packages = packages.into_iter().chain(["schemas", "xtask"].map(|name| root.join(name)));
+    let mut homes: Vec<(_, &[&str])> = packages.map(|package| (package.join("tests"), &["main.rs"][..])).collect();
+    homes.push((root.join("tests"), &["program.rs", "real_parts.rs"]));
+    let mut seen = 0;
+    for (folder, crate_roots) in homes {
+        let declared: String = crate_roots.iter().filter_map(|file| std::fs::read_to_string(folder.join(file)).ok()).collect();
+        if declared.is_empty() {
+            // Cargo finds the only file of a folder by itself.
+            continue;
+        }
+        for path in children(&folder).iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")) {
+            let (file, module) = (path.file_name().unwrap().to_str().unwrap(), path.file_stem().unwrap().to_str().unwrap());
+            let is_there = crate_roots.contains(&file) || declared.lines().any(|line| line == format!("mod {module};"));
+            assert!(is_there, "{} is in no test binary: declare it in {}", path.display(), crate_roots.join(" or "));
+            seen += 1;
+        }
+    }
+    assert!(seen > 60, "only {seen} files were found");
 }

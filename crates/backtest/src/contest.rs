@@ -6,13 +6,14 @@ use std::str::FromStr;
 use eadt_cluster::{RollBack, WorkloadChange};
 use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_core::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, Consumer, PowerPoint};
+use eadt_report::Reporter;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
 use eadt_simulator::{Cluster, Glide, Scenario, ScenarioError, WorkloadScenario};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::{oracle, random_days};
+use crate::{come_and_go, even_phases, oracle, random_days};
 
 /// Who takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,6 +67,10 @@ pub enum Subject {
     Scenario { name: String, scenario: Box<Scenario> },
     /// [`random_days`]; seeds change the work, too.
     RandomDays,
+    /// [`even_phases`] of so many minutes; seeds change the work, too.
+    EvenPhases { minutes: u32 },
+    /// [`come_and_go`]; seeds change the work and the absences, too.
+    ComeAndGo,
 }
 
 impl Subject {
@@ -73,12 +78,18 @@ impl Subject {
         match self {
             Self::Scenario { name, .. } => name,
             Self::RandomDays => "random-days",
+            Self::EvenPhases { minutes: 60 } => "hour-phases",
+            Self::EvenPhases { minutes: 5 } => "five-minute-phases",
+            Self::EvenPhases { .. } => "even-phases",
+            Self::ComeAndGo => "come-and-go",
         }
     }
 
-    fn scenario(&self, seed: u64, days: f64) -> Scenario {
+    pub(crate) fn scenario(&self, seed: u64, days: f64) -> Scenario {
         match self {
             Self::RandomDays => random_days(seed, days),
+            Self::EvenPhases { minutes } => even_phases(seed, days, *minutes),
+            Self::ComeAndGo => come_and_go(seed, days),
             Self::Scenario { scenario, .. } => {
                 let mut scenario = (**scenario).clone();
                 scenario.noise.seed = scenario.noise.seed.wrapping_add(seed);
@@ -198,8 +209,8 @@ impl Contest {
         for subject in &self.subjects {
             let scenario = subject.scenario(0, self.days);
             scenario.check().map_err(|error| ContestError::new(format!("{}: {error}", subject.name())))?;
-            if scenario.shares_gpus() {
-                let detail = "jobs that share GPUs or go away cannot be played here: simulate them with eadt up";
+            if scenario.has_tenants() {
+                let detail = "jobs that share GPUs cannot be played here: simulate them with eadt up";
                 return Err(ContestError::new(format!("{}: {detail}", subject.name())));
             }
             for job in &scenario.workloads {
@@ -275,6 +286,33 @@ impl Contest {
     }
 }
 
+/// What one workload's run looks like to a report.
+pub(crate) struct Recording {
+    pub workload: String,
+    pub reporter: Reporter,
+    /// Start, energy and samples of each window, as instruments have them.
+    pub windows: Vec<(EventTime, f64, f64)>,
+}
+
+/// Lets one contender work on one subject with one seed, and records what a report would be made of.
+pub(crate) fn record(
+    contest: &Contest,
+    subject: &Subject,
+    contender: Contender,
+    seed: u64,
+) -> Result<Vec<Recording>, ContestError> {
+    let end = EventTime::from_seconds(START_SECONDS + contest.days * DAY_SECONDS);
+    let mut plant = Plant::new(subject.scenario(seed, contest.days), contender, contest)?;
+    for job in &mut plant.jobs {
+        let workload = job.scenario.name.clone();
+        job.recording = Some(Box::new(Recording { workload, reporter: Reporter::default(), windows: Vec::new() }));
+    }
+    while plant.now() < end {
+        plant.window()?;
+    }
+    Ok(plant.jobs.into_iter().filter_map(|job| job.recording).map(|recording| *recording).collect())
+}
+
 /// The simulated cluster and one contender for each of its jobs.
 struct Plant {
     cluster: Cluster,
@@ -306,6 +344,7 @@ struct Job {
     last_window: Option<EfficiencyWindow>,
     /// Power of a GPU and throughput at the caps of the last hours.
     seen: CapMeasurements,
+    recording: Option<Box<Recording>>,
 }
 
 impl Plant {
@@ -336,6 +375,7 @@ impl Plant {
                     last_decision: None,
                     last_window: None,
                     seen: CapMeasurements::default(),
+                    recording: None,
                     scenario: job,
                 })
             })
@@ -534,6 +574,20 @@ impl Job {
     fn close(&mut self, start: EventTime, end: EventTime, state: &Workload, contender: Contender) {
         let glide = std::mem::take(&mut self.glide);
         let changed = std::mem::take(&mut self.changed);
+        if glide.seconds <= 0.0 {
+            // It is away: nothing is heard of it.
+            (self.last_decision, self.last_window) = (None, None);
+            return;
+        }
+        let rolling = state.ready_time.is_none_or(|ready| ready > start && state.decision_id.is_some());
+        if let Some(recording) = &mut self.recording {
+            let window = window(&glide, start, end, state, changed || rolling);
+            recording.windows.push((start, glide.metered_joules, window.samples.unwrap_or(0.0)));
+            recording.reporter.window(&window);
+            if let Some(actuation) = &self.actuation {
+                recording.reporter.actuation(actuation);
+            }
+        }
         let name = match contender {
             Contender::Controller(name) => name,
             Contender::Budget => {
@@ -546,7 +600,6 @@ impl Job {
             }
             Contender::Fixed | Contender::Oracle => return,
         };
-        let rolling = state.ready_time.is_none_or(|ready| ready > start && state.decision_id.is_some());
         if let (Some(ready), Some(actuation)) = (state.ready_time, &mut self.actuation)
             && actuation.outcome == Outcome::Applied
             && actuation.generation == state.generation
@@ -570,6 +623,9 @@ impl Job {
             models: None,
         };
         let decision = decide(name, &mut self.state, &window, &context);
+        if let Some(recording) = &mut self.recording {
+            recording.reporter.decision(&decision);
+        }
         if decision.action != Action::Maintain {
             self.pending = Some(decision.clone());
         }
@@ -622,6 +678,7 @@ fn add(sum: &mut Glide, part: &Glide) {
 fn window(glide: &Glide, start: EventTime, end: EventTime, state: &Workload, restarted: bool) -> EfficiencyWindow {
     let gpus = state.gpus.unwrap_or(1);
     let samples = glide.samples.max(0.0);
+    let covered = (glide.seconds / end.seconds_since(start)).min(1.0);
     let watts = glide.metered_joules / glide.seconds;
     let mean = |sum: f64| (glide.busy_seconds > 0.0).then(|| sum / glide.busy_seconds);
     EfficiencyWindow {
@@ -631,9 +688,12 @@ fn window(glide: &Glide, start: EventTime, end: EventTime, state: &Workload, res
         window_end: end,
         origin: Origin::Simulated,
         energy_joules: Some(glide.metered_joules),
-        energy_coverage_ratio: 1.0,
+        energy_coverage_ratio: covered,
+        run_seconds: WINDOW_SECONDS,
+        run_energy_joules: Some(glide.metered_joules),
+        run_coverage_ratio: covered,
         samples: Some(samples),
-        progress_coverage_ratio: 1.0,
+        progress_coverage_ratio: covered,
         samples_per_second: Some(samples / glide.seconds),
         joules_per_sample: (samples > 0.0).then(|| glide.metered_joules / samples),
         samples_per_joule: (glide.metered_joules > 0.0).then(|| samples / glide.metered_joules),

@@ -1,5 +1,5 @@
 use eadt_simulator::gpu::{Phase, PhaseSchedule, WorkloadProfile};
-use eadt_simulator::{Scenario, WorkloadScenario};
+use eadt_simulator::{Absence, Scenario, WorkloadScenario};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -11,6 +11,36 @@ const MINUTES: std::ops::RangeInclusive<u32> = 120..=480;
 /// A job on 3 A100s whose work changes at random: phases of 2 to 8 hours, each bound by the host, the SMs, the memory or by
 /// none of them, no two alike in a row. The seed chooses them and the noise.
 pub fn random_days(seed: u64, days: f64) -> Scenario {
+    job("eadt/random-days", seed, random_phases(seed, days, MINUTES))
+}
+
+/// As [`random_days`], with phases that all last so many minutes.
+pub fn even_phases(seed: u64, days: f64, minutes: u32) -> Scenario {
+    job("eadt/even-phases", seed, random_phases(seed, days, minutes..=minutes))
+}
+
+/// As [`random_days`], with phases of half an hour to 4 h, of a job that is suspended every 3 to 8 h for 20 min to 3 h.
+pub fn come_and_go(seed: u64, days: f64) -> Scenario {
+    let mut scenario = job("eadt/come-and-go", seed, random_phases(seed, days, 30..=240));
+    let mut chance = Pcg64Mcg::seed_from_u64(seed ^ 0x676f_6e65);
+    let mut minutes = 0;
+    while f64::from(minutes) < days * 1440.0 {
+        let from = minutes + chance.random_range(180..=480);
+        minutes = from + chance.random_range(20..=180);
+        let absence = Absence { from_seconds: f64::from(from) * 60.0, until_seconds: f64::from(minutes) * 60.0 };
+        scenario.workloads[0].away.push(absence);
+    }
+    scenario
+}
+
+fn job(name: &str, seed: u64, schedule: PhaseSchedule) -> Scenario {
+    let job = WorkloadScenario { name: name.into(), schedule, ..WorkloadScenario::default() };
+    let mut scenario = Scenario { workloads: vec![job], ..Scenario::default() };
+    scenario.noise.seed = seed;
+    scenario
+}
+
+fn random_phases(seed: u64, days: f64, lengths: std::ops::RangeInclusive<u32>) -> PhaseSchedule {
     let mut chance = Pcg64Mcg::seed_from_u64(seed ^ 0x6461_7973);
     let mut phases: Vec<Phase> = Vec::new();
     let mut left = days * 1440.0;
@@ -21,13 +51,9 @@ pub fn random_days(seed: u64, days: f64) -> Scenario {
         else {
             unreachable!("every kind has a profile")
         };
-        let minutes = f64::from(chance.random_range(MINUTES));
+        let minutes = f64::from(chance.random_range(lengths.clone()));
         left -= minutes;
         phases.push(Phase { name: kind.into(), seconds: minutes * 60.0, profile });
     }
-    let schedule = PhaseSchedule { phases, repeat: false };
-    let job = WorkloadScenario { name: "eadt/random-days".into(), schedule, ..WorkloadScenario::default() };
-    let mut scenario = Scenario { workloads: vec![job], ..Scenario::default() };
-    scenario.noise.seed = seed;
-    scenario
+    PhaseSchedule { phases, repeat: false }
 }

@@ -4,19 +4,28 @@
 //! that nobody touches and against an oracle. Everything is a pure function of its arguments: the same seeds give the same
 //! bytes, however many cores work on it. Restarts cost what they cost in the simulated cluster: downtime, idle power, lost work.
 //!
+//! [`MeasuredContest`] lets the same controllers loose on boards that somebody measured.
+//!
 //! Every figure of a contest is simulated and marked so. It never touches a bus, a clock or a file.
 
+mod calibrate;
 mod contest;
 mod days;
 mod hindsight;
+mod measured;
 mod oracle;
 
 mod render;
 mod summary;
 
+pub use calibrate::{Asked, Calibration, CalibrationReport, CalibrationRow, Estimated, calibration_html, calibration_text};
 pub use contest::{Contender, Contest, ContestError, Oversubscription, Run, Subject, trace};
-pub use days::random_days;
+pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{Considered, ENOUGH_WINDOWS, Estimate, Hindsight, Record, RefusedChange, Unknown, hindsight_text, look_back};
+pub use measured::{
+    MeasuredBoard, MeasuredContest, MeasuredError, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint,
+    measured_text,
+};
 
 pub use render::{html, text};
 pub use summary::{Report, Row, Spread};

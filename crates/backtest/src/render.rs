@@ -55,7 +55,7 @@ pub fn text(report: &Report) -> String {
     out
 }
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem;color:#1b1f24;background:#fff}
+pub(crate) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:62rem;padding:0 1rem;color:#1b1f24;background:#fff}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}table{border-collapse:collapse;width:100%}
 th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #d8dee4}th:first-child,td:first-child{text-align:left}
 .note{color:#57606a}text{font:12px system-ui,sans-serif;fill:#1b1f24}
@@ -156,6 +156,6 @@ fn plot(out: &mut String, rows: &[Row]) {
     );
 }
 
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -16,7 +16,7 @@ pub struct Spread {
 
 impl Spread {
     /// `high_is_bad`: the largest value is the worst.
-    fn of(values: &[f64], high_is_bad: bool) -> Option<Self> {
+    pub(crate) fn of(values: &[f64], high_is_bad: bool) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
         let worst = values.iter().copied().reduce(if high_is_bad { f64::max } else { f64::min })?;

@@ -16,6 +16,7 @@ mod patience;
 pub mod rights;
 #[cfg(feature = "simulation")]
 pub mod simulation;
+mod standby;
 pub mod topics;
 mod whole;
 
@@ -30,6 +31,7 @@ pub use events::headers;
 pub use headers::Headers;
 pub use partitioner::{murmur2, partition_for_key};
 pub use patience::Patience;
+pub use standby::Standby;
 pub use whole::read_to_end;
 
 /// A partition of a topic. The topic is the full name, prefix included.
@@ -241,6 +243,15 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn member(&self, options: MemberOptions) -> Result<Box<dyn Member>>;
     /// Positions that a group has committed, `None` where it has none.
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
+    /// Asks whether the log serves a topic, for at most four seconds. An error if no broker answers, or if a partition has no leader.
+    fn probe(&self, _topic: &str) -> Result<()> {
+        Ok(())
+    }
+    /// Returns whether a group has more members than this topic, the one with the most partitions of those that it reads, has
+    /// partitions, so that members without any stand by.
+    fn has_spare_members(&self, _group: &str, _topic: &str) -> Result<bool> {
+        Ok(false)
+    }
 }
 
 /// Appends without transactions.

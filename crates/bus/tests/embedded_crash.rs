@@ -38,7 +38,7 @@ fn open(dir: &Path) -> EmbeddedLog {
 
 fn again(what: &str, dir: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "child", "--nocapture", "--test-threads=1"]).env(CHILD, what).env(DIR, dir);
+    command.args(["--exact", "embedded_crash::child", "--nocapture", "--test-threads=1"]).env(CHILD, what).env(DIR, dir);
     command.stdout(Stdio::piped()).stderr(Stdio::null());
     command
 }
@@ -306,7 +306,7 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
     }
     // What was there when the power came is durable.
     let first = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "embedded_crash::child", "--nocapture", "--test-threads=1"])
         .env(CHILD, "sync")
         .env(DIR, dir)
         .env("LD_PRELOAD", library)

@@ -18,7 +18,7 @@ use crate::settings::FoldSettings;
 use crate::tenants::{Tenant, Tenants};
 use crate::window::Tumbling;
 use crate::workload::source::Index;
-use crate::workload::{Place, Room, Taken, WorkloadState};
+use crate::workload::{OpenWindows, Place, Room, Taken, WorkloadState};
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
@@ -436,6 +436,13 @@ impl Partition {
         self.due = self.workloads.iter().flatten().map(|state| state.due).min().unwrap_or(i64::MAX);
     }
 
+    /// The workloads that have open windows, by name.
+    pub fn open_windows(&self) -> Vec<OpenWindows<'_>> {
+        let mut open: Vec<_> = self.workloads.iter().flatten().filter_map(WorkloadState::open_windows).collect();
+        open.sort_by_key(|open| open.workload);
+        open
+    }
+
     /// Every input has ended for good: closes all windows, by workload name.
     pub fn finish(&mut self, out: &mut Vec<Output>) {
         let mut all: Vec<usize> = (0..self.workloads.len()).filter(|i| self.workloads[*i].is_some()).collect();
@@ -543,6 +550,7 @@ mod tests {
                 stretches: VecDeque::new(),
                 pending: VecDeque::new(),
                 lost: None,
+                check: crate::window::counter::CounterCheck::default(),
                 unassigned: 0.0,
                 primary: false,
             };

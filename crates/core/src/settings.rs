@@ -17,6 +17,8 @@ pub struct FoldSettings {
     pub window: i64,
     /// A workload's windows are aligned to its job's start instead of the epoch.
     pub align_to_run: bool,
+    /// Version of the rules by which windows are made, at most [`WINDOW_RULES`]; earlier ones are for records made by them.
+    pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and their time alone
     /// counts.
     pub max_future: Option<i64>,
@@ -53,6 +55,12 @@ pub struct FoldSettings {
     pub gpu_sharing: Option<GpuSharingSettings>,
 }
 
+/// Present version of the rules by which windows are made.
+///
+/// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is energy over samples of
+/// one span, downtime included, and counters are tested against power and the board.
+pub const WINDOW_RULES: u32 = 2;
+
 /// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a source that
 /// lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there, ten times as many.
 const SUMS_PER_SOURCE: usize = 40;
@@ -60,6 +68,11 @@ const SUMS_PER_SOURCE: usize = 40;
 const MAX_EMPTY_WINDOWS: i64 = 1_440;
 
 impl FoldSettings {
+    /// Whether energy counters are tested against power and the board.
+    pub fn checks_counters(&self) -> bool {
+        self.window_rules >= 2
+    }
+
     /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one none is, and
     /// what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
@@ -110,6 +123,7 @@ impl Default for FoldSettings {
         Self {
             window: 60 * SECOND,
             align_to_run: false,
+            window_rules: WINDOW_RULES,
             max_future: Some(60 * SECOND),
             idle_grace: Some(120 * SECOND),
             power_gap: 120 * SECOND,

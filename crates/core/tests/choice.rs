@@ -1,6 +1,6 @@
 //! Whose figures count in a window where several tell of the same.
 
-mod support;
+use crate::support;
 
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Scope, TrainingProgress};
 use support::{Bench, gpu, last, power, rank, round};

@@ -1,6 +1,6 @@
 //! What a partition counts, what a commit has to write, and what is forgotten.
 
-mod support;
+use crate::support;
 
 use eadt_core::partition::ModelsIgnored;
 use eadt_core::settings::SECOND;

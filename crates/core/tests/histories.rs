@@ -1,6 +1,6 @@
 //! One history of arrivals or crashes for each rule of the fold.
 
-mod support;
+use crate::support;
 
 use eadt_core::FoldSettings;
 use eadt_core::controller::ControllerSettings;
@@ -1188,4 +1188,122 @@ fn controller_settings_that_are_none_are_refused_with_the_event() {
     assert_eq!(bench.partition.size(), (0, 0));
     bench.put(settings(serde_json::json!({})));
     assert_eq!((bench.refused.len(), bench.partition.size()), (2, (1, 0)));
+}
+
+/// A GPU whose counter and power are these functions of the second, sampled from second 0 to 600.
+struct Metered {
+    step: f64,
+    joules: fn(f64) -> Option<f64>,
+    watts: fn(f64) -> Option<f64>,
+}
+
+impl Metered {
+    /// The windows; `every`: a crash after so many samples, each time.
+    fn windows(&self, rules: u32, every: Option<usize>) -> Vec<eadt_schemas::v1::EfficiencyWindow> {
+        let mut bench = Bench::new(FoldSettings { window_rules: rules, ..FoldSettings::default() });
+        let mut committed = Vec::new();
+        for i in 0..=(600.0 / self.step) as usize {
+            let second = i as f64 * self.step;
+            let sample = GpuTelemetry {
+                energy_joules_total: (self.joules)(second),
+                power_watts: (self.watts)(second),
+                ..gpu("a", second, 0.0)
+            };
+            bench.put(sample);
+            if every.is_some_and(|every| i % every == 0) {
+                bench.crash(&mut committed);
+            }
+        }
+        bench.finish();
+        bench.windows
+    }
+}
+
+/// Energy of all windows, in and beside them, and seconds in which the counter was contradicted.
+fn totals(windows: &[eadt_schemas::v1::EfficiencyWindow]) -> (f64, f64) {
+    windows.iter().fold((0.0, 0.0), |(joules, seconds), window| {
+        let energy = window.energy_joules.unwrap_or(0.0) + window.unassigned_energy_joules;
+        (joules + energy, seconds + window.counter_contradicted_seconds)
+    })
+}
+
+#[test]
+fn a_counter_that_contradicts_power_gives_way_to_it_and_one_that_does_not_is_believed() {
+    let steady = |_| Some(300.0);
+    let metered = |step, joules, watts| Metered { step, joules, watts };
+    // (what, the meter, energy, seconds in which the counter is contradicted), of 600 s at 300 W.
+    let cases: Vec<(&str, Metered, f64, f64)> = vec![
+        ("sound", metered(5.0, |s| Some(s * 300.0), steady), 180_000.0, 0.0),
+        ("stands still", metered(15.0, |_| Some(5_198_685.762), steady), 180_000.0, 600.0),
+        ("stands still at 0", metered(5.0, |_| Some(0.0), steady), 180_000.0, 600.0),
+        ("stops", metered(5.0, |s| Some(s.min(300.0) * 300.0), steady), 180_000.0, 300.0),
+        // Where it goes on, it has risen by far too little for the time.
+        ("stops for 200 s", metered(5.0, |s| Some((s - (s - 200.0).clamp(0.0, 200.0)) * 300.0), steady), 180_000.0, 205.0),
+        // It is slow for a while, then catches up: nothing is wrong.
+        ("lags", metered(5.0, |s| Some(if (200.0..260.0).contains(&s) { 60_000.0 } else { s * 300.0 }), steady), 180_000.0, 0.0),
+        ("leaps by 183 kW", metered(5.0, |s| Some(s * 300.0 + if s > 301.0 { 915_000.0 } else { 0.0 }), steady), 180_000.0, 5.0),
+        ("one wrong value", metered(5.0, |s| Some(if s == 300.0 { 9e9 } else { s * 300.0 }), steady), 180_000.0, 10.0),
+        ("one value of 0", metered(5.0, |s| Some(if s == 300.0 { 0.0 } else { s * 300.0 + 4e6 }), steady), 180_000.0, 10.0),
+        ("begins anew", metered(5.0, |s| Some(if s > 301.0 { s - 300.0 } else { s } * 300.0), steady), 180_000.0, 5.0),
+        ("wraps", metered(5.0, |s| Some((s * 300.0 + 4_200_000.0) % 4_294_967.296), steady), 180_000.0, 5.0),
+        ("millijoules as joules", metered(5.0, |s| Some(s * 300_000.0), steady), 180_000.0, 600.0),
+        ("joules as millijoules", metered(5.0, |s| Some(s * 0.3), steady), 180_000.0, 600.0),
+        // A factor that one step may have shows in time: a minute or so at a sample a second.
+        ("five times too fast", metered(1.0, |s| Some(s * 1_500.0), steady), 180_000.0 + 44.0 * 1_200.0, 556.0),
+        ("five times too slow", metered(1.0, |s| Some(s * 60.0), steady), 180_000.0 - 44.0 * 240.0, 556.0),
+        // No fault: the counter counts.
+        ("a fifth below power", metered(5.0, |s| Some(s * 240.0), steady), 144_000.0, 0.0),
+        ("idle at 0 W", metered(5.0, |_| Some(7.0), |_| Some(0.0)), 0.0, 0.0),
+        ("power of 0 W", metered(5.0, |s| Some(s * 300.0), |_| Some(0.0)), 180_000.0, 0.0),
+        ("no power", metered(5.0, |s| Some(s * 300.0), |_| None), 180_000.0, 0.0),
+        ("no power, stands still", metered(5.0, |_| Some(7.0), |_| None), 0.0, 0.0),
+        ("no counter", metered(5.0, |_| None, steady), 180_000.0, 0.0),
+        // It moves every 20 s or every 100 ms, or in steps of 1 kJ. What it owes in the end is power's.
+        ("every 20 s", metered(5.0, |s| Some((s / 20.0).floor() * 6_000.0), steady), 180_000.0, 0.0),
+        ("every 100 ms", metered(0.05, |s| Some((s * 10.0 + 0.001).floor() * 30.0), steady), 180_000.0, 0.0),
+        ("in steps of 1 kJ", metered(1.0, |s| Some((s * 0.3 + 1e-6).floor() * 1_000.0), steady), 180_000.0, 0.0),
+        // Power readings meet the board idle, the counter sees the work between them.
+        ("bursts", metered(5.0, |s| Some(s * 300.0), |_| Some(120.0)), 180_000.0, 0.0),
+    ];
+    for (what, metered, joules, contradicted) in cases {
+        let windows = metered.windows(2, None);
+        let (energy, seconds) = totals(&windows);
+        assert!((energy - joules).abs() <= joules * 1e-6, "{what}: {energy} J instead of {joules}");
+        assert!((seconds - contradicted).abs() < 1.0, "{what}: contradicted for {seconds} s instead of {contradicted}");
+        assert!(windows.iter().all(|window| window.energy_coverage_ratio == 1.0 || window.energy_method == EnergyMethod::None));
+        if metered.step >= 1.0 {
+            assert_eq!(metered.windows(2, Some(3)), windows, "{what}: with crashes");
+        }
+    }
+}
+
+#[test]
+fn by_the_first_rules_a_counter_is_believed_whatever_power_says() {
+    let metered = Metered { step: 15.0, joules: |_| Some(5_198_685.762), watts: |_| Some(300.0) };
+    assert_eq!(totals(&metered.windows(1, None)), (0.0, 0.0));
+    let (stuck, by_power) = (&metered.windows(1, None)[0], &metered.windows(2, None)[0]);
+    assert_eq!((stuck.energy_method, by_power.energy_method), (EnergyMethod::Counter, EnergyMethod::Integral));
+}
+
+#[test]
+fn a_restart_is_not_the_best_efficiency_ever() {
+    let window = |window_rules| {
+        let mut bench = Bench::new(FoldSettings { window_rules, ..FoldSettings::default() });
+        for second in (0..=180).step_by(10) {
+            let now = f64::from(second);
+            bench.put(gpu("a", now, now * 100.0));
+            // Ten samples a second; it is down from 70 to 110 s and does ten samples again.
+            if !(80..110).contains(&second) {
+                bench.put(rank(0, now, if second < 110 { now * 10.0 } else { 690.0 + (now - 110.0) * 10.0 }));
+            }
+        }
+        bench.windows.swap_remove(1)
+    };
+    let of =
+        |window: &eadt_schemas::v1::EfficiencyWindow| (window.joules_per_sample.map(round), window.joules_per_sample_running);
+    let (before, now) = (window(1), window(2));
+    assert_eq!((before.samples, before.energy_joules.map(round), before.restarted), (Some(190.0), Some(6_000.0), true));
+    // 100 W over 9.5 samples a second while it ran; 6 kJ over 190 samples.
+    assert_eq!((of(&before), of(&now)), ((Some(10.526_316), None), (Some(31.578_947), None)));
+    assert_eq!((now.samples_per_joule.map(round), now.restarted), (Some(round(190.0 / 6_000.0)), true));
 }

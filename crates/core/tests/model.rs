@@ -1,7 +1,7 @@
 //! A model of a few dozen lines against the fold, on random histories: sources that are slow, dead, skewed, restarted;
 //! duplicates; a crash at any commit; GPUs that are moved between workloads. And: how the sources' events are interleaved changes nothing.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

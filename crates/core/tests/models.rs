@@ -1,6 +1,6 @@
 //! Learned models come with the log, survive a crash, are named in decisions, and say nothing where they are not understood.
 
-mod support;
+use crate::support;
 
 use eadt_core::{FoldSettings, Partition};
 use eadt_schemas::v1::{GpuTelemetry, Layout, Model, UpdateMode, Workload};

@@ -1,6 +1,6 @@
 //! What of a window anybody saw: the length of a recording that says nothing of its run.
 
-mod support;
+use crate::support;
 
 use eadt_core::FoldSettings;
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};

@@ -1,7 +1,7 @@
 //! The second stage: when it looks, what counts, that the budget is never exceeded, and that neither a restart nor the order of
 //! what comes at one time changes what it says.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

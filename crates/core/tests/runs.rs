@@ -1,6 +1,6 @@
 //! Runs and spans: where they begin and end within what is read already, and what lies around them.
 
-mod support;
+use crate::support;
 
 use eadt_core::FoldSettings;
 use eadt_schemas::v1::{DeadLetterReason, EfficiencyWindow, Phase, Scope, TrainingProgress};

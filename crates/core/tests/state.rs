@@ -4,7 +4,7 @@
 //! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of models and
 //! of the cluster's stage are kept by their own tests, those of shared GPUs by their crate.
 
-mod support;
+use crate::support;
 
 use eadt_core::controller::ControllerName;
 use eadt_core::{FoldSettings, Partition, StateError, StateRecord};
@@ -14,9 +14,12 @@ use serde_json::{Value, json};
 use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
-const PRESENT: u32 = 2;
-/// Blocks of that in pieces, as where a record would not hold them.
+const PRESENT: u32 = 4;
+/// The one before it.
+const BEFORE: u32 = 2;
+/// Blocks of a format in pieces, as if a record would not hold them; of the present one in the file `v5`.
 const PIECES: u32 = 3;
+const PRESENT_PIECES: u32 = 5;
 
 /// Everything that state can hold: counters that come and go, gauges, shares, tenures, silences, rates, spans, runs, layouts.
 fn before() -> Bench {
@@ -85,7 +88,7 @@ fn after(bench: &mut Bench) {
 
 fn of_version(version: u32) -> Stored {
     let present = || before().partition.take_changes();
-    stored(&format!("v{version}"), || if version == PIECES { in_pieces(present()) } else { present() })
+    stored(&format!("v{version}"), || if version == PRESENT_PIECES { in_pieces(present()) } else { present() })
 }
 
 /// The same in pieces that are small, so that the sample is.
@@ -111,7 +114,7 @@ fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
     let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
     after(&mut straight);
     assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
-    for version in [1, PRESENT, PIECES] {
+    for version in [1, BEFORE, PIECES, PRESENT, PRESENT_PIECES] {
         let mut bench = Bench::new(settings.clone());
         bench.partition = Partition::restore(settings.clone(), of_version(version)).unwrap();
         after(&mut bench);
@@ -128,9 +131,9 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
     let value = value.unwrap();
     let restore = |value: &[u8]| Partition::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
-    let newer = restore(&[&[4], &value[1..]].concat()).unwrap_err();
-    assert!(matches!(newer, StateError::Newer { form: 4, .. }), "{newer}");
-    assert!(newer.to_string().contains("\"team/job#0\" has form 4"), "{newer}");
+    let newer = restore(&[&[5], &value[1..]].concat()).unwrap_err();
+    assert!(matches!(newer, StateError::Newer { form: 5, .. }), "{newer}");
+    assert!(newer.to_string().contains("\"team/job#0\" has form 5"), "{newer}");
     for length in 0..value.len() {
         let error = restore(&value[..length]).unwrap_err();
         assert!(matches!(error, StateError::Unreadable { .. }), "{length}: {error}");

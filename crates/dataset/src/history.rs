@@ -49,14 +49,14 @@ pub fn usable(window: &EfficiencyWindow) -> bool {
         && window.progress_coverage_ratio >= MIN_COVERAGE_RATIO
         && !window.restarted
         && !window.gap
-        && window.joules_per_sample.is_some()
+        && window.energy_per_sample().is_some()
 }
 
 pub(crate) fn mean<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>) -> Mean {
     let (mut count, mut joules, mut samples, mut rates, mut watts) = (0, 0.0, 0.0, Vec::new(), Vec::new());
     for window in windows {
         count += 1;
-        joules += window.energy_joules.unwrap_or(f64::NAN);
+        joules += window.energy_of_progress().unwrap_or(f64::NAN);
         samples += window.samples.unwrap_or(f64::NAN);
         rates.extend(window.samples_per_second);
         watts.extend(window.mean_power_watts);

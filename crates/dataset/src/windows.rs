@@ -93,6 +93,12 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             get: Get::Float(|row| Some(row.window.energy_largest_gap_seconds)),
         },
         Spec {
+            name: "counter_contradicted_seconds",
+            role: Role::Feature,
+            about: About::Window,
+            get: Get::Float(|row| Some(row.window.counter_contradicted_seconds)),
+        },
+        Spec {
             name: "unassigned_energy_joules",
             role: Role::Feature,
             about: About::Window,
@@ -147,7 +153,13 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             name: "joules_per_sample",
             role: Role::Feature,
             about: About::Window,
-            get: Get::Float(|row| row.window.joules_per_sample),
+            get: Get::Float(|row| row.window.energy_per_sample()),
+        },
+        Spec {
+            name: "joules_per_sample_running",
+            role: Role::Feature,
+            about: About::Window,
+            get: Get::Float(|row| row.window.joules_per_sample_running),
         },
         Spec {
             name: "samples_per_joule",
@@ -276,7 +288,7 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             name: "trailing_median_joules_per_sample",
             role: Role::Feature,
             about: About::Text("Median of joules_per_sample over those windows, in J/sample."),
-            get: Get::Float(|row| median(row, |window| window.joules_per_sample)),
+            get: Get::Float(|row| median(row, EfficiencyWindow::energy_per_sample)),
         },
         Spec {
             name: "trailing_median_samples_per_second",
@@ -344,7 +356,7 @@ fn specs<'a>() -> Vec<Spec<Row<'a>>> {
             name: "label_next_joules_per_sample",
             role: Role::Label,
             about: About::Text("joules_per_sample of the window that follows without a hole, where that is usable, in J/sample."),
-            get: Get::Float(|row| row.next?.joules_per_sample),
+            get: Get::Float(|row| row.next?.energy_per_sample()),
         },
         Spec {
             name: "label_next_samples_per_second",

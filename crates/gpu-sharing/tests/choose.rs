@@ -1,6 +1,6 @@
 //! Choices: what is a candidate, which one is taken, what cannot be told.
 
-mod support;
+use crate::support;
 
 use eadt_gpu_sharing::forest::ForestSettings;
 use eadt_gpu_sharing::{

@@ -1,7 +1,5 @@
 //! The forest: what it remembers, what it refuses, how it is written, and how it compares with another implementation.
 
-mod support;
-
 use eadt_gpu_sharing::forest::{Forest, ForestSettings, RowError, Samples, SamplesError};
 use eadt_testing::cases;
 use proptest::prelude::*;

@@ -1,7 +1,5 @@
 //! On line: profiles from windows, and shares that are turned in an order that never oversubscribes the GPU.
 
-mod support;
-
 use eadt_gpu_sharing::gather::{GatherSettings, Gatherer, SkippedWindow};
 use eadt_gpu_sharing::rebalance::{
     GpuSharer, GpuState, ModelChoice, RebalanceOutcome, RebalanceSettings, WindowFigures, rebalance,

@@ -1,6 +1,6 @@
 //! Measurements that others made: pairs of jobs on V100s (Gavel), and slices of an A100 (MISO).
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! The paper's experiment, simulated: what is asked of the predictor, held on every run.
 
-mod support;
+use crate::support;
 
 use eadt_gpu_sharing::evaluate::{
     EvaluateError, EvaluateSettings, EvaluatedMethod, EvaluationFindings, EvaluationSet, by_group, by_unseen_workload, elsewhere,

@@ -1,7 +1,5 @@
 //! Measurements as tables: there and back, and what is said of tables that cannot be used.
 
-mod support;
-
 use std::error::Error;
 
 use eadt_gpu_sharing::tables::{read_co_runs, read_solo, write_co_runs, write_solo};

@@ -23,7 +23,13 @@ fn group(seed: u64) -> Vec<Measurement> {
             let seconds = 100.0 * (1.0 - bound + bound / phi) * noise;
             let watts = base + 250.0 * phi * (1.0 + 1.5 * (phi - 0.75).max(0.0)).powi(2);
             let row = u64::from(run * 61 + step);
-            measurements.push(Measurement { setting, duration_seconds: seconds, energy_joules: watts * seconds, row });
+            measurements.push(Measurement {
+                setting,
+                second_setting: None,
+                duration_seconds: seconds,
+                energy_joules: watts * seconds,
+                row,
+            });
         }
     }
     measurements
@@ -31,7 +37,8 @@ fn group(seed: u64) -> Vec<Measurement> {
 
 fn main() {
     let groups: Vec<_> = (0..GROUPS).map(group).collect();
-    let limits = Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy };
+    let limits =
+        Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy, reference_second_setting: None };
     let mut times = Vec::new();
     for _ in 0..5 {
         let began = Instant::now();

@@ -2,7 +2,7 @@
 //!
 //! The figures are the document's own claims; nobody here has measured them. `cargo run -p eadt-models --example case_studies`
 
-use eadt_models::energy::{Rule, Sample, Series, Work, performance_per_watt_ratio};
+use eadt_models::energy::{Rule, Sample, Series};
 use eadt_models::fit::{CapCurve, CapPoint};
 
 fn percent(ratio: f64) -> String {
@@ -18,7 +18,7 @@ fn main() {
     println!("   implies {} power while it runs; energy per token {}\n", percent(power), percent(1.0 / 1.9));
 
     println!("B  power cap 300 W to 255 W on an A100: -15 % power, -7 % performance, +20 % performance per watt");
-    let implied = performance_per_watt_ratio(0.93, 255.0 / 300.0).expect("power is above 0");
+    let implied = 0.93 / (255.0 / 300.0);
     println!("   inconsistent: 0.93 / 0.85 = {implied:.4}, so performance per watt is {}, not +20 %", percent(implied));
     println!(
         "   for +20 % the power drawn must have fallen by {}, or performance risen by {}",
@@ -31,12 +31,11 @@ fn main() {
     );
 
     println!("C  continuous batching with CUDA graphs: 1.6 x tokens per joule at moderate load, -30 % p95 latency");
-    let before = Work { joules: 1000.0, seconds: 5.0, units: 1000.0 };
-    let after = Work { units: 1.6 * before.units, ..before };
+    let (joules, tokens) = (1000.0, 1000.0);
     println!(
         "   {:.3} to {:.3} J/token at equal power: energy per token {}; latency says nothing about energy\n",
-        before.joules_per_unit().expect("tokens were made"),
-        after.joules_per_unit().expect("tokens were made"),
+        joules / tokens,
+        joules / (1.6 * tokens),
         percent(1.0 / 1.6)
     );
 

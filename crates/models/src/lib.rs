@@ -1,11 +1,8 @@
 //! What energy costs, what a GPU gives for it, and which clock, power cap or batch size to choose.
 //!
-//! - [`energy`]: energy from power readings, its price under a tariff, its CO₂, samples and tokens per joule, and its
-//!   attribution on shared GPUs.
-//! - [`fit`]: power from telemetry, throughput against power, speedup against the number of GPUs; each says how well it
-//!   fits and where it holds.
+//! - [`energy`]: energy from power readings, its price under a tariff, and its CO₂.
+//! - [`fit`]: power from telemetry, throughput against power; each says how well it fits and where it holds.
 //! - [`choose`]: operating points in, a choice under a limit on the slowdown out: measured, or fitted and bounded.
-//! - [`online`]: phases of a running workload, and the clock to run it at.
 //! - [`published`]: how fitted models travel as events.
 //!
 //! In: numbers that somebody measured (or simulated). Out: numbers, with what they rest on. Nothing here reads a clock,
@@ -15,7 +12,6 @@
 pub mod choose;
 pub mod energy;
 pub mod fit;
-pub mod online;
 pub mod published;
 
 mod stats;

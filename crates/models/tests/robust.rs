@@ -52,7 +52,13 @@ fn measure(truth: &[(f64, f64, f64)], noise: &mut Noise) -> Vec<Measurement> {
                 duration_seconds *= 1.3 + 0.9 * noise.even();
                 watts *= 0.7;
             }
-            all.push(Measurement { setting, duration_seconds, energy_joules: duration_seconds * watts, row: all.len() as u64 });
+            all.push(Measurement {
+                setting,
+                second_setting: None,
+                duration_seconds,
+                energy_joules: duration_seconds * watts,
+                row: all.len() as u64,
+            });
         }
     }
     all
@@ -95,7 +101,12 @@ fn lowest_feasible(truth: &[(f64, f64, f64)], measured: &[Measurement], max: f64
 }
 
 fn robust(measured: &[Measurement], max: f64, ratio: f64) -> Choices {
-    let limits = Limits { max_slowdown_ratio: max, min_setting_ratio: Some(ratio), objective: Objective::Energy };
+    let limits = Limits {
+        max_slowdown_ratio: max,
+        min_setting_ratio: Some(ratio),
+        objective: Objective::Energy,
+        reference_second_setting: None,
+    };
     choose(Knob::SmClockMhz, measured, &limits, Method::Robust(Robust { resamples: 100, ..Robust::default() })).unwrap()
 }
 
@@ -161,7 +172,12 @@ fn the_same_seed_gives_the_same_choice_and_an_order_of_rows_does_not_matter() {
 fn an_infeasible_limit_keeps_the_reference_and_says_so() {
     let truth = truth(BoardModel::A100, WorkloadProfile::COMPUTE);
     let measured = measure(&truth, &mut Noise(Pcg64Mcg::seed_from_u64(2)));
-    let limits = Limits { max_slowdown_ratio: 0.0, min_setting_ratio: Some(0.999), objective: Objective::Energy };
+    let limits = Limits {
+        max_slowdown_ratio: 0.0,
+        min_setting_ratio: Some(0.999),
+        objective: Objective::Energy,
+        reference_second_setting: None,
+    };
     for method in [Method::Measured, Method::Robust(Robust::default())] {
         let choices = choose(Knob::SmClockMhz, &measured, &limits, method).unwrap();
         assert!(!choices.feasible);
@@ -172,8 +188,10 @@ fn an_infeasible_limit_keeps_the_reference_and_says_so() {
 
 #[test]
 fn what_cannot_be_told_is_refused() {
-    let limits = Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy };
-    let at = |setting, duration_seconds| Measurement { setting, duration_seconds, energy_joules: 1.0, row: 7 };
+    let limits =
+        Limits { max_slowdown_ratio: 0.1, min_setting_ratio: None, objective: Objective::Energy, reference_second_setting: None };
+    let at =
+        |setting, duration_seconds| Measurement { setting, second_setting: None, duration_seconds, energy_joules: 1.0, row: 7 };
     let refused = |measured: &[Measurement], method| choose(Knob::SmClockMhz, measured, &limits, method).unwrap_err().to_string();
     let robust = Method::Robust(Robust::default());
     assert_eq!(refused(&[], Method::Measured), "no measurement");
@@ -206,13 +224,14 @@ proptest! {
             .enumerate()
             .map(|(i, &(duration_seconds, watts)): (usize, &(f64, f64))| Measurement {
                 setting: 100.0 + 25.0 * i as f64,
+                second_setting: None,
                 duration_seconds,
                 energy_joules: duration_seconds * watts,
                 row: i as u64,
             })
             .collect();
         let knob = if caps { Knob::PowerLimitWatts } else { Knob::SmClockMhz };
-        let limits = Limits { max_slowdown_ratio: max, min_setting_ratio: Some(ratio), objective: Objective::Energy };
+        let limits = Limits { max_slowdown_ratio: max, min_setting_ratio: Some(ratio), objective: Objective::Energy, reference_second_setting: None };
         let top = measured[measured.len() - 1];
         for method in [Method::Measured, Method::Robust(Robust { resamples: 50, ..Robust::default() })] {
             let Ok(choices) = choose(knob, &measured, &limits, method) else { continue };

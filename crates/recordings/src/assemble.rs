@@ -25,8 +25,8 @@ pub struct Imported {
 
 #[derive(Debug)]
 struct Names {
-    /// Of each source.
-    workloads: Vec<String>,
+    /// Of each source; `None`: it is of no workload.
+    workloads: Vec<Option<String>>,
     collector: String,
     /// `ce_source`.
     said_by: String,
@@ -64,7 +64,8 @@ impl Iterator for Events<'_> {
 impl ExactSizeIterator for Events<'_> {}
 
 pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Imported, ImportError> {
-    let mut counts = Counts { out_of_order: recording.out_of_order, ..Counts::default() };
+    let mut counts =
+        Counts { out_of_order: recording.out_of_order, duplicates: recording.duplicates, same_stamp: recording.same_stamp };
     let mut gaps = Vec::new();
     let mut counters = Vec::new();
     let mut sources = std::mem::take(&mut recording.sources);
@@ -75,7 +76,17 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         find_gaps(source, &mut gaps);
         if let SourceKind::Device(device) = &source.kind {
             check_power(&recording, source)?;
-            counters.extend(check_counter(&recording, source, &device.name)?);
+            let check = check_counter(&recording, source, &device.name)?;
+            // Those who share a device all have its whole counter.
+            let shared = source.readings.iter().any(|reading| reading.portion.is_some());
+            match counters.iter_mut().find(|known: &&mut CounterCheck| shared && known.device == device.name) {
+                Some(known) => {
+                    if let Some(check) = check.filter(|check| check.counter_joules > known.counter_joules) {
+                        *known = check;
+                    }
+                }
+                None => counters.extend(check),
+            }
         }
     }
     recording.sources = sources;
@@ -84,7 +95,8 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let fallback = format!("imported/{}", recording.stem(0));
     let workload = |source: &Source| {
         let name = options.workload.clone().or_else(|| source.workload.clone());
-        name.unwrap_or_else(|| fallback.clone())
+        let name = name.or_else(|| (!source.is_nobodys).then(|| fallback.clone()));
+        name.map(|name| name + source.suffix)
     };
     let names = Names {
         workloads: recording.sources.iter().map(workload).collect(),
@@ -103,7 +115,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     let report = Report {
         format: recording.format,
         files: recording.files.clone(),
-        workloads: names.workloads.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
+        workloads: names.workloads.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
         rows: recording.rows,
         events: order.len() as u64,
         telemetry_events: order.len() as u64 - progress_events,
@@ -167,7 +179,8 @@ fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording)
         let mark = put_marks_together(group).map_err(|problem| {
             recording.error(file, u64::from(first.line), problem, "one call imports one run that takes time")
         })?;
-        source.readings.push(Reading { time: first.time, line: first.line, values: put_values_together(group), mark });
+        let values = put_values_together(group);
+        source.readings.push(Reading { values, mark, ..first.clone() });
     }
     Ok(())
 }
@@ -217,7 +230,8 @@ fn find_gaps(source: &Source, gaps: &mut Vec<Gap>) {
         SourceKind::Job { rank, .. } => (10.0, 60.0, format!("progress of rank {rank}")),
         SourceKind::Device(device) => (3.0, 0.0, device.name.clone()),
     };
-    let times = || source.readings.windows(2).map(|pair| (pair[0].time, pair[1].time));
+    let pairs = source.readings.windows(2).filter(|pair| tenure(&pair[0]) == tenure(&pair[1]));
+    let times = || pairs.clone().map(|pair| (pair[0].time, pair[1].time));
     let mut intervals: Vec<f64> = times().map(|(from, to)| to.seconds_since(from)).collect();
     if intervals.len() < 3 {
         return;
@@ -257,6 +271,11 @@ fn value(reading: &Reading, field: Field) -> Option<f64> {
     reading.values.iter().find(|(f, _)| *f == field).map(|(_, value)| *value)
 }
 
+/// Returns the stay that a reading belongs to.
+fn tenure(reading: &Reading) -> Option<u64> {
+    reading.portion.as_ref().map(|portion| portion.tenure)
+}
+
 fn power(reading: &Reading) -> Option<f64> {
     value(reading, Field::PowerWatts).or_else(|| value(reading, Field::PowerAverageWatts))
 }
@@ -290,8 +309,8 @@ fn check_counter(recording: &Recording, source: &Source, device: &str) -> Result
     for reading in &source.readings {
         let Some(counter) = value(reading, field) else { continue };
         if let Some((earlier, earlier_counter)) = before {
-            // A fall is a reset: nothing is known about the time between.
-            if counter >= earlier_counter {
+            // A fall is a reset: nothing is known about the time between. Between two stays the device was another's.
+            if counter >= earlier_counter && tenure(earlier) == tenure(reading) {
                 let step = reading.time.seconds_since(earlier.time);
                 counter_joules += counter - earlier_counter;
                 seconds += step;
@@ -369,7 +388,7 @@ impl Imported {
         let reading = &source.readings[index];
         let mut event = GpuTelemetry {
             time: reading.time,
-            workload: Some(self.names.workloads[number].clone()),
+            workload: self.names.workloads[number].clone(),
             device: device.name.clone(),
             collector: self.names.collector.clone(),
             meter: self.recording.meter,
@@ -383,6 +402,11 @@ impl Imported {
         for (field, value) in &reading.values {
             field.set_telemetry(&mut event, *value);
         }
+        if let Some(portion) = &reading.portion {
+            let ends = event.last;
+            portion.apply(&mut event);
+            event.last |= ends;
+        }
         event
     }
 
@@ -393,7 +417,7 @@ impl Imported {
         let mark = reading.mark.as_deref();
         let mut event = TrainingProgress {
             time: reading.time,
-            workload: self.names.workloads[number].clone(),
+            workload: self.names.workloads[number].clone().unwrap_or_default(),
             rank,
             collector: self.names.collector.clone(),
             origin: Origin::Imported,
@@ -409,17 +433,26 @@ impl Imported {
     }
 
     fn event(&self, number: usize, index: usize) -> LoggedEvent {
-        let workload = &self.names.workloads[number];
         let micros = self.recording.sources[number].readings[index].time.micros();
         match &self.recording.sources[number].kind {
             SourceKind::Device(device) => {
-                let id = format!("{workload}:{}:{micros}", device.name);
+                let prefix = self.names.workloads[number].as_ref().map(|workload| format!("{workload}:")).unwrap_or_default();
+                let id = format!("{prefix}{}:{micros}", device.name);
                 self.logged(EventType::GpuTelemetry, id, number, index, &self.telemetry(number, index))
             }
             SourceKind::Job { rank, .. } => {
-                let id = format!("{workload}:rank-{rank}:{micros}");
+                let id = format!("{}:rank-{rank}:{micros}", self.key(number));
                 self.logged(EventType::TrainingProgress, id, number, index, &self.progress(number, index))
             }
+        }
+    }
+
+    /// Returns the workload of a source, or the device if it is of none.
+    fn key(&self, number: usize) -> &str {
+        match (&self.names.workloads[number], &self.recording.sources[number].kind) {
+            (Some(workload), _) => workload,
+            (None, SourceKind::Device(device)) => &device.name,
+            (None, SourceKind::Job { .. }) => "",
         }
     }
 
@@ -430,9 +463,9 @@ impl Imported {
             source: self.names.said_by.clone(),
             id,
             time: self.recording.sources[number].readings[index].time,
-            subject: self.names.workloads[number].clone(),
+            subject: self.key(number).to_owned(),
             datacontenttype: "application/json".to_owned(),
-            key: Some(self.names.workloads[number].clone()),
+            key: Some(self.key(number).to_owned()),
             topic: None,
             partition: None,
             offset: None,

@@ -75,7 +75,8 @@ macro_rules! fields {
                 }
             }
 
-            pub(crate) fn set_telemetry(self, event: &mut GpuTelemetry, value: f64) {
+            /// Sets a field of telemetry.
+            pub fn set_telemetry(self, event: &mut GpuTelemetry, value: f64) {
                 match self {
                     $(Self::$t => event.$t_name = Some(FromNumber::from_number(value)),)*
                     $(Self::$p => debug_assert!(false, "{} is a progress field", stringify!($p_name)),)*

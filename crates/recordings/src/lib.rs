@@ -3,6 +3,7 @@
 //! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`], [`LogChunks`]). Out: events of
 //! [`eadt_schemas`] in event-time order over all sources, with a [`Report`] of what the files held, or an
 //! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
+//! What the labels of a Prometheus series say is in [`series`] and [`stays`], which the collector asks, too.
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
 //! never drops a row without counting it.
 
@@ -20,9 +21,13 @@ mod mlperf;
 mod mlperf_inference;
 mod nvidia_smi;
 mod options;
+mod overlap;
 mod prometheus;
+pub mod prometheus_text;
 mod recording;
 mod report;
+pub mod series;
+pub mod stays;
 pub mod units;
 
 use std::fmt;

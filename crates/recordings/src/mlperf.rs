@@ -1,12 +1,17 @@
-//! `MLPerf` Training: `:::MLLOG` lines of the console log and of the nodes' power logs.
+//! `MLPerf` Training: `:::MLLOG` lines of the console log and of the power logs of nodes and switches.
 //!
 //! | log entry | event |
 //! |---|---|
-//! | `power_reading` | node power in watts, one device a file |
+//! | `power_reading` | power in watts, one device a file and host; see [`power`] |
 //! | `run_start`, `run_stop` | phase `started`, `finished` |
 //! | `epoch_*`, or `block_*` where the log has one epoch only | span `epoch N`, `block N` |
 //! | `eval_start`, `eval_stop` outside such a span | span `evaluation N` |
-//! | `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done × `train_samples` | `samples_total` |
+//! | `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done × `train_samples`; else `step_num` × `global_batch_size` | `samples_total` |
+//! | `step_num` × `global_batch_size` at `run_stop`, if that is more than the last count | `samples_total` |
+//!
+//! A line that is no whole entry is left out and counted. If the log's own `throughput` contradicts the count, a note has both.
+
+mod power;
 
 use std::collections::BTreeSet;
 
@@ -15,9 +20,10 @@ use eadt_schemas::v1::Phase;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::error::quote;
+use self::power::PowerLogs;
 use crate::lines::Lines;
-use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
+use crate::mlperf_inference::contradict;
+use crate::recording::{FileId, Mark, Recording, SourceKind};
 use crate::{Field, ImportError};
 
 #[derive(Deserialize)]
@@ -32,15 +38,49 @@ pub(crate) struct LogLine {
 
 const MARKER: &str = ":::MLLOG";
 
+/// Why a line that begins like an entry becomes no event.
+pub(crate) const DAMAGED_ENTRY: &str = "damaged log entry";
+/// What `PTDaemon` writes if the analyser had no reading.
+pub(crate) const NO_READING_WATTS: f64 = -1.0;
+
 /// The entry in a line: what stands before the marker (a rank prefix such as `0:`), and the entry itself.
 pub(crate) fn parse_line(text: &str) -> Option<(&str, Result<LogLine, serde_json::Error>)> {
     let (prefix, json) = text.split_once(MARKER)?;
-    Some((prefix, serde_json::from_str(json.trim())))
+    let json = json.trim();
+    let entry =
+        serde_json::from_str(json).or_else(|error| without_nan(json).map_or(Err(error), |json| serde_json::from_str(&json)));
+    Some((prefix, entry))
 }
 
-pub(crate) fn damaged(recording: &Recording, file: FileId, line: u64, text: &str, error: &serde_json::Error) -> ImportError {
-    let problem = format!("log entry {} is truncated or damaged: {error}", quote(text));
-    recording.error(file, line, problem, "restore the line, or take it out if the loss is acceptable")
+/// The entry with `null` for the numbers that Python writes and JSON does not know; `None` if it has none of them.
+fn without_nan(json: &str) -> Option<String> {
+    let mut text = String::with_capacity(json.len());
+    let (mut in_text, mut escaped, mut replaced) = (false, false, false);
+    let mut rest = json;
+    while let Some(c) = rest.chars().next() {
+        let word = (!in_text).then(|| ["-Infinity", "Infinity", "NaN"].into_iter().find(|word| rest.starts_with(word))).flatten();
+        if let Some(word) = word {
+            text.push_str("null");
+            replaced = true;
+            rest = &rest[word.len()..];
+            continue;
+        }
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_text => escaped = true,
+            '"' => in_text = !in_text,
+            _ => {}
+        }
+        text.push(c);
+        rest = &rest[c.len_utf8()..];
+    }
+    replaced.then_some(text)
+}
+
+/// A number, also one that is written as text.
+pub(crate) fn number(value: &Value) -> Option<f64> {
+    let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
+    number.filter(|number: &f64| number.is_finite())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +106,10 @@ struct Entry {
     value: Option<f64>,
     epoch_num: Option<f64>,
     samples_count: Option<f64>,
+    /// Optimizer steps done so far.
+    step_num: Option<f64>,
+    /// Samples per second, of `tracked_stats`.
+    throughput: Option<f64>,
 }
 
 #[derive(Default)]
@@ -76,40 +120,42 @@ struct Training {
     entries: Vec<Entry>,
 }
 
-fn time_of(recording: &Recording, file: FileId, line: u64, time_ms: f64) -> Result<EventTime, ImportError> {
-    // Microseconds of the years 1970 to 9999; a damaged stamp must not become an event.
-    if time_ms > 0.0 && time_ms < 2.5e14 {
-        Ok(EventTime::from_micros((time_ms * 1000.0).round() as i64))
-    } else {
-        let problem = format!("time_ms {time_ms} is not a time in milliseconds since 1970");
-        Err(recording.error(file, line, problem, "correct the line or take it out").column("time_ms"))
-    }
+/// A time in milliseconds since 1970; `None` if it is none of the years 1970 to 9999: a damaged stamp must not become an event.
+fn time_of(time_ms: f64) -> Option<EventTime> {
+    (time_ms > 0.0 && time_ms < 2.5e14).then(|| EventTime::from_micros((time_ms * 1000.0).round() as i64))
 }
 
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -> Result<(), ImportError> {
     recording.columns.insert(Field::PowerWatts, "value".to_owned());
     let mut trainings: Vec<Training> = Vec::new();
+    let mut power = PowerLogs::default();
     for (file, mut lines) in files {
-        let training = read_file(file, &mut lines, recording)?;
+        let training = read_file(file, &mut lines, &mut power, recording)?;
         if training.entries.iter().any(|entry| entry.key != Key::Other) {
             trainings.push(training);
         }
     }
+    power.note_copies(recording);
     if let [first, second, ..] = trainings.as_slice() {
         let problem = format!("is a second training log beside {}", recording.files[first.file]);
         let remedy = "one call imports one run: give one training log and the power logs of its nodes";
         return Err(ImportError::whole(&recording.files[second.file], problem, remedy));
     }
     if let Some(training) = trainings.pop() {
-        return tell_progress(training, recording);
+        let run = write_progress(training, recording)?;
+        return power.compare_with_run(&run, recording);
     }
     recording.notes.push("no training log among the files: power without phases and progress".to_owned());
     Ok(())
 }
 
-fn read_file(file: FileId, lines: &mut Lines<'_>, recording: &mut Recording) -> Result<Training, ImportError> {
+fn read_file(
+    file: FileId,
+    lines: &mut Lines<'_>,
+    power: &mut PowerLogs,
+    recording: &mut Recording,
+) -> Result<Training, ImportError> {
     let mut training = Training { file, ..Training::default() };
-    let mut power: Option<SourceId> = None;
     let mut power_log_open = false;
     while let Some((line, text)) = lines.next_line()? {
         let Some((prefix, parsed)) = parse_line(&text) else {
@@ -118,22 +164,17 @@ fn read_file(file: FileId, lines: &mut Lines<'_>, recording: &mut Recording) -> 
             }
             continue;
         };
-        let entry = parsed.map_err(|error| damaged(recording, file, line, &text, &error))?;
         recording.rows += 1;
-        let time = time_of(recording, file, line, entry.time_ms)?;
-        if entry.key == "power_reading" {
-            let watts = entry.value.as_f64().ok_or_else(|| {
-                let problem = format!("power_reading {} is not a number", entry.value);
-                recording.error(file, line, problem, "restore the line or take it out").column("value")
-            })?;
-            let source = *power.get_or_insert_with(|| {
-                let name = recording.stem(file);
-                recording.add_device(file, Device { node: Some(name.clone()), name, ..Device::default() })
-            });
-            recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
+        let time = parsed.as_ref().ok().and_then(|entry| time_of(entry.time_ms));
+        let (Ok(entry), Some(time)) = (parsed, time) else {
+            recording.skip(file, line, DAMAGED_ENTRY);
             continue;
-        }
+        };
         let key = match entry.key.as_str() {
+            "power_reading" => {
+                power.read(file, line, time, &entry, recording);
+                continue;
+            }
             "run_start" => Key::RunStart,
             "run_stop" => Key::RunStop,
             "epoch_start" => Key::EpochStart,
@@ -155,21 +196,23 @@ fn read_file(file: FileId, lines: &mut Lines<'_>, recording: &mut Recording) -> 
             other => {
                 match other {
                     "submission_benchmark" => training.benchmark = entry.value.as_str().map(str::to_owned),
-                    "global_batch_size" => training.global_batch_size = entry.value.as_f64(),
+                    "global_batch_size" => training.global_batch_size = number(&entry.value).filter(|batch| *batch > 0.0),
                     _ => recording.skip(file, line, "log entry about neither progress nor power"),
                 }
                 continue;
             }
         };
-        let number = |name: &str| entry.metadata.get(name).or_else(|| entry.value.get(name)).and_then(Value::as_f64);
+        let field = |name: &str| entry.metadata.get(name).or_else(|| entry.value.get(name)).and_then(number);
         training.entries.push(Entry {
             time,
             line,
             rank: prefix.trim().trim_end_matches(':').parse().ok(),
             key,
-            value: entry.value.as_f64(),
-            epoch_num: number("epoch_num"),
-            samples_count: number("samples_count"),
+            value: number(&entry.value),
+            epoch_num: field("epoch_num"),
+            samples_count: field("samples_count"),
+            step_num: field("step_num"),
+            throughput: field("throughput").filter(|_| key == Key::Other),
         });
     }
     if power_log_open {
@@ -185,6 +228,8 @@ enum Counting {
     EpochNum,
     /// Epochs done times the samples of one.
     Epochs(f64),
+    /// Steps done times the samples of one.
+    Steps(f64),
     Unknown,
 }
 
@@ -195,7 +240,14 @@ enum Level {
     Blocks,
 }
 
-fn counting(training: &Training) -> Counting {
+/// Samples by the steps that `run_stop` counts.
+fn samples_by_steps(training: &Training) -> Option<f64> {
+    let stop = training.entries.iter().find(|entry| entry.key == Key::RunStop && entry.step_num.is_some())?;
+    Some(stop.step_num? * training.global_batch_size?)
+}
+
+/// How the log counts samples, with a note if `train_samples` turns out to count batches.
+fn counting(training: &Training, notes: &mut Vec<String>) -> Counting {
     let entries = &training.entries;
     if entries.iter().any(|entry| entry.samples_count.is_some()) {
         return Counting::SamplesCount;
@@ -206,23 +258,93 @@ fn counting(training: &Training) -> Counting {
     if training.benchmark.as_deref() == Some("bert") || last_epoch.is_some() && last_epoch == train_samples {
         return Counting::EpochNum;
     }
-    match train_samples {
-        Some(samples) if epochs.count() > 0 => Counting::Epochs(samples),
+    let epochs = epochs.count() as f64;
+    match (train_samples, training.global_batch_size) {
+        (Some(samples), Some(batch)) if epochs > 0.0 => {
+            let steps = samples_by_steps(training).map(|samples| samples / batch);
+            if batch > 1.0 && steps.is_some_and(|steps| steps > 0.0 && !contradict(steps, epochs * samples)) {
+                notes.push(format!("train_samples {samples} counts batches, by the steps at run_stop: each is {batch} samples"));
+                return Counting::Epochs(samples * batch);
+            }
+            Counting::Epochs(samples)
+        }
+        (Some(samples), None) if epochs > 0.0 => Counting::Epochs(samples),
+        (_, Some(batch)) if entries.iter().any(|entry| entry.step_num.is_some()) => Counting::Steps(batch),
         _ => Counting::Unknown,
     }
 }
 
-fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<(), ImportError> {
+/// When a run began and ended, `None` if the log does not have its end; and which source tells of it.
+pub(crate) struct Run {
+    pub(crate) file: FileId,
+    pub(crate) line: u64,
+    pub(crate) start: EventTime,
+    pub(crate) stop: Option<EventTime>,
+    /// The last entry of the log.
+    pub(crate) last: EventTime,
+}
+
+/// Seconds between the starts and stops of a kind of span inside the run.
+fn seconds_in(entries: &[&Entry], start: Key, stop: Key) -> f64 {
+    let mut open = None;
+    let mut seconds = 0.0;
+    for entry in entries {
+        if entry.key == start {
+            open = Some(entry.time);
+        } else if let Some(from) = (entry.key == stop).then(|| open.take()).flatten() {
+            seconds += entry.time.seconds_since(from);
+        }
+    }
+    seconds
+}
+
+/// Notes if the log's own throughput contradicts its count of samples.
+fn compare_rates(inside: &[&Entry], samples: f64, run_seconds: f64, batch: Option<f64>, notes: &mut Vec<String>) {
+    let mut rates: Vec<f64> = inside.iter().filter_map(|entry| entry.throughput).filter(|rate| *rate > 0.0).collect();
+    if rates.is_empty() || run_seconds <= 0.0 {
+        return;
+    }
+    rates.sort_by(f64::total_cmp);
+    let rate = rates[rates.len() / 2];
+    let spans = [(Key::BlockStart, Key::BlockStop), (Key::EpochStart, Key::EpochStop)];
+    let training = spans.into_iter().map(|(start, stop)| seconds_in(inside, start, stop)).filter(|seconds| *seconds > 0.0);
+    // Evaluations may count or not: the log's figure may lie anywhere between.
+    let slowest = samples / run_seconds;
+    let fastest = training.map(|seconds| samples / seconds).fold(slowest, f64::max);
+    let agrees = (slowest..=fastest).contains(&rate) || !contradict(rate, slowest) || !contradict(rate, fastest);
+    if agrees {
+        return;
+    }
+    let why = match batch {
+        Some(batch) if samples > 0.0 && (rate / fastest / batch - 1.0).abs() < 0.25 => {
+            format!("; the log seems to count batches of {batch}")
+        }
+        _ => String::new(),
+    };
+    notes.push(format!(
+        "the log's own throughput of {rate:.6} samples/s contradicts its count of {samples} samples in {run_seconds:.3} s, \
+         {slowest:.6} samples/s{why}"
+    ));
+}
+
+fn write_progress(mut training: Training, recording: &mut Recording) -> Result<Run, ImportError> {
     let file = training.file;
     let starts = training.entries.iter().filter(|entry| entry.key == Key::RunStart);
     let Some(rank) = starts.map(|entry| entry.rank).min() else {
-        let problem = "the training log has no run_start";
+        let damaged = |skipped: &&crate::Skipped| skipped.reason == DAMAGED_ENTRY && skipped.file == recording.files[file];
+        let problem = match recording.skipped.iter().find(damaged) {
+            Some(damaged) => format!(
+                "the training log has no run_start; {} damaged line(s), the first at {}",
+                damaged.lines, damaged.first_line
+            ),
+            None => "the training log has no run_start".to_owned(),
+        };
         return Err(ImportError::whole(&recording.files[file], problem, "give the whole console log of the run"));
     };
     training.entries.retain(|entry| {
         let ours = entry.rank == rank;
         if !ours {
-            recording.skip(file, entry.line, "told by another rank, too");
+            recording.skip(file, entry.line, "written by another rank, too");
         }
         ours
     });
@@ -237,14 +359,15 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
             None => Ok(first),
         }
     };
-    let start = only(Key::RunStart)?.map(|(_, entry)| entry.time).unwrap_or_default();
+    let (start, start_line) = only(Key::RunStart)?.map(|(_, entry)| (entry.time, entry.line)).unwrap_or_default();
     let stop = only(Key::RunStop)?.map(|(_, entry)| entry.time);
     if stop.is_none() {
         recording
             .notes
             .push(format!("{} has no run_stop: the run did not finish, or the log is truncated", recording.files[file]));
     }
-    let counting = counting(&training);
+    let mut notes = Vec::new();
+    let counting = counting(&training, &mut notes);
     if counting == Counting::Unknown {
         recording.notes.push("the training log does not say how many samples were processed".to_owned());
     }
@@ -259,9 +382,17 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
     }
     training.entries.sort_by_key(|entry| entry.time);
 
+    let last = training.entries.last().map_or(start, |entry| entry.time);
+    let by_steps = samples_by_steps(&training);
+    if by_steps.is_none() && training.entries.iter().any(|entry| entry.key == Key::RunStop && entry.step_num.is_some()) {
+        notes.push(
+            "run_stop counts steps, but the log has no global_batch_size: how many samples they are is not known".to_owned(),
+        );
+    }
     let source = recording.add_source(file, None, SourceKind::Job { rank: rank.unwrap_or(0), irregular: true });
-    let mut teller = Teller {
+    let mut walk = RunWalk {
         counting,
+        by_steps,
         level,
         trains_in_blocks: blocks,
         known: None,
@@ -271,16 +402,16 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
         blocks: 0,
         evaluations: 0,
     };
-    let mut told = BTreeSet::new();
+    let mut written = BTreeSet::new();
     for entry in &training.entries {
         if entry.time < start || stop.is_some_and(|stop| entry.time > stop) {
-            // The number of samples of an epoch may be told before the run.
+            // The number of samples of an epoch may come before the run.
             if entry.key != Key::TrainSamples {
                 recording.skip(file, entry.line, "outside the run");
             }
             continue;
         }
-        let (mut values, mark) = teller.tell(entry);
+        let (mut values, mark) = walk.next(entry);
         if entry.key == Key::RunStart
             && let Some(batch) = training.global_batch_size
         {
@@ -289,18 +420,30 @@ fn tell_progress(mut training: Training, recording: &mut Recording) -> Result<()
         if values.is_empty() && mark.is_none() {
             recording.skip(file, entry.line, "log entry about neither progress nor power");
         }
-        told.extend(values.iter().map(|(field, _)| *field));
+        written.extend(values.iter().map(|(field, _)| *field));
         recording.push(source, entry.time, entry.line, &values, mark);
     }
-    if counting != Counting::Unknown && !told.contains(&Field::SamplesTotal) {
+    if counting != Counting::Unknown && !written.contains(&Field::SamplesTotal) {
         recording.notes.push("no count of samples lies inside the run".to_owned());
     }
-    Ok(())
+    let inside: Vec<&Entry> =
+        training.entries.iter().filter(|entry| entry.time >= start && stop.is_none_or(|stop| entry.time <= stop)).collect();
+    if let Some(samples) = walk.known {
+        if let Some(by_steps) = by_steps.filter(|by_steps| contradict(*by_steps, samples)) {
+            notes.push(format!("run_stop counts steps that make {by_steps} samples, the log's other entries {samples}"));
+        }
+        let run_seconds = stop.unwrap_or(last).seconds_since(start);
+        compare_rates(&inside, samples, run_seconds, training.global_batch_size, &mut notes);
+    }
+    recording.notes.extend(notes);
+    Ok(Run { file, line: start_line, start, stop, last })
 }
 
 /// Walks through the entries of one run in time order.
-struct Teller {
+struct RunWalk {
     counting: Counting,
+    /// Samples by the steps that `run_stop` counts.
+    by_steps: Option<f64>,
     level: Level,
     /// The log has training blocks: nothing is processed outside them.
     trains_in_blocks: bool,
@@ -313,8 +456,9 @@ struct Teller {
     evaluations: u32,
 }
 
-impl Teller {
-    fn tell(&mut self, entry: &Entry) -> (Vec<(Field, f64)>, Option<Mark>) {
+impl RunWalk {
+    /// What an entry says of progress, and the phase or span that begins there.
+    fn next(&mut self, entry: &Entry) -> (Vec<(Field, f64)>, Option<Mark>) {
         let training = if self.trains_in_blocks { self.block_open } else { self.epoch_open };
         match entry.key {
             Key::EpochStart => self.epoch_open = true,
@@ -329,6 +473,9 @@ impl Teller {
         let mut values = Vec::new();
         // While nothing is trained the count stays what it was.
         let samples = self.samples(entry).or(self.known.filter(|_| !training));
+        // What was done since the last count is known by the steps at the end.
+        let at_stop = self.by_steps.filter(|_| entry.key == Key::RunStop);
+        let samples = at_stop.filter(|by_steps| samples.or(self.known).is_none_or(|known| *by_steps > known)).or(samples);
         self.known = samples.or(self.known);
         if let Some(samples) = samples {
             values.push((Field::SamplesTotal, samples));
@@ -357,6 +504,7 @@ impl Teller {
             Counting::EpochNum => entry.epoch_num,
             // Inside an epoch only its end is known.
             Counting::Epochs(samples) => (!self.epoch_open || entry.key == Key::EpochStart).then_some(self.epochs_done * samples),
+            Counting::Steps(batch) => entry.step_num.map(|steps| steps * batch),
             Counting::Unknown => None,
         }
     }

@@ -1,7 +1,11 @@
 //! `MLPerf` Inference: `mlperf_log_detail.txt` and the power analyser's `spl.txt`, which share one clock.
 //!
-//! `power_begin` and `power_end` become the phases. Samples are queries × samples per query, or, where the detail log
-//! lacks either, the reported rate times the time between; the counter is told at both ends only.
+//! `power_begin` and `power_end` become the phases. Samples and tokens are the log's own rates times the time between, because
+//! `LoadGen` pads the queries of Offline: `effective_samples_per_query` is what was asked for, not what was done. Without a rate,
+//! samples are queries × samples per query. The counters are written at both ends only. If two figures of the log differ by more
+//! than 5 %, a note has both.
+
+use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Phase;
@@ -9,78 +13,200 @@ use serde_json::Value;
 
 use crate::error::quote;
 use crate::lines::Lines;
-use crate::mlperf::{damaged, parse_line};
+use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, number, parse_line};
+use crate::overlap::{self, Range};
 use crate::recording::{Device, FileId, Mark, Recording, SourceId, SourceKind};
 use crate::units::{Cell, cell};
 use crate::{Field, ImportError, TimeFormat};
 
+/// Keys of samples per second, the best first: Offline's, then Server's.
+const SAMPLE_RATES: [&str; 3] =
+    ["result_samples_per_second", "result_completed_samples_per_second", "result_completed_samples_per_sec"];
+/// Keys of queries per second, of `SingleStream`.
+const QUERY_RATES: [&str; 2] = ["result_qps_with_loadgen_overhead", "result_qps_without_loadgen_overhead"];
+const TOKEN_RATES: [&str; 5] = [
+    "result_tokens_per_second",
+    "result_completed_tokens_per_second",
+    "result_completed_tokens_per_sec",
+    "result_token_throughput_with_loadgen_overhead",
+    "result_token_throughput",
+];
+const SAMPLES_PER_QUERY: &str = "effective_samples_per_query";
+const QUERIES: &str = "result_query_count";
+const PERFORMANCE_SET: [&str; 2] = ["effective_performance_sample_count", "qsl_reported_performance_count"];
+/// In Offline, the one query's latency: how long the run took.
+const LATENCY: &str = "result_max_latency_ns";
+const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFORMANCE_SET[1], LATENCY];
+
+/// Lines of `mlperf_log_summary.txt` and the key of the detail log that says the same.
+const SUMMARY: [(&str, &str); 6] = [
+    ("Samples per second", SAMPLE_RATES[0]),
+    ("Completed samples per second", SAMPLE_RATES[1]),
+    ("QPS w/ loadgen overhead", QUERY_RATES[0]),
+    ("Tokens per second", TOKEN_RATES[0]),
+    ("Completed tokens per second", TOKEN_RATES[1]),
+    ("samples_per_query", SAMPLES_PER_QUERY),
+];
+
+/// Two figures of one thing differ if they are further apart than this part of the greater one.
+pub(crate) const CONTRADICTION_RATIO: f64 = 0.05;
+
+/// Returns whether two figures of one thing are too far apart to be the same.
+pub(crate) fn contradict(a: f64, b: f64) -> bool {
+    (a - b).abs() > CONTRADICTION_RATIO * a.abs().max(b.abs())
+}
+
+type Moment = (FileId, u64, EventTime);
+
 #[derive(Default)]
-struct Detail {
-    begin: Option<(FileId, u64, EventTime)>,
-    end: Option<(FileId, u64, EventTime)>,
-    samples_per_query: Option<f64>,
-    queries: Option<f64>,
-    samples_per_second: Option<f64>,
+struct DetailLog {
+    begin: Option<Moment>,
+    end: Option<Moment>,
+    scenario: Option<String>,
+    /// Figures by their key in the detail log.
+    figures: BTreeMap<&'static str, f64>,
+    /// The same from the summary.
+    summary: BTreeMap<&'static str, f64>,
+}
+
+impl DetailLog {
+    /// Keeps a figure if it is one of those that count.
+    fn put(&mut self, key: &str, value: &Value) -> bool {
+        let known = SAMPLE_RATES.iter().chain(&QUERY_RATES).chain(&TOKEN_RATES).chain(&OTHERS).find(|known| **known == key);
+        let (Some(key), Some(figure)) = (known, number(value).filter(|figure| *figure >= 0.0)) else { return known.is_some() };
+        self.figures.insert(key, figure);
+        true
+    }
+
+    /// Keeps a line of the summary, `NAME : VALUE`, if its figure is one of those that count.
+    fn put_summary(&mut self, text: &str) -> bool {
+        let Some((name, value)) = text.split_once(':') else { return false };
+        let (name, value) = (name.trim(), value.trim());
+        if name == "Scenario" && self.scenario.is_none() {
+            self.scenario = Some(value.to_owned());
+            return true;
+        }
+        let Some((_, key)) = SUMMARY.iter().find(|(known, _)| *known == name) else { return false };
+        let Some(figure) = value.parse::<f64>().ok().filter(|figure| figure.is_finite() && *figure >= 0.0) else { return false };
+        self.summary.insert(key, figure);
+        true
+    }
+
+    fn first(&self, keys: &[&'static str]) -> Option<(&'static str, f64)> {
+        let of = |figures: &BTreeMap<&'static str, f64>| keys.iter().find_map(|key| Some((*key, *figures.get(key)?)));
+        of(&self.figures).or_else(|| of(&self.summary))
+    }
+
+    fn figure(&self, key: &'static str) -> Option<f64> {
+        self.first(&[key]).map(|(_, figure)| figure)
+    }
+
+    fn is_offline(&self) -> bool {
+        self.scenario.as_deref().is_none_or(|scenario| scenario.eq_ignore_ascii_case("offline"))
+    }
+
+    /// Samples per second by the log's own figure, and the key of it.
+    fn samples_per_second(&self) -> Option<(&'static str, f64)> {
+        let queries = || {
+            let (key, rate) = self.first(&QUERY_RATES)?;
+            Some((key, rate * self.figure(SAMPLES_PER_QUERY).unwrap_or(1.0)))
+        };
+        self.first(&SAMPLE_RATES).or_else(queries)
+    }
+
+    /// Samples that were asked for.
+    fn queried(&self) -> Option<f64> {
+        Some(self.figure(QUERIES)? * self.figure(SAMPLES_PER_QUERY)?)
+    }
 }
 
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording) -> Result<(), ImportError> {
     recording.columns.insert(Field::PowerWatts, "Watts".to_owned());
     let clock = TimeFormat::Pattern("%m-%d-%Y %H:%M:%S%.f".to_owned());
-    let mut detail = Detail::default();
+    let mut detail = DetailLog::default();
+    let mut readings: Option<Range> = None;
     for (file, mut lines) in files {
-        let mut power: Option<SourceId> = None;
-        while let Some((line, text)) = lines.next_line()? {
-            if text.starts_with("Time,") {
-                recording.rows += 1;
-                let (time, watts) = power_line(&text, &clock).map_err(|(column, problem)| {
-                    let remedy = "restore the line, or take it out if it is the truncated end of the log";
-                    recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).column(column)
-                })?;
-                let source = *power.get_or_insert_with(|| {
-                    let name = recording.stem(file);
-                    recording.add_device(file, Device { name, ..Device::default() })
-                });
-                recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
-            } else if let Some((_, parsed)) = parse_line(&text) {
-                let entry = parsed.map_err(|error| damaged(recording, file, line, &text, &error))?;
-                recording.rows += 1;
-                let at = |recording: &Recording| {
-                    let text = entry.value.as_str().unwrap_or_default();
-                    let time = clock.parse(text).map_err(|problem| {
-                        recording
-                            .error(file, line, format!("{} is {problem}", quote(text)), "restore the line")
-                            .column(&entry.key)
+        let range = read_file(file, &mut lines, &clock, &mut detail, recording)?;
+        readings = match (readings, range) {
+            (Some(all), Some(range)) => Some((all.0.min(range.0), all.1.max(range.1))),
+            (all, range) => all.or(range),
+        };
+    }
+    write_phases(&detail, readings, recording)
+}
+
+/// Returns the time that the file's power readings cover.
+fn read_file(
+    file: FileId,
+    lines: &mut Lines<'_>,
+    clock: &TimeFormat,
+    detail: &mut DetailLog,
+    recording: &mut Recording,
+) -> Result<Option<Range>, ImportError> {
+    let mut power: Option<SourceId> = None;
+    let mut range: Option<Range> = None;
+    let mut damaged: Option<(ImportError, u64)> = None;
+    let mut good = 0;
+    while let Some((line, text)) = lines.next_line()? {
+        if text.starts_with("Time,") {
+            recording.rows += 1;
+            match power_line(&text, clock) {
+                Ok((time, watts)) => {
+                    good += 1;
+                    let Some(watts) = watts else {
+                        recording.absent += 1;
+                        continue;
+                    };
+                    let source = *power.get_or_insert_with(|| {
+                        let name = recording.stem(file);
+                        recording.add_device(file, Device { name, ..Device::default() })
                     });
-                    time.map(|time| (file, line, time))
-                };
-                match entry.key.as_str() {
-                    "power_begin" => once(recording, &mut detail.begin, at(recording)?)?,
-                    "power_end" => once(recording, &mut detail.end, at(recording)?)?,
-                    "effective_samples_per_query" => detail.samples_per_query = entry.value.as_f64(),
-                    "result_query_count" => detail.queries = entry.value.as_f64(),
-                    "result_samples_per_second" | "result_completed_samples_per_sec" => {
-                        detail.samples_per_second = entry.value.as_f64();
-                    }
-                    key => {
-                        if key.starts_with("error_") {
-                            recording.notes.push(format!("the detail log reports an error: {key} {}", short(&entry.value)));
-                        }
-                        recording.skip(file, line, "log entry about neither progress nor power");
-                    }
+                    range = Some(range.map_or((time, time), |(from, to)| (from.min(time), to.max(time))));
+                    recording.push(source, time, line, &[(Field::PowerWatts, watts)], None);
                 }
-            } else if !text.trim().is_empty() {
-                recording.skip(file, line, "neither a power reading nor an MLLOG entry");
+                Err((column, problem)) => {
+                    recording.skip(file, line, "damaged power reading");
+                    let remedy = "give the power analyser's log as it was written";
+                    let first = || recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).column(column);
+                    damaged = Some(damaged.map_or_else(|| (first(), 1), |(error, count)| (error, count + 1)));
+                }
             }
+        } else if let Some((_, parsed)) = parse_line(&text) {
+            recording.rows += 1;
+            let Ok(entry) = parsed else {
+                recording.skip(file, line, DAMAGED_ENTRY);
+                continue;
+            };
+            let at = |recording: &Recording| {
+                let text = entry.value.as_str().unwrap_or_default();
+                let time = clock.parse(text).map_err(|problem| {
+                    recording.error(file, line, format!("{} is {problem}", quote(text)), "restore the line").column(&entry.key)
+                });
+                time.map(|time| (file, line, time))
+            };
+            match entry.key.as_str() {
+                "power_begin" => once(recording, &mut detail.begin, at(recording)?)?,
+                "power_end" => once(recording, &mut detail.end, at(recording)?)?,
+                "effective_scenario" => detail.scenario = entry.value.as_str().map(str::to_owned),
+                key if detail.put(key, &entry.value) => {}
+                key => {
+                    if key.starts_with("error_") {
+                        let value = quote(&entry.value.to_string());
+                        recording.notes.push(format!("the detail log reports an error: {key} {value}"));
+                    }
+                    recording.skip(file, line, "log entry about neither progress nor power");
+                }
+            }
+        } else if !text.trim().is_empty() && !detail.put_summary(&text) {
+            recording.skip(file, line, "neither a power reading nor an MLLOG entry");
         }
     }
-    tell_phases(&detail, recording)
+    match damaged {
+        // One line that the analyser did not finish is no reason to refuse the others; a file of such lines is another format.
+        Some((error, count)) if count > good => Err(error),
+        _ => Ok(range),
+    }
 }
-
-fn short(value: &Value) -> String {
-    quote(&value.to_string())
-}
-
-type Moment = (FileId, u64, EventTime);
 
 fn once(recording: &Recording, slot: &mut Option<Moment>, found: Moment) -> Result<(), ImportError> {
     if slot.is_some() {
@@ -91,8 +217,8 @@ fn once(recording: &Recording, slot: &mut Option<Moment>, found: Moment) -> Resu
     Ok(())
 }
 
-/// `Time,…,Watts,…` with further pairs; the first `Watts` is the total.
-fn power_line(text: &str, clock: &TimeFormat) -> Result<(EventTime, f64), (&'static str, String)> {
+/// `Time,…,Watts,…` with further pairs; the first `Watts` is the total, `None` if the analyser had no reading.
+fn power_line(text: &str, clock: &TimeFormat) -> Result<(EventTime, Option<f64>), (&'static str, String)> {
     let mut parts = text.split(',');
     let mut after = |name: &str| {
         parts.find(|part| *part == name)?;
@@ -102,12 +228,60 @@ fn power_line(text: &str, clock: &TimeFormat) -> Result<(EventTime, f64), (&'sta
     let time = clock.parse(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
     let watts = after("Watts").ok_or_else(|| ("Watts", "no Watts in the power reading".to_owned()))?;
     match cell(watts) {
-        Cell::Number(watts) => Ok((time, watts)),
+        Cell::Number(watts) if watts == NO_READING_WATTS => Ok((time, None)),
+        Cell::Number(watts) if watts >= 0.0 => Ok((time, Some(watts))),
+        Cell::Absent => Ok((time, None)),
         _ => Err(("Watts", format!("{} is not a power in watts", quote(watts)))),
     }
 }
 
-fn tell_phases(detail: &Detail, recording: &mut Recording) -> Result<(), ImportError> {
+/// Returns how many samples were done in so many seconds, and notes what of the log contradicts that.
+fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Option<f64> {
+    let queried = detail.queried();
+    let Some((key, rate)) = detail.samples_per_second() else {
+        if queried.is_some() && detail.is_offline() {
+            notes.push(
+                "the detail log has no result_samples_per_second: samples are those of the queries, without LoadGen's padding"
+                    .to_owned(),
+            );
+        }
+        return queried;
+    };
+    let mut done = rate * seconds;
+    let latency = detail.figure(LATENCY).map(|nanoseconds| nanoseconds / 1e9).filter(|_| detail.is_offline());
+    if let Some(ran) = latency.filter(|ran| *ran > 0.0 && contradict(*ran, seconds)) {
+        // Outside the run nothing was done.
+        done = rate * seconds.min(ran);
+        notes.push(format!(
+            "the run took {ran:.3} s, but {seconds:.3} s lie between power_begin and power_end: samples are those of {:.3} s",
+            seconds.min(ran)
+        ));
+    }
+    if let Some(queried) = queried.filter(|queried| contradict(*queried, done)) {
+        let set = PERFORMANCE_SET.iter().find_map(|key| detail.figure(key)).filter(|set| *set > 0.0);
+        let padded = set.map(|set| (set, (queried / set).ceil() * set)).filter(|(_, padded)| !contradict(*padded, done));
+        let why = match padded {
+            Some((set, padded)) => format!("LoadGen padded them to {padded}, a multiple of the performance set of {set}"),
+            None => "which of the two is right the log does not say".to_owned(),
+        };
+        notes.push(format!(
+            "{key} {rate} over the run makes {done:.0} samples, the queries {queried:.0}: {why}; counted are {done:.0}"
+        ));
+    }
+    Some(done)
+}
+
+/// Notes figures of the summary that contradict the detail log: the summary of another run, perhaps.
+fn compare_summary(detail: &DetailLog, notes: &mut Vec<String>) {
+    for (key, figure) in &detail.summary {
+        if let Some(own) = detail.figures.get(key).filter(|own| contradict(**own, *figure)) {
+            notes
+                .push(format!("{key} is {own} in the detail log and {figure} in the summary: the summary may be of another run"));
+        }
+    }
+}
+
+fn write_phases(detail: &DetailLog, readings: Option<Range>, recording: &mut Recording) -> Result<(), ImportError> {
     let (Some((file, begin_line, begin)), Some((_, end_line, end))) = (detail.begin, detail.end) else {
         recording.notes.push(
             "no power_begin and power_end among the files (mlperf_log_detail.txt): power without phases and samples".to_owned(),
@@ -122,15 +296,34 @@ fn tell_phases(detail: &Detail, recording: &mut Recording) -> Result<(), ImportE
             "check the log",
         ));
     }
-    let counted = detail.samples_per_query.zip(detail.queries).map(|(per_query, queries)| per_query * queries);
-    let samples = counted.or_else(|| detail.samples_per_second.map(|rate| rate * end.seconds_since(begin)));
-    if samples.is_none() {
-        recording.notes.push("the detail log does not say how many samples were processed".to_owned());
+    match readings {
+        Some(readings) if overlap::are_apart(readings, (begin, end)) => {
+            let problem =
+                format!("no power reading lies between power_begin and power_end: {}", overlap::describe(readings, (begin, end)));
+            let remedy = "shift the times of one of the two files, give the spl.txt of this run, or import the power log alone";
+            return Err(recording.error(file, begin_line, problem, remedy));
+        }
+        Some(_) => {}
+        None => recording.notes.push("no power reading among the files (spl.txt): samples without energy".to_owned()),
     }
+    let seconds = end.seconds_since(begin);
+    let mut notes = Vec::new();
+    compare_summary(detail, &mut notes);
+    let samples = samples_done(detail, seconds, &mut notes);
+    if samples.is_none() {
+        notes.push("the detail log does not say how many samples were processed".to_owned());
+    }
+    // Tokens come at the same pace as samples: for as long as there were some.
+    let rate = detail.samples_per_second().map(|(_, rate)| rate).filter(|rate| *rate > 0.0);
+    let active = samples.zip(rate).map_or(seconds, |(samples, rate)| samples / rate);
+    let tokens = detail.first(&TOKEN_RATES).map(|(_, rate)| rate * active);
+    recording.notes.extend(notes);
     let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true });
-    let total = |value: f64| samples.map(|_| (Field::SamplesTotal, value));
+    let totals = [(Field::SamplesTotal, samples), (Field::TokensTotal, tokens)];
+    let last: Vec<(Field, f64)> = totals.into_iter().filter_map(|(field, total)| Some((field, total?))).collect();
+    let first: Vec<(Field, f64)> = last.iter().map(|(field, _)| (*field, 0.0)).collect();
     let mark = |phase| Some(Mark { phase, span: None });
-    recording.push(source, begin, begin_line, total(0.0).as_slice(), mark(Phase::Started));
-    recording.push(source, end, end_line, total(samples.unwrap_or(0.0)).as_slice(), mark(Phase::Finished));
+    recording.push(source, begin, begin_line, &first, mark(Phase::Started));
+    recording.push(source, end, end_line, &last, mark(Phase::Finished));
     Ok(())
 }

@@ -2,89 +2,142 @@
 //! stamp on every sample: the exposition format (milliseconds), `promtool tsdb dump` (milliseconds) and `OpenMetrics`
 //! (seconds; it ends with `# EOF`).
 //!
-//! Series of dcgm-exporter become telemetry, one device a UUID; a job's `training_*` and
-//! `mps_thread_percentage_current` become progress. Without a workload of the user's, pod labels name it.
+//! Series of an exporter of GPUs become telemetry ([`crate::series`] says of which board and workload); a job's `training_*` and
+//! `mps_thread_percentage_current` become progress. A board whose series name several pods or MIG instances is one board: its
+//! energy is shared out among them. A line that cannot be understood costs that line.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::io::Read;
 
 use eadt_schemas::EventTime;
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Visitor};
 
 use crate::error::quote;
+use crate::fields::Nature;
 use crate::lines::Lines;
+use crate::prometheus_text::{is_end, sample};
 use crate::recording::{Device, FileId, Recording, SourceId, SourceKind, clean_name};
-use crate::units::{Unit, is_dcgm_sentinel};
+use crate::series::{
+    Attribution, Exporters, Holders, KNOWN_DEVICE_SERIES, Labels as _, Metric, MigInstance, PodRule, Rules, attribute, board,
+    device_metric, is_of_board, list_names, mig_instance,
+};
+use crate::stays::{Stays, Tenant};
 use crate::{Field, ImportError, Options};
 
-/// Series name, field, unit of the series.
-const SERIES: &[(&str, Field, &str)] = &[
-    ("DCGM_FI_DEV_POWER_USAGE", Field::PowerWatts, "W"),
-    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Field::EnergyJoulesTotal, "mJ"),
-    ("DCGM_FI_DEV_GPU_UTIL", Field::UtilizationRatio, "%"),
-    ("DCGM_FI_DEV_MEM_COPY_UTIL", Field::MemoryUtilizationRatio, "%"),
-    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", Field::GraphicsActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_SM_ACTIVE", Field::SmActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_SM_OCCUPANCY", Field::SmOccupancyRatio, "ratio"),
-    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", Field::TensorActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", Field::Fp32ActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_DRAM_ACTIVE", Field::DramActiveRatio, "ratio"),
-    ("DCGM_FI_PROF_PCIE_TX_BYTES", Field::PcieTransmitBytesPerSecond, "B/s"),
-    ("DCGM_FI_PROF_PCIE_RX_BYTES", Field::PcieReceiveBytesPerSecond, "B/s"),
-    ("DCGM_FI_DEV_FB_USED", Field::MemoryUsedBytes, "MiB"),
-    ("DCGM_FI_DEV_SM_CLOCK", Field::SmClockMhz, "MHz"),
-    ("DCGM_FI_DEV_MEM_CLOCK", Field::MemoryClockMhz, "MHz"),
-    ("DCGM_FI_DEV_GPU_TEMP", Field::TemperatureCelsius, "C"),
-    ("DCGM_FI_DEV_MEMORY_TEMP", Field::MemoryTemperatureCelsius, "C"),
-    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", Field::PowerLimitWatts, "W"),
-    ("training_samples_per_second", Field::SamplesPerSecond, ""),
-    ("training_tokens_per_second", Field::TokensPerSecond, ""),
-    ("training_samples_total", Field::SamplesTotal, ""),
-    ("training_tokens_total", Field::TokensTotal, ""),
-    ("training_steps_total", Field::StepsTotal, ""),
-    ("training_loss", Field::Loss, ""),
-    ("mps_thread_percentage_current", Field::MpsThreadPercentage, ""),
+/// Series of jobs.
+const JOB_SERIES: &[(&str, Field)] = &[
+    ("training_samples_per_second", Field::SamplesPerSecond),
+    ("training_tokens_per_second", Field::TokensPerSecond),
+    ("training_samples_total", Field::SamplesTotal),
+    ("training_tokens_total", Field::TokensTotal),
+    ("training_steps_total", Field::StepsTotal),
+    ("training_loss", Field::Loss),
+    ("mps_thread_percentage_current", Field::MpsThreadPercentage),
 ];
+
+/// No recording is older: stamps that would be, in milliseconds, are in seconds.
+const MILLIS_FROM: EventTime = EventTime::from_micros(100_000_000_000_000);
 
 type Labels = HashMap<String, String>;
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Answer {
     status: String,
     #[serde(default)]
     error: Option<String>,
     #[serde(default)]
+    warnings: Vec<String>,
+    #[serde(default)]
+    is_partial: bool,
+    #[serde(default)]
     data: Option<Data>,
 }
 
-#[derive(Deserialize)]
+#[derive(serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Data {
     result_type: String,
-    result: Vec<Series>,
+    result: Vec<AnsweredSeries>,
 }
 
-#[derive(Deserialize)]
-struct Series {
+#[derive(serde::Deserialize)]
+struct AnsweredSeries {
     metric: Labels,
+    /// Of a matrix.
     #[serde(default)]
-    values: Vec<(f64, String)>,
+    values: Vec<(f64, Number)>,
+    /// Of a vector.
+    #[serde(default)]
+    value: Option<(f64, Number)>,
 }
 
-/// A sample on its way into a reading: samples of one source and time go together.
+/// A value as Prometheus writes it, as a text; as a number by others. `None`: it is no number.
+struct Number(Option<f64>);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl Visitor<'_> for Read {
+            type Value = Number;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Number, E> {
+                Ok(Number(text.parse().ok()))
+            }
+            fn visit_f64<E>(self, value: f64) -> Result<Number, E> {
+                Ok(Number(Some(value)))
+            }
+            fn visit_u64<E>(self, value: u64) -> Result<Number, E> {
+                Ok(Number(Some(value as f64)))
+            }
+            fn visit_i64<E>(self, value: i64) -> Result<Number, E> {
+                Ok(Number(Some(value as f64)))
+            }
+            fn visit_unit<E>(self) -> Result<Number, E> {
+                Ok(Number(Some(f64::NAN)))
+            }
+        }
+        deserializer.deserialize_any(Read)
+    }
+}
+
+/// A series that is known, and whose it is once all of them are read.
+struct Series {
+    file: FileId,
+    name: String,
+    labels: Labels,
+    metric: Option<Metric>,
+    field: Field,
+    instance: Option<MigInstance>,
+    attribution: Attribution,
+    /// Index of its board or job.
+    target: usize,
+}
+
+impl Series {
+    fn rank(&self) -> usize {
+        self.metric.map_or(0, |metric| metric.rank)
+    }
+}
+
 struct Sample {
-    source: SourceId,
+    series: usize,
     time: EventTime,
     line: u64,
-    field: Field,
     value: f64,
 }
 
+/// What readings are made for.
+enum Target {
+    Board(Device),
+    Job { workload: Option<String>, rank: u32 },
+}
+
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    for (name, field, _) in SERIES {
-        recording.columns.entry(*field).or_insert_with(|| (*name).to_owned());
-    }
-    let mut gathered = Gathered { by_pod: options.workload.is_none(), ..Gathered::default() };
+    let mut gathered = Gathered::default();
     for (file, mut lines) in files {
         let first = loop {
             match lines.next_line()? {
@@ -94,219 +147,523 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
             }
         };
         let Some((line, first)) = first else { continue };
-        // `{__name__="…"}` is a sample of a dump; `{"status"` an answer.
-        if first.trim_start().starts_with('{') && !first.trim_start().starts_with("{__name__") {
-            read_answer(file, &first, lines, recording, &mut gathered)?;
+        // `{__name__="…"}` is a sample of a dump, `{"name",…} 1` one of `OpenMetrics`; `{"status":` an answer.
+        if first.trim_start().starts_with('{') && !matches!(sample(&first), Ok(Some(_))) && !first.trim_start().starts_with("{__")
+        {
+            gathered.read_answers(file, &first, lines, recording)?;
         } else {
-            read_text(file, line, first, lines, recording, &mut gathered)?;
+            gathered.read_text(file, line, first, lines, recording)?;
         }
     }
-    gathered.finish(recording);
-    Ok(())
-}
-
-fn read_answer(
-    file: FileId,
-    first: &str,
-    lines: Lines<'_>,
-    recording: &mut Recording,
-    gathered: &mut Gathered,
-) -> Result<(), ImportError> {
-    let name = recording.files[file].clone();
-    let remedy = "save the whole answer of /api/v1/query_range";
-    let rest = std::io::Cursor::new(b"\n").chain(lines.into_reader());
-    let answer: Answer = serde_json::from_reader(std::io::Cursor::new(first.as_bytes()).chain(rest)).map_err(|error| {
-        let problem = format!("is not the answer to a query, or truncated: {error}");
-        ImportError { line: Some(error.line() as u64), ..ImportError::whole(&name, problem, remedy) }
-    })?;
-    if answer.status != "success" {
-        let problem = format!("holds a failed query: {}", answer.error.as_deref().unwrap_or("no reason given"));
-        return Err(ImportError::whole(&name, problem, remedy));
-    }
-    let Some(data) = answer.data else { return Err(ImportError::whole(&name, "holds an answer without data", remedy)) };
-    if data.result_type != "matrix" {
-        let problem = format!("holds a {:?}, not a matrix", data.result_type);
-        return Err(ImportError::whole(&name, problem, "ask /api/v1/query_range, not /api/v1/query"));
-    }
-    for series in data.result {
-        let series_name = series.metric.get("__name__").cloned().unwrap_or_default();
-        if series_name.is_empty() {
-            let problem = "a series has no name, as after a function such as rate()";
-            return Err(ImportError::whole(&name, problem, "query the series themselves"));
-        }
-        for (seconds, text) in series.values {
-            recording.rows += 1;
-            let micros = seconds * 1e6;
-            if !(micros > 0.0 && micros < EventTime::MAX.micros() as f64) {
-                let problem = format!("time {seconds} is not in seconds since 1970");
-                return Err(ImportError::whole(&name, problem, remedy).column(series_name));
-            }
-            gathered.take(recording, file, 1, (&series_name, &series.metric), EventTime::from_seconds(seconds), &text)?;
-        }
-    }
-    Ok(())
-}
-
-fn read_text(
-    file: FileId,
-    first_line: u64,
-    first: String,
-    mut lines: Lines<'_>,
-    recording: &mut Recording,
-    gathered: &mut Gathered,
-) -> Result<(), ImportError> {
-    // Whether times are seconds is known at the end only.
-    let mut samples: Vec<(u64, String)> = Vec::new();
-    let mut open_metrics = false;
-    let mut next = Some((first_line, first));
-    while let Some((line, text)) = next {
-        let text = text.trim();
-        if text == "# EOF" {
-            open_metrics = true;
-        } else if !text.is_empty() && !text.starts_with('#') {
-            samples.push((line, text.to_owned()));
-        }
-        next = lines.next_line()?.map(|(line, text)| (line, text.into_owned()));
-    }
-    for (line, text) in samples {
-        let Some((name, labels, rest)) = parse_sample(&text) else {
-            let problem = format!("{} is not a sample", quote(&text));
-            return Err(recording.error(file, line, problem, "restore the line or take it out"));
-        };
-        recording.rows += 1;
-        let mut parts = rest.split_whitespace();
-        let (value, stamp) = (parts.next().unwrap_or_default(), parts.next());
-        let Some(stamp) = stamp else {
-            let problem = "the sample has no time stamp: one scrape is no recording";
-            let remedy = "export with time stamps: promtool tsdb dump, or /api/v1/query_range";
-            return Err(recording.error(file, line, problem, remedy).column(name));
-        };
-        let micros = stamp.parse::<f64>().map(|stamp| if open_metrics { stamp * 1e6 } else { stamp * 1e3 });
-        let Some(micros) = micros.ok().filter(|micros| *micros > 0.0 && *micros < EventTime::MAX.micros() as f64) else {
-            let problem = format!("time stamp {} is not a time", quote(stamp));
-            return Err(recording.error(file, line, problem, "restore the line or take it out").column(name));
-        };
-        let time = EventTime::from_micros(micros.round() as i64);
-        gathered.take(recording, file, line, (&name, &labels), time, value)?;
-    }
-    Ok(())
-}
-
-/// `name{label="value",…} rest` or `{__name__="name",…} rest`.
-fn parse_sample(text: &str) -> Option<(String, Labels, &str)> {
-    let end = text.find(|c: char| c == '{' || c.is_whitespace())?;
-    let mut name = text[..end].to_owned();
-    let mut rest = text[end..].trim_start();
-    let mut labels = Labels::new();
-    if let Some(inside) = rest.strip_prefix('{') {
-        rest = inside;
-        loop {
-            rest = rest.trim_start_matches([',', ' ', '\t']);
-            if let Some(after) = rest.strip_prefix('}') {
-                rest = after;
-                break;
-            }
-            let (label, after) = rest.split_once('=')?;
-            let mut chars = after.trim_start().strip_prefix('"')?.char_indices();
-            let body = &after.trim_start()[1..];
-            let mut value = String::new();
-            let close = loop {
-                match chars.next()? {
-                    (at, '"') => break at,
-                    (_, '\\') => match chars.next()?.1 {
-                        'n' => value.push('\n'),
-                        other => value.push(other),
-                    },
-                    (_, other) => value.push(other),
-                }
-            };
-            labels.insert(label.trim().to_owned(), value);
-            rest = &body[close + 1..];
-        }
-    }
-    if name.is_empty() {
-        name.clone_from(labels.get("__name__")?);
-    }
-    let good = name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c));
-    (good && !rest.trim().is_empty()).then_some((name, labels, rest))
+    gathered.finish(recording, options)
 }
 
 #[derive(Default)]
 struct Gathered {
-    by_pod: bool,
-    sources: HashMap<(Option<String>, String), SourceId>,
+    series: Vec<Series>,
+    /// By name and labels.
+    known: HashMap<(String, BTreeMap<String, String>), usize>,
     samples: Vec<Sample>,
+    /// Names of series that no field is for.
+    foreign: BTreeSet<String>,
+    /// The first thing that could not be used; an error if nothing else could either.
+    problem: Option<ImportError>,
+    /// The file with an answer that has one moment only.
+    moment: Option<String>,
 }
 
 impl Gathered {
-    fn take(
+    /// Returns the index of a series, or `None` if no field is for it.
+    fn index(&mut self, file: FileId, name: &str, labels: impl FnOnce() -> Labels) -> Option<usize> {
+        let metric = device_metric(name);
+        let field =
+            metric.map(|metric| metric.field).or_else(|| JOB_SERIES.iter().find(|(known, _)| *known == name).map(|s| s.1));
+        let Some(field) = field else {
+            self.foreign.insert(clean_name(name));
+            return None;
+        };
+        let mut labels = labels();
+        labels.remove("__name__");
+        let key = (name.to_owned(), labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect());
+        let next = self.series.len();
+        let index = *self.known.entry(key).or_insert(next);
+        if index == next {
+            let instance = metric.and_then(|_| mig_instance(&labels));
+            let (name, attribution, target) = (name.to_owned(), Attribution::Nobody, 0);
+            self.series.push(Series { file, name, labels, metric, field, instance, attribution, target });
+        }
+        Some(index)
+    }
+
+    fn take(&mut self, recording: &mut Recording, series: usize, (time, line): (EventTime, u64), value: f64) {
+        let Series { metric, .. } = &self.series[series];
+        if metric.map_or(!value.is_finite(), |metric| metric.is_absent(value)) {
+            recording.absent += 1;
+            return;
+        }
+        let value = metric.map_or(value, |metric| metric.to_ours(value));
+        self.samples.push(Sample { series, time, line, value });
+    }
+
+    fn refuse(
         &mut self,
         recording: &mut Recording,
-        file: FileId,
-        line: u64,
-        (name, labels): (&str, &Labels),
-        time: EventTime,
-        text: &str,
-    ) -> Result<(), ImportError> {
-        let Some((_, field, unit)) = SERIES.iter().find(|(known, _, _)| *known == name) else {
-            recording.skip(file, line, &format!("series {} has no field in the events", clean_name(name)));
-            return Ok(());
-        };
-        let value: f64 = text.parse().map_err(|_| {
-            let problem = format!("{} is not a number", quote(text));
-            recording.error(file, line, problem, "restore the line or take it out").column(name)
-        })?;
-        let raw_sentinel = if *field == Field::EnergyJoulesTotal { value >= 9.2e18 } else { is_dcgm_sentinel(value) };
-        let is_device = !field.is_progress();
-        // NaN marks a stale series.
-        if !value.is_finite() || is_device && raw_sentinel {
-            recording.absent += 1;
-            return Ok(());
+        (file, line): (FileId, u64),
+        reason: &str,
+        error: impl FnOnce(&Recording) -> ImportError,
+    ) {
+        if self.problem.is_none() {
+            self.problem = Some(error(recording));
         }
-        let value = Unit::named(unit).map_or(value, |unit| unit.to_ours(value));
-        let source = self.source(recording, file, labels, is_device);
-        self.samples.push(Sample { source, time, line, field: *field, value });
+        recording.skip(file, line, reason);
+    }
+
+    fn read_answers(
+        &mut self,
+        file: FileId,
+        first: &str,
+        lines: Lines<'_>,
+        recording: &mut Recording,
+    ) -> Result<(), ImportError> {
+        let name = recording.files[file].clone();
+        let remedy = "save the whole answer of /api/v1/query_range";
+        let rest = std::io::Cursor::new(b"\n").chain(lines.into_reader());
+        let whole = std::io::Cursor::new(first.as_bytes()).chain(rest);
+        // Several answers may stand one after the other.
+        for answer in serde_json::Deserializer::from_reader(whole).into_iter::<Answer>() {
+            let answer = answer.map_err(|error| {
+                let problem = format!("is not the answer to a query, or truncated: {error}");
+                ImportError { line: Some(error.line() as u64), ..ImportError::whole(&name, problem, remedy) }
+            })?;
+            self.read_answer(file, answer, recording)?;
+        }
         Ok(())
     }
 
-    fn source(&mut self, recording: &mut Recording, file: FileId, labels: &Labels, is_device: bool) -> SourceId {
-        let label = |name: &str| labels.get(name).filter(|text| !text.is_empty() && text.len() <= 253).cloned();
-        let pod = label("exported_pod").or_else(|| label("pod"));
-        let namespace = label("exported_namespace").or_else(|| label("namespace"));
-        let workload = namespace.zip(pod).filter(|_| self.by_pod);
-        let workload = workload.map(|(namespace, pod)| format!("{}/{}", clean_name(&namespace), clean_name(&pod)));
-        let rank = label("rank").and_then(|rank| rank.parse().ok()).unwrap_or(0);
-        let index = label("gpu").and_then(|index| index.parse().ok());
-        let node = label("Hostname").or_else(|| label("instance"));
-        let device = label("UUID")
-            .unwrap_or_else(|| format!("{}:gpu-{}", node.as_deref().unwrap_or("node"), label("gpu").as_deref().unwrap_or("0")));
-        let key = if is_device { device.clone() } else { format!("rank {rank}") };
-        *self.sources.entry((workload.clone(), key)).or_insert_with(|| {
-            let kind = if is_device {
-                SourceKind::Device(Device { name: device, node, gpu_index: index, gpu_model: label("modelName") })
-            } else {
-                SourceKind::Job { rank, irregular: false }
-            };
-            recording.add_source(file, workload, kind)
-        })
-    }
-
-    /// Samples of one source and time become one reading; a repeated one counts as such.
-    fn finish(mut self, recording: &mut Recording) {
-        self.samples.sort_by_key(|sample| (sample.source, sample.time, sample.field));
-        for group in self.samples.chunk_by(|a, b| a.source == b.source && a.time == b.time) {
-            let mut readings: Vec<Vec<(Field, f64)>> = vec![Vec::new()];
-            for field in group.chunk_by(|a, b| a.field == b.field) {
-                for (index, sample) in field.iter().enumerate() {
-                    if readings.len() <= index {
-                        readings.push(Vec::new());
-                    }
-                    readings[index].push((sample.field, sample.value));
-                }
-            }
-            for values in readings {
-                recording.push(group[0].source, group[0].time, group[0].line, &values, None);
+    fn read_answer(&mut self, file: FileId, answer: Answer, recording: &mut Recording) -> Result<(), ImportError> {
+        let name = recording.files[file].clone();
+        let remedy = "save the whole answer of /api/v1/query_range";
+        if answer.status != "success" {
+            let problem = format!("holds a failed query: {}", answer.error.as_deref().unwrap_or("no reason given"));
+            return Err(ImportError::whole(&name, problem, remedy));
+        }
+        for warning in &answer.warnings {
+            recording.notes.push(format!("{name}: the server warned: {warning}"));
+        }
+        if answer.is_partial {
+            recording.notes.push(format!("{name}: the server says that the answer is not complete"));
+        }
+        let Some(data) = answer.data else { return Err(ImportError::whole(&name, "holds an answer without data", remedy)) };
+        match data.result_type.as_str() {
+            "matrix" => {}
+            "vector" => self.moment = Some(name.clone()),
+            other => {
+                let problem = format!("holds a {other:?}, not a matrix");
+                return Err(ImportError::whole(&name, problem, "ask /api/v1/query_range, not /api/v1/query"));
             }
         }
+        for series in data.result {
+            let series_name = series.metric.get("__name__").cloned().unwrap_or_default();
+            let values = series.values.into_iter().chain(series.value);
+            if series_name.is_empty() {
+                self.refuse(recording, (file, 1), "series without a name, as after a function such as rate()", |_| {
+                    let problem = "a series has no name, as after a function such as rate()";
+                    ImportError::whole(&name, problem, "query the series themselves")
+                });
+                continue;
+            }
+            let index = self.index(file, &series_name, || series.metric);
+            for (seconds, Number(value)) in values {
+                recording.rows += 1;
+                let Some(index) = index else {
+                    recording.skip(file, 1, &no_field(&series_name));
+                    continue;
+                };
+                let micros = seconds * 1e6;
+                if !(micros > 0.0 && micros < EventTime::MAX.micros() as f64) {
+                    self.refuse(recording, (file, 1), "time that is not in seconds since 1970", |_| {
+                        let problem = format!("time {seconds} is not in seconds since 1970");
+                        ImportError::whole(&name, problem, remedy).column(&series_name)
+                    });
+                } else if let Some(value) = value {
+                    self.take(recording, index, (EventTime::from_seconds(seconds), 1), value);
+                } else {
+                    self.refuse(recording, (file, 1), "value that is not a number", |_| {
+                        ImportError::whole(&name, "a value is not a number", remedy).column(&series_name)
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read_text(
+        &mut self,
+        file: FileId,
+        first_line: u64,
+        first: String,
+        mut lines: Lines<'_>,
+        recording: &mut Recording,
+    ) -> Result<(), ImportError> {
+        /// As seconds and as milliseconds: which of them is known at the end only.
+        struct Stamped {
+            series: usize,
+            seconds: Option<EventTime>,
+            millis: Option<EventTime>,
+            line: u64,
+            value: f64,
+        }
+        let repair = "restore the line or take it out";
+        let mut read: Vec<Stamped> = Vec::new();
+        // A series is the same text again and again.
+        let mut by_text: HashMap<String, Result<usize, String>> = HashMap::new();
+        let mut open_metrics = false;
+        let mut next = Some((first_line, first));
+        while let Some((line, text)) = next {
+            open_metrics |= is_end(&text);
+            match sample(&text) {
+                Ok(None) => {}
+                Err(reason) => {
+                    self.refuse(recording, (file, line), &format!("not a sample: {reason}"), |recording| {
+                        recording.error(file, line, format!("{} is not a sample: {reason}", quote(text.trim())), repair)
+                    });
+                }
+                Ok(Some(sample)) => {
+                    recording.rows += 1;
+                    let known = by_text.get(sample.series).cloned();
+                    let index = known.unwrap_or_else(|| {
+                        let labels = || sample.labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+                        let index = self.index(file, &sample.name, labels).ok_or_else(|| no_field(&sample.name));
+                        by_text.insert(sample.series.to_owned(), index.clone());
+                        index
+                    });
+                    let (seconds, millis) = (sample.time(true), sample.time(false));
+                    match (index, sample.stamp) {
+                        (Err(no_field), _) => recording.skip(file, line, &no_field),
+                        (Ok(_), None) => self.refuse(recording, (file, line), "sample without a time stamp", |recording| {
+                            let problem = "the sample has no time stamp: one scrape is no recording";
+                            let remedy = "export with time stamps: promtool tsdb dump, or /api/v1/query_range";
+                            recording.error(file, line, problem, remedy).column(&*sample.name)
+                        }),
+                        (Ok(_), Some(stamp)) if seconds.or(millis).is_none() => {
+                            self.refuse(recording, (file, line), "time stamp that is not a time", |recording| {
+                                let problem = format!("time stamp {} is not a time", quote(stamp));
+                                recording.error(file, line, problem, repair).column(&*sample.name)
+                            });
+                        }
+                        (Ok(series), Some(_)) => read.push(Stamped { series, seconds, millis, line, value: sample.value }),
+                    }
+                }
+            }
+            next = lines.next_line()?.map(|(line, text)| (line, text.into_owned()));
+        }
+        // Cut off before its end, or never given one: no recording is as old as its stamps in milliseconds would make it.
+        let early = |stamped: &Stamped| stamped.millis.is_some_and(|time| time < MILLIS_FROM);
+        if !open_metrics && !read.is_empty() && read.iter().all(early) {
+            let name = &recording.files[file];
+            let note = format!(
+                "{name}: time stamps are taken for seconds, though it does not end with # EOF: milliseconds would be in 1970"
+            );
+            recording.notes.push(note);
+            open_metrics = true;
+        }
+        for Stamped { series, seconds, millis, line, value } in read {
+            match if open_metrics { seconds } else { millis } {
+                Some(time) => self.take(recording, series, (time, line), value),
+                None => self.refuse(recording, (file, line), "time stamp that is not a time", |recording| {
+                    recording.error(file, line, "the time stamp is not a time", repair)
+                }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes readings of what was gathered.
+    fn finish(mut self, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+        if self.samples.is_empty() {
+            if let Some(problem) = self.problem {
+                return Err(problem);
+            }
+            if !self.foreign.is_empty() && self.series.is_empty() {
+                let problem = format!("none of its series is known; found: {}", list_names(&self.foreign));
+                let remedy = format!("query {KNOWN_DEVICE_SERIES}, or training_… of jobs; import others as csv");
+                return Err(ImportError::whole(recording.files.join(", "), problem, remedy));
+            }
+            return Ok(());
+        }
+        for series in &self.series {
+            recording.columns.entry(series.field).or_insert_with(|| series.name.clone());
+        }
+        let mut targets = self.attribute();
+        self.samples.sort_by_key(|sample| {
+            let series = &self.series[sample.series];
+            (series.target, sample.time, series.field, series.rank(), series.instance.is_some(), sample.series)
+        });
+        if let Some(file) = self.moment.take() {
+            let mut seen = BTreeSet::new();
+            if self.samples.iter().all(|sample| seen.insert(sample.series)) {
+                let remedy = "ask /api/v1/query_range, not /api/v1/query, or give the answers of several moments";
+                return Err(ImportError::whole(file, "holds a \"vector\", not a matrix: one moment is no recording", remedy));
+            }
+        }
+        let by_labels = options.workload.is_none();
+        let is_device = |series: &&Series| series.metric.is_some();
+        let is_named = |series: &Series| matches!(series.attribution, Attribution::Workload { .. });
+        let any_named = self.series.iter().filter(is_device).any(is_named);
+        if by_labels && !any_named && self.series.iter().filter(is_device).any(|series| series.labels.label("pod").is_some()) {
+            let note = "no series names a pod but the exporter's own: whose GPUs these are is not known; say it with --workload";
+            recording.notes.push(note.to_owned());
+        }
+        let mut idle = BTreeSet::new();
+        for samples in self.samples.chunk_by(|a, b| self.series[a.series].target == self.series[b.series].target) {
+            let series = &self.series[samples[0].series];
+            match &mut targets[series.target] {
+                Target::Job { workload, rank } => {
+                    let kind = SourceKind::Job { rank: *rank, irregular: false };
+                    let workload = workload.take().filter(|_| by_labels);
+                    if by_labels && workload.is_none() && any_named {
+                        let note = format!(
+                            "{} names no workload, but the GPUs' series do: the two never meet; say both with --workload",
+                            series.name
+                        );
+                        if !recording.notes.contains(&note) {
+                            recording.notes.push(note);
+                        }
+                    }
+                    let source = recording.add_source(series.file, workload, kind);
+                    for moment in self.moments(samples, recording) {
+                        recording.push_portion(source, (moment.time, moment.line), &moment.values, None);
+                    }
+                }
+                Target::Board(device) => {
+                    let device = std::mem::take(device);
+                    let name = device.name.clone();
+                    let moments = self.moments(samples, recording);
+                    let nobodys = moments.iter().all(|moment| moment.tenants.is_empty());
+                    if by_labels && any_named {
+                        if nobodys {
+                            idle.insert(name);
+                        }
+                        push_shared(recording, series.file, &device, moments);
+                    } else {
+                        let source = recording.add_device(series.file, device);
+                        for moment in moments {
+                            recording.push_portion(source, (moment.time, moment.line), &moment.values, None);
+                        }
+                    }
+                }
+            }
+        }
+        if !idle.is_empty() {
+            recording
+                .notes
+                .push(format!("no series names a pod of these GPUs, so that they are of no workload: {}", list_names(&idle)));
+        }
+        Ok(())
+    }
+
+    /// Finds out of every series which board or job it is of, and whose.
+    fn attribute(&mut self) -> Vec<Target> {
+        let rules = Rules { workload_label: Some("hpc_job".to_owned()), workload_namespace: None, pods: PodRule::Pod };
+        let mut exporters = Exporters::default();
+        for series in self.series.iter().filter(|series| series.metric.is_some()) {
+            exporters.learn(&series.labels);
+        }
+        let mut targets: Vec<Target> = Vec::new();
+        let mut by_key: HashMap<(Option<String>, String), usize> = HashMap::new();
+        for series in &mut self.series {
+            let labels = &series.labels;
+            let (key, target) = if series.metric.is_some() {
+                series.attribution = cleaned(attribute(labels, &rules, &exporters));
+                let device = device(labels);
+                ((None, device.name.clone()), Target::Board(device))
+            } else {
+                let Target::Job { workload, rank } = job(labels) else { continue };
+                ((workload.clone(), format!("rank {rank}")), Target::Job { workload, rank })
+            };
+            series.target = *by_key.entry(key).or_insert(targets.len());
+            match (targets.get_mut(series.target), target) {
+                (Some(Target::Board(known)), Target::Board(device)) => {
+                    known.node = known.node.take().or(device.node);
+                    known.gpu_index = known.gpu_index.or(device.gpu_index);
+                    known.gpu_model = known.gpu_model.take().or(device.gpu_model);
+                }
+                (Some(_), _) => {}
+                (None, target) => targets.push(target),
+            }
+        }
+        targets
+    }
+
+    /// Puts the samples of one target together, those of each time into one moment.
+    fn moments(&self, samples: &[Sample], recording: &mut Recording) -> Vec<Moment> {
+        let mut moments = Vec::new();
+        let mut differing: Option<(usize, usize)> = None;
+        let mut guesses = 0;
+        // Most of the time the same series have a value, so that the same workloads hold the board.
+        let mut tenants: (Vec<usize>, std::rc::Rc<[Tenant]>) = (Vec::new(), std::rc::Rc::new([]));
+        for samples in samples.chunk_by(|a, b| a.time == b.time) {
+            let mut values = Vec::new();
+            let (mut repeated, mut other) = (0, 0);
+            for group in samples.chunk_by(|a, b| self.series[a.series].field == self.series[b.series].field) {
+                let (field, candidates) = self.candidates(group);
+                let Some((first, further)) = candidates.split_first() else { continue };
+                let mut counts = (0, 0);
+                for (at, sample) in further.iter().enumerate() {
+                    let same_holder =
+                        |earlier: &&&Sample| self.series[earlier.series].attribution == self.series[sample.series].attribution;
+                    if !field.is_progress() && sample.value == first.value && !candidates[..=at].iter().any(|e| same_holder(&e)) {
+                        // The same reading under another pod.
+                    } else if candidates[..=at].iter().any(|earlier| earlier.value == sample.value) {
+                        counts.0 += 1;
+                    } else {
+                        counts.1 += 1;
+                        differing.get_or_insert((first.series, sample.series));
+                    }
+                }
+                (repeated, other) = (repeated.max(counts.0 + counts.1), other.max(counts.1));
+                values.push((field, together(field, &candidates)));
+            }
+            recording.same_stamp += other;
+            recording.duplicates += repeated - other;
+            guesses += u64::from(other > 0);
+            if values.is_empty() {
+                continue;
+            }
+            let named: Vec<usize> = samples.iter().map(|sample| sample.series).collect();
+            if named != tenants.0 || samples.iter().any(|sample| self.is_activity(sample.series)) {
+                tenants = (named, self.holders(samples).tenants().into());
+            }
+            let (time, line, tenants) = (samples[0].time, samples[0].line, tenants.1.clone());
+            moments.push(Moment { time, line, values, tenants });
+        }
+        if let Some((a, b)) = differing {
+            recording.notes.push(self.note_guess(a, b, guesses));
+        }
+        moments
+    }
+
+    fn is_activity(&self, series: usize) -> bool {
+        let series = &self.series[series];
+        series.field == Field::GraphicsActiveRatio && series.instance.is_some()
+    }
+
+    fn holders(&self, samples: &[Sample]) -> Holders {
+        let mut holders = Holders::default();
+        for sample in samples {
+            let series = &self.series[sample.series];
+            holders.add(&series.attribution, series.instance.as_ref());
+        }
+        for sample in samples.iter().filter(|sample| self.is_activity(sample.series)) {
+            if let Some(instance) = &self.series[sample.series].instance {
+                holders.set_activity(&instance.id, sample.value);
+            }
+        }
+        holders
+    }
+
+    /// Of the samples of one field and time those that speak for the whole target: of its best series, and of the board before its
+    /// MIG instances, of which only the first speaks for the board.
+    fn candidates<'a>(&self, group: &'a [Sample]) -> (Field, Vec<&'a Sample>) {
+        let field = self.series[group[0].series].field;
+        let of_board = |sample: &&Sample| is_of_board(field) || self.series[sample.series].instance.is_none();
+        let all: Vec<&Sample> = group.iter().filter(of_board).collect();
+        let Some(best) = all.first().map(|sample| &self.series[sample.series]) else { return (field, all) };
+        let speaks = |sample: &&Sample| {
+            let series = &self.series[sample.series];
+            series.rank() == best.rank() && series.instance == best.instance
+        };
+        (field, all.into_iter().filter(speaks).collect())
+    }
+
+    fn note_guess(&self, a: usize, b: usize, moments: u64) -> String {
+        let (a, b) = (&self.series[a], &self.series[b]);
+        let names: BTreeSet<&String> = a.labels.keys().chain(b.labels.keys()).collect();
+        let differ: BTreeSet<String> =
+            names.into_iter().filter(|name| a.labels.get(*name) != b.labels.get(*name)).cloned().collect();
+        let by = if differ.is_empty() { "nothing".to_owned() } else { list_names(&differ) };
+        let of = if a.metric.is_some() { device(&a.labels).name } else { a.name.clone() };
+        format!(
+            "{of}: at {moments} time(s) {} has several values, of series that differ by {by}: their mean (counters: the last) is a \
+             guess; select one of them in the query",
+            a.name
+        )
+    }
+}
+
+/// The values of one target at one time.
+struct Moment {
+    time: EventTime,
+    line: u64,
+    values: Vec<(Field, f64)>,
+    tenants: std::rc::Rc<[Tenant]>,
+}
+
+fn no_field(name: &str) -> String {
+    format!("series {} has no field in the events", clean_name(name))
+}
+
+/// A repeated value says nothing new, so it weighs nothing in a mean.
+fn together(field: Field, candidates: &[&Sample]) -> f64 {
+    let last = candidates[candidates.len() - 1].value;
+    if field.nature() == Nature::Counter {
+        return last;
+    }
+    let first = |(at, sample): &(usize, &&Sample)| !candidates[..*at].iter().any(|earlier| earlier.value == sample.value);
+    let values: Vec<f64> = candidates.iter().enumerate().filter(first).map(|(_, sample)| sample.value).collect();
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Makes the sources of a board, one for each workload that has a part of it and one for what is nobody's.
+fn push_shared(recording: &mut Recording, file: FileId, device: &Device, moments: Vec<Moment>) {
+    let mut stays = Stays::default();
+    let portions: Vec<_> = moments.iter().map(|moment| stays.observe(moment.time, &moment.tenants)).collect();
+    // One workload has all of it all the time.
+    let [first, ..] = portions.first().map_or(&[][..], Vec::as_slice) else { return };
+    let simple = portions.iter().all(|portions| portions.len() == 1 && portions[0] == *first) && first.share.is_none();
+    let mut sources: HashMap<Option<String>, SourceId> = HashMap::new();
+    for (moment, portions) in moments.into_iter().zip(portions) {
+        for portion in portions {
+            let source = *sources.entry(portion.workload.clone()).or_insert_with(|| {
+                let source = recording.add_source(file, portion.workload.clone(), SourceKind::Device(device.clone()));
+                recording.sources[source].is_nobodys = portion.workload.is_none();
+                source
+            });
+            recording.push_portion(source, (moment.time, moment.line), &moment.values, (!simple).then_some(portion));
+        }
+    }
+}
+
+/// The board of a series; one without a name of its own is called after its node.
+fn device(labels: &Labels) -> Device {
+    let label = |name: &str| labels.label(name).filter(|text| text.len() <= 253);
+    let named = board(labels).unwrap_or_else(|| crate::series::Board {
+        device: format!("{}/gpu{}", label("instance").unwrap_or("node"), label("gpu").unwrap_or("0")),
+        gpu_index: label("gpu").and_then(|index| index.parse().ok()),
+        ..crate::series::Board::default()
+    });
+    let node = named.node.or_else(|| label("instance").map(str::to_owned));
+    Device { name: named.device, node, gpu_index: named.gpu_index, gpu_model: named.gpu_model }
+}
+
+/// The job of a series: of the pod that serves it, which is the target itself.
+fn job(labels: &Labels) -> Target {
+    let label = |name: &str| labels.exporters(name).filter(|text| text.len() <= 253);
+    let workload = label("namespace").zip(label("pod"));
+    let workload = workload.map(|(namespace, pod)| format!("{}/{}", clean_name(namespace), clean_name(pod)));
+    Target::Job { workload, rank: label("rank").and_then(|rank| rank.parse().ok()).unwrap_or(0) }
+}
+
+/// Names of workloads as events may have them. One without a namespace is of `imported`.
+fn cleaned(attribution: Attribution) -> Attribution {
+    match attribution {
+        Attribution::Workload { workload, pod } => {
+            let (namespace, name) = workload.split_once('/').unwrap_or(("imported", &workload));
+            Attribution::Workload { workload: format!("{}/{}", clean_name(namespace), clean_name(name)), pod }
+        }
+        Attribution::NoNamespace(name) => {
+            Attribution::Workload { workload: format!("imported/{}", clean_name(&name)), pod: String::new() }
+        }
+        Attribution::NotAWorkload(_) | Attribution::Nobody => Attribution::Nobody,
     }
 }

@@ -7,6 +7,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Phase};
 
 use crate::report::Skipped;
+use crate::stays::Portion;
 use crate::{Field, Format, ImportError, Options};
 
 /// Index into [`Recording::files`].
@@ -27,6 +28,9 @@ pub(crate) struct Recording {
     pub(crate) absent: u64,
     /// Rows found out of order before they became readings.
     pub(crate) out_of_order: u64,
+    /// Rows put together before they became readings: repeated ones, and those with other values.
+    pub(crate) duplicates: u64,
+    pub(crate) same_stamp: u64,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) notes: Vec<String>,
 }
@@ -36,6 +40,10 @@ pub(crate) struct Source {
     pub(crate) file: FileId,
     /// From labels in the recording; used where the user names none.
     pub(crate) workload: Option<String>,
+    /// Behind the workload's name, for what belongs to the run and not to its job; usually empty.
+    pub(crate) suffix: &'static str,
+    /// The recording says that it is of no workload.
+    pub(crate) is_nobodys: bool,
     pub(crate) kind: SourceKind,
     pub(crate) readings: Vec<Reading>,
 }
@@ -64,6 +72,8 @@ pub(crate) struct Reading {
     pub(crate) line: u32,
     pub(crate) values: Box<[(Field, f64)]>,
     pub(crate) mark: Option<Box<Mark>>,
+    /// Of a device that changes hands or is shared.
+    pub(crate) portion: Option<Box<Portion>>,
 }
 
 /// What a job's log says beside numbers.
@@ -90,6 +100,8 @@ impl Recording {
             rows: 0,
             absent: 0,
             out_of_order: 0,
+            duplicates: 0,
+            same_stamp: 0,
             skipped: Vec::new(),
             notes: Vec::new(),
         }
@@ -101,7 +113,7 @@ impl Recording {
     }
 
     pub(crate) fn add_source(&mut self, file: FileId, workload: Option<String>, kind: SourceKind) -> SourceId {
-        self.sources.push(Source { file, workload, kind, readings: Vec::new() });
+        self.sources.push(Source { file, workload, suffix: "", is_nobodys: false, kind, readings: Vec::new() });
         self.sources.len() - 1
     }
 
@@ -115,7 +127,27 @@ impl Recording {
             return;
         }
         let line = u32::try_from(line).unwrap_or(u32::MAX);
-        self.sources[source].readings.push(Reading { time, line, values: values.into(), mark: mark.map(Box::new) });
+        self.sources[source].readings.push(Reading {
+            time,
+            line,
+            values: values.into(),
+            mark: mark.map(Box::new),
+            portion: None,
+        });
+    }
+
+    /// Adds a reading of a device, or the portion of it that belongs to the source.
+    pub(crate) fn push_portion(
+        &mut self,
+        source: SourceId,
+        (time, line): (EventTime, u64),
+        values: &[(Field, f64)],
+        portion: Option<Portion>,
+    ) {
+        if !values.is_empty() {
+            let (line, portion) = (u32::try_from(line).unwrap_or(u32::MAX), portion.map(Box::new));
+            self.sources[source].readings.push(Reading { time, line, values: values.into(), mark: None, portion });
+        }
     }
 
     /// Counts a line that becomes no event.

@@ -135,7 +135,7 @@ pub fn cell(text: &str) -> Cell {
 }
 
 /// DCGM's values for "blank", "not found", "not supported" and "not permitted", in all its integer and float widths.
-pub(crate) fn is_dcgm_sentinel(value: f64) -> bool {
+pub fn is_dcgm_sentinel(value: f64) -> bool {
     (2_147_483_632.0..=2_147_483_647.0).contains(&value)
         || (140_737_488_355_328.0..=140_737_488_355_343.0).contains(&value)
         || value >= 9.223_372_036_854_775e18

@@ -72,11 +72,96 @@ fn a_cut_log_says_where_and_what_is_good() {
     let lines: usize = cut.split(|byte| *byte == b'\n').take(9).map(|line| line.len() + 1).sum();
     assert_eq!((error.line, error.good, error.offset), (10, 9, lines as u64));
     assert!(error.to_string().contains("ends in the middle of an event"), "{error}");
+    assert!(error.cut && !error.can_go_on);
     assert!(reader.next_event().unwrap().is_none());
     // A last line that lacks only its line break is whole.
     let mut reader = LogReader::new("whole.jsonl", &bytes[..bytes.len() - 1]).unwrap();
     while reader.next_event().unwrap().is_some() {}
     assert_eq!(reader.events(), 10);
+}
+
+#[test]
+fn a_log_that_was_cut_anywhere_is_read_up_to_its_last_whole_event() {
+    let array = serde_json::to_vec_pretty(&(0..10).map(event).collect::<Vec<_>>()).unwrap();
+    let plain = log(10, Compression::None);
+    let whole = |bytes: &[u8]| bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")).count() as u64;
+    for (name, bytes) in [("a.jsonl", &plain), ("a.json", &array)] {
+        for cut in (1..bytes.len()).step_by(37) {
+            let mut reader = LogReader::new(name, &bytes[..cut]).unwrap();
+            let ended = loop {
+                match reader.next_event() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                }
+            };
+            assert!(ended.as_ref().is_none_or(|error| error.cut), "{name} cut at {cut}: {ended:?}");
+            if name == "a.jsonl" {
+                let good = whole(&bytes[..cut]);
+                assert!(reader.events() == good || ended.is_none() && reader.events() == good + 1, "{name} cut at {cut}");
+            }
+        }
+    }
+    let packed = log(4_000, Compression::Zstd);
+    for cut in [5, 30, packed.len() / 3, packed.len() / 2, packed.len() - 1] {
+        let mut reader = match LogReader::new("a.jsonl.zst", &packed[..cut]) {
+            Ok(reader) => reader,
+            Err(error) => {
+                assert!(error.cut, "cut at {cut}: {error}");
+                continue;
+            }
+        };
+        let error = loop {
+            match reader.next_event() {
+                Ok(event) => assert!(event.is_some(), "cut at {cut}: the end must not be silent"),
+                Err(error) => break error,
+            }
+        };
+        assert!(error.cut, "cut at {cut}: {error}");
+        assert!(cut < packed.len() / 3 || error.good > 500, "cut at {cut}: {} are good", error.good);
+    }
+    // Damage is another thing.
+    let mut broken = packed.clone();
+    let middle = broken.len() / 2;
+    broken[middle..middle + 64].fill(0xa5);
+    let mut reader = LogReader::new("a.jsonl.zst", broken.as_slice()).unwrap();
+    let error = loop {
+        match reader.next_event() {
+            Ok(event) => assert!(event.is_some()),
+            Err(error) if error.can_go_on => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(!error.cut, "{error}");
+}
+
+#[test]
+fn an_event_without_a_time_has_that_of_its_data() {
+    let event =
+        |data: &str| format!(r#"{{"specversion":"1.0","type":"io.eadt.gpu.telemetry.v1","source":"/s","id":"1","data":{data}}}"#);
+    let with = event(r#"{"time":"2026-01-01T00:00:05Z","device":"a"}"#);
+    let mut reader = LogReader::new("a", with.as_bytes()).unwrap();
+    assert_eq!(reader.next_event().unwrap().unwrap().time.to_string(), "2026-01-01T00:00:05.000000Z");
+    for data in ["{}", "null", "[1]", r#"{"time":"yesterday"}"#] {
+        let error = LogReader::new("a", event(data).as_bytes()).unwrap().next_event().unwrap_err();
+        assert!(error.problem.contains("missing field `time`"), "{data}: {error}");
+    }
+}
+
+#[test]
+fn blank_lines_without_end_are_no_event_log() {
+    for (text, problem) in [("\n", "blank lines"), (" \n\r\n", "blank lines"), ("[,", "blank lines"), (" ", "longer than 16 MiB")]
+    {
+        let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        let block = text.repeat((1 << 20) / text.len());
+        for _ in 0..20 {
+            std::io::Write::write_all(&mut packed, block.as_bytes()).unwrap();
+        }
+        let packed = packed.finish().unwrap();
+        assert!(packed.len() < 100_000, "{}", packed.len());
+        let error = LogReader::new("a.jsonl.zst", packed.as_slice()).unwrap().next_event().unwrap_err();
+        assert!(error.problem.contains(problem) && !error.can_go_on, "{text:?}: {error}");
+    }
 }
 
 #[test]

@@ -90,7 +90,10 @@ fn mlperf_tells_phases_blocks_evaluations_and_samples() {
     assert!(progress.last().unwrap().last);
     assert_eq!(progress[0].global_batch_size, Some(8));
     let skipped: Vec<_> = imported.report.skipped.iter().map(|skipped| (skipped.reason.as_str(), skipped.lines)).collect();
-    assert!(skipped.contains(&("not an MLLOG entry", 1)) && skipped.contains(&("told by another rank, too", 1)), "{skipped:?}");
+    assert!(
+        skipped.contains(&("not an MLLOG entry", 1)) && skipped.contains(&("written by another rank, too", 1)),
+        "{skipped:?}"
+    );
     assert_eq!(imported.report.same_stamp, 0, "entries of one time are no equal rows");
 }
 
@@ -114,14 +117,14 @@ fn mlperf_counts_epochs_where_nothing_else_counts() {
 #[test]
 fn mlperf_errors_say_where_and_what() {
     let start = mllog("", T0, "run_start", "null", "{}");
-    let cut = format!("{start}:::MLLOG {{\"time_ms\": 17000000");
     let error = |files: &[(&str, &str)]| read(Format::Mlperf, files, &Options::default()).unwrap_err();
-    assert!(error(&[("a.txt", &cut)]).starts_with("a.txt:2: log entry"), "{}", error(&[("a.txt", &cut)]));
+    let cut = ":::MLLOG {\"time_ms\": 17000000, \"key\": \"run_st";
+    let stop = mllog("", T0 + 9, "run_stop", "null", "{}");
+    let damaged = error(&[("a.txt", &format!("{cut}\n{stop}"))]);
+    assert!(damaged.contains("no run_start; 1 damaged line(s), the first at 1"), "{damaged}");
     let twice = [start.clone(), mllog("", T0 + 9, "run_start", "null", "{}")].concat();
     assert!(error(&[("a.txt", &twice)]).contains("a.txt:2: a second run"));
     assert!(error(&[("a.txt", &start), ("b.txt", &start)]).contains("one call imports one run"));
-    let bad = mllog("", T0, "power_reading", "\"high\"", "\"\"");
-    assert!(error(&[("p.txt", &bad)]).contains("column \"value\": power_reading \"high\""));
     let huge = mllog("", T0, "power_reading", "6781000", "\"\"");
     assert!(error(&[("p.txt", &huge)]).contains("p.txt:1: column \"value\": 6781000 W is more than one node can draw"));
     assert!(error(&[("p.txt", "hello\n")]).contains("no reading found"));
@@ -149,9 +152,359 @@ fn mlperf_inference_joins_both_files_by_their_clock() {
     assert_eq!(progress.iter().map(|event| event.phase).collect::<Vec<_>>(), [Phase::Started, Phase::Finished]);
     assert_eq!(progress[1].samples_total, Some(1500.0));
     assert_eq!(progress[0].time, micros("2024-07-12T23:12:02Z"));
+    // A line that the analyser did not finish is left out and counted; a file of nothing else is another format.
     let cut = format!("{spl}Time,07-12-2024 23:1");
-    let error = read(Format::MlperfInference, &[("spl.txt", &cut)], &Options::default()).unwrap_err();
-    assert!(error.starts_with("spl.txt:11: column \"Time\""), "{error}");
+    let imported = read(Format::MlperfInference, &[("spl.txt", &cut)], &Options::default()).unwrap();
+    let skipped = &imported.report.skipped[0];
+    assert_eq!((skipped.reason.as_str(), skipped.lines, skipped.first_line), ("damaged power reading", 1, 11));
+    let error = read(Format::MlperfInference, &[("spl.txt", "Time,07-12-2024 23:1\n")], &Options::default()).unwrap_err();
+    assert!(error.starts_with("spl.txt:1: column \"Time\""), "{error}");
+}
+
+/// A detail log of these entries, run from second 2 to second 12, and power of 500 W every second but where `watts` says else.
+fn inference(entries: &[(&str, &str)], watts: &[(usize, &str)], summary: &str) -> Result<Imported, String> {
+    let watts = |i: usize| watts.iter().find(|(at, _)| *at == i).map_or("500.0", |(_, text)| text);
+    let line = |i: usize| format!("Time,01-10-2025 13:00:{i:02}.000,Watts,{},Volts,230.1\n", watts(i));
+    let spl = (0..15).map(line).collect::<Vec<_>>().concat();
+    let mut detail = mllog("", 1, "power_begin", "\"01-10-2025 13:00:02.000\"", "{}");
+    detail += &mllog("", 1, "power_end", "\"01-10-2025 13:00:12.000\"", "{}");
+    detail.extend(entries.iter().map(|(key, value)| mllog("", 2, key, value, "{}")));
+    let files = [("spl.txt", spl.as_str()), ("mlperf_log_detail.txt", &detail), ("mlperf_log_summary.txt", summary)];
+    read(Format::MlperfInference, &files, &Options::default())
+}
+
+fn totals(imported: &Imported) -> (Option<f64>, Option<f64>) {
+    let progress = progress(&imported.events().collect::<Vec<_>>());
+    let last = progress.last().unwrap();
+    (last.samples_total, last.tokens_total)
+}
+
+/// Entries, summary, samples, tokens, a part of a note.
+type InferenceCase<'a> = (&'a [(&'a str, &'a str)], &'a str, Option<f64>, Option<f64>, &'a str);
+
+#[test]
+fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
+    let offline = ("effective_scenario", "\"Offline\"");
+    let cases: [InferenceCase<'_>; 12] = [
+        (
+            &[offline, ("effective_samples_per_query", "900"), ("result_query_count", "1"), ("result_samples_per_second", "100")],
+            "",
+            Some(1000.0),
+            None,
+            "which of the two is right",
+        ),
+        (
+            &[
+                offline,
+                ("effective_samples_per_query", "900"),
+                ("result_query_count", "1"),
+                ("qsl_reported_performance_count", "500"),
+                ("result_samples_per_second", "100"),
+                ("result_tokens_per_second", "3000"),
+            ],
+            "",
+            Some(1000.0),
+            Some(30_000.0),
+            "LoadGen padded them to 1000, a multiple of the performance set of 500",
+        ),
+        (
+            &[("effective_samples_per_query", "990"), ("result_query_count", "1"), ("result_samples_per_second", "100")],
+            "",
+            Some(1000.0),
+            None,
+            "",
+        ),
+        (
+            &[
+                ("effective_scenario", "\"Server\""),
+                ("effective_samples_per_query", "1"),
+                ("result_query_count", "995"),
+                ("result_scheduled_samples_per_sec", "700"),
+                ("result_completed_samples_per_sec", "99.5"),
+                ("result_completed_tokens_per_second", "2000"),
+            ],
+            "",
+            Some(995.0),
+            Some(20_000.0),
+            "",
+        ),
+        (
+            &[("effective_scenario", "\"MultiStream\""), ("effective_samples_per_query", "8"), ("result_query_count", "60")],
+            "",
+            Some(480.0),
+            None,
+            "",
+        ),
+        (
+            &[
+                ("effective_scenario", "\"SingleStream\""),
+                ("effective_samples_per_query", "1"),
+                ("result_query_count", "50"),
+                ("result_qps_with_loadgen_overhead", "5.0"),
+            ],
+            "",
+            Some(50.0),
+            None,
+            "",
+        ),
+        (
+            &[
+                ("effective_scenario", "\"SingleStream\""),
+                ("effective_samples_per_query", "1"),
+                ("result_query_count", "20"),
+                ("result_qps_with_loadgen_overhead", "5.0"),
+            ],
+            "",
+            Some(50.0),
+            None,
+            "the queries 20",
+        ),
+        (
+            &[offline, ("effective_samples_per_query", "900"), ("result_query_count", "1")],
+            "",
+            Some(900.0),
+            None,
+            "without LoadGen's padding",
+        ),
+        // Twice as long under power as the run took.
+        (
+            &[
+                offline,
+                ("result_samples_per_second", "100"),
+                ("result_tokens_per_second", "10"),
+                ("result_max_latency_ns", "5000000000"),
+            ],
+            "",
+            Some(500.0),
+            Some(50.0),
+            "the run took 5.000 s",
+        ),
+        (&[], "Scenario : Offline\nSamples per second: 42.5\nTokens per second: 85\n", Some(425.0), Some(850.0), ""),
+        (
+            &[("result_samples_per_second", "100")],
+            "Samples per second: 130\n",
+            Some(1000.0),
+            None,
+            "the summary may be of another run",
+        ),
+        (&[], "", None, None, "does not say how many samples"),
+    ];
+    for (entries, summary, samples, tokens, note) in cases {
+        let imported = inference(entries, &[], summary).unwrap();
+        assert_eq!(totals(&imported), (samples, tokens), "{entries:?} {:?}", imported.report.notes);
+        let noted = imported.report.notes.iter().any(|text| text.contains(note));
+        assert!(
+            if note.is_empty() { imported.report.notes.is_empty() } else { noted },
+            "{entries:?}: {:?}",
+            imported.report.notes
+        );
+    }
+}
+
+#[test]
+fn mlperf_inference_power_that_was_not_read_is_absent_and_damage_is_left_out() {
+    for (watts, absent, damaged) in
+        [("-1.000000", 1, 0), ("-1", 1, 0), ("nan", 1, 0), ("", 1, 0), ("N/A", 1, 0), ("-7", 0, 1), ("high", 0, 1)]
+    {
+        let imported = inference(&[("result_samples_per_second", "1")], &[(5, watts)], "").unwrap();
+        let power = telemetry(&imported.events().collect::<Vec<_>>());
+        assert_eq!((power.len(), imported.report.absent_values), (14, absent), "{watts:?}");
+        assert!(power.iter().all(|reading| reading.power_watts == Some(500.0)), "{watts:?}");
+        let left_out: u64 = imported.report.skipped.iter().map(|skipped| skipped.lines).sum();
+        assert_eq!(left_out, damaged, "{watts:?}: {:?}", imported.report.skipped);
+    }
+    // A number that JSON does not have, in an entry that says nothing of progress; a cut entry.
+    let lines = ":::MLLOG {\"key\": \"x\", \"value\": NaN, \"time_ms\": 1}\n:::MLLOG {\"key\": \"result_tok\n";
+    let imported = inference(&[("result_samples_per_second", "1")], &[], lines).unwrap();
+    let skipped: Vec<_> = imported.report.skipped.iter().map(|skipped| (skipped.reason.as_str(), skipped.lines)).collect();
+    assert_eq!(skipped, [("log entry about neither progress nor power", 1), ("damaged log entry", 1)]);
+}
+
+#[test]
+fn mlperf_inference_without_power_between_begin_and_end_is_refused_with_the_shift_that_would_match() {
+    for (begin, end, hint) in [
+        ("01-10-2025 20:00:02.000", "01-10-2025 20:00:12.000", "shifted by +7 h"),
+        ("01-10-2025 04:00:02.000", "01-10-2025 04:00:12.000", "shifted by -9 h"),
+        ("01-10-2025 18:30:02.000", "01-10-2025 18:30:12.000", "shifted by +5.5 h"),
+        ("01-11-2025 03:00:02.000", "01-11-2025 03:00:12.000", "shifted by +14 h"),
+        ("01-14-2025 13:00:02.000", "01-14-2025 13:00:12.000", "no difference of time zones explains it"),
+        ("01-10-2025 13:04:00.000", "01-10-2025 13:05:00.000", "no difference of time zones explains it"),
+    ] {
+        let line = |i: usize| format!("Time,01-10-2025 13:00:{i:02}.000,Watts,500,Volts,230\n");
+        let spl = (0..15).map(line).collect::<Vec<_>>().concat();
+        let detail =
+            mllog("", 1, "power_begin", &format!("\"{begin}\""), "{}") + &mllog("", 1, "power_end", &format!("\"{end}\""), "{}");
+        let error = read(Format::MlperfInference, &[("spl.txt", &spl), ("d.txt", &detail)], &Options::default()).unwrap_err();
+        for part in ["no power reading lies between power_begin and power_end", "2025-01-10T13:00:00", hint] {
+            assert!(error.contains(part), "{part}: {error}");
+        }
+    }
+}
+
+/// A training log: `run_start` at 0 s, these entries, `run_stop` with this metadata.
+fn training(batch: Option<f64>, entries: &[(u64, &str, &str, &str)], stop: (u64, &str)) -> String {
+    let mut log = batch.map(|batch| mllog("", T0 - 1, "global_batch_size", &batch.to_string(), "{}")).unwrap_or_default();
+    log += &mllog("", T0, "run_start", "null", "{}");
+    log.extend(entries.iter().map(|(second, key, value, metadata)| mllog("", T0 + second * 1000, key, value, metadata)));
+    log + &mllog("", T0 + stop.0 * 1000, "run_stop", "null", stop.1)
+}
+
+#[test]
+fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
+    let epochs: &[(u64, &str, &str, &str)] = &[
+        (0, "train_samples", "1000", "{}"),
+        (1, "epoch_start", "null", "{\"epoch_num\": 1}"),
+        (51, "epoch_stop", "null", "{\"epoch_num\": 1}"),
+        (51, "epoch_start", "null", "{\"epoch_num\": 2}"),
+        (101, "epoch_stop", "null", "{\"epoch_num\": 2}"),
+    ];
+    let with = |throughput: &'static str| [epochs, &[(60, "tracked_stats", throughput, "{}")]].concat();
+    let blocks: &[(u64, &str, &str, &str)] = &[
+        (0, "block_start", "null", "{\"samples_count\": 0}"),
+        (60, "block_stop", "null", "{\"samples_count\": 600}"),
+        (70, "block_start", "null", "{\"samples_count\": 600}"),
+    ];
+    // What was a quarter of the samples went missing between the last count and the stop.
+    for (log, samples, note) in [
+        (training(Some(8.0), blocks, (90, "{\"step_num\": 100}")), Some(800.0), ""),
+        (training(Some(8.0), blocks, (90, "{\"samples_count\": 790}")), Some(790.0), ""),
+        (training(Some(8.0), blocks, (90, "{\"samples_count\": 790, \"step_num\": 99}")), Some(792.0), ""),
+        (
+            training(Some(8.0), blocks, (90, "{\"samples_count\": 800, \"step_num\": 10}")),
+            Some(800.0),
+            "run_stop counts steps that make 80 samples",
+        ),
+        (training(None, blocks, (90, "{\"step_num\": 100}")), None, "no global_batch_size"),
+        (training(Some(4.0), epochs, (120, "{\"step_num\": 530}")), Some(2120.0), ""),
+        (training(Some(256.0), epochs, (102, "{\"step_num\": 2000}")), Some(512_000.0), "train_samples 1000 counts batches"),
+        (training(Some(256.0), &[], (100, "{\"step_num\": 50}")), Some(12_800.0), ""),
+        (
+            training(Some(256.0), &with("{\"throughput\": 5120.0}"), (102, "{}")),
+            Some(2000.0),
+            "the log seems to count batches of 256",
+        ),
+        (training(Some(256.0), &with("{\"throughput\": 20.2}"), (102, "{}")), Some(2000.0), ""),
+        (
+            training(Some(256.0), &with("{\"throughput\": 30}"), (102, "{}")),
+            Some(2000.0),
+            "throughput of 30.000000 samples/s contradicts",
+        ),
+        (training(Some(256.0), &with("{\"throughput\": NaN}"), (102, "{}")), Some(2000.0), ""),
+    ] {
+        let imported = read(Format::Mlperf, &[("result.txt", &log)], &Options::default()).unwrap();
+        assert_eq!(totals(&imported).0, samples, "{log}{:?}", imported.report.notes);
+        let notes = &imported.report.notes;
+        assert!(if note.is_empty() { notes.is_empty() } else { notes.iter().any(|text| text.contains(note)) }, "{log}{notes:?}");
+    }
+}
+
+/// Twenty power readings from a second on, of this host.
+fn host_log(second: i64, watts: u32, host: &str) -> String {
+    let at = |i: i64| (T0 as i64 + (second + 2 * i) * 1000) as u64;
+    (0..20)
+        .map(|i| {
+            mllog("", at(i), "power_reading", &(watts + 10 * (i as u32 % 3)).to_string(), &format!("{{\"host\": \"{host}\"}}"))
+        })
+        .collect()
+}
+
+/// Names and texts of power logs, workloads, device names, parts of notes.
+type PowerCase<'a> = (&'a [(&'a str, String)], &'a [&'a str], &'a [&'a str], &'a [&'a str]);
+
+#[test]
+fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
+    let run = training(Some(8.0), &[], (30, "{\"step_num\": 10}"));
+    let hours = 3600;
+    let cases: [PowerCase<'_>; 9] = [
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/node_1.txt", host_log(-2, 6500, "node_1"))],
+            &["lab/run"],
+            &["node_0", "node_1"],
+            &[],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/sw_0.txt", host_log(-2, 300, "sw_0"))],
+            &["lab/run", "lab/run-interconnect"],
+            &["node_0", "sw_0"],
+            &["sw_0 is a switch: its 9"],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/switch-0.txt", host_log(-7 * hours - 2, 300, "node_0"))],
+            &["lab/run", "lab/run-interconnect"],
+            &["node_0", "switch-0"],
+            &[
+                "no reading of switch-0 lies in the run (p/switch-0.txt): the interconnect's energy in the run is not known",
+                "shifted by +7 h",
+                "name the same host \"node_0\"",
+            ],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/node_9.txt", host_log(-2, 300, "leaf-1"))],
+            &["lab/run", "lab/run-interconnect"],
+            &["node_0", "node_9"],
+            &["node_9 is a switch"],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/node_1.txt", host_log(2 * hours, 6500, "node_1"))],
+            &["lab/run"],
+            &["node_0", "node_1"],
+            &["no reading of node_1 lies in the run (p/node_1.txt): none of its energy is in the run", "shifted by -2 h"],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/node_1.txt", host_log(-2, 6000, "node_1"))],
+            &["lab/run"],
+            &["node_0", "node_1"],
+            &["p/node_0.txt and p/node_1.txt have the same 20 readings: one may be a copy"],
+        ),
+        (
+            &[("p/node_0.txt", host_log(-2, 6000, "node_0")), ("p/node_1.txt", host_log(-4, 6000, "node_1"))],
+            &["lab/run"],
+            &["node_0", "node_1"],
+            &["the same 20 readings at other times"],
+        ),
+        (
+            &[("a/node_0.txt", host_log(-2, 6000, "node_0")), ("b/node_0.txt", host_log(-2, 6500, "node_0"))],
+            &["lab/run"],
+            &["node_0", "b-node_0"],
+            &[],
+        ),
+        (&[("p/power.txt", host_log(-2, 6000, "n1") + &host_log(-2, 6500, "n2"))], &["lab/run"], &["power", "power-n2"], &[]),
+    ];
+    for (logs, workloads, devices, notes) in cases {
+        let mut files = vec![("result.txt", run.as_str())];
+        files.extend(logs.iter().map(|(name, text)| (*name, text.as_str())));
+        let options = Options { workload: Some("lab/run".to_owned()), ..Options::default() };
+        let imported = read(Format::Mlperf, &files, &options).unwrap();
+        assert_eq!(imported.report.workloads, workloads, "{devices:?}");
+        let power = telemetry(&imported.events().collect::<Vec<_>>());
+        let mut names: Vec<&str> = devices.to_vec();
+        names.sort_unstable();
+        let mut found: Vec<&str> = power.iter().map(|reading| reading.device.as_str()).collect();
+        found.sort_unstable();
+        found.dedup();
+        assert_eq!(found, names);
+        assert_eq!(power.len(), 20 * devices.len());
+        for note in notes {
+            assert!(imported.report.notes.iter().any(|text| text.contains(note)), "{note}: {:?}", imported.report.notes);
+        }
+        assert!(!notes.is_empty() || imported.report.notes.is_empty(), "{:?}", imported.report.notes);
+    }
+    // No node at all in the run: energy of 0 J would be wrong in silence.
+    let away = host_log(-5 * hours, 6000, "node_0");
+    let error = read(Format::Mlperf, &[("result.txt", &run), ("node_0.txt", &away)], &Options::default()).unwrap_err();
+    assert!(
+        error.contains("no power reading of a node lies between run_start and run_stop") && error.contains("shifted by +5 h"),
+        "{error}"
+    );
+    // Readings that are none, and a line that was not finished.
+    let odd = host_log(0, 6000, "n")
+        + &["-1", "-1.0", "null", "NaN", "\"N/A\""].map(|value| mllog("", T0 + 900, "power_reading", value, "{}")).concat()
+        + &["\"high\"", "-40"].map(|value| mllog("", T0 + 900, "power_reading", value, "{}")).concat()
+        + ":::MLLOG {\"time_ms\": 17";
+    let imported = read(Format::Mlperf, &[("result.txt", &run), ("node_0.txt", &odd)], &Options::default()).unwrap();
+    assert_eq!(imported.report.absent_values, 5);
+    let damaged = imported.report.skipped.iter().find(|skipped| skipped.reason == "damaged log entry").unwrap();
+    assert_eq!((damaged.file.as_str(), damaged.lines, damaged.first_line), ("node_0.txt", 3, 26));
 }
 
 const DMON: &str = "\

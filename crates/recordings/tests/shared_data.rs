@@ -1,6 +1,6 @@
 //! Real recordings against figures that were computed independently. Skipped, with a message, where they are absent.
 
-mod support;
+use crate::support;
 
 use std::fs::File;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Real recordings through the pure pipeline: import, fold, report, against figures that were computed independently.
 //! Skipped, with a message, where they are absent.
 
-mod support;
+use crate::support;
 
 use eadt_core::{Event, FoldSettings, Input as Fed, Output, Partition};
 use eadt_recordings::{Format, Imported, Options};

@@ -49,20 +49,34 @@ pub struct WorkloadReport {
     /// As the user named it; absent where nobody did, or where there is no cost.
     pub currency: Option<String>,
     pub co2_grams: Option<f64>,
-    /// Energy that the starting layout would have taken for what was done after the first applied change, less the energy
-    /// that it took, restarts and redone work included. Negative: the changes cost energy. An estimate by comparison before
-    /// and after each change, which does not tell a change of the work during a trial from the change's own effect; only
-    /// with a baseline given by the user a comparison with a fixed figure, and then of the whole run.
+    /// Energy that the starting layout would have taken for the samples of the compared windows, less what they took, restarts, failed
+    /// trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job (docs/report.md); with a
+    /// baseline given by the user a comparison with a fixed figure.
     pub saving_joules: Option<f64>,
     /// `saving_joules` over what the starting layout would have taken.
     pub saving_ratio: Option<f64>,
+    /// Lower end of the 90 % interval of `saving_ratio`; absent where the user gave the baseline.
+    pub saving_ratio_low: Option<f64>,
+    /// Upper end of the 90 % interval of `saving_ratio`.
+    pub saving_ratio_high: Option<f64>,
+    /// Samples of the compared windows over those that the starting layout would have done in the same time.
+    pub throughput_kept_ratio: Option<f64>,
     /// What the saving compares with: the J/sample given by the user, else what the starting layout is estimated to have
-    /// taken, over the samples, of all windows that are compared.
+    /// taken in the time of all windows that are compared.
     pub baseline_joules_per_sample: Option<f64>,
     /// What these windows took for a sample. Not `joules_per_sample`, which is of all windows.
     pub compared_joules_per_sample: Option<f64>,
-    /// Their part of the energy in all windows: what the saving is about.
+    /// Their part of the energy in all windows: what the saving is about. The rest is not comparable.
     pub compared_energy_ratio: Option<f64>,
+    /// J/sample while it had its GPUs to itself, restarts included; only of a workload that also shared them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alone_joules_per_sample: Option<f64>,
+    /// J/sample while other workloads were on its GPUs, too. That it differs from the former is an effect of sharing, not of a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_joules_per_sample: Option<f64>,
+    /// Part of the energy that was used while it shared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_energy_ratio: Option<f64>,
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,
@@ -101,10 +115,22 @@ pub struct WindowRow {
     pub energy_joules: Option<f64>,
     pub samples: Option<f64>,
     pub tokens: Option<f64>,
+    /// Downtime included, as the window's event has it.
     pub joules_per_sample: Option<f64>,
+    /// The layout changed, rolled out or restarted in it.
+    pub restarted: bool,
     pub mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,
     pub progress_coverage_ratio: f64,
+    /// Phase of the job's work, numbered from 1 in order of appearance; absent where it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<u64>,
+    /// Energy that the starting layout would have taken in its time, in J; absent: it is not comparable, or nothing was changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline_energy_joules: Option<f64>,
+    /// Samples that the starting layout would have done in its time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub baseline_samples: Option<f64>,
     /// What was decided at its end; absent: nothing is on record.
     pub action: Option<Action>,
     /// Why, in words.

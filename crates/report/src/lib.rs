@@ -10,11 +10,13 @@ mod render;
 mod reporter;
 mod saving;
 mod settings;
+mod supply;
 
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
 pub use render::Form;
 pub use reporter::Reporter;
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
+pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 

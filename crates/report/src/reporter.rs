@@ -6,7 +6,8 @@ use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, Layout, Me
 
 use crate::figures::{JOULES_PER_KWH, Point, per};
 use crate::render::origin_word;
-use crate::saving::{Saving, saving};
+use crate::saving::{Compared, Saving, saving};
+use crate::supply::Priced;
 use crate::{By, Report, Settings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
@@ -27,6 +28,8 @@ pub(crate) struct Collected {
     pub(crate) decisions: BTreeMap<String, Decided>,
     /// By id of the decision.
     pub(crate) fates: BTreeMap<String, Fate>,
+    /// Power cap and SM clock at which nothing is held back, where a controller said so: a limit this high is none.
+    pub(crate) unlimited: [Option<f64>; 2],
     /// An actuator has spoken, so `fates` is complete.
     pub(crate) actuated: bool,
     origin: Option<Origin>,
@@ -40,14 +43,6 @@ pub(crate) struct Decided {
     pub(crate) action: Action,
     reason: String,
     pub(crate) concerns: Option<String>,
-    pub(crate) validation: Validation,
-    /// J/sample that the controller compared.
-    pub(crate) before: Option<f64>,
-    pub(crate) after: Option<f64>,
-    /// The controller tells phases of the job apart, and said of this one what the starting layout takes for a sample in it, in
-    /// J; the inner `None`: that is not known.
-    #[allow(clippy::option_option, reason = "says nothing, does not know, knows")]
-    pub(crate) reference: Option<Option<f64>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
@@ -73,6 +68,10 @@ pub(crate) struct Window {
     observed: Option<(EventTime, EventTime)>,
     pub(crate) run_seconds: f64,
     pub(crate) run_energy: Option<f64>,
+    /// J/sample, downtime included.
+    energy_per_sample: Option<f64>,
+    /// Device time in which a counter contradicts power or the board.
+    contradicted_seconds: f64,
     pub(crate) run_coverage: f64,
     pub(crate) unassigned: f64,
     pub(crate) samples: Option<f64>,
@@ -86,6 +85,13 @@ pub(crate) struct Window {
     pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
+    pub(crate) layout: Option<Layout>,
+    pub(crate) gpus: u32,
+    pub(crate) sm_active: Option<f64>,
+    pub(crate) dram_active: Option<f64>,
+    pub(crate) sm_clock_mhz: Option<f64>,
+    /// Other workloads were on its GPUs, too.
+    pub(crate) shared: bool,
     late: u64,
     stale: u64,
 }
@@ -99,12 +105,20 @@ impl Window {
         self.end.min(observed.1).seconds_since(self.start.max(observed.0)).clamp(0.0, self.run_seconds)
     }
 
+    /// Whether the run goes on where nobody was heard: it neither begins nor ends between the first and the last event here. What a job
+    /// that says nothing of its run does is one run.
+    fn runs_on(&self) -> bool {
+        let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
+        let heard = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
+        !self.declared || whole || self.run_seconds > heard + 1.0
+    }
+
     /// Seconds of known energy, of a mean device.
-    fn covered_seconds(&self) -> f64 {
+    pub(crate) fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
     }
 
-    fn progress_seconds(&self) -> f64 {
+    pub(crate) fn progress_seconds(&self) -> f64 {
         self.end.seconds_since(self.start) * self.progress_coverage
     }
 }
@@ -140,6 +154,8 @@ impl Reporter {
             observed: event.observed_start.zip(event.observed_end),
             run_seconds: event.run_seconds,
             run_energy: event.run_energy_joules,
+            energy_per_sample: event.energy_per_sample(),
+            contradicted_seconds: event.counter_contradicted_seconds,
             run_coverage: event.run_coverage_ratio,
             unassigned: event.unassigned_energy_joules,
             samples: event.samples,
@@ -151,6 +167,12 @@ impl Reporter {
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
+            layout: event.layout.clone(),
+            gpus: event.gpus,
+            sm_active: event.mean_sm_active_ratio,
+            dram_active: event.mean_dram_active_ratio,
+            sm_clock_mhz: event.mean_sm_clock_mhz,
+            shared: event.tenants.is_some_and(|tenants| tenants > 1),
             late: event.late,
             stale: event.stale,
         };
@@ -160,7 +182,12 @@ impl Reporter {
     pub fn decision(&mut self, event: &Decision) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
-        let noted = |name: &str| event.evidence.get(name).copied().filter(|value| value.is_finite() && *value > 0.0);
+        // Without a limit in force the setting of a knob is its top.
+        let tops = [(event.from.power_limit_watts, "power_limit_watts"), (event.from.sm_clock_mhz, "sm_clock_limit_mhz")];
+        for (known, (limit, name)) in collected.unlimited.iter_mut().zip(tops) {
+            let top = event.evidence.get(name).copied().filter(|top| limit.is_none() && top.is_finite() && *top > 0.0);
+            *known = known.map_or(top, |known| Some(top.map_or(known, |top| known.max(top))));
+        }
         let verdict = event.concerns.is_some() && event.validation != Validation::Pending;
         let layouts = event.action != Action::Maintain || verdict;
         let decided = Decided {
@@ -168,10 +195,6 @@ impl Reporter {
             action: event.action,
             reason: event.reason.clone(),
             concerns: event.concerns.clone(),
-            validation: event.validation,
-            before: noted("before_joules_per_sample"),
-            after: noted("after_joules_per_sample"),
-            reference: event.evidence.contains_key("phase").then(|| noted("reference_joules_per_sample")),
             layouts: layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
         collected.decisions.insert(event.id.clone(), decided);
@@ -208,9 +231,34 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
         energy_joules: event.energy_joules,
         samples: event.samples,
         tokens: event.tokens,
-        joules_per_sample: per(event.energy_joules, event.samples),
+        joules_per_sample: event.energy_per_sample(),
         mean_power_watts: event.mean_power_watts,
         coverage_ratio: event.energy_coverage_ratio,
+    }
+}
+
+/// What a job took for a sample while it had its GPUs to itself, and while it shared them.
+#[derive(Debug, Default)]
+struct Sharing {
+    alone: Option<f64>,
+    shared: Option<f64>,
+    /// Part of the energy that was used while it shared.
+    part: Option<f64>,
+}
+
+impl Sharing {
+    /// Unknown of a workload that never shared.
+    fn of(collected: &Collected) -> Self {
+        let of = |shared: bool, figure: fn(&Window) -> Option<f64>| {
+            sum(collected.run().filter(|window| window.shared == shared).map(figure))
+        };
+        let energy = |shared: bool| of(shared, |window| window.run_energy);
+        let per_sample = |shared: bool| per(energy(shared), of(shared, |window| window.samples));
+        if !collected.run().any(|window| window.shared) {
+            return Self::default();
+        }
+        let all = sum([energy(false), energy(true)].into_iter());
+        Self { alone: per_sample(false), shared: per_sample(true), part: per(energy(true), all) }
     }
 }
 
@@ -234,6 +282,7 @@ impl Collected {
         let mut corrected = self.clone();
         for window in corrected.windows.values_mut().filter(|window| !window.declared) {
             (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
+            window.energy_per_sample = None;
         }
         Cow::Owned(corrected)
     }
@@ -249,6 +298,19 @@ impl Collected {
         self.windows.values().filter(|window| window.run_seconds > 0.0)
     }
 
+    /// Seconds of the run that lie between two windows: of a long silence no window is written.
+    fn silent_seconds(&self) -> f64 {
+        let mut silent = 0.0;
+        let mut before: Option<&Window> = None;
+        for window in self.run() {
+            if let Some(last) = before.filter(|last| last.end < window.start && last.runs_on() && window.runs_on()) {
+                silent += window.start.seconds_since(last.end);
+            }
+            before = before.filter(|last| last.end >= window.end).or(Some(window));
+        }
+        silent
+    }
+
     fn report(&self, name: &str, settings: &Settings) -> WorkloadReport {
         let mut notes = Vec::new();
         let in_windows = sum(self.run().map(|window| window.run_energy));
@@ -262,8 +324,17 @@ impl Collected {
             let seconds = intervals.entry(window.start).or_default();
             *seconds = seconds.max(window.seconds(observed));
         }
-        let duration = sum(intervals.into_values().map(Some));
-        let device_seconds = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let in_intervals = sum(intervals.into_values().map(Some));
+        let in_devices = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let silent = self.silent_seconds();
+        let duration = in_intervals.map(|seconds| seconds + silent);
+        // As many devices were silent as there are otherwise.
+        let device_seconds = in_devices + silent * per(Some(in_devices), in_intervals).unwrap_or(1.0);
+        if silent > 0.0 {
+            notes.push(format!(
+                "{silent:.0} s of the duration lie in silences so long that no window was written for them: nothing is known of that time"
+            ));
+        }
         let coverage = self.run().next().map(|_| part_of(self.run().map(Window::covered_seconds).sum(), device_seconds));
         let covered = duration.zip(coverage).map(|(seconds, ratio)| seconds * ratio);
         let samples = sum(self.windows.values().map(|window| window.samples));
@@ -276,22 +347,53 @@ impl Collected {
             Some(per_kwh) => kwh.map(|kwh| kwh * per_kwh),
             None => self.complete(of).zip(whole).map(|(known, whole)| known * whole),
         };
-        let cost = priced(settings.price_per_kwh, |window| window.cost);
-        let co2_grams = priced(settings.carbon_grams_per_kwh, |window| window.co2);
+        let by_time = |priced: Priced, notes: &mut Vec<String>| {
+            notes.push(priced.note);
+            priced.sum.zip(whole).map(|(known, whole)| known * whole)
+        };
+        let cost = match &settings.prices {
+            Some(prices) if settings.price_per_kwh.is_none() && whole.is_some() => {
+                by_time(prices.cost(&self.energy_by_time()), &mut notes)
+            }
+            _ => priced(settings.price_per_kwh, |window| window.cost),
+        };
+        let co2_grams = match &settings.carbon {
+            Some(carbon) if settings.carbon_grams_per_kwh.is_none() && whole.is_some() => {
+                by_time(carbon.grams(&self.energy_by_time()), &mut notes)
+            }
+            _ => priced(settings.carbon_grams_per_kwh, |window| window.co2),
+        };
 
         let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
-        let Saving { baseline, joules, ratio, compared, compared_ratio } = saving;
+        let Saving { baseline, joules, ratio, interval, throughput_ratio, compared, compared_ratio, windows: comparisons } =
+            saving;
+        let sharing = Sharing::of(self);
         self.note(&mut notes);
+        if let (Some(alone), Some(shared)) = (sharing.alone, sharing.shared) {
+            notes.push(format!(
+                "while it shared its GPUs with other workloads a sample took {shared:.4} J, while it had them alone {alone:.4} J: that is \
+                 what sharing costs or spares this job, and no part of the saving"
+            ));
+        }
         if settings.by == Some(By::Span) && self.spans.is_empty() {
             notes.push(NO_SPANS.to_owned());
         }
-        if cost.is_some() && settings.currency.is_none() {
+        let currency = settings.currency.clone().or_else(|| settings.prices.as_ref()?.currency.clone());
+        if cost.is_some() && currency.is_none() {
             notes.push(
                 "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
             );
         }
         let decided = self.by_time();
-        let rows: Vec<WindowRow> = self.windows.values().map(|window| window_row(window, observed, &decided)).collect();
+        let mut comparisons = comparisons.into_iter();
+        let rows: Vec<WindowRow> = self
+            .windows
+            .values()
+            .map(|window| {
+                let compared = (window.run_seconds > 0.0).then(|| comparisons.next()).flatten().unwrap_or_default();
+                window_row(window, observed, &decided, compared)
+            })
+            .collect();
         WorkloadReport {
             workload: name.to_owned(),
             energy_joules: energy,
@@ -311,13 +413,19 @@ impl Collected {
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.filter(|_| energy.is_some()),
             cost,
-            currency: settings.currency.clone().filter(|_| cost.is_some()),
+            currency: currency.filter(|_| cost.is_some()),
             co2_grams,
             saving_joules: joules,
             saving_ratio: ratio,
+            saving_ratio_low: interval.map(|(low, _)| low),
+            saving_ratio_high: interval.map(|(_, high)| high),
+            throughput_kept_ratio: throughput_ratio,
             baseline_joules_per_sample: baseline,
             compared_joules_per_sample: compared,
             compared_energy_ratio: compared_ratio,
+            alone_joules_per_sample: sharing.alone,
+            shared_joules_per_sample: sharing.shared,
+            shared_energy_ratio: sharing.part,
             unassigned_energy_joules: unassigned,
             notes,
             curve: rows.iter().map(point).collect(),
@@ -325,6 +433,16 @@ impl Collected {
             by_window: (settings.by == Some(By::Window)).then_some(rows),
             by_span: (settings.by == Some(By::Span)).then(|| self.spans.values().cloned().collect()),
         }
+    }
+
+    /// The energy of each window of the run, spread evenly over the window.
+    fn energy_by_time(&self) -> Vec<eadt_models::energy::Interval> {
+        let instant = |time: EventTime| jiff::Timestamp::from_microsecond(time.micros()).unwrap_or(jiff::Timestamp::MAX);
+        let interval = |window: &Window| {
+            let joules = window.run_energy.filter(|joules| *joules > 0.0)?;
+            Some(eadt_models::energy::Interval { from: instant(window.start), to: instant(window.end), joules })
+        };
+        self.run().filter_map(interval).collect()
     }
 
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
@@ -356,6 +474,14 @@ impl Collected {
                 "{energy_only} window(s) have energy but no known progress: J/sample counts their energy all the same"
             ));
         }
+        let contradicted = self.run().filter(|window| window.contradicted_seconds > 0.0).count();
+        if contradicted > 0 {
+            let seconds: f64 = self.run().map(|window| window.contradicted_seconds).sum();
+            notes.push(format!(
+                "in {contradicted} window(s), for {seconds:.0} s of device time, energy is the integral of power: an energy counter \
+                 contradicted it (stood still, fell, or rose by what the board cannot draw)"
+            ));
+        }
         let late: u64 = self.windows.values().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
@@ -384,7 +510,12 @@ fn point(row: &WindowRow) -> Point {
     Point { time, joules_per_sample: row.joules_per_sample, origin: row.origin }
 }
 
-fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime, (Action, &str)>) -> WindowRow {
+fn window_row(
+    window: &Window,
+    observed: Interval,
+    decided: &BTreeMap<EventTime, (Action, &str)>,
+    compared: Compared,
+) -> WindowRow {
     let decision = decided.get(&window.end);
     let seconds = window.seconds(observed);
     // Progress is known for the window as a whole.
@@ -397,10 +528,14 @@ fn window_row(window: &Window, observed: Interval, decided: &BTreeMap<EventTime,
         energy_joules: window.run_energy,
         samples: window.samples,
         tokens: window.tokens,
-        joules_per_sample: per(window.run_energy, window.samples),
+        joules_per_sample: window.energy_per_sample,
+        restarted: window.restarted,
         mean_power_watts: per(window.run_energy, Some(window.covered_seconds())),
         coverage_ratio: part_of(window.covered_seconds(), seconds),
         progress_coverage_ratio: part_of(window.progress_seconds(), progress_seconds),
+        phase: compared.phase.map(|phase| phase as u64 + 1),
+        baseline_energy_joules: compared.baseline_joules,
+        baseline_samples: compared.baseline_samples,
         action: decision.map(|(action, _)| *action),
         reason: decision.map(|(_, reason)| (*reason).to_owned()),
     }

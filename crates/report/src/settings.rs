@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use crate::Report;
+use crate::{GridCarbon, Prices, Report};
 
 /// Which rows stand below the totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +32,14 @@ impl FromStr for By {
 pub struct Settings {
     /// Currency units per kWh, in place of the prices that the windows carry.
     pub price_per_kwh: Option<f64>,
+    /// Prices by hour or by time, in place of the prices that the windows carry; `price_per_kwh` goes before.
+    pub prices: Option<Prices>,
     /// Name of the currency that prices are in, such as `EUR`; no event tells it.
     pub currency: Option<String>,
     /// In place of the carbon intensities that the windows carry.
     pub carbon_grams_per_kwh: Option<f64>,
+    /// Carbon intensities by time, in place of those that the windows carry; `carbon_grams_per_kwh` goes before.
+    pub carbon: Option<GridCarbon>,
     /// J/sample to compare a workload with, by workload, in place of an estimate of what its starting layout would have
     /// taken.
     pub baselines: BTreeMap<String, f64>,

@@ -105,8 +105,12 @@ fn a_loss_is_a_negative_saving() {
     windows[5].run_energy_joules = Some(1200.0);
     let it = report(&windows, &decisions, &actuations, &Settings::default()).workloads.remove(0);
     near(it.saving_joules, -400.0);
-    near(it.saving_ratio, -400.0 / 2200.0);
-    assert!(Report { workloads: vec![it] }.render(Form::Text).contains("-18.18 %"));
+    near(it.saving_ratio, -400.0 / 5200.0);
+    let (low, high) = (it.saving_ratio_low.unwrap(), it.saving_ratio_high.unwrap());
+    assert!(low < -400.0 / 5200.0 && high > -400.0 / 5200.0);
+    let interval = format!("{:+.1} to {:+.1} %", 100.0 * low, 100.0 * high);
+    let text = Report { workloads: vec![it] }.render(Form::Text);
+    assert!(text.contains("-7.69 %") && text.contains(&interval), "{text}");
 }
 
 #[test]
@@ -134,7 +138,7 @@ fn without_a_change_nothing_is_said_about_a_saving() {
     assert_eq!((it.saving_joules, it.notes.len()), (None, 0));
     let it = report(&windows, &decisions, [&applied(0)], &Settings::default()).workloads.remove(0);
     assert_eq!(it.saving_joules, None);
-    assert!(it.notes[0].contains("no good window"), "{:?}", it.notes);
+    assert!(it.notes[0].contains("the saving is not known"), "{:?}", it.notes);
 }
 
 #[test]
@@ -274,6 +278,31 @@ fn without_a_declared_run_the_duration_is_what_was_observed() {
     let windows = [observed(0, 0.0, 60.0, 6000.0), observed(1, 0.0, 0.0, 0.0)];
     near(report(&windows, [], [], &settings).workloads[0].duration_seconds, 60.0);
 
+    // Of a silence of a day no window is written: it is part of the duration all the same.
+    let day = 1_440;
+    for (second, seconds, whole) in [(day + 60, 30.0, 90_030.0), (2 * day, 60.0, 172_860.0), (30 * day, 1.0, 2_592_001.0)] {
+        let windows = [observed(0, 0.0, 60.0, 6000.0), observed(second, 0.0, seconds, 100.0 * seconds)];
+        let it = report(&windows, [], [], &settings).workloads.remove(0);
+        near(it.duration_seconds, whole);
+        near(it.coverage_ratio, (60.0 + seconds) / whole);
+        near(it.mean_power_watts, 100.0);
+        assert!(it.notes.iter().any(|note| note.contains("no window was written")), "{:?}", it.notes);
+    }
+    // Within a declared run, too; between two runs it is none of them.
+    let declared = |minute: i64, from: f64, to: f64, run_seconds: f64| EfficiencyWindow {
+        run_declared: true,
+        run_seconds,
+        ..observed(minute, from, to, 6000.0)
+    };
+    for (first, second, whole) in [
+        (declared(0, 30.0, 31.0, 30.0), declared(day, 10.0, 12.0, 12.0), 30.0 + 86_340.0 + 12.0),
+        (declared(0, 0.0, 60.0, 60.0), declared(day, 0.0, 60.0, 60.0), 86_460.0),
+        (declared(0, 10.0, 40.0, 30.0), declared(day, 10.0, 40.0, 30.0), 60.0),
+        (declared(0, 0.0, 60.0, 60.0), declared(day, 10.0, 40.0, 30.0), 90.0),
+    ] {
+        near(report([&first, &second], [], [], &settings).workloads[0].duration_seconds, whole);
+    }
+
     // A job that says when it runs is believed.
     let mut declared = observed(0, 1.0, 59.0, 5800.0);
     (declared.run_declared, declared.run_seconds, declared.run_coverage_ratio) = (true, 20.0, 1.0);
@@ -324,6 +353,40 @@ fn a_cost_names_its_currency_or_says_that_nobody_did() {
     // No cost, no currency.
     let settings = Settings { price_per_kwh: None, ..settings };
     assert_eq!(report([&window(0, 3.6e6, 1.0)], [], [], &settings).workloads[0].currency, None);
+}
+
+#[test]
+fn cost_and_carbon_by_the_time_of_the_energy() {
+    let (mut first, mut second) = (window(0, 3.6e6, 1.0), window(1, 7.2e6, 1.0));
+    // What the windows carry is not asked.
+    (first.cost, second.cost) = (Some(9.0), Some(9.0));
+    let at = |time: EventTime, value: f64| format!("{time},{value}\n");
+    let table = |unit: &str, last: bool| {
+        let rows = at(first.window_start, 0.2) + &if last { at(second.window_start, 0.5) } else { String::new() };
+        format!("datetime,{unit}\n{rows}")
+    };
+    let zone = eadt_report::time_zone("UTC").unwrap();
+    let prices = eadt_report::read_prices(&table("EUR/kWh", true), &zone, "prices.csv").unwrap();
+    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, &zone, "grid.csv").unwrap();
+    let settings = Settings { prices: Some(prices), carbon: Some(carbon), ..Settings::default() };
+    let it = report([&first, &second], [], [], &settings).workloads.remove(0);
+    near(it.cost, 0.2 + 2.0 * 0.5);
+    near(it.co2_grams, 0.2 + 2.0 * 0.5);
+    assert_eq!(it.currency.as_deref(), Some("EUR"), "the file names it");
+    assert!(it.notes.iter().any(|note| note.contains("prices.csv")) && it.notes.iter().any(|note| note.contains("grid.csv")));
+    // A flat price goes before; energy in no window has the mean price.
+    second.unassigned_energy_joules = 1.08e6;
+    near(report([&first, &second], [], [], &settings).workloads[0].cost, 1.2 * 1.1);
+    let flat = Settings { price_per_kwh: Some(1.0), ..settings.clone() };
+    near(report([&first, &second], [], [], &flat).workloads[0].cost, 3.3);
+    // A part of the sum is not the sum.
+    let first_only =
+        format!("datetime,EUR/kWh\n{}{}", at(first.window_start.plus_seconds(-60.0), 0.2), at(first.window_start, 0.2));
+    let prices = eadt_report::read_prices(&first_only, &zone, "prices.csv").unwrap();
+    let it = report([&first, &second], [], [], &Settings { prices: Some(prices), ..Settings::default() }).workloads.remove(0);
+    assert_eq!((it.cost, it.currency), (None, None));
+    assert!(it.notes.iter().any(|note| note.starts_with("no cost is given: 66.7 % of the energy")), "{:?}", it.notes);
+    assert!(eadt_report::time_zone("Mars/Base").is_err());
 }
 
 #[test]
@@ -379,6 +442,19 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
 }
 
 #[test]
+fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
+    let mut windows: Vec<_> = (0..3).map(|minute| window(minute, 1000.0, 100.0)).collect();
+    let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &Settings::default()).workloads.remove(0).notes;
+    assert_eq!(notes(&windows), Vec::<String>::new());
+    (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
+    let notes = notes(&windows);
+    assert!(
+        notes[0].starts_with("in 2 window(s), for 75 s of device time, energy is the integral of power: an energy counter"),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn breaks_down_by_window_and_by_span() {
     let (mut windows, decisions, actuations) = story();
     windows.push(EfficiencyWindow {
@@ -393,6 +469,10 @@ fn breaks_down_by_window_and_by_span() {
     assert_eq!((rows.len(), it.windows), (6, 6));
     assert_eq!((rows[2].action, rows[4].action), (Some(Action::Decrease), None));
     near(rows[4].joules_per_sample, 8.0);
+    // The restart's downtime is in, and it is marked.
+    near(rows[3].joules_per_sample, 30.0);
+    assert_eq!(rows.iter().map(|row| row.restarted).collect::<Vec<_>>(), [false, false, false, true, false, false]);
+    assert!(by(By::Window).render(Form::Text).contains("-, restart"));
     assert!(it.by_span.is_none());
     let spans = by(By::Span);
     let row = &spans.workloads[0].by_span.as_ref().unwrap()[0];

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::ready;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +15,9 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
 
 use crate::Shutdown;
 use crate::connections::{self, Limits, WhenFull};
@@ -94,7 +97,28 @@ impl Ready {
     }
 }
 
+/// The same as metrics, so that somebody can be told of a part that is not ready.
+#[derive(Debug)]
+struct Readiness(Health);
+
+impl Collector for Readiness {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let help = "Whether a part of the service does its work, as /readyz has it: 1 or 0";
+        let mut family = encoder.encode_descriptor("ready", help, None, MetricType::Gauge)?;
+        for (part, flag) in self.0.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let label = [("part", *part)];
+            ConstGauge::new(i64::from(flag.load(Ordering::Acquire))).encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Health {
+    /// Shows each part's readiness among the metrics.
+    pub fn register(&self, metrics: &Metrics) {
+        metrics.register("service", |registry| registry.register_collector(Box::new(Readiness(self.clone()))));
+    }
+
     /// A part that is not ready yet.
     pub fn part(&self, name: &'static str) -> Ready {
         let flag = Arc::new(AtomicBool::new(false));
@@ -102,15 +126,19 @@ impl Health {
         Ready(flag)
     }
 
-    /// The parts that are not ready.
+    /// The parts that are not ready. A process that has no part yet is starting, and not ready either.
     pub fn waiting(&self) -> Vec<&'static str> {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.is_empty() {
+            return vec!["the start"];
+        }
         parts.iter().filter(|(_, flag)| !flag.load(Ordering::Acquire)).map(|(name, _)| *name).collect()
     }
 }
 
 /// The operational routes, to be merged with a service's own.
 pub fn routes(metrics: Metrics, health: Health) -> Router {
+    health.register(&metrics);
     Router::new()
         .route(
             "/metrics",
@@ -145,7 +173,25 @@ pub async fn serve(
     router: Router,
     shutdown: Shutdown,
 ) -> Result<(SocketAddr, impl Future<Output = Result<(), std::io::Error>> + Send + 'static), ListenError> {
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(|source| ListenError { address, source })?;
+    serve_near(address, 0, router, shutdown).await
+}
+
+/// As [`serve`], but takes the next free port if the address's own is taken, of at most `further` that follow it.
+pub async fn serve_near(
+    address: SocketAddr,
+    further: u16,
+    router: Router,
+    shutdown: Shutdown,
+) -> Result<(SocketAddr, impl Future<Output = Result<(), std::io::Error>> + Send + 'static), ListenError> {
+    let last = if address.port() == 0 { 0 } else { address.port().saturating_add(further) };
+    let mut tried = address;
+    let listener = loop {
+        match TcpListener::bind(tried).await {
+            Ok(listener) => break listener,
+            Err(error) if error.kind() == ErrorKind::AddrInUse && tried.port() < last => tried.set_port(tried.port() + 1),
+            Err(source) => return Err(ListenError { address, source }),
+        }
+    };
     let bound = listener.local_addr().map_err(|source| ListenError { address, source })?;
     let server = async move {
         connections::serve(listener, |stream| ready(Ok(stream)), router, LIMITS, |_| (), shutdown).await;
@@ -187,6 +233,40 @@ mod tests {
         }
         shutdown.cancel();
         server.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_next_free_port_is_taken_only_by_whoever_asks_for_it() {
+        // Two neighbours, of which the first is taken: asked for until the kernel gives such a pair.
+        let (taken, address) = loop {
+            let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = taken.local_addr().unwrap();
+            let next = (address.ip(), address.port().checked_add(1).unwrap_or(1024));
+            if TcpListener::bind(next).await.is_ok() {
+                break (taken, address);
+            }
+        };
+        let routes = || routes(Metrics::default(), Health::default());
+        let refused = serve(address, routes(), Shutdown::new()).await.err().unwrap();
+        assert!(refused.to_string().contains(&address.to_string()), "{refused}");
+        let (bound, _) = serve_near(address, 8, routes(), Shutdown::new()).await.unwrap();
+        assert!(bound.port() > address.port() && bound.port() <= address.port() + 8, "{bound}");
+        drop(taken);
+    }
+
+    #[test]
+    fn a_process_without_a_part_is_not_ready() {
+        let health = Health::default();
+        assert_eq!(health.waiting(), ["the start"]);
+        let ready = health.part("archiver");
+        assert_eq!(health.waiting(), ["archiver"]);
+        let metrics = Metrics::default();
+        health.register(&metrics);
+        let line = |value: u8| format!("eadt_service_ready{{part=\"archiver\"}} {value}\n");
+        assert!(metrics.text().contains(&line(0)), "{}", metrics.text());
+        ready.set(true);
+        assert!(health.waiting().is_empty());
+        assert!(metrics.text().contains(&line(1)), "{}", metrics.text());
     }
 
     #[tokio::test]

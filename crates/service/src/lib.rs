@@ -2,10 +2,13 @@
 //!
 //! In: named tasks. Out: their end, said once. It never exits the process and never decides what a service does.
 
+pub mod address;
 pub mod clock;
 pub mod connections;
 pub mod http;
 pub mod logs;
+pub mod readiness;
+pub mod shown;
 pub mod supervise;
 
 pub use clock::{Clock, Timer};

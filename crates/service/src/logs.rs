@@ -6,6 +6,8 @@ use std::sync::Mutex;
 use serde::{Deserialize, Serialize};
 use tracing_subscriber::EnvFilter;
 
+use crate::shown::{Secrets, Shown};
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,17 +26,22 @@ pub struct LogError {
 }
 
 /// Starts logs for the process, on standard error or into `file`. `filter` is a level or a `tracing` filter such as
-/// `info,eadt_bus=debug`.
-pub fn start(format: LogFormat, filter: &str, file: Option<File>) -> Result<(), LogError> {
+/// `info,eadt_bus=debug`. `secrets` are hidden in every line, and what would steer a terminal is escaped.
+pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: Secrets) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
     let coloured = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
+    let on_stderr = {
+        let secrets = secrets.clone();
+        move || Shown { inner: std::io::stderr(), secrets: secrets.clone(), coloured }
+    };
+    let into_file = |file| Mutex::new(Shown { inner: file, secrets, coloured: false });
     match (format, file) {
-        (LogFormat::Text, None) => builder.with_writer(std::io::stderr).try_init(),
-        (LogFormat::Json, None) => builder.json().with_writer(std::io::stderr).try_init(),
-        (LogFormat::Text, Some(file)) => builder.with_ansi(false).with_writer(Mutex::new(file)).try_init(),
-        (LogFormat::Json, Some(file)) => builder.json().with_writer(Mutex::new(file)).try_init(),
+        (LogFormat::Text, None) => builder.with_writer(on_stderr).try_init(),
+        (LogFormat::Json, None) => builder.json().with_writer(on_stderr).try_init(),
+        (LogFormat::Text, Some(file)) => builder.with_ansi(false).with_writer(into_file(file)).try_init(),
+        (LogFormat::Json, Some(file)) => builder.json().with_writer(into_file(file)).try_init(),
     }
     .map_err(|error| failed(error.to_string()))
 }

@@ -38,6 +38,7 @@ tasks! {
     FOLLOWER "follower" in "`eadt up`, the live view and the closing report": Fatal, "the terminal is given back; there is no report, the error is said instead";
     DURATION "duration" in "`eadt up --gpus nvml --duration`": Fatal, "the run ends early rather than never";
     MAINTENANCE "maintenance" in "`eadt up`, tidying the log": Restart, "it is tried again in a minute";
+    LOG_PROBE "log-probe" in "all services on Kafka": Restart, "asked again after a second; readiness stays as it was meanwhile";
     LOG_WRITER "log-writer" in "the embedded log": Fatal, "what it had not written counts as failed, and whoever appends next is told and ends";
     KAFKA_POSITIONS "kafka-positions" in "Kafka, the end of a step": Starter, "the step counts as indeterminate: it is taken back and done again";
     KAFKA_CLOSE "kafka-close" in "Kafka, a consumer's end": Starter, "the group finds out by its session";

@@ -2,9 +2,9 @@
 //! went wrong.
 
 use std::num::NonZero;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Chance from a seed. Its own few lines, because a seed that failed must fail again with every later release of a library.
 #[derive(Debug, Clone)]
@@ -34,46 +34,76 @@ impl Chance {
     }
 }
 
-/// Stories where nobody asks for more.
+/// Stories of each simulation if nothing asks for more.
 const USUAL: u64 = 250;
-
-fn affordable(asked: u64, costs: u64) -> u64 {
-    asked.min((asked / costs).max(USUAL))
-}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")))
 }
 
-/// One story a seed, as many at a time as there are cores; each gives the number of its crashes, or what is wrong at its end.
-/// `EADT_TEST_SEEDS` says how many (250), `EADT_TEST_SEED` which one alone; of stories that take long, each of which `costs` as much as
-/// so many others, so many fewer are told, though not fewer than 250 for that. `package` and `test` are what cargo knows the test by,
-/// whose name begins with `however`.
-pub fn tell(package: &str, test: &str, costs: u64, story: impl Fn(u64) -> Result<usize, String> + Sync) {
-    let asked = number("EADT_TEST_SEEDS").unwrap_or(USUAL);
-    let seeds = number("EADT_TEST_SEED").map_or(0..affordable(asked, costs), |seed| seed..seed + 1);
-    let stories = seeds.end - seeds.start;
-    let crashes = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
-        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test {test} however")
+/// Which stories are told.
+#[derive(Debug, Clone, Copy)]
+pub struct Seeds {
+    first: u64,
+    /// So many at least, of consecutive seeds.
+    least: u64,
+    /// More, until then.
+    until: Option<Instant>,
+}
+
+impl Seeds {
+    /// Only this one.
+    pub fn one(seed: u64) -> Self {
+        Self { first: seed, least: 1, until: None }
+    }
+
+    /// `EADT_TEST_SEED`: this one alone. Otherwise 250, or as many as `EADT_TEST_SEEDS` says, from `EADT_TEST_FIRST_SEED` (0) on, and then
+    /// more for `EADT_TEST_STORY_SECONDS`.
+    fn from_environment() -> Self {
+        if let Some(seed) = number("EADT_TEST_SEED") {
+            return Self::one(seed);
+        }
+        Self {
+            first: number("EADT_TEST_FIRST_SEED").unwrap_or(0),
+            least: number("EADT_TEST_SEEDS").unwrap_or(USUAL),
+            until: number("EADT_TEST_STORY_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+        }
+    }
+
+    fn has(&self, seed: u64) -> bool {
+        seed < self.first.saturating_add(self.least) || self.until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// Tells one story a seed, as many at a time as there are cores; each returns the number of its crashes, or what is wrong at its end.
+/// Variables say which (`EADT_TEST_SEED`, `EADT_TEST_SEEDS`, `EADT_TEST_FIRST_SEED`, `EADT_TEST_STORY_SECONDS`). `package` and `test` are
+/// the package and the module of the test.
+pub fn tell(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
+    let seeds = Seeds::from_environment();
+    let (stories, crashes) = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
+        panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test integration {test}::")
     });
-    println!("{stories} stories with {crashes} crashes");
+    println!("{stories} stories with {crashes} crashes, from seed {}", seeds.first);
     assert!(stories == 1 || crashes as u64 > stories, "only {crashes} crashes: the simulation does not bite");
 }
 
-/// The crashes of all stories, or the lowest seed that goes wrong, whatever the threads did, and what is wrong with it.
-pub fn tell_all(seeds: Range<u64>, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<usize, (u64, String)> {
-    let (next, first_wrong) = (AtomicU64::new(seeds.start), AtomicU64::new(seeds.end));
+/// Returns how many stories were told and their crashes, or the lowest seed that goes wrong, whatever the threads did, and what is wrong
+/// with it.
+pub fn tell_all(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<(u64, usize), (u64, String)> {
+    let (next, first_wrong) = (AtomicU64::new(seeds.first), AtomicU64::new(u64::MAX));
     let thread = || {
-        let mut crashes = 0;
+        let (mut stories, mut crashes) = (0, 0);
         loop {
             // In order: when one goes wrong, all before it have been taken, and are still told to their ends.
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first_wrong.load(Ordering::Relaxed) {
-                return Ok(crashes);
+            if seed >= first_wrong.load(Ordering::Relaxed) || !seeds.has(seed) {
+                return Ok((stories, crashes));
             }
-            match catch_unwind(AssertUnwindSafe(|| story(seed))).unwrap_or_else(|_| Err("it panicked, as said above".to_owned()))
-            {
-                Ok(crashed) => crashes += crashed,
+            match catch_unwind(AssertUnwindSafe(|| story(seed))).unwrap_or_else(|_| Err("it panicked; see above".to_owned())) {
+                Ok(crashed) => {
+                    stories += 1;
+                    crashes += crashed;
+                }
                 Err(wrong) => {
                     first_wrong.fetch_min(seed, Ordering::Relaxed);
                     return Err((seed, wrong));
@@ -88,7 +118,7 @@ pub fn tell_all(seeds: Range<u64>, story: impl Fn(u64) -> Result<usize, String> 
     });
     match ends.iter().filter_map(|end| end.as_ref().err()).min() {
         Some(wrong) => Err(wrong.clone()),
-        None => Ok(ends.into_iter().flatten().sum()),
+        None => Ok(ends.into_iter().flatten().fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))),
     }
 }
 
@@ -111,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_the_seeds_that_go_wrong_the_lowest_is_told_of() {
+    fn the_lowest_of_the_seeds_that_go_wrong_is_reported() {
         let late = |seed| match seed {
             // The next one is there before it.
             7 => {
@@ -121,8 +151,18 @@ mod tests {
             8.. => Err("another one".to_owned()),
             _ => Ok(1),
         };
-        assert_eq!(tell_all(0..100, late), Err((7, "it panicked, as said above".to_owned())));
-        assert_eq!(tell_all(0..7, late), Ok(7));
+        let of = |first, least| Seeds { first, least, until: None };
+        assert_eq!(tell_all(of(0, 100), late), Err((7, "it panicked; see above".to_owned())));
+        assert_eq!(tell_all(of(0, 7), late), Ok((7, 7)));
+        assert_eq!(tell_all(of(3, 4), late), Ok((4, 4)));
+        assert_eq!(tell_all(Seeds::one(8), late), Err((8, "another one".to_owned())));
+    }
+
+    #[test]
+    fn time_that_is_left_is_used_and_a_least_number_is_told_without_any() {
+        let until = |until| tell_all(Seeds { first: 5, least: 3, until: Some(until) }, |_| Ok(1)).unwrap().0;
+        assert_eq!(until(Instant::now()), 3);
+        assert!(until(Instant::now() + Duration::from_millis(20)) > 3);
     }
 
     #[test]
@@ -143,11 +183,5 @@ mod tests {
         let story = |seed| if seed == 1 { Err("lost".to_owned()) } else { Ok(1) };
         is_found_out("no sync", 2, 0, story);
         is_found_out("no sync", 3, 1, story);
-    }
-
-    #[test]
-    fn of_stories_that_take_long_fewer_are_told() {
-        assert_eq!([20, 250, 1_000, 10_000].map(|asked| affordable(asked, 8)), [20, 250, 250, 1_250]);
-        assert_eq!([20, 10_000].map(|asked| affordable(asked, 1)), [20, 10_000]);
     }
 }

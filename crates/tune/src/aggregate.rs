@@ -6,7 +6,7 @@
 //! [`eadt_models::choose::combine`]: cold run and outliers dropped, the rest by the median.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, Read};
 
 use eadt_models::choose::{DroppedRun, Run, combine};
 use eadt_models::energy::{Rule, Sample, Series};
@@ -32,7 +32,7 @@ enum Part {
 }
 
 /// Columns of a pattern that hold numbers, so that text before them may hold the separator, too.
-const NUMBERS: [&str; 4] = ["run", "sm_clock_mhz", "power_limit_watts", "batch_size"];
+const NUMBERS: [&str; 5] = ["run", "sm_clock_mhz", "power_limit_watts", "memory_clock_mhz", "batch_size"];
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {
@@ -118,7 +118,7 @@ pub struct Profile {
     pub active_rows: usize,
     pub duration_seconds: f64,
     pub energy_joules: f64,
-    /// Mean over the rows in which the GPU worked, as the authors of such data give it.
+    /// Mean over the rows in which the GPU worked, as the authors of such data give it; of several boards the sum.
     pub active_power_watts: f64,
     /// Hardware counter over integral, of the whole file; `None` without a counter.
     pub counter_ratio: Option<f64>,
@@ -126,8 +126,37 @@ pub struct Profile {
     pub start: Option<EventTime>,
 }
 
-/// Reads one run. `options` say what the columns are (CSV) or how far apart the rows are (dcgmi).
+/// One reading: when, watts, and the part of the time that the GPU worked.
+type Reading = (EventTime, f64, Option<f64>);
+
+/// The readings of one board.
+#[derive(Debug, Default)]
+struct Board {
+    readings: Vec<Reading>,
+    /// First and last value of the energy counter, in joules.
+    counters: Option<(f64, f64)>,
+}
+
+/// What names the power in a format, for errors.
+fn power_remedy(format: Format) -> &'static str {
+    match format {
+        Format::Csv => "name the column of the power with --map power_watts=COLUMN[:UNIT]",
+        Format::NvidiaSmi => "record it: nvidia-smi --query-gpu=timestamp,uuid,name,power.draw,utilization.gpu --format=csv -l 1",
+        Format::Dcgmi => "record the power (field 155): dcgmi dmon -e 155,1001",
+        _ => "record the power of the GPU",
+    }
+}
+
+/// Reads one run. `options` say what the columns are (CSV) or how far apart the rows are (dcgmi). Energies of several boards
+/// in one file are added up.
+///
+/// The power is `power_watts`; of boards that give a one-second average only (Hopper and later), `power_average_watts`.
 pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options: &Options) -> Result<Profile, TableError> {
+    let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
+    let mut reader = std::io::BufReader::new(reader);
+    if reader.fill_buf().is_ok_and(<[u8]>::is_empty) {
+        return Err(bad("the file is empty".to_owned(), "record the run again, or take the file out"));
+    }
     let imported = import(format, vec![Input::new(file, reader)], options).map_err(|error| TableError {
         file: error.file,
         line: error.line,
@@ -135,54 +164,72 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         problem: error.problem,
         remedy: error.remedy,
     })?;
-    let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
-    let mut samples: Vec<(EventTime, f64, Option<f64>)> = Vec::new();
-    let (mut counters, mut rows) = ((None, None), 0);
+    let mut boards: BTreeMap<String, Board> = BTreeMap::new();
+    let mut rows = 0;
     for event in imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry)) {
         let Some(data) = &event.data else { continue };
         let sample: GpuTelemetry = eadt_schemas::decode(data.get().as_bytes())
             .map_err(|error| bad(format!("row {rows}: {error}"), "correct the row"))?;
         rows += 1;
+        let board = boards.entry(sample.device).or_default();
         if let Some(joules) = sample.energy_joules_total {
-            counters = (counters.0.or(Some(joules)), Some(joules));
+            board.counters = Some((board.counters.map_or(joules, |(first, _)| first), joules));
         }
-        let Some(watts) = sample.power_watts else { continue };
-        samples.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
+        let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
+        board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
     }
-    let (Some(first), true) = (samples.first().map(|sample| sample.0), samples.len() >= 2) else {
-        let remedy = "name the column of the power with --map power_watts=COLUMN[:UNIT]";
-        return Err(bad(format!("{} power reading(s) in {rows} row(s)", samples.len()), remedy));
+    boards.retain(|_, board| board.readings.len() >= 2);
+    let readings = || boards.values().flat_map(|board| board.readings.iter());
+    let Some(first) = readings().map(|reading| reading.0).min() else {
+        return Err(bad(format!("fewer than 2 power readings in {rows} row(s)"), power_remedy(format)));
     };
-    let known = samples.iter().any(|sample| sample.2.is_some());
-    let active = |sample: &(EventTime, f64, Option<f64>)| !known || sample.2.is_some_and(|ratio| ratio > 0.0);
-    let (Some(begin), Some(end)) = (samples.iter().position(active), samples.iter().rposition(active)) else {
+    let known = readings().any(|reading| reading.2.is_some());
+    let active = |reading: &Reading| !known || reading.2.is_some_and(|ratio| ratio > 0.0);
+    let mut busy_span: Option<(EventTime, EventTime)> = None;
+    let mut active_rows = 0;
+    for board in boards.values() {
+        let (Some(begin), Some(end)) = (board.readings.iter().position(active), board.readings.iter().rposition(active)) else {
+            continue;
+        };
+        active_rows += board.readings[begin..=end].iter().filter(|reading| active(reading)).count();
+        // A row stands for the time up to the next one: the last active row's, too.
+        let (from, to) = (board.readings[begin].0, board.readings[(end + 1).min(board.readings.len() - 1)].0);
+        busy_span = Some(busy_span.map_or((from, to), |(begin, end)| (begin.min(from), end.max(to))));
+    }
+    let Some((begin, end)) = busy_span else {
         return Err(bad("the GPU did no work in it".to_owned(), "take the file out, or name it in no pattern"));
     };
-    if begin == end {
+    if active_rows < 2 || begin == end {
         return Err(bad("the GPU worked in a single row of it".to_owned(), "record more often, or more work"));
     }
-    let points = samples.iter().map(|(time, watts, _)| Sample { seconds: time.seconds_since(first), watts: *watts });
-    let series = Series::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
-    // A row stands for the time up to the next one: the last active row's, too.
-    let at = |index: usize| samples[index.min(samples.len() - 1)].0.seconds_since(first);
-    let (from, to) = (at(begin), at(end + 1));
-    let energy = series.energy_between(from, to, Rule::Trapezoid, None);
-    let whole = series.energy(Rule::Trapezoid).map(|energy| energy.joules);
-    let counter = counters.0.zip(counters.1).map(|(first, last)| last - first).filter(|joules| *joules > 0.0);
-    let counter_ratio = counter.zip(whole).map(|(counter, whole)| counter / whole);
+    let (from, to) = (begin.seconds_since(first), end.seconds_since(first));
+    let (mut energy_joules, mut active_power_watts) = (0.0, 0.0);
+    let (mut counted, mut integrated) = (0.0, 0.0);
+    for board in boards.values() {
+        let points = board.readings.iter().map(|(time, watts, _)| Sample { seconds: time.seconds_since(first), watts: *watts });
+        let series = Series::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
+        energy_joules += series.energy_between(from, to, Rule::Trapezoid, None).joules;
+        let busy: Vec<f64> = board.readings.iter().filter(|reading| active(reading)).map(|reading| reading.1).collect();
+        active_power_watts += if busy.is_empty() { 0.0 } else { busy.iter().sum::<f64>() / busy.len() as f64 };
+        let counter = board.counters.map(|(first, last)| last - first).filter(|joules| *joules > 0.0);
+        if let Some((counter, whole)) = counter.zip(series.energy(Rule::Trapezoid)) {
+            counted += counter;
+            integrated += whole.joules;
+        }
+    }
+    let counter_ratio = (integrated > 0.0).then(|| counted / integrated);
     if let Some(ratio) = counter_ratio.filter(|ratio| !(0.5..=2.0).contains(ratio)) {
         let problem = format!("the energy counter rises by {ratio:.3} times the integral of the power");
         return Err(bad(problem, "check the units of both, and the interval between rows"));
     }
-    let busy: Vec<f64> = samples[begin..=end].iter().filter(|sample| active(sample)).map(|sample| sample.1).collect();
     Ok(Profile {
         file: file.to_owned(),
         columns,
         rows,
-        active_rows: busy.len(),
+        active_rows,
         duration_seconds: to - from,
-        energy_joules: energy.joules,
-        active_power_watts: busy.iter().sum::<f64>() / busy.len() as f64,
+        energy_joules,
+        active_power_watts,
         counter_ratio,
         start: (format != Format::Dcgmi && options.interval.is_none()).then_some(first),
     })

@@ -45,9 +45,25 @@ struct Exported<'a> {
     knob: &'a str,
     setting: f64,
     reference: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second_knob: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second_setting: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    second_reference: Option<f64>,
     feasible: bool,
+    /// As measured.
     expected_saving_ratio: f64,
+    /// As measured.
     expected_slowdown_ratio: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    saving_lower_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slowdown_upper_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fitted_saving_ratio: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fitted_slowdown_ratio: Option<f64>,
     max_slowdown_ratio: f64,
     reason: &'a str,
     source: &'a str,
@@ -78,6 +94,13 @@ fn setting<'a>(tuning: &'a Tuning, group: &'a Group) -> Exported<'a> {
         feasible: group.choices.feasible,
         expected_saving_ratio: chosen.saving_ratio,
         expected_slowdown_ratio: chosen.slowdown_ratio,
+        second_knob: tuning.second_knob.map(Knob::name),
+        second_setting: chosen.second_setting,
+        second_reference: group.choices.reference.second_setting,
+        saving_lower_ratio: chosen.saving_lower_ratio,
+        slowdown_upper_ratio: chosen.slowdown_upper_ratio,
+        fitted_saving_ratio: chosen.fitted_saving_ratio,
+        fitted_slowdown_ratio: chosen.fitted_slowdown_ratio,
         max_slowdown_ratio: group.max_slowdown_ratio,
         reason: &group.choices.reason,
         source: &tuning.source.file,
@@ -114,7 +137,7 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
         }
         seen.push((full, name.clone()));
         let (controller, bound, knob) = match tuning.knob {
-            Knob::SmClockMhz => ("frequency", "smClockMegahertz", "Clocks"),
+            Knob::SmClockMhz | Knob::MemoryClockMhz | Knob::BatchSize => ("frequency", "smClockMegahertz", "Clocks"),
             Knob::PowerLimitWatts => ("power-cap", "powerLimitWatts", "PowerLimit"),
         };
         let minimize = match tuning.objective {
@@ -125,6 +148,9 @@ fn policies(tuning: &Tuning, target: &Target) -> Result<String, ExportError> {
             Objective::Weighted(_) => "",
         };
         let chosen = &group.choices.constrained;
+        if let (Some(knob), Some(value)) = (tuning.second_knob, chosen.second_setting) {
+            push(&mut out, format_args!("# beside it, set by hand: {}\n", knob.words(value)));
+        }
         push(
             &mut out,
             format_args!(
@@ -172,6 +198,9 @@ fn node_agent(tuning: &Tuning) -> String {
         }
         push(&mut out, format_args!("\n# {}\n[[settings]]\n", one_line(&group.choices.reason)));
         push(&mut out, format_args!("{} = {}\n", tuning.knob.name(), group.choices.constrained.setting));
+        if let (Some(knob), Some(value)) = (tuning.second_knob, group.choices.constrained.second_setting) {
+            push(&mut out, format_args!("{} = {value}\n", knob.name()));
+        }
         push(&mut out, format_args!("[settings.match]\n"));
         for (column, value) in &group.by {
             push(&mut out, format_args!("{} = {}\n", quoted(column), quoted(value)));

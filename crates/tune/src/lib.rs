@@ -10,6 +10,7 @@ pub mod epochs;
 mod error;
 pub mod export;
 mod map;
+mod notes;
 pub mod plan;
 pub mod points;
 pub mod presets;
@@ -18,4 +19,5 @@ mod tuning;
 
 pub use error::TableError;
 pub use map::{FieldMap, InvalidMap};
+pub use notes::{Note, NoteKind};
 pub use tuning::{Group, Request, Skipped, Source, ToAccuracy, Tuning, tune};

@@ -18,26 +18,38 @@ pub type Key = BTreeMap<String, String>;
 pub struct PointGroup {
     pub measurements: Vec<Measurement>,
     pub runs: Vec<Option<String>>,
+    /// Boards whose energies or powers are added up in each row.
+    pub boards: usize,
+    /// Of each row with both: line, and power × time over energy.
+    pub power_ratios: Vec<(u64, f64)>,
+    /// Energy is what is read; else power × time.
+    pub energy_is_used: bool,
 }
 
 /// The lowest power that any GPU draws in a run, in watts: less is another unit.
 const WATTS_MIN: f64 = 2.0;
 /// SM clocks of any GPU, in MHz.
 const CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 50.0..=5000.0;
+/// Memory clocks of any GPU, in MHz; GDDR's effective ones are high.
+const MEMORY_CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 50.0..=50_000.0;
 /// Energy and mean power × time may differ by this part: one is often of the device, the other of its busy time.
 const AGREE_RATIO: f64 = 0.5;
 
 /// The fields that `--map` may name.
-pub const FIELDS: [&str; 6] =
-    ["sm_clock_mhz", "power_limit_watts", "duration_seconds", "energy_joules", "mean_power_watts", "run"];
+pub const FIELDS: [&str; 7] =
+    ["sm_clock_mhz", "power_limit_watts", "memory_clock_mhz", "duration_seconds", "energy_joules", "mean_power_watts", "run"];
 
 #[derive(Debug)]
 struct Plan {
     keys: Vec<(String, usize)>,
     setting: Column,
+    /// Of the second knob.
+    second: Option<Column>,
     duration: Column,
     energy: Option<Column>,
     power: Option<Column>,
+    /// Energy or power that is not used, to compare with.
+    compared: Option<Column>,
     run: Option<usize>,
 }
 
@@ -49,7 +61,7 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
     let plan = plan(file, &header, request)?;
     let mut groups: BTreeMap<Key, PointGroup> = BTreeMap::new();
     let mut record = csv::StringRecord::new();
-    let mut seen: BTreeMap<(Key, u64, Option<String>), u64> = BTreeMap::new();
+    let mut seen: BTreeMap<(Key, [u64; 2], Option<String>), u64> = BTreeMap::new();
     while table.read_record(&mut record).map_err(|error| unreadable(&error))? {
         let line = record.position().map_or(0, csv::Position::line);
         let row = RowReader { file, line, record: &record, header: &header };
@@ -58,18 +70,24 @@ pub fn read(file: &str, reader: impl Read, request: &Request) -> Result<BTreeMap
             return Err(row.wrong(None, problem, "restore the row or take it out"));
         }
         let key = row.key(&plan)?;
-        let measurement = row.measurement(&plan, request)?;
+        let (measurement, power_ratio) = row.measurement(&plan, request)?;
         let run = plan.run.map(|index| record[index].to_owned()).filter(|run| !run.is_empty());
-        if let Some(first) = seen.insert((key.clone(), measurement.setting.to_bits(), run.clone()), line) {
-            let (knob, setting) = (request.knob.name(), measurement.setting);
+        let place = [measurement.setting.to_bits(), measurement.second_setting.map_or(0, f64::to_bits)];
+        if let Some(first) = seen.insert((key.clone(), place, run.clone()), line) {
+            let (knob, setting) = (request.knobs.first.name(), measurement.setting);
+            let second = request.knobs.second.zip(measurement.second_setting);
+            let second = second.map_or(String::new(), |(knob, value)| format!(" with {} {value}", knob.name()));
             let twice = run.as_ref().map_or(String::new(), |run| format!(" in run {run}"));
-            let problem = format!("{knob} {setting} of {} stands there twice{twice} (first in line {first})", name(&key));
+            let problem = format!("{knob} {setting}{second} of {} stands there twice{twice} (first in line {first})", name(&key));
             let remedy = "say which column tells runs apart (--map run=COLUMN), or group by what differs (--by …)";
             return Err(row.wrong(Some(&plan.setting.name), problem, remedy));
         }
         let group = groups.entry(key).or_default();
+        group.power_ratios.extend(power_ratio.map(|ratio| (line, ratio)));
         group.measurements.push(measurement);
         group.runs.push(run);
+        group.energy_is_used = plan.energy.is_some();
+        group.boards = plan.energy.as_ref().or(plan.power.as_ref()).map_or(1, |column| column.indices.len());
     }
     if groups.is_empty() {
         return Err(TableError::new(
@@ -102,10 +120,18 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
         let remedy = format!("say which column it is: --map {field}=COLUMN[:UNIT]");
         header.field(maps, field, dimension)?.ok_or_else(|| header.missing(field, &remedy))
     };
-    let setting_dimension = match request.knob {
-        Knob::SmClockMhz => Dimension::Clock,
+    let dimension = |knob: Knob| match knob {
+        Knob::SmClockMhz | Knob::MemoryClockMhz => Dimension::Clock,
         Knob::PowerLimitWatts => Dimension::Power,
+        Knob::BatchSize => Dimension::Count,
     };
+    if let Some(by) = request.by.iter().find(|by| request.knobs.all().any(|knob| knob.name() == **by)) {
+        return Err(TableError::new(
+            file,
+            format!("{by} is turned, so rows are not grouped by it"),
+            "take it out of --by or of --knob",
+        ));
+    }
     let mut keys = Vec::new();
     for by in &request.by {
         let column = maps.iter().rfind(|map| map.field == *by).map_or(by.as_str(), |map| map.columns.as_str());
@@ -119,18 +145,24 @@ fn plan(file: &str, header: &Header<'_>, request: &Request) -> Result<Plan, Tabl
     }
     // A field that the user mapped is meant; one that only happens to be there must not overrule it.
     let mapped = |field: &str| maps.iter().any(|map| map.field == field);
-    let power = power.filter(|_| energy.is_none() || mapped("mean_power_watts") || !mapped("energy_joules"));
-    let energy = energy.filter(|_| power.is_none() || mapped("energy_joules") || !mapped("mean_power_watts"));
+    let (power_is_meant, energy_is_meant) = (mapped("mean_power_watts"), mapped("energy_joules"));
+    let (energy, power, compared) = match (energy, power) {
+        (Some(energy), Some(power)) if energy_is_meant && !power_is_meant => (Some(energy), None, Some(power)),
+        (Some(energy), Some(power)) if power_is_meant && !energy_is_meant => (None, Some(power), Some(energy)),
+        (energy, power) => (energy, power, None),
+    };
     let run = match maps.iter().rfind(|map| map.field == "run") {
         Some(map) => Some(header.named(&map.columns, "name it as --map run=COLUMN")?),
         None => header.names.iter().position(|head| head == "run"),
     };
     Ok(Plan {
         keys,
-        setting: needed(request.knob.name(), setting_dimension)?,
+        setting: needed(request.knobs.first.name(), dimension(request.knobs.first))?,
+        second: request.knobs.second.map(|knob| needed(knob.name(), dimension(knob))).transpose()?,
         duration: needed("duration_seconds", Dimension::Duration)?,
         energy,
         power,
+        compared,
         run,
     })
 }
@@ -187,15 +219,29 @@ impl RowReader<'_> {
         Ok(sum)
     }
 
-    fn measurement(&self, plan: &Plan, request: &Request) -> Result<Measurement, TableError> {
+    /// The measurement, and power × time over energy where both are known.
+    fn measurement(&self, plan: &Plan, request: &Request) -> Result<(Measurement, Option<f64>), TableError> {
         let setting = self.number(&plan.setting)?;
-        self.possible_setting(&plan.setting, setting, request)?;
+        self.possible_setting(&plan.setting, request.knobs.first, setting, request)?;
+        let second_setting = match (&plan.second, request.knobs.second) {
+            (Some(column), Some(knob)) => {
+                let value = self.number(column)?;
+                self.possible_setting(column, knob, value, request)?;
+                Some(value)
+            }
+            _ => None,
+        };
         let duration_seconds = self.number(&plan.duration)?;
         let energy = plan.energy.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
         let power = plan.power.as_ref().map(|column| Ok((column, self.number(column)?))).transpose()?;
-        let (column, joules) = match (energy, power) {
-            (Some((column, joules)), None) => (column, joules),
-            (None, Some((column, watts))) => (column, watts * duration_seconds),
+        // What is only compared may be absent.
+        let compared = plan.compared.as_ref().and_then(|column| self.number(column).ok());
+        let (column, joules, ratio) = match (energy, power) {
+            (Some((column, joules)), None) => (column, joules, compared.map(|watts| watts * duration_seconds / joules)),
+            (None, Some((column, watts))) => {
+                let joules = watts * duration_seconds;
+                (column, joules, compared.map(|other| joules / other))
+            }
             (Some((column, joules)), Some((power, watts))) => {
                 if (watts * duration_seconds / joules - 1.0).abs() > AGREE_RATIO {
                     let problem = format!(
@@ -208,7 +254,7 @@ impl RowReader<'_> {
                     );
                     return Err(self.wrong(Some(&column.name), problem, remedy));
                 }
-                (column, joules)
+                (column, joules, Some(watts * duration_seconds / joules))
             }
             (None, None) => return Err(self.wrong(None, "neither energy nor power is there", "name a column with --map")),
         };
@@ -226,18 +272,24 @@ impl RowReader<'_> {
             let remedy = format!("is it in kW or kJ, or the time in ms? say so: --map FIELD={}:kW", column.name);
             return Err(self.wrong(Some(&column.name), problem, remedy));
         }
-        Ok(Measurement { setting, duration_seconds, energy_joules: joules, row: self.line })
+        Ok((Measurement { setting, second_setting, duration_seconds, energy_joules: joules, row: self.line }, ratio))
     }
 
-    fn possible_setting(&self, column: &Column, setting: f64, request: &Request) -> Result<(), TableError> {
-        let (possible, units) = match request.knob {
+    fn possible_setting(&self, column: &Column, knob: Knob, setting: f64, request: &Request) -> Result<(), TableError> {
+        let (possible, units) = match knob {
+            Knob::BatchSize if setting >= 1.0 && setting.fract() == 0.0 => return Ok(()),
+            Knob::BatchSize => {
+                let problem = format!("{setting} is not a batch size");
+                return Err(self.wrong(Some(&column.name), problem, "correct the cell, or name another column with --map"));
+            }
             Knob::SmClockMhz => (CLOCKS_MHZ.contains(&setting), "GHz, kHz or Hz"),
+            Knob::MemoryClockMhz => (MEMORY_CLOCKS_MHZ.contains(&setting), "GHz, kHz or Hz"),
             Knob::PowerLimitWatts => ((10.0..=request.max_power_watts).contains(&setting), "mW or kW"),
         };
         if possible {
             return Ok(());
         }
-        let (knob, unit) = (request.knob.name(), request.knob.unit());
+        let (knob, unit) = (knob.name(), knob.unit());
         let problem = format!("{setting} {unit} cannot be a {knob}");
         Err(self.wrong(Some(&column.name), problem, format!("is it in {units}? say so: --map {knob}={}:UNIT", column.name)))
     }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use eadt_models::choose::{
-    BatchPoint, Choices, EnergyToAccuracy, Knob, Limits, Method, Objective, Preset, choose, energy_to_accuracy,
+    BatchPoint, Choices, EnergyToAccuracy, Knob, Knobs, Limits, Method, Objective, Preset, choose, energy_to_accuracy,
 };
 use eadt_models::fit::{CapCurve, CapPoint};
 use serde::{Deserialize, Serialize};
 
 use crate::epochs::Runs;
 use crate::map::FieldMap;
+use crate::notes::{Note, notes};
 use crate::points::{Key, PointGroup};
 
 /// What is asked of a table.
@@ -18,7 +19,9 @@ pub struct Request {
     pub maps: Vec<FieldMap>,
     /// Columns whose values make a group.
     pub by: Vec<String>,
-    pub knob: Knob,
+    pub knobs: Knobs,
+    /// Setting of the second knob that the reference has; `None`: the highest.
+    pub reference_second_setting: Option<f64>,
     /// For groups that the preset does not name; `None`: these are skipped.
     pub max_slowdown_ratio: Option<f64>,
     pub min_ratio: Option<f64>,
@@ -56,6 +59,9 @@ pub struct Group {
     pub cap_curve: Option<CapCurve>,
     /// Every measured setting with median time and energy, the highest first: for plots.
     pub points: Vec<[f64; 3]>,
+    /// Of each of `points`, the setting of the second knob.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub point_second_settings: Vec<f64>,
 }
 
 /// A group that no choice was made for.
@@ -82,8 +88,13 @@ pub struct Tuning {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub energy_to_accuracy: Vec<ToAccuracy>,
     pub knob: Knob,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_knob: Option<Knob>,
     pub objective: Objective,
     pub source: Source,
+    /// What looks wrong in the table.
+    #[serde(default)]
+    pub notes: Vec<Note>,
 }
 
 /// Chooses for every group; one that cannot be chosen for is listed with its reason.
@@ -97,7 +108,9 @@ pub fn tune(file: &str, groups: &BTreeMap<Key, PointGroup>, request: &Request) -
         groups: Vec::new(),
         skipped: Vec::new(),
         energy_to_accuracy: Vec::new(),
-        knob: request.knob,
+        knob: request.knobs.first,
+        second_knob: request.knobs.second,
+        notes: notes(groups, request.knobs),
         objective: request.objective,
         source: Source { file: file.to_owned(), rows, method: method.to_owned() },
     };
@@ -114,8 +127,7 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
     let limits = limits(key, request)?;
     let points = medians(group);
     if points.len() < request.min_settings {
-        let unit = request.knob.unit();
-        let seen: Vec<String> = points.iter().map(|point| format!("{} {unit}", point[0])).collect();
+        let seen: Vec<String> = points.iter().map(|point| request.knobs.words(point.setting, point.second_setting)).collect();
         return Err(format!(
             "cannot tell: {} setting(s) only ({}), {} are needed; measure more of them",
             points.len(),
@@ -123,15 +135,15 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
             request.min_settings
         ));
     }
-    let choices = choose(request.knob, &group.measurements, &limits, request.method).map_err(|refusal| {
+    let choices = choose(request.knobs, &group.measurements, &limits, request.method).map_err(|refusal| {
         let remedy = match request.method {
             Method::Robust(_) => ", or choose among the measured points with --method measured",
             Method::Measured => "",
         };
         format!("cannot tell: {refusal}{remedy}")
     })?;
-    let cap_curve = (request.knob == Knob::PowerLimitWatts).then(|| {
-        let point = |[_, seconds, joules]: &[f64; 3]| CapPoint { watts: joules / seconds, throughput: 1.0 / seconds };
+    let cap_curve = (request.knobs == Knob::PowerLimitWatts.into()).then(|| {
+        let point = |point: &Point| CapPoint { watts: point.joules / point.seconds, throughput: 1.0 / point.seconds };
         CapCurve::fit(&points.iter().map(point).collect::<Vec<_>>()).ok()
     });
     Ok(Group {
@@ -141,7 +153,8 @@ fn tune_group(key: &Key, group: &PointGroup, request: &Request) -> Result<Group,
         min_ratio: limits.min_setting_ratio,
         rows: group.measurements.iter().map(|measurement| measurement.row).collect(),
         cap_curve: cap_curve.flatten(),
-        points,
+        points: points.iter().map(|point| [point.setting, point.seconds, point.joules]).collect(),
+        point_second_settings: points.iter().filter_map(|point| point.second_setting).collect(),
     })
 }
 
@@ -156,27 +169,44 @@ fn limits(key: &Key, request: &Request) -> Result<Limits, String> {
     let max = named.map(|limits| limits.max_slowdown).or(request.max_slowdown_ratio);
     let ratio = named.map_or(request.min_ratio, |limits| limits.min_ratio);
     let max_slowdown_ratio = max.ok_or("the preset does not name this workload: add it, or say --max-slowdown for the others")?;
-    Ok(Limits { max_slowdown_ratio, min_setting_ratio: ratio, objective: request.objective })
+    let (objective, reference_second_setting) = (request.objective, request.reference_second_setting);
+    Ok(Limits { max_slowdown_ratio, min_setting_ratio: ratio, objective, reference_second_setting })
 }
 
-/// Setting, median seconds and median joules, the highest setting first.
-fn medians(group: &PointGroup) -> Vec<[f64; 3]> {
+/// Medians of a setting.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    setting: f64,
+    second_setting: Option<f64>,
+    seconds: f64,
+    joules: f64,
+}
+
+/// The highest setting first.
+fn medians(group: &PointGroup) -> Vec<Point> {
     let mut sorted = group.measurements.clone();
-    sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting));
+    let second = |setting: Option<f64>| setting.unwrap_or(0.0);
+    sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting).then(second(b.second_setting).total_cmp(&second(a.second_setting))));
     let middle = |mut values: Vec<f64>| {
         values.sort_by(f64::total_cmp);
         f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
     };
     sorted
-        .chunk_by(|a, b| a.setting == b.setting)
-        .map(|runs| {
-            let seconds = middle(runs.iter().map(|run| run.duration_seconds).collect());
-            [runs[0].setting, seconds, middle(runs.iter().map(|run| run.energy_joules).collect())]
+        .chunk_by(|a, b| a.setting == b.setting && a.second_setting == b.second_setting)
+        .map(|runs| Point {
+            setting: runs[0].setting,
+            second_setting: runs[0].second_setting,
+            seconds: middle(runs.iter().map(|run| run.duration_seconds).collect()),
+            joules: middle(runs.iter().map(|run| run.energy_joules).collect()),
         })
         .collect()
 }
 
 impl Tuning {
+    pub fn knobs(&self) -> Knobs {
+        Knobs { first: self.knob, second: self.second_knob }
+    }
+
     /// Adds, for every group without its batch size, what training to a target costs. `targets`: for all groups, or for those
     /// with this value in any column. Returns what could not be told.
     pub fn add_energy_to_accuracy(
@@ -194,11 +224,11 @@ impl Tuning {
                 untold.push(Skipped { by: key.clone(), reason: "its batch size is not a whole number".to_owned() });
                 continue;
             };
-            by_rest.entry(rest).or_default().extend(medians(group).into_iter().map(|[setting, seconds, joules]| BatchPoint {
+            by_rest.entry(rest).or_default().extend(medians(group).into_iter().map(|point| BatchPoint {
                 batch_size: batch_size as u64,
-                setting,
-                seconds_per_epoch: seconds,
-                joules_per_epoch: joules,
+                setting: point.setting,
+                seconds_per_epoch: point.seconds,
+                joules_per_epoch: point.joules,
             }));
         }
         for (by, points) in by_rest {

@@ -101,7 +101,54 @@ fn files_that_say_nothing_are_errors() {
     );
     assert!(refused("time,watts,util\n1,300000,90\n2,300000,90\n").contains("x.csv"));
     assert!(refused("time,watts\n1,2\n").contains("util"));
-    assert!(refused("").contains("x.csv"));
+    assert!(refused("").contains("x.csv: the file is empty"));
+}
+
+/// Six rows of a second at 200 W, with this header, name and power cell.
+fn smi(header: &str, row: impl Fn(usize) -> String) -> String {
+    let rows: Vec<String> = (0..6).map(|second| format!("2026/01/01 00:00:0{second}.000, {}", row(second))).collect();
+    format!("timestamp, {header}\n{}\n", rows.join("\n"))
+}
+
+#[test]
+fn power_is_read_under_each_name_that_nvidia_smi_has_for_it() {
+    let named = |name: &'static str| move |_: usize| format!("{name}, 200.00 W, 90 %");
+    let head = "name, power.draw [W], utilization.gpu [%]";
+    for (what, text) in [
+        ("A100", smi(head, named("NVIDIA A100-SXM4-80GB"))),
+        ("H100", smi(head, named("NVIDIA H100 80GB HBM3"))),
+        ("H200", smi(head, named("NVIDIA H200"))),
+        ("B200", smi(head, named("NVIDIA B200"))),
+        ("L40S", smi(head, named("NVIDIA L40S"))),
+        ("GH200", smi(head, named("NVIDIA GH200 480GB"))),
+        ("no name", smi("power.draw [W], utilization.gpu [%]", |_| "200.00 W, 90 %".to_owned())),
+        ("average", smi("name, power.draw.average [W], utilization.gpu [%]", named("NVIDIA H100 PCIe"))),
+        ("instant", smi("name, power.draw.instant [W], utilization.gpu [%]", named("NVIDIA H100 PCIe"))),
+        ("instant without name", smi("power.draw.instant [W], utilization.gpu [%]", |_| "200.00 W, 90 %".to_owned())),
+        (
+            "both, one of them not supported",
+            smi("name, power.draw.instant [W], power.draw.average [W]", |_| "NVIDIA H100 PCIe, [N/A], 200.00 W".to_owned()),
+        ),
+        ("nounits", smi("name, power.draw [W], utilization.gpu [%]", |_| "NVIDIA H100 PCIe, 200.00, 90".to_owned())),
+    ] {
+        let profile = read("x.csv", text.as_bytes(), Key::new(), Format::NvidiaSmi, &Options::default());
+        let profile = profile.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!((profile.energy_joules, profile.duration_seconds, profile.active_rows), (1000.0, 5.0, 6), "{what}");
+    }
+}
+
+#[test]
+fn boards_of_one_file_are_added_up_and_what_lacks_power_says_how_to_record_it() {
+    let two = smi("index, power.draw [W]", |second| format!("0, 200.00 W\n2026/01/01 00:00:0{second}.000, 1, 100.00 W"));
+    let profile = read("x.csv", two.as_bytes(), Key::new(), Format::NvidiaSmi, &Options::default()).unwrap();
+    assert_eq!((profile.energy_joules, profile.duration_seconds, profile.active_power_watts), (1500.0, 5.0, 300.0));
+    let refused =
+        |text: &str, format| read("x.csv", text.as_bytes(), Key::new(), format, &Options::default()).unwrap_err().to_string();
+    let none = refused(&smi("index, utilization.gpu [%]", |_| "0, 90 %".to_owned()), Format::NvidiaSmi);
+    assert!(none.contains("power.draw") && !none.contains("--map"), "{none}");
+    for format in [Format::NvidiaSmi, Format::Csv, Format::Dcgmi] {
+        assert!(refused("", format).contains("the file is empty"), "{format:?}");
+    }
 }
 
 #[test]

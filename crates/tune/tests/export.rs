@@ -18,7 +18,8 @@ fn tuning(max: f64) -> Tuning {
     let request = Request {
         maps: Vec::new(),
         by: vec!["workload".to_owned()],
-        knob: Knob::SmClockMhz,
+        knobs: Knob::SmClockMhz.into(),
+        reference_second_setting: None,
         max_slowdown_ratio: Some(max),
         min_ratio: None,
         preset: None,

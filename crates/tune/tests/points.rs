@@ -1,14 +1,17 @@
 //! Tables in, choices out; and every way in which a table can be wrong.
 
-use eadt_models::choose::{Knob, Method, Objective, Robust};
+use std::fmt::Write;
+
+use eadt_models::choose::{Knob, Knobs, Method, Objective, Robust};
 use eadt_tune::points::{self, Key};
-use eadt_tune::{Request, Tuning, tune};
+use eadt_tune::{NoteKind, Request, Tuning, tune};
 
 fn request(knob: Knob, by: &[&str], maps: &[&str]) -> Request {
     Request {
         maps: maps.iter().map(|map| map.parse().unwrap()).collect(),
         by: by.iter().map(|&by| by.to_owned()).collect(),
-        knob,
+        knobs: knob.into(),
+        reference_second_setting: None,
         max_slowdown_ratio: Some(0.05),
         min_ratio: None,
         preset: None,
@@ -215,4 +218,233 @@ fn reports_hold_every_group_and_escape_what_users_wrote() {
     let plain = tuning.text();
     assert!(plain.contains("within the limits") && plain.contains("1200 MHz") && plain.contains("13.3 %"), "{plain}");
     assert!(plain.contains("unverified"), "{plain}");
+}
+
+/// Setting, seconds and watts.
+type Row = (f64, f64, f64);
+
+fn sweep(workload: &str, knob: &str, rows: &[Row]) -> String {
+    let row = |(setting, seconds, watts): &(f64, f64, f64)| format!("{workload},{setting},{seconds},{watts}");
+    let rows: Vec<String> = rows.iter().map(row).collect();
+    format!("workload,{knob},duration_seconds,mean_power_watts\n{}\n", rows.join("\n"))
+}
+
+const CLOCKS: [(f64, f64, f64); 5] =
+    [(1400.0, 11.137, 275.0), (1300.0, 12.274, 250.0), (1200.0, 13.411, 225.0), (1100.0, 14.548, 200.0), (1000.0, 15.685, 175.0)];
+const CAPS: [(f64, f64, f64); 9] = [
+    (100.0, 26.1, 101.0),
+    (125.0, 14.7, 121.0),
+    (150.0, 11.5, 143.0),
+    (175.0, 10.9, 154.0),
+    (200.0, 10.6, 177.0),
+    (225.0, 10.8, 188.0),
+    (250.0, 10.8, 192.0),
+    (275.0, 10.8, 190.0),
+    (300.0, 10.7, 188.0),
+];
+
+fn robust(knob: Knob, max: f64) -> Request {
+    let method = Method::Robust(Robust { resamples: 100, ..Robust::default() });
+    Request { method, max_slowdown_ratio: Some(max), ..request(knob, &["workload"], &[]) }
+}
+
+fn kinds(tuning: &Tuning) -> Vec<NoteKind> {
+    tuning.notes.iter().map(|note| note.kind).collect()
+}
+
+#[test]
+fn every_figure_of_the_robust_method_is_one_of_the_table() {
+    let tuning = tuned(&sweep("a", "power_limit_watts", &CAPS), &robust(Knob::PowerLimitWatts, 0.10));
+    let group = &tuning.groups[0];
+    let chosen = &group.choices.constrained;
+    assert_eq!((chosen.setting, chosen.duration_seconds, chosen.energy_joules), (150.0, 11.5, 11.5 * 143.0));
+    assert!((chosen.saving_ratio - (1.0 - 11.5 * 143.0 / (10.7 * 188.0))).abs() < 1e-12, "{chosen:?}");
+    assert!(chosen.fitted_saving_ratio.is_some() && chosen.saving_lower_ratio.unwrap() <= chosen.saving_ratio);
+    assert!(
+        group.choices.reason.contains("150 W saves 18.2 % of the energy at 7.5 % more time as measured"),
+        "{}",
+        group.choices.reason
+    );
+    let pareto: Vec<f64> = group.choices.pareto.iter().map(|choice| choice.setting).collect();
+    assert_eq!(pareto, [200.0, 175.0, 150.0]);
+    let [least, within] = tuning.mean_savings().unwrap();
+    assert_eq!((least, within), (chosen.saving_ratio, chosen.saving_ratio));
+    let table = |setting: f64| CAPS.iter().find(|row| row.0 == setting).unwrap();
+    for choice in group.choices.pareto.iter().chain([&group.choices.min_edp, &group.choices.min_ed2p, &group.choices.knee]) {
+        let (_, seconds, watts) = table(choice.setting);
+        assert_eq!((choice.duration_seconds, choice.energy_joules), (*seconds, seconds * watts), "{choice:?}");
+    }
+}
+
+#[test]
+fn one_glitch_in_any_row_changes_no_choice_by_either_method() {
+    let caps: Vec<(f64, f64, f64)> = CAPS.into_iter().rev().collect();
+    for (knob, name, rows, max) in
+        [(Knob::SmClockMhz, "sm_clock_mhz", CLOCKS.to_vec(), 0.5), (Knob::PowerLimitWatts, "power_limit_watts", caps, 0.1)]
+    {
+        for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
+            let request = Request { method, ..robust(knob, max) };
+            let clean = tuned(&sweep("a", name, &rows), &request);
+            assert!(clean.notes.is_empty(), "{:?}", clean.notes);
+            let clean = clean.groups[0].choices.constrained.setting;
+            for index in 0..rows.len() {
+                for (time, power) in [(1.0, 0.2), (1.0, 0.5), (1.0, 3.0), (0.3, 1.0)] {
+                    let mut wrong = rows.clone();
+                    wrong[index].1 *= time;
+                    wrong[index].2 *= power;
+                    let tuning = tuned(&sweep("a", name, &wrong), &request);
+                    let what = format!("{name} {} times {time}, {power} {method:?}: {tuning:?}", rows[index].0);
+                    assert!(kinds(&tuning).contains(&NoteKind::Glitch), "{what}");
+                    match tuning.groups.first() {
+                        // The reference is off, or too few settings are left: refused, not believed.
+                        None => assert!(index == 0 || rows.len() == 5, "{what}"),
+                        Some(group) if rows[index].0 != clean => {
+                            assert_eq!(group.choices.constrained.setting, clean, "{what}");
+                        }
+                        Some(group) => assert_ne!(group.choices.constrained.setting, clean, "{what}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bad_fit_of_the_power_is_refused_as_one_of_the_times_is() {
+    let mut rows = CLOCKS.to_vec();
+    rows.extend([(900.0, 17.0, 150.0), (800.0, 18.9, 130.0)]);
+    for (index, factor) in [1.17, 0.86, 1.17, 0.86, 1.17, 0.86, 1.17].into_iter().enumerate() {
+        rows[index].2 *= factor;
+    }
+    let tuning = tuned(&sweep("a", "sm_clock_mhz", &rows), &robust(Knob::SmClockMhz, 0.5));
+    assert!(tuning.groups.is_empty() && tuning.skipped[0].reason.contains("no curve describes these powers"), "{tuning:?}");
+}
+
+#[test]
+fn caps_that_are_not_kept_are_noted() {
+    let measured = Request { max_slowdown_ratio: Some(1.0), ..request(Knob::PowerLimitWatts, &["workload"], &[]) };
+    let of = |rows: &[(f64, f64, f64)]| {
+        let tuning = tuned(&sweep("a", "power_limit_watts", rows), &measured);
+        tuning.notes.iter().filter(|note| note.kind == NoteKind::CapNotKept).map(|note| note.text.clone()).collect::<Vec<_>>()
+    };
+    let rows = [(130.0, 10.0, 95.0), (100.0, 10.2, 80.0), (70.0, 12.0, 66.0), (40.0, 15.5, 52.0), (30.0, 15.6, 46.0)];
+    assert_eq!(
+        of(&rows),
+        ["the cap was not kept: the board drew 52 W at 40 W, 46 W at 30 W; these settings were not in force (lines 5, 6)"]
+    );
+    assert!(of(&rows[..3]).is_empty());
+    assert_eq!(of(&[(250.0, 10.0, 240.0), (200.0, 11.0, 198.0), (100.0, 14.0, 118.0)]).len(), 1, "the lowest alone");
+    assert!(of(&[(250.0, 10.0, 254.0), (200.0, 11.0, 203.0), (100.0, 14.0, 102.0)]).is_empty(), "within 5 %");
+    let all = of(&[(250.0, 10.0, 480.0), (200.0, 11.0, 390.0), (150.0, 14.0, 298.0)]);
+    assert!(all[0].contains("at every setting") && all[0].contains("several GPUs"), "{all:?}");
+    // Two boards whose energies are added up have a cap each; so has a table in kW.
+    let two = "w,cap [kW],t,gpu0,gpu1\na,0.25,10,2400,2400\na,0.2,11,2150,2150\na,0.15,14,2050,2050\n";
+    let maps = ["workload=w", "power_limit_watts=cap [kW]", "duration_seconds=t", "energy_joules=gpu0+gpu1"];
+    assert!(tuned(two, &request(Knob::PowerLimitWatts, &["workload"], &maps)).notes.is_empty());
+    let off = two.replace("2050,2050", "2650,2650");
+    assert_eq!(kinds(&tuned(&off, &request(Knob::PowerLimitWatts, &["workload"], &maps))), [NoteKind::CapNotKept]);
+}
+
+#[test]
+fn groups_with_the_same_times_are_noted() {
+    let of = |tables: &[(&str, &[Row])]| {
+        let text: String = tables
+            .iter()
+            .enumerate()
+            .map(|(index, (name, rows))| {
+                let table = sweep(name, "sm_clock_mhz", rows);
+                if index == 0 { table } else { table.split_once('\n').unwrap().1.to_owned() }
+            })
+            .collect();
+        let measured = Request { max_slowdown_ratio: Some(0.5), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+        let tuning = tuned(&text, &measured);
+        let same = tuning.notes.iter().filter(|note| note.kind == NoteKind::SameTimes);
+        same.map(|note| note.groups.iter().map(|key| key["workload"].clone()).collect::<String>()).collect::<Vec<_>>()
+    };
+    let more = |factor: f64| CLOCKS.map(|(setting, seconds, watts)| (setting, seconds * factor, watts + 10.0));
+    let powers = CLOCKS.map(|(setting, seconds, watts)| (setting, seconds, watts + 13.0));
+    assert_eq!(of(&[("a", &CLOCKS), ("b", &powers), ("c", &CLOCKS)]), ["abc"]);
+    assert_eq!(of(&[("a", &CLOCKS), ("b", &more(1.1)), ("c", &CLOCKS), ("d", &more(1.1))]), ["ac", "bd"], "in pairs");
+    assert_eq!(of(&[("a", &CLOCKS), ("b", &CLOCKS[1..])]), ["ab"], "the settings that both have");
+    assert!(of(&[("a", &CLOCKS), ("b", &more(1.1))]).is_empty());
+    let mut one = CLOCKS;
+    one[2].1 += 0.001;
+    assert!(of(&[("a", &CLOCKS), ("b", &one)]).is_empty(), "one digit of one setting");
+    let coarse = [(1400.0, 5.0, 275.0), (1300.0, 6.0, 250.0), (1200.0, 7.0, 225.0)];
+    assert!(of(&[("a", &coarse), ("b", &coarse)]).is_empty(), "few digits may be chance");
+    let constant = CLOCKS.map(|(setting, _, watts)| (setting, 60.0, watts));
+    let tuning = tuned(&sweep("a", "sm_clock_mhz", &constant), &request(Knob::SmClockMhz, &["workload"], &[]));
+    assert_eq!(kinds(&tuning), [NoteKind::ConstantTimes]);
+}
+
+#[test]
+fn energy_that_contradicts_power_is_noted() {
+    let of = |joules: [f64; 3], maps: &[&str]| {
+        let rows = [(1410, 10.0, 300.0), (1200, 11.0, 250.0), (1000, 13.0, 200.0)];
+        let row = |((mhz, seconds, watts), factor): (&(u32, f64, f64), f64)| {
+            format!("a,{mhz},{seconds},{watts},{}", seconds * watts * factor)
+        };
+        let rows: Vec<String> = rows.iter().zip(joules).map(row).collect();
+        let text = format!("workload,sm_clock_mhz,duration_seconds,mean_power_watts,energy_joules\n{}\n", rows.join("\n"));
+        let tuning = tuned(&text, &request(Knob::SmClockMhz, &["workload"], maps));
+        tuning.notes.iter().map(|note| note.text.clone()).collect::<Vec<_>>()
+    };
+    assert!(of([1.0, 1.01, 0.98], &[]).is_empty());
+    let all = of([1.27, 1.27, 1.27], &[]);
+    assert!(all[0].contains("by up to -21.3 % (3 of 3 rows, lines 2, 3, 4): the energy is used"), "{all:?}");
+    assert!(of([1.0, 0.8, 1.0], &[])[0].contains("+25.0 % (1 of 3 rows, line 3)"));
+    assert!(of([0.9, 0.9, 0.9], &["mean_power_watts=mean_power_watts"])[0].contains("the power is used"));
+    assert!(
+        of([0.4, 0.4, 0.4], &["energy_joules=energy_joules"])[0].contains("the energy is used"),
+        "noted where only one is meant"
+    );
+    assert!(of([1.0, 1.0, 1.06], &[])[0].contains("line 4"));
+}
+
+/// Core clock × memory clock: the lower memory clock saves where the work is compute-bound.
+fn grid() -> String {
+    let mut text = String::from("workload,sm_clock_mhz,memory_clock_mhz,duration_seconds,mean_power_watts\n");
+    for (memory, slower, less) in [(1215.0, 1.0, 0.0), (810.0, 1.01, 30.0)] {
+        for (clock, seconds, watts) in CLOCKS {
+            writeln!(text, "a,{clock},{memory},{},{}", seconds * slower, watts - less).unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+fn two_knobs_are_chosen_together() {
+    let knobs = Knobs { first: Knob::SmClockMhz, second: Some(Knob::MemoryClockMhz) };
+    for method in [Method::Measured, Method::Robust(Robust { resamples: 100, ..Robust::default() })] {
+        let request = Request { knobs, method, max_slowdown_ratio: Some(0.12), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+        let tuning = tuned(&grid(), &request);
+        let choices = &tuning.groups[0].choices;
+        assert_eq!((choices.reference.setting, choices.reference.second_setting), (1400.0, Some(1215.0)));
+        assert_eq!(
+            (choices.constrained.setting, choices.constrained.second_setting),
+            (1300.0, Some(810.0)),
+            "{}",
+            choices.reason
+        );
+        assert!(choices.reason.starts_with("1300 MHz, memory 810 MHz saves 11.0 %"), "{}", choices.reason);
+        assert_eq!(choices.settings, 10);
+        let ratio = Request { min_ratio: Some(0.9), ..request.clone() };
+        let kept = &tuned(&grid(), &ratio).groups[0].choices.constrained;
+        assert_eq!(kept.second_setting, Some(1215.0), "the memory clock has the limit, too");
+        assert!(tuning.text().contains("1300 MHz, memory 810 MHz") && tuning.html().contains("memory 810 MHz"));
+        let again: Tuning = serde_json::from_str(&serde_json::to_string(&tuning).unwrap()).unwrap();
+        assert_eq!(again.knobs(), knobs);
+    }
+    // Clock × batch size, per sample; the reference is today's batch size.
+    let batches = grid().replace("memory_clock_mhz", "batch_size").replace(",1215,", ",64,").replace(",810,", ",128,");
+    let knobs = Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) };
+    let asked = Request { knobs, reference_second_setting: Some(64.0), ..request(Knob::SmClockMhz, &["workload"], &[]) };
+    let choices = &tuned(&batches, &asked).groups[0].choices;
+    assert_eq!(choices.reference.second_setting, Some(64.0));
+    assert_eq!((choices.constrained.setting, choices.constrained.second_setting), (1400.0, Some(128.0)), "{}", choices.reason);
+    let absent = Request { reference_second_setting: Some(32.0), ..asked.clone() };
+    assert!(tuned(&batches, &absent).skipped[0].reason.contains("the reference 1400 MHz, batch size 32 was not measured"));
+    assert!(refused(&batches.replace(",64,", ",6.5,"), &asked).contains("6.5 is not a batch size"));
+    let grouped = Request { by: vec!["batch_size".to_owned()], ..asked };
+    assert!(refused(&batches, &grouped).contains("batch_size is turned, so rows are not grouped by it"));
 }

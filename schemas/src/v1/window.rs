@@ -34,6 +34,10 @@ pub enum EnergyMethod {
 ///
 /// `run_*` fields cover the part of the interval between the job's `started` and `finished`; where the job
 /// reports neither, they cover the whole interval, and `observed_*` say how much of it anybody saw.
+///
+/// The rules by which windows are made have a version, `window_rules` in the header `eadt_settings`; windows without it are of the first. By these
+/// `joules_per_sample`, `samples_per_joule` and `tokens_per_joule` are of mean power of the run over the rate while progress was known, without
+/// downtime, and energy counters were believed whatever power said.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
@@ -70,6 +74,10 @@ pub struct EfficiencyWindow {
     pub energy_coverage_ratio: f64,
     /// Longest stretch of the interval without known energy, over all devices.
     pub energy_largest_gap_seconds: f64,
+    /// Device time, in seconds, in which a device's energy counter contradicts its power or the board: it stood still, fell, or rose by what
+    /// the board cannot draw. Energy of this time is the integral of power, or unknown where power is.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub counter_contradicted_seconds: f64,
     /// Energy that belongs to time already closed, to an idle gap or to a silence without windows, known only now.
     pub unassigned_energy_joules: f64,
 
@@ -114,16 +122,22 @@ pub struct EfficiencyWindow {
     /// Longest stretch of the interval without known progress.
     pub progress_largest_gap_seconds: f64,
 
-    /// Samples over the time with known progress.
+    /// Samples over the time with known progress, per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second: Option<f64>,
-    /// Energy for one sample; absent where energy or progress is unknown or nothing was processed.
+    /// Energy for one sample, in joules, downtime included: `run_energy_joules` over `samples`. If energy is known for less than nine
+    /// tenths of the time with known progress, it is extrapolated to that time. Absent if energy or progress is unknown or nothing was processed. A
+    /// restart within the interval makes it large, and `restarted` marks it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub joules_per_sample: Option<f64>,
-    /// Samples per second and watt, which is samples per joule.
+    /// Energy for one sample while the job runs, in joules, without downtime: mean power of the run over `samples_per_second`. Absent if
+    /// progress is known for less than nine tenths of the observed part of the run. What controllers compare.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub joules_per_sample_running: Option<f64>,
+    /// Samples processed with one joule, downtime included: of the same energy as `joules_per_sample`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_joule: Option<f64>,
-    /// Tokens processed with one joule.
+    /// Tokens processed with one joule, downtime included: of the same energy as `joules_per_sample`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens_per_joule: Option<f64>,
     /// Mean power attributed to the workload: each device's energy over its own covered time, summed. A device without any known
@@ -202,4 +216,106 @@ pub struct EfficiencyWindow {
     pub duplicates: u64,
     /// Table events merged after a larger key since the workload's last window.
     pub late_tables: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(seconds: &f64) -> bool {
+    *seconds == 0.0
+}
+
+/// Part of a span that has to be known, so that its figures stand for the whole of it.
+const MIN_KNOWN: f64 = 0.9;
+
+impl EfficiencyWindow {
+    /// Returns the energy of the run, or of the interval if that of the run is unknown, and for how many seconds it is known.
+    fn known_energy(&self) -> Option<(f64, f64)> {
+        match self.run_energy_joules {
+            Some(joules) => Some((joules, self.run_seconds * self.run_coverage_ratio)),
+            None => Some((self.energy_joules?, self.seconds() * self.energy_coverage_ratio)),
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.window_end.seconds_since(self.window_start)
+    }
+
+    /// Returns the energy, in joules, of a span that holds all of the known progress and the downtime beside it. `None` if it is unknown.
+    ///
+    /// That is the known energy of the run. If energy is known for clearly less time than progress, it is extrapolated to the time with known
+    /// progress: both are then of one span.
+    pub fn energy_of_progress(&self) -> Option<f64> {
+        let (joules, known) = self.known_energy()?;
+        let progress = self.seconds() * self.progress_coverage_ratio;
+        let progress = if self.run_energy_joules.is_some() { progress.min(self.run_seconds) } else { progress };
+        if known >= MIN_KNOWN * progress {
+            return Some(joules);
+        }
+        (known > 0.0).then(|| joules * (progress / known))
+    }
+
+    /// Returns the energy of one sample, in joules, downtime included: the `joules_per_sample` of present windows, also for those of earlier
+    /// releases. Everybody who shows it to people uses this.
+    ///
+    /// A window whose energy or samples are not there keeps what it has.
+    pub fn energy_per_sample(&self) -> Option<f64> {
+        let (Some(joules), Some(samples)) = (self.energy_of_progress(), self.samples) else { return self.joules_per_sample };
+        (samples > 0.0).then(|| joules / samples).filter(|value| value.is_finite())
+    }
+
+    /// Whether progress is known for nearly all of the observed part of the run.
+    pub fn runs_throughout(&self) -> bool {
+        let observed = self.observed_start.zip(self.observed_end).map(|(from, to)| to.seconds_since(from));
+        let run = observed.map_or(self.run_seconds, |seconds| self.run_seconds.min(seconds));
+        run > 0.0 && self.seconds() * self.progress_coverage_ratio >= MIN_KNOWN * run
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A window of a minute with 30 kJ and 1,000 samples, known for so many seconds each.
+    fn window(energy_seconds: f64, progress_seconds: f64) -> EfficiencyWindow {
+        EfficiencyWindow {
+            window_start: EventTime::from_seconds(60.0),
+            window_end: EventTime::from_seconds(120.0),
+            run_seconds: 60.0,
+            run_energy_joules: Some(30_000.0),
+            run_coverage_ratio: energy_seconds / 60.0,
+            samples: Some(1_000.0),
+            progress_coverage_ratio: progress_seconds / 60.0,
+            ..EfficiencyWindow::default()
+        }
+    }
+
+    #[test]
+    fn energy_and_samples_of_one_sample_are_of_the_same_span() {
+        for (energy, progress, joules, runs, why) in [
+            (60.0, 60.0, 30.0, true, "all is known"),
+            (60.0, 10.0, 30.0, false, "a restart: fifty seconds without progress cost their energy"),
+            (10.0, 10.0, 30.0, false, "the job began ten seconds before the end"),
+            (58.0, 60.0, 30.0, true, "within a tenth nothing is extrapolated"),
+            (20.0, 60.0, 90.0, true, "power is known for a third of the time with progress"),
+        ] {
+            let window = window(energy, progress);
+            assert_eq!((window.energy_per_sample(), window.runs_throughout()), (Some(joules), runs), "{why}");
+        }
+    }
+
+    #[test]
+    fn without_energy_or_samples_a_window_keeps_what_it_has() {
+        let none = EfficiencyWindow { run_energy_joules: None, joules_per_sample: Some(7.0), ..window(0.0, 60.0) };
+        assert_eq!((none.energy_per_sample(), none.energy_of_progress()), (Some(7.0), None));
+        let idle = EfficiencyWindow { samples: Some(0.0), ..window(60.0, 60.0) };
+        assert_eq!(idle.energy_per_sample(), None);
+        let earlier = EfficiencyWindow { joules_per_sample: Some(5.0), ..window(60.0, 10.0) };
+        assert_eq!(earlier.energy_per_sample(), Some(30.0), "of a release that left downtime out");
+        // Observed for the last ten seconds only.
+        let begun = EfficiencyWindow {
+            observed_start: Some(EventTime::from_seconds(110.0)),
+            observed_end: Some(EventTime::from_seconds(120.0)),
+            ..window(10.0, 10.0)
+        };
+        assert!(begun.runs_throughout());
+    }
 }

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use eadt_bus::chaos;
 use eadt_nvml::set::SettableDriver;
 use eadt_nvml::{Lost, NvmlDriver};
-use eadt_schemas::EventTime;
 use eadt_schemas::v1::{DeviceReport, DeviceState, SettingOutcome};
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::tasks::{self, Task};
-use eadt_service::{Clock, Health, Metrics, Shutdown};
+use eadt_service::{Clock, Health, Metrics, Shutdown, readiness};
 
 use crate::gpu::GpuHolder;
 use crate::intents::{IntentInbox, IntentSource, follow_file, follow_log};
@@ -108,6 +108,10 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     }
     let caught_up = Arc::new(AtomicBool::new(false));
     let stop = environment.shutdown.clone();
+    if let Some(log) = environment.log.clone() {
+        let intents = format!("{}{}", settings.prefix, Topic::DeviceIntents);
+        readiness::watch_log(&environment.health, stop.clone(), move |_| log.bus().and_then(|bus| bus.probe(&intents)))?;
+    }
     let inbox = IntentInbox::new(settings.node.clone(), orders.clone(), environment.clock.clone(), metrics.clone());
     follow(&settings, environment.log.clone(), inbox, &outbox, &stop, &caught_up)?;
     tracing::info!(node = settings.node, gpus = gpus.len(), mps_daemons = daemons.len(), "agent runs");

@@ -13,8 +13,9 @@ use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_nvml::NvmlDriver;
 use eadt_nvml::set::SettableDriver;
+use eadt_service::shown::Secrets;
 use eadt_service::supervise::{beside, on_signals};
-use eadt_service::{Health, Metrics, Shutdown, http, logs, tasks};
+use eadt_service::{Health, Metrics, Shutdown, http, logs, shown, tasks};
 use serde_json::json;
 
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
@@ -52,16 +53,26 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match start(&cli) {
+    let mut variables: settings::Variables =
+        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
+    // The file's own name is no setting.
+    variables.remove("EADT_CONFIG");
+    let secrets = settings::secrets(&variables);
+    match start(&cli, &variables, &secrets) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            print_error(&secrets.hide(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
 }
 
-fn start(cli: &Cli) -> anyhow::Result<ExitCode> {
+/// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
+fn print_error(text: &str) {
+    drop(writeln!(std::io::stderr(), "error: {}", shown::lines(text)));
+}
+
+fn start(cli: &Cli, variables: &settings::Variables, secrets: &Secrets) -> anyhow::Result<ExitCode> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let overrides: Vec<(&str, String)> = [
         ("bus.brokers", cli.kafka.clone()),
@@ -72,11 +83,8 @@ fn start(cli: &Cli) -> anyhow::Result<ExitCode> {
     .into_iter()
     .filter_map(|(key, value)| Some((key, value?)))
     .collect();
-    let mut variables: settings::Variables = std::env::vars().collect();
-    // The file's own name is no setting.
-    variables.remove("EADT_CONFIG");
-    let raw = settings::load(cli.config.as_deref(), &variables, &overrides)?;
-    logs::start(raw.log.format, &raw.log.filter, None)?;
+    let raw = settings::load(cli.config.as_deref(), variables, &overrides)?;
+    logs::start(raw.log.format, &raw.log.filter, None, secrets.clone())?;
     // The devices have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     match cli.command.as_ref().unwrap_or(&Command::Run) {
@@ -122,7 +130,7 @@ async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
 
 fn say_left(summary: &AgentSummary) -> ExitCode {
     for unit in &summary.left {
-        eprintln!("error: not put back, it is tried again at the next start: {unit}");
+        print_error(&format!("not put back, it is tried again at the next start: {unit}"));
     }
     if summary.left.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat};
-use eadt_bus::kafka::{Secret, Security, hide, secret_in_file};
+use eadt_bus::kafka::{Secret, Security, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::logs::LogFormat;
+use eadt_service::shown::Secrets;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -197,6 +198,11 @@ pub struct AgentSettings {
 /// The process environment, passed in so that tests need not change their own.
 pub type Variables = std::collections::HashMap<String, String>;
 
+/// The secrets among variables, which are hidden in errors and log lines.
+pub fn secrets(variables: &Variables) -> Secrets {
+    Secrets::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
+}
+
 /// Reads settings: defaults, then `file`, then `EADT_…` variables (`EADT_AGENT__NODE=node-1`), then `overrides`.
 pub fn load(file: Option<&Path>, variables: &Variables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
     let text = file
@@ -222,7 +228,12 @@ pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, Strin
         builder = builder.set_override("bus.brokers", brokers.clone()).map_err(unusable)?;
     }
     // Tests of this project read EADT_TEST_… variables; they are no settings.
-    let own = |name: &str| name.starts_with("EADT_") && !name.starts_with("EADT_TEST_") && !VERBATIM.contains(&name);
+    let own = |name: &str| {
+        name.starts_with("EADT_")
+            && !name.starts_with("EADT_TEST_")
+            && !VERBATIM.contains(&name)
+            && property_of_variable(name).is_none()
+    };
     let own = variables.iter().filter(|(name, _)| own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
     let environment = Environment::with_prefix("EADT").prefix_separator("_").separator("__").try_parsing(true);
     let environment = environment.list_separator(",").with_list_parse_key("agent.mps.pipe_directories");
@@ -231,6 +242,8 @@ pub fn read(file: Option<&str>, variables: &Variables, overrides: &[(&str, Strin
         builder = builder.set_override(*key, value.clone()).map_err(unusable)?;
     }
     let mut settings: RawSettings = builder.build().and_then(Config::try_deserialize).map_err(unusable)?;
+    let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
+    settings.bus.properties.extend(properties);
     let [username, password, key_password] = VERBATIM.map(|name| variables.get(name).cloned());
     let security = &mut settings.bus.security;
     (security.password, security.key_password) = (password.map(Secret::new), key_password.map(Secret::new));
@@ -291,10 +304,8 @@ impl RawSettings {
 
     /// Address of the operational endpoints.
     pub fn address(&self) -> Result<SocketAddr, SettingsError> {
-        self.http.address.parse().map_err(|_| SettingsError::Invalid {
-            key: "http.address",
-            detail: format!("{:?} is not an address with a port, such as 127.0.0.1:9465", self.http.address),
-        })
+        eadt_service::address::parse(&self.http.address)
+            .map_err(|error| SettingsError::Invalid { key: "http.address", detail: format!("{:?}: {error}", self.http.address) })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Intents in the log become settings of GPUs, through the real NVML binding, and go with their intents.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,7 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Record, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{
+    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Record, Remedy, Standby, Step, TopicPartition, chaos,
+};
 use eadt_lake::{Archive, LakeError, Row, Writer};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::http::Ready;
@@ -152,6 +154,7 @@ struct Archiver<'a> {
     writer: Writer,
     member: Box<dyn Member>,
     mine: BTreeSet<TopicPartition>,
+    standby: Standby,
     /// Partitions whose end was reached and not left since.
     ended: BTreeSet<TopicPartition>,
     /// Polled, not yet taken.
@@ -188,6 +191,7 @@ impl<'a> Archiver<'a> {
             writer,
             member,
             mine: BTreeSet::new(),
+            standby: Standby::new(&*service.settings.group, format!("{}{}", service.prefix, Topic::GpuTelemetry)),
             ended: BTreeSet::new(),
             waiting: VecDeque::new(),
             stalled: None,
@@ -225,6 +229,8 @@ impl<'a> Archiver<'a> {
                 }
                 Err(error) => return Err(error),
             }
+            let in_place = self.standby.is_ready(self.mine.len(), &*self.service.bus);
+            self.service.ready.set(self.stalled.is_none() && in_place);
             self.metrics.waiting_rows.set(self.writer.rows() as i64);
             self.metrics.waiting_bytes.set(self.writer.bytes() as i64);
             if let Some(until) = drain {
@@ -320,8 +326,6 @@ impl<'a> Archiver<'a> {
         }
         if self.stalled.is_some() {
             self.member.pause(partitions)?;
-        } else {
-            self.service.ready.set(true);
         }
         self.metrics.partitions.set(self.mine.len() as i64);
         Ok(())
@@ -465,7 +469,6 @@ impl<'a> Archiver<'a> {
         self.stalled = None;
         self.patience.worked(ARCHIVING);
         self.metrics.stalled.set(0);
-        self.service.ready.set(true);
         Ok(())
     }
 

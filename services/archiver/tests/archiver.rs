@@ -422,7 +422,7 @@ fn killed_at_any_time_each_offset_is_in_exactly_one_file() {
     let kills: u64 = std::env::var("EADT_TEST_KILLS").map_or(8, |count| count.parse().expect("EADT_TEST_KILLS is a number"));
     for round in 0..kills {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child_that_is_killed", "--nocapture"])
+            .args(["--exact", "archiver::child_that_is_killed", "--nocapture"])
             .env(CHILD, dir.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

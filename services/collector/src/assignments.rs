@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use eadt_recordings::series::is_workload;
 use eadt_schemas::v1::ShareMethod;
 use eadt_service::Shutdown;
 use schemars::JsonSchema;
@@ -25,13 +26,6 @@ pub struct Assignment {
     /// Part of the GPU's power attributed to it, above 0 to 1; default: an equal part among the GPU's workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-}
-
-pub(crate) fn is_workload(text: &str) -> bool {
-    text.len() <= 253
-        && !text.chars().any(char::is_control)
-        && matches!(text.split_once('/'), Some((namespace, name))
-            if !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
 }
 
 /// Refuses what cannot be meant: no workload, a workload twice, shares above the whole.

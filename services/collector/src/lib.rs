@@ -20,7 +20,6 @@ pub mod nvml;
 pub mod outlet;
 pub mod plausible;
 pub mod progress;
-pub mod prometheus_text;
 pub mod publish;
 mod scrape;
 pub mod settings;
@@ -32,6 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use eadt_bus::Bus;
+pub use eadt_recordings::prometheus_text;
 use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, tasks};
 
 use assignments::Assignments;
@@ -144,15 +144,16 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         in_flight: settings.buffer.events as u64,
         silence: SILENCE,
         shutdown: shutdown.clone(),
+        ready: ready.clone(),
         metrics,
     };
+    ready.set(true);
     let slot = result.clone();
     publishing.spawn_thread(&tasks::PUBLISHER, move || {
         let ended = publisher.run();
         *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
         Ok::<_, PublishError>(())
     });
-    ready.set(true);
     tracing::info!(name = settings.name, node = settings.node, "collector runs");
 
     let collecting = async {

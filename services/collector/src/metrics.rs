@@ -43,17 +43,23 @@ pub struct ScrapeLabel {
 }
 
 /// A scraped URL and what was skipped: `malformed`, `sentinel`, `duplicate`, `implausible`, `no_device`,
-/// `mig_instance`, `unchanged`, `out_of_order`, `device_limit`.
+/// `mig_instance`, `no_workload`, `unchanged`, `out_of_order`, `device_limit`; `no_usable_series`: a whole answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct SkippedLabel {
     pub target: String,
     pub kind: &'static str,
 }
 
-/// Endpoint (`v1`, `kubeflow`) and HTTP status code of the answer.
+/// Endpoint (`v1`, `kubeflow`, `none` for a path without one) and HTTP status code of the answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct RequestLabel {
     pub endpoint: &'static str,
+    pub code: u16,
+}
+
+/// HTTP status code that one event of a request would have alone.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct CodeLabel {
     pub code: u16,
 }
 
@@ -95,6 +101,7 @@ pub struct CollectorMetrics {
     pub scrapes: Family<ScrapeLabel, Counter>,
     pub scrape_skipped: Family<SkippedLabel, Counter>,
     pub requests: Family<RequestLabel, Counter>,
+    pub progress_refused: Family<CodeLabel, Counter>,
     pub progress_sources: Gauge,
     pub connections_refused: Family<ReasonLabel, Counter>,
     pub secrets_failed: Gauge,
@@ -133,6 +140,7 @@ impl CollectorMetrics {
             scrapes: Family::default(),
             scrape_skipped: Family::default(),
             requests: Family::default(),
+            progress_refused: Family::default(),
             progress_sources: Gauge::default(),
             connections_refused: Family::default(),
             secrets_failed: Gauge::default(),
@@ -208,6 +216,11 @@ impl CollectorMetrics {
             "Requests to the progress endpoint, by endpoint and status code",
             all.requests.clone(),
         );
+        registry.register(
+            "progress_events_refused",
+            "Events posted to the progress endpoint that were not accepted, by the status code that each would have alone",
+            all.progress_refused.clone(),
+        );
         registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
         registry.register(
             "progress_connections_refused",
@@ -245,6 +258,7 @@ impl CollectorMetrics {
         touch(&self.scrapes, &ScrapeLabel { target: String::new(), outcome: "" });
         touch(&self.scrape_skipped, &SkippedLabel { target: String::new(), kind: "" });
         touch(&self.requests, &RequestLabel { endpoint: "", code: 0 });
+        touch(&self.progress_refused, &CodeLabel { code: 0 });
         touch(&self.connections_refused, &ReasonLabel { reason: "" });
         touch(&self.token_reviews, &OutcomeLabel { outcome: "" });
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, Outgoing, Producer, ProducerCounts, Remedy};
 use eadt_service::Shutdown;
+use eadt_service::http::Ready;
 
 use crate::buffer::{Buffer, Taken};
 use crate::metrics::CollectorMetrics;
@@ -72,6 +73,8 @@ pub(crate) struct Publisher {
     pub silence: Duration,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
+    /// Set while the log takes events.
+    pub ready: Ready,
     pub metrics: CollectorMetrics,
 }
 
@@ -186,10 +189,12 @@ impl Publisher {
             (false, Some(error)) => {
                 tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
                 self.metrics.log_reachable.set(0);
+                self.ready.set(false);
             }
             (true, None) => {
                 tracing::info!("the log takes events again");
                 self.metrics.log_reachable.set(1);
+                self.ready.set(true);
             }
             _ => {}
         }
@@ -270,6 +275,7 @@ mod tests {
     use eadt_bus::{Isolation, Member, MemberOptions, Reader, Result as BusResult, Start, TopicPartition, TopicSpec, Watermarks};
     use eadt_schemas::EventTime;
     use eadt_schemas::latest::GpuTelemetry;
+    use eadt_service::Health;
     use eadt_testing::cases;
     use proptest::prelude::*;
 
@@ -386,17 +392,17 @@ mod tests {
 
     /// Offers `events`, half before the publisher starts and half while it runs.
     fn run(faults: Vec<Fault>, events: u32, room: usize, drain: Duration) -> Run {
-        run_with(faults, events, room, drain, u64::MAX, |_| {})
+        run_with(faults, events, room, drain, u64::MAX, |_, _| {})
     }
 
-    /// At most so many on their way; `look` sees the metrics once all are offered.
+    /// At most so many on their way; `look` sees the metrics and the readiness once all are offered.
     fn run_with(
         faults: Vec<Fault>,
         events: u32,
         room: usize,
         drain: Duration,
         in_flight: u64,
-        look: impl Fn(&CollectorMetrics),
+        look: impl Fn(&CollectorMetrics, &Health),
     ) -> Run {
         let bus = FakeBus::default();
         bus.0.lock().unwrap().faults = faults;
@@ -415,6 +421,9 @@ mod tests {
             }
         };
         offer(0, events / 2);
+        let health = Health::default();
+        let ready = health.part("collector");
+        ready.set(true);
         let publisher = Publisher {
             bus: Arc::new(bus.clone()),
             buffer: buffer.clone(),
@@ -424,11 +433,12 @@ mod tests {
             in_flight,
             silence: Duration::from_millis(50),
             shutdown: Shutdown::new(),
+            ready,
             metrics: metrics.clone(),
         };
         let thread = std::thread::spawn(move || publisher.run());
         offer(events / 2, events);
-        look(&metrics);
+        look(&metrics, &health);
         buffer.close();
         let result = thread.join().unwrap();
         let stored = bus.0.lock().unwrap().stored.len();
@@ -476,10 +486,10 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_takes_and_acknowledges_nothing_is_told_and_given_no_more_than_the_bound() {
-        let seen = |metrics: &CollectorMetrics| {
+    fn a_log_that_takes_and_acknowledges_nothing_ends_readiness_and_is_given_no_more_than_the_bound() {
+        let seen = |metrics: &CollectorMetrics, health: &Health| {
             let begun = Instant::now();
-            while metrics.log_reachable.get() == 1 || metrics.in_flight_events.get() < 3 {
+            while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || metrics.in_flight_events.get() < 3 {
                 assert!(begun.elapsed() < Duration::from_secs(10), "it is not told");
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use eadt_recordings::series::{PodRule, Rules, is_workload};
 use eadt_service::connections::{Limits, WhenFull};
 use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::assignments::{self, Assignment};
-use crate::dcgm::workload::PodRule;
 use crate::progress::job::Field;
 use crate::progress::wire::Range;
 
@@ -162,9 +162,12 @@ pub struct RawDcgm {
     pub timeout_seconds: f64,
     /// Largest answer in bytes. Default 16 MiB. Range: 1 KiB to 1 GiB.
     pub body_bytes: usize,
-    /// Label that names the workload, as `namespace/name`, or as a name beside the `namespace` label; a pod label
-    /// that the exporter passes on, for example. Goes before `pods`.
+    /// Label that names the workload, as `namespace/name`, or as a name whose namespace is `workload_namespace` or the `namespace`
+    /// label: a pod label that the exporter passes on, for example, or `hpc_job`. Goes before `pods`.
     pub workload_label: Option<String>,
+    /// Namespace of the workloads that `workload_label` names without one. Default: the `namespace` label of the series; a series
+    /// without it has no workload, which the log says.
+    pub workload_namespace: Option<String>,
     /// How the `namespace` and `pod` labels become a workload. Default `owner`.
     pub pods: PodRule,
 }
@@ -177,6 +180,7 @@ impl Default for RawDcgm {
             timeout_seconds: 5.0,
             body_bytes: 16 << 20,
             workload_label: None,
+            workload_namespace: None,
             pods: PodRule::Owner,
         }
     }
@@ -190,6 +194,7 @@ pub struct RawProgress {
     pub enabled: bool,
     /// Address and port. Off the loopback only with `certificate`, `key`, and `tokens_file` or `service_accounts`. Port 0 takes a
     /// free one. Default `127.0.0.1:9477`.
+    #[serde(deserialize_with = "eadt_service::address::deserialize")]
     pub listen: SocketAddr,
     /// PEM file with the certificate chain for TLS; read again when it changes. Default: plain HTTP.
     pub certificate: Option<PathBuf>,
@@ -365,8 +370,7 @@ pub(crate) struct Target {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Dcgm {
     pub target: Target,
-    pub workload_label: Option<String>,
-    pub pods: PodRule,
+    pub rules: Rules,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -439,14 +443,17 @@ impl RawSettings {
         let mut dcgm = Vec::new();
         for (i, raw) in self.dcgm.into_iter().enumerate() {
             let target = target(&format!("dcgm[{i}]"), &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
-            dcgm.push(Dcgm { target, workload_label: raw.workload_label, pods: raw.pods });
+            dcgm.push(Dcgm {
+                target,
+                rules: rules(&format!("dcgm[{i}]"), raw.workload_label, raw.workload_namespace, raw.pods)?,
+            });
         }
         let enabled = self.progress.enabled;
         let progress = Some(self.progress.validate()?).filter(|_| enabled);
         let mut jobs = Vec::new();
         for (i, raw) in self.jobs.into_iter().enumerate() {
             let field = format!("jobs[{i}]");
-            if !assignments::is_workload(&raw.workload) {
+            if !is_workload(&raw.workload) {
                 return Err(refuse(format!("{field}.workload"), format!("{:?} is not namespace/name", raw.workload)));
             }
             let target = target(&field, &raw.url, raw.interval_seconds, raw.timeout_seconds, raw.body_bytes)?;
@@ -625,6 +632,27 @@ fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize
     })
 }
 
+fn rules(
+    field: &str,
+    workload_label: Option<String>,
+    workload_namespace: Option<String>,
+    pods: PodRule,
+) -> Result<Rules, SettingsError> {
+    if workload_label.as_deref() == Some("") {
+        return Err(refuse(format!("{field}.workload_label"), "the name of a label is empty: leave the setting out"));
+    }
+    if let Some(namespace) = &workload_namespace {
+        let field = format!("{field}.workload_namespace");
+        if workload_label.is_none() {
+            return Err(refuse(field, "it is of workloads that a label names: set workload_label, too"));
+        }
+        if !is_workload(&format!("{namespace}/x")) {
+            return Err(refuse(field, format!("{namespace:?} cannot stand before the slash of namespace/name")));
+        }
+    }
+    Ok(Rules { workload_label, workload_namespace, pods })
+}
+
 /// This host's name as the kernel has it; `localhost` where that cannot be read.
 pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
@@ -670,6 +698,9 @@ mod tests {
             ("[buffer]\nevents = 0", "buffer.events"),
             ("[[dcgm]]\nurl = \"https://x/metrics\"", "dcgm[0].url"),
             ("[[dcgm]]\nurl = \"no url\"", "dcgm[0].url"),
+            ("[[dcgm]]\nurl = \"http://x/\"\nworkload_label = \"\"", "dcgm[0].workload_label"),
+            ("[[dcgm]]\nurl = \"http://x/\"\nworkload_namespace = \"hpc\"", "dcgm[0].workload_namespace"),
+            ("[[dcgm]]\nurl = \"http://x/\"\nworkload_label = \"l\"\nworkload_namespace = \"a/b\"", "dcgm[0].workload_namespace"),
             ("[[jobs]]\nurl = \"http://x/\"\nworkload = \"x\"", "jobs[0].workload"),
             ("[kubelet]\nenabled = true\nresources = []", "kubelet.resources"),
             ("[kubelet]\ninterval_seconds = 0", "kubelet.interval_seconds"),
@@ -692,6 +723,21 @@ mod tests {
         let off =
             check("[nvml]\nenabled = true\n[progress]\nenabled = false\n[progress.service_accounts]\nenabled = true").unwrap();
         assert!(!off.asks_for_reviews(), "nobody reports");
+    }
+
+    #[test]
+    fn every_example_of_the_documentation_is_accepted() {
+        let text = include_str!("../../../docs/collector.md");
+        let examples: Vec<&str> = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+        for section in ["[[collector.dcgm]]", "[[collector.jobs]]", "[[collector.assignments]]", "[collector.nvml]"] {
+            assert!(examples.iter().any(|example| example.contains(section)), "{section} has no example");
+        }
+        for example in examples {
+            let whole: toml::Table = example.parse().unwrap_or_else(|error| panic!("{error}\n{example}"));
+            let own = whole["collector"].clone();
+            let settings: RawSettings = own.try_into().unwrap_or_else(|error| panic!("{error}\n{example}"));
+            settings.check().unwrap_or_else(|error| panic!("{error}\n{example}"));
+        }
     }
 
     #[test]

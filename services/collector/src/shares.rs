@@ -66,15 +66,6 @@ pub fn attribute(claims: &[Claim], whole: Whole) -> Vec<Tenant> {
     all(vec![equal; merged.len()], ShareMethod::Equal)
 }
 
-/// The part of a device that is nobody's; 0 where nothing worth saying is left.
-pub fn unattributed(tenants: &[Tenant]) -> f64 {
-    if tenants.is_empty() || tenants.iter().any(|tenant| tenant.share.is_none()) {
-        return 0.0;
-    }
-    let left = 1.0 - tenants.iter().filter_map(|tenant| tenant.share).sum::<f64>();
-    if left > 1e-6 { left.min(1.0) } else { 0.0 }
-}
-
 /// A signal that every claim has.
 fn every(claims: &[Claim], signal: impl Fn(&Claim) -> Option<f64>) -> Option<Vec<f64>> {
     let values: Vec<f64> = claims.iter().filter_map(|claim| signal(claim).filter(|value| value.is_finite())).collect();
@@ -116,6 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::tenancy::unattributed;
 
     fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<f64>) -> Claim {
         Claim { workload: workload.into(), utilization_ratio: used, mps_thread_percentage: mps, mig_slices: slices }

@@ -1,121 +1,54 @@
 //! From one reading of a device to events for the workloads that it works for. Pure.
-//!
-//! A stay is a workload's time on a device. When the workloads of a device change, the reading at the change goes to
-//! the new ones and, marked `last`, to those that left; each stay has its own `tenure`, within which alone
-//! differences may be taken.
 
+use eadt_recordings::stays::{Portion, Stays};
+pub use eadt_recordings::stays::{Tenant, unattributed};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
-use eadt_schemas::v1::ShareMethod;
 
-use crate::shares::unattributed;
-
-/// A workload on a device.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Tenant {
-    /// `namespace/name`.
-    pub workload: String,
-    /// Part of the device's power attributed to it, 0 to 1; `None`: all of it.
-    pub share: Option<f64>,
-    /// How the share was found; `None` where there is none.
-    pub method: Option<ShareMethod>,
-}
-
-#[derive(Debug, Clone)]
-struct Stay {
-    /// `None`: the device works for nobody.
-    workload: Option<String>,
-    /// Event time of the stay's first sample in microseconds: unique over restarts of the collector, too, which cannot
-    /// know whether the device changed hands meanwhile.
-    tenure: u64,
-    last: GpuTelemetry,
-}
-
-/// The stays on one device.
+/// The stays on one device, with its last reading.
 #[derive(Debug, Clone, Default)]
 pub struct Tenancy {
-    stays: Vec<Stay>,
-    newest: Option<EventTime>,
+    stays: Stays,
+    last: Option<GpuTelemetry>,
+}
+
+fn portion_of(reading: &GpuTelemetry, portion: &Portion) -> GpuTelemetry {
+    let mut event = reading.clone();
+    portion.apply(&mut event);
+    event
 }
 
 impl Tenancy {
-    /// Whether a sample at `time` would be newer than the last one.
+    /// Returns true if a sample at `time` would be newer than the last one.
     pub fn accepts(&self, time: EventTime) -> bool {
-        self.newest.is_none_or(|newest| time > newest)
+        self.newest().is_none_or(|newest| time > newest)
     }
 
-    /// Event time of the last sample.
+    /// Returns the event time of the last sample.
     pub fn newest(&self) -> Option<EventTime> {
-        self.newest
+        self.last.as_ref().map(|last| last.time)
     }
 
-    /// The events of one reading. Empty where the reading is not newer than the last one.
+    /// Returns the events of one reading; none if the reading is not newer than the last one.
     pub fn observe(&mut self, reading: &GpuTelemetry, tenants: &[Tenant]) -> Vec<GpuTelemetry> {
         if !self.accepts(reading.time) {
             return Vec::new();
         }
-        self.newest = Some(reading.time);
-        let mut events = Vec::with_capacity(tenants.len().max(1));
-        let stays = std::mem::take(&mut self.stays);
-        let rest = unattributed(tenants);
-        // While a GPU is shared, what is nobody's may come and go: its stay goes on with a share of 0, so that the parts are the whole at
-        // every moment. Shares by what is used change with every reading, so that it is there from the start.
-        let shared = tenants.iter().any(|tenant| tenant.share.is_some());
-        let by_use = |method| matches!(method, ShareMethod::ProcessUtilization | ShareMethod::Profiling);
-        let varies = tenants.iter().any(|tenant| tenant.method.is_some_and(by_use));
-        let stays_on = |stay: &Stay| match &stay.workload {
-            Some(workload) => tenants.iter().any(|tenant| tenant.workload == *workload),
-            None => tenants.is_empty() || shared,
-        };
-        let (kept, left): (Vec<_>, Vec<_>) = stays.into_iter().partition(stays_on);
-        for stay in left {
-            let Stay { workload, tenure, last } = stay;
-            let event = GpuTelemetry {
-                workload,
-                tenure: Some(tenure),
-                share: last.share,
-                share_method: last.share_method,
-                tenants: last.tenants,
-                last: true,
-                ..reading.clone()
-            };
-            events.push(event);
-        }
-        let mut add = |workload: Option<&str>, share: Option<f64>, share_method: Option<ShareMethod>| {
-            let known = kept.iter().find(|stay| stay.workload.as_deref() == workload);
-            let tenure = known.map_or_else(|| reading.time.micros().unsigned_abs(), |stay| stay.tenure);
-            let event = GpuTelemetry {
-                workload: workload.map(str::to_owned),
-                tenure: Some(tenure),
-                share,
-                share_method,
-                tenants: (tenants.len() > 1).then_some(tenants.len() as u32),
-                ..reading.clone()
-            };
-            self.stays.push(Stay { workload: event.workload.clone(), tenure, last: event.clone() });
-            events.push(event);
-        };
-        if tenants.is_empty() {
-            add(None, None, None);
-        }
-        for tenant in tenants {
-            add(Some(&tenant.workload), tenant.share, tenant.method.filter(|_| tenant.share.is_some()));
-        }
-        // What is attributed to nobody is said, so that the parts are the whole.
-        if rest > 0.0 || varies || kept.iter().any(|stay| stay.workload.is_none() && shared) {
-            add(None, Some(rest), tenants.iter().find_map(|tenant| tenant.method));
-        }
-        events
+        let portions = self.stays.observe(reading.time, tenants);
+        self.last = Some(reading.clone());
+        portions.iter().map(|portion| portion_of(reading, portion)).collect()
     }
 
     /// Ends every stay: its last event once more, marked `last`. A repeated event adds nothing, its mark counts.
     pub fn end(&mut self) -> Vec<GpuTelemetry> {
-        self.stays.drain(..).map(|stay| GpuTelemetry { last: true, ..stay.last }).collect()
+        let Some(last) = &self.last else { return Vec::new() };
+        self.stays.end().iter().map(|portion| portion_of(last, portion)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::v1::ShareMethod;
     use eadt_testing::cases;
     use proptest::prelude::*;
 

@@ -2,7 +2,7 @@
 
 #[path = "support/kubelet.rs"]
 mod fake;
-mod support;
+use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Sampling through the real NVML binding, against a library of our own.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! The whole collector: several sources, one log, one stop.
 
-mod support;
+use crate::support;
 
 use std::time::Duration;
 
@@ -93,4 +93,62 @@ async fn an_exporter_that_is_away_stops_nothing_and_is_counted() {
     }
     assert!(running.metrics.text().contains("outcome=\"unreachable\""), "{}", running.metrics.text());
     assert_eq!(running.stop().await.unwrap(), eadt_collector::Summary::default());
+}
+
+/// Labels that a Prometheus server adds for its target, the exporter.
+const TARGET: &str = "namespace=\"gpu-operator\",pod=\"nvidia-dcgm-exporter-x7k2p\",job=\"nvidia-dcgm-exporter\"";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_exporter_says_whose_gpus_its_are_and_what_says_nothing_is_counted() {
+    let watts = |labels: String, watts: u32| format!("DCGM_FI_DEV_POWER_USAGE{{{labels}}} {watts}\n");
+    let hpc = |job: &str, gpu: u32| watts(format!("gpu=\"{gpu}\",UUID=\"GPU-hpc{gpu}\",hpc_job=\"{job}\""), 120);
+    let federated = |gpu: u32, labels: &str| watts(format!("gpu=\"{gpu}\",UUID=\"GPU-fed{gpu}\",{labels}{TARGET}"), 500);
+    let pods = hpc("48213", 0) + &hpc("48214", 1) + &hpc("48215", 1);
+    let federation = federated(0, "exported_namespace=\"lab\",exported_pod=\"llama-0\",") + &federated(1, "");
+    let old = "dcgm_power_usage{gpu=\"0\",uuid=\"GPU-old0\",pod_name=\"train-0\",pod_namespace=\"lab\"} 90\n";
+    let router = Router::new()
+        .route("/hpc", get(move || async move { pods }))
+        .route("/federate", get(move || async move { federation }))
+        .route("/old", get(move || async move { old }))
+        .route("/metrics", get(|| async { "node_load1 0.5\n" }));
+    let none = serve(router).await;
+    let at = |path: &str| none.replace("/metrics", path);
+    let (hpc, federate, old) = (at("/hpc"), at("/federate?match[]=x"), at("/old"));
+    let running = start(&format!(
+        "[progress]\nenabled = false\n\
+         [[dcgm]]\nurl = \"{hpc}\"\nworkload_label = \"hpc_job\"\nworkload_namespace = \"hpc\"\n\
+         [[dcgm]]\nurl = \"{hpc}\"\nworkload_label = \"hpc_job\"\n\
+         [[dcgm]]\nurl = \"{federate}\"\n[[dcgm]]\nurl = \"{old}\"\n[[dcgm]]\nurl = \"{none}\"\n\
+         [[jobs]]\nurl = \"{none}\"\nworkload = \"n/train\"\n"
+    ));
+    let useless = format!("eadt_collector_scrape_skipped_total{{target=\"{none}\",kind=\"no_usable_series\"}}");
+    running.until("each exporter", |events| events.len() >= 8).await;
+    for _ in 0..100 {
+        if running.metric(&useless).is_some_and(|count| count >= 2.0) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(running.metric(&useless).is_some_and(|count| count >= 2.0), "{}", running.metrics.text());
+    let unnamed = format!("eadt_collector_scrape_skipped_total{{target=\"{hpc}\",kind=\"no_workload\"}}");
+    assert!(running.metric(&unnamed).is_some_and(|count| count >= 3.0), "{}", running.metrics.text());
+    let bus = running.bus.clone();
+    running.stop().await.unwrap();
+    let seen: std::collections::BTreeSet<_> = bus
+        .telemetry()
+        .into_iter()
+        .map(|event| (event.device, event.workload.unwrap_or_default(), event.share.map(|share| (share * 100.0) as u32)))
+        .collect();
+    let expected = [
+        ("GPU-fed0", "lab/llama", None),
+        ("GPU-fed1", "", None),
+        ("GPU-hpc0", "", None),
+        ("GPU-hpc0", "hpc/48213", None),
+        ("GPU-hpc1", "", None),
+        ("GPU-hpc1", "hpc/48214", Some(50)),
+        ("GPU-hpc1", "hpc/48215", Some(50)),
+        ("GPU-old0", "lab/train", None),
+    ];
+    let expected = expected.map(|(device, workload, share)| (device.to_owned(), workload.to_owned(), share));
+    assert_eq!(seen.into_iter().collect::<Vec<_>>(), expected);
 }

@@ -1,9 +1,48 @@
 //! From a record's bytes to what the fold takes.
 
+use std::borrow::Cow;
+
 use eadt_core::Event;
 use eadt_schemas::decode::{Check, MAX_VALUE_BYTES, Refusal, decode, decode_into};
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
-use eadt_schemas::{EventType, Topic};
+use eadt_schemas::{EventTime, EventType, Topic};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// An event in the structured mode of `CloudEvents`: its attributes stand in the value, around the data, and not in headers.
+#[derive(Debug, Deserialize)]
+pub struct Structured<'a> {
+    #[serde(borrow)]
+    #[expect(dead_code, reason = "whoever has it is such an event")]
+    specversion: Cow<'a, str>,
+    #[serde(rename = "type", borrow)]
+    pub kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub source: Cow<'a, str>,
+    #[serde(borrow, default)]
+    pub id: Cow<'a, str>,
+    #[serde(default)]
+    pub time: Option<EventTime>,
+    #[serde(borrow, default)]
+    pub subject: Cow<'a, str>,
+    #[serde(borrow, default)]
+    data: Option<&'a RawValue>,
+}
+
+impl<'a> Structured<'a> {
+    /// Reads such an event (`application/cloudevents+json`); `None` for the values of binary mode, which have no `specversion`.
+    pub fn of(value: &'a [u8]) -> Option<Self> {
+        let is_likely = value.first().is_some_and(|byte| *byte == b'{' || byte.is_ascii_whitespace())
+            && value.len() <= MAX_VALUE_BYTES
+            && std::str::from_utf8(value).is_ok_and(|text| text.contains("\"specversion\""));
+        is_likely.then(|| serde_json::from_slice(value).ok()).flatten()
+    }
+
+    /// The value that binary mode would have; `None`: a tombstone.
+    pub fn data(&self) -> Option<&'a str> {
+        self.data.map(RawValue::get)
+    }
+}
 
 /// A record's content, owned.
 #[derive(Debug, Clone)]
@@ -70,8 +109,12 @@ impl DecodedRecord {
         checked.is_some()
     }
 
-    /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is the topic's.
+    /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is that of an event in structured mode, else the
+    /// topic's.
     pub fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
+        if let Some(event) = value.filter(|_| kind.is_none()).and_then(Structured::of) {
+            return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
+        }
         let expected = EventType::of_topic(topic);
         match kind {
             Some(kind) if kind == expected.name() => {}
@@ -188,6 +231,39 @@ mod tests {
                 panic!("{topic} takes {kind}")
             };
             assert_eq!(refusal.reason, DeadLetterReason::UnexpectedType);
+        }
+    }
+
+    #[test]
+    fn an_event_in_structured_mode_is_that_of_binary_mode() {
+        let wrap = |kind: &str, more: &str, data: &str| {
+            format!(
+                r#" {{"specversion":"1.0","type":"{kind}","source":"/s","id":"1",{more}"datacontenttype":"application/json","data":{data}}}"#
+            )
+        };
+        for topic in TOPICS {
+            let data = std::str::from_utf8(sample(topic)).unwrap();
+            for more in ["", "\"time\":\"2026-01-01T00:00:00Z\",", "\"partitionkey\":\"k\",\"subject\":\"x\","] {
+                let structured = wrap(kind(topic), more, data);
+                let decoded = DecodedRecord::decode(topic, None, Some(structured.as_bytes()));
+                assert_eq!(
+                    format!("{decoded:?}"),
+                    format!("{:?}", DecodedRecord::decode(topic, None, Some(sample(topic)))),
+                    "{topic} {more}"
+                );
+            }
+        }
+        let gone = wrap(kind(Topic::Workloads), "", "null");
+        assert!(matches!(DecodedRecord::decode(Topic::Workloads, None, Some(gone.as_bytes())), DecodedRecord::WorkloadGone));
+        for (event, reason) in [
+            (wrap("com.example.thing", "", "{}"), DeadLetterReason::UnexpectedType),
+            (wrap(kind(Topic::GpuTelemetry), "", "{\"a\":1}"), DeadLetterReason::InvalidValue),
+            (wrap(kind(Topic::GpuTelemetry), "", "7"), DeadLetterReason::Malformed),
+            ("{\"specversion\":\"1.0\",".to_owned(), DeadLetterReason::Malformed),
+        ] {
+            let decoded = DecodedRecord::decode(Topic::GpuTelemetry, None, Some(event.as_bytes()));
+            let DecodedRecord::Refused(refusal) = decoded else { panic!("{event}: {decoded:?}") };
+            assert!(refusal.reason == reason || refusal.reason == DeadLetterReason::Malformed, "{event}: {refusal}");
         }
     }
 

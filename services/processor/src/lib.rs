@@ -9,6 +9,7 @@
 //! by the same rules; of all processors of a group one runs each.
 
 pub mod codec;
+pub mod foreign;
 mod heartbeat;
 mod joint;
 pub mod metrics;

@@ -6,6 +6,7 @@ use eadt_core::Tally;
 use eadt_core::partition::ModelsIgnored;
 use eadt_core::power_budget::PowerBudgetTally;
 use eadt_gpu_sharing::fold::GpuSharingTally;
+use eadt_schemas::Topic;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_service::Metrics;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -20,6 +21,11 @@ pub struct ReasonLabels {
     reason: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TopicLabels {
+    topic: &'static str,
+}
+
 #[derive(Debug)]
 pub struct ProcessorMetrics {
     events: Counter,
@@ -32,6 +38,7 @@ pub struct ProcessorMetrics {
     pub windows: Counter,
     pub decisions: Counter,
     dead_letters: Family<ReasonLabels, Counter>,
+    foreign_partition_records: Family<TopicLabels, Counter>,
     pub heartbeats: Counter,
     pub gaps: Counter,
     pub restarts: Counter,
@@ -231,6 +238,7 @@ impl ProcessorMetrics {
                 windows: Counter::default(),
                 decisions: Counter::default(),
                 dead_letters: Family::default(),
+                foreign_partition_records: Family::default(),
                 heartbeats: Counter::default(),
                 gaps: Counter::default(),
                 restarts: Counter::default(),
@@ -258,6 +266,11 @@ impl ProcessorMetrics {
             registry.register("windows", "Windows written, spans included", this.windows.clone());
             registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
             registry.register("dead_letters", "Refused records by reason", this.dead_letters.clone());
+            registry.register(
+                "foreign_partition_records",
+                "Records outside the partition that their key belongs to, by topic: their producer has another partitioner",
+                this.foreign_partition_records.clone(),
+            );
             registry.register("heartbeats", "Heartbeats appended to quiet partitions", this.heartbeats.clone());
             registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
             registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
@@ -278,6 +291,11 @@ impl ProcessorMetrics {
     pub fn touch(&self) {
         let _series = self.dead_letters.get_or_create(&ReasonLabels { reason: "" });
         let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
+        let _series = self.foreign_partition_records.get_or_create(&TopicLabels { topic: "" });
+    }
+
+    pub fn foreign_partition(&self, topic: Topic) {
+        self.foreign_partition_records.get_or_create(&TopicLabels { topic: topic.base_name() }).inc();
     }
 
     pub fn dead_letter(&self, reason: DeadLetterReason) {

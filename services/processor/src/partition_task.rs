@@ -6,12 +6,13 @@ use bytes::Bytes;
 use eadt_bus::{Bus, BusError, Member, Outgoing, Reader, Record, Remedy, Result, Step, TopicPartition, Watermarks, chaos};
 use eadt_core::state::{GPU_SHARING_PREFIX, PARTITION_KEY, POWER_BUDGET_PREFIX};
 use eadt_core::workload::UNASSIGNED;
-use eadt_core::{FoldSettings, Input, Merge, Output, Partition, Tally};
+use eadt_core::{Event, FoldSettings, Input, Merge, Output, Partition, Tally};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use crate::codec::DecodedRecord;
+use crate::foreign::{ForeignCheck, ForeignPartitions, PartitionCounts, partition_counts};
 use crate::metrics::ProcessorMetrics;
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_DEAD_LETTER_BYTES;
@@ -37,6 +38,7 @@ pub struct PartitionContext<'a> {
     pub bus: &'a dyn Bus,
     pub names: &'a OutputTopics,
     pub settings: &'a FoldSettings,
+    pub foreign: ForeignPartitions,
     pub metrics: &'a ProcessorMetrics,
     pub shutdown: &'a Shutdown,
 }
@@ -55,6 +57,7 @@ pub struct PartitionTask {
     /// Where the input that heartbeats are appended to ends; `None` while there is more to read.
     telemetry_end: Option<i64>,
     tally_counted: Tally,
+    foreign: ForeignCheck,
     folded_since_commit: bool,
     /// State bytes of its last commit: an estimate for the next one.
     pub state_bytes: usize,
@@ -106,13 +109,14 @@ impl PartitionTask {
         let committed = member.committed(&numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
         let mut states = restore::read_states_and_outputs::<Self>(with.bus, with.names, numbers, with.shutdown)?;
+        let counts = partition_counts(with.bus, &with.names.prefix)?;
         let mut owned = BTreeMap::new();
         for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {
             if let Some(state) = states.remove(number) {
-                owned.insert(
-                    *number,
-                    Self::restore_partition(*number, inputs(number).collect(), committed, state, member, heard, with)?,
-                );
+                let mut restored =
+                    Self::restore_partition(*number, inputs(number).collect(), committed, state, member, heard, with)?;
+                restored.foreign = ForeignCheck::new(with.foreign, counts);
+                owned.insert(*number, restored);
             }
         }
         Ok(owned)
@@ -172,6 +176,7 @@ impl PartitionTask {
             partition,
             last_record_time: heard,
             telemetry_end: None,
+            foreign: ForeignCheck::new(with.foreign, PartitionCounts::default()),
             folded_since_commit: false,
             state_bytes: 0,
             said: state.emitted,
@@ -240,12 +245,13 @@ impl PartitionTask {
             let Some(next) = next else { break };
             folded.records += 1;
             let record = next.record;
+            let refusal = self.foreign.check(next.input, &record, metrics);
             let key = record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok());
             let input = Input {
                 topic: INPUTS[next.input],
                 stamp: next.stamp,
                 key: key.or(Some("\u{fffd}")),
-                event: self.heads[next.input].event(),
+                event: refusal.as_ref().map_or_else(|| self.heads[next.input].event(), Event::Refused),
             };
             self.partition.fold(&input, &mut self.scratch);
             if self.scratch.is_empty() {
@@ -458,13 +464,14 @@ mod tests {
         bus: Scripted,
         names: OutputTopics,
         metrics: ProcessorMetrics,
+        foreign: ForeignPartitions,
     }
 
     impl Rig {
         fn new() -> Self {
             let bus = Scripted::default();
             let metrics = ProcessorMetrics::new(&bus.metrics);
-            Self { bus, names: OutputTopics::new("eadt.", "{}".to_owned()), metrics }
+            Self { bus, names: OutputTopics::new("eadt.", "{}".to_owned()), metrics, foreign: ForeignPartitions::Process }
         }
 
         fn begin(&self, number: i32) -> PartitionTask {
@@ -473,6 +480,7 @@ mod tests {
                 bus: &self.bus,
                 names: &self.names,
                 settings: &settings,
+                foreign: self.foreign,
                 metrics: &self.metrics,
                 shutdown: &self.bus.shutdown,
             };
@@ -609,6 +617,38 @@ mod tests {
         assert_eq!(metric("dead_letters_total{reason=\"malformed\"}"), Some(1.0));
         assert_eq!(metric("events_total"), Some(53.0));
         assert_eq!(owned.state_size(), (1, 2));
+    }
+
+    #[test]
+    fn a_record_outside_its_keys_partition_is_counted_and_refused_if_the_settings_say_so() {
+        for (foreign, letters) in [(ForeignPartitions::Process, 0), (ForeignPartitions::DeadLetter, 26)] {
+            let rig = Rig { foreign, ..Rig::new() };
+            let home = eadt_bus::partition_for_key(b"team/one", crate::scripted::PARTITIONS);
+            let mut owned = rig.begin(1 - home);
+            let (said, (folded, outputs)) = lines(|| {
+                rig.feed(&mut owned, 0, 130);
+                // A heartbeat is nobody's.
+                owned.push(rig.bus.heartbeat(1 - home, 130));
+                rig.end(&mut owned);
+                rig.fold(&mut owned, 1_000)
+            });
+            // Half of the 52 records are telemetry.
+            for topic in ["gpu.telemetry.v1", "training.progress.v1"] {
+                let name = format!("eadt_processor_foreign_partition_records_total{{topic=\"{topic}\"}}");
+                assert_eq!(rig.bus.metric(&name), Some(26.0), "{foreign:?}");
+            }
+            let warnings = said.iter().filter(|line| line.starts_with("WARN") && line.contains("murmur2_random"));
+            assert_eq!(warnings.count(), 2, "one a topic: {said:?}");
+            assert_eq!(folded.dead_letters, 2 * letters, "{foreign:?}");
+            let refused: Vec<_> = outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").collect();
+            assert_eq!(refused.len(), 2 * letters);
+            assert_eq!(windows(&outputs).is_empty(), letters > 0, "{foreign:?}");
+        }
+        let rig = Rig::new();
+        let mut owned = rig.begin(eadt_bus::partition_for_key(b"team/one", crate::scripted::PARTITIONS));
+        rig.feed(&mut owned, 0, 130);
+        rig.fold(&mut owned, 1_000);
+        assert_eq!(rig.bus.metric("eadt_processor_foreign_partition_records_total{topic=\"gpu.telemetry.v1\"}"), None);
     }
 
     #[test]

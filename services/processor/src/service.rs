@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{
+    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Standby, Step, TopicPartition, chaos,
+};
 use eadt_core::FoldSettings;
 use eadt_service::http::Ready;
 use eadt_service::{Metrics, Shutdown};
@@ -176,6 +178,7 @@ struct Session<'a> {
     owned: BTreeMap<i32, PartitionTask>,
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
+    standby: Standby,
     waiting: PendingCommit,
     /// Bytes of state that input has paid for and no commit has spent.
     state_credit_bytes: usize,
@@ -205,6 +208,7 @@ impl<'a> Session<'a> {
             heartbeats: Heartbeats::new(&*service.bus, settings, service.clock.clone())?,
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
+            standby: Standby::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
             waiting: PendingCommit::default(),
             state_credit_bytes: 0,
             late: Duration::ZERO,
@@ -268,7 +272,7 @@ impl<'a> Session<'a> {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
-                self.service.ready.set(true);
+                self.service.ready.set(self.standby.is_ready(self.owned.len(), &*self.service.bus));
             }
         }
         self.commit(CommitScope::Everything)
@@ -306,6 +310,7 @@ impl<'a> Session<'a> {
                 bus: &*self.service.bus,
                 names: &self.names,
                 settings: &self.fold,
+                foreign: self.service.settings.foreign_partitions,
                 metrics: self.metrics,
                 shutdown: &self.service.shutdown,
             };

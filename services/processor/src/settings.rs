@@ -2,9 +2,11 @@ use eadt_core::FoldSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::power_budget::allocation::BudgetSettings;
-use eadt_core::settings::SECOND;
+use eadt_core::settings::{SECOND, WINDOW_RULES};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::foreign::ForeignPartitions;
 
 /// A length of time in seconds, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -78,6 +80,9 @@ pub struct ProcessorSettings {
     pub instance: String,
     /// Length of the tumbling windows, in seconds. 1 to 86,400. Default 60.
     pub window_seconds: f64,
+    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are believed whatever
+    /// power says. 2: downtime is in, and counters are tested. A replay takes the version that the record was made by. 1 to 2. Default 2.
+    pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
     /// simulated or imported and have nothing to do with the log's. 0 to 86,400. Default 60.
     pub max_future_seconds: Limit,
@@ -114,6 +119,9 @@ pub struct ProcessorSettings {
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
     #[serde(rename = "sm_partition")]
     pub gpu_sharing: GpuSharingSettings,
+    /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do): `process`, folded
+    /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
+    pub foreign_partitions: ForeignPartitions,
     /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up to
     /// fifty times as long, but no longer than a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
@@ -138,6 +146,7 @@ impl Default for ProcessorSettings {
             group: "processor".into(),
             instance: "processor-0".into(),
             window_seconds: 60.0,
+            window_rules: fold.window_rules,
             max_future_seconds: Limit(Some(60.0)),
             idle_grace_seconds: 120.0,
             power_gap_seconds: 120.0,
@@ -152,6 +161,7 @@ impl Default for ProcessorSettings {
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
             gpu_sharing: GpuSharingSettings::default(),
+            foreign_partitions: ForeignPartitions::Process,
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -163,8 +173,9 @@ impl Default for ProcessorSettings {
 }
 
 /// Settings that windows and decisions depend on.
-const DECISIVE: [&str; 15] = [
+const DECISIVE: [&str; 16] = [
     "window_seconds",
+    "window_rules",
     "max_future_seconds",
     "idle_grace_seconds",
     "power_gap_seconds",
@@ -239,6 +250,9 @@ impl ProcessorSettings {
                 return Err(format!("processor.{name} is {value}, but must be within {low} and {high}"));
             }
         }
+        if !(1..=WINDOW_RULES).contains(&self.window_rules) {
+            return Err(format!("processor.window_rules is {}, but must be within 1 and {WINDOW_RULES}", self.window_rules));
+        }
         for (name, value, low) in [
             ("max_workloads", self.max_workloads, 1),
             ("max_workloads_per_namespace", self.max_workloads_per_namespace.unwrap_or(1), 1),
@@ -305,6 +319,8 @@ impl ProcessorSettings {
                 recorded.insert(each.to_owned(), all);
             }
         }
+        // Written by a release that knew only the first.
+        recorded.entry("window_rules").or_insert(1.into());
         let mut mine = json(self);
         without(&mut mine, &json(&Self::default()));
         overlay(&mut recorded, mine);
@@ -316,6 +332,7 @@ impl ProcessorSettings {
     pub fn fold(&self) -> FoldSettings {
         FoldSettings {
             window: micros(self.window_seconds),
+            window_rules: self.window_rules,
             max_future: self.max_future_seconds.0.map(micros),
             idle_grace: Some(micros(self.idle_grace_seconds)),
             power_gap: micros(self.power_gap_seconds),
@@ -388,8 +405,13 @@ mod tests {
         here.power_budget.budget_watts = Some(0.0);
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 
+        // A release that did not name its rules had the first.
+        let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold().window_rules);
+        assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 2));
+        let later = here.as_recorded(r#"{"window_rules":3}"#).unwrap();
+        assert_eq!(later.check().unwrap_err(), "processor.window_rules is 3, but must be within 1 and 2");
         // Of a later version: names are passed over, values cannot be.
-        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1}"#).unwrap(), here);
+        assert_eq!(here.as_recorded(r#"{"of_tomorrow":1,"window_rules":2}"#).unwrap(), here);
         assert!(here.as_recorded(r#"{"controller":"of_tomorrow"}"#).is_err());
         assert!(here.as_recorded("").is_err());
     }
@@ -400,6 +422,8 @@ mod tests {
         let others = [
             "group",
             "instance",
+            // Refused before the fold; a replay is of what was folded.
+            "foreign_partitions",
             "linger_milliseconds",
             "commit_seconds",
             "dead_letter_seconds",

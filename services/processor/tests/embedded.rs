@@ -1,6 +1,6 @@
 //! The processor on the embedded log: exactly once over crashes, dead letters, heartbeats, gaps, replay of what it read.
 
-mod support;
+use crate::support;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,11 +1,6 @@
-//! The commit path of the stage of shared GPUs under chance, as `cluster_simulation.rs` has it for the cluster's.
+//! The commit path of the stage of shared GPUs under chance, as `power_budget_simulation.rs` has it for the cluster's.
 
-#[path = "simulation/bus.rs"]
-mod bus;
-#[path = "simulation/joint.rs"]
-mod joint;
-#[path = "simulation/story.rs"]
-mod story;
+use crate::simulation::{bus, joint, story};
 
 use bus::{Chance, Coming};
 use eadt_core::gpu_sharing::GpuSharingSettings;
@@ -137,12 +132,12 @@ fn stage() -> Story<GpuSharingFold> {
 
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    tell("gpu_simulation", |seed| one(&stage(), seed, None));
+    tell("gpu_sharing_simulation", |seed| one(&stage(), seed, None));
 }
 
 #[test]
 fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
-    mend("gpu_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
+    mend("gpu_sharing_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The cluster's stage on the embedded log: with the first stage before it, over restarts, and against a replay.
 
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Learned models through the processor: they come into force where they stand in the log, also over a restart, and a replay of
 //! what the processor read decides by the versions of its time, byte for byte.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

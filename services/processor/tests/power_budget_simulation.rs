@@ -3,12 +3,7 @@
 //!
 //! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` says how many are told (`simulation.rs`).
 
-#[path = "simulation/bus.rs"]
-mod bus;
-#[path = "simulation/joint.rs"]
-mod joint;
-#[path = "simulation/story.rs"]
-mod story;
+use crate::simulation::{bus, joint, story};
 
 use bus::{Chance, Coming};
 use eadt_core::PowerBudgetFold;
@@ -109,12 +104,12 @@ fn stage() -> Story<PowerBudgetFold> {
 
 #[test]
 fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    tell("cluster_simulation", |seed| one(&stage(), seed, None));
+    tell("power_budget_simulation", |seed| one(&stage(), seed, None));
 }
 
 #[test]
 fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
-    mend("cluster_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
+    mend("power_budget_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub fn settings(settings: &Settings, findings: &mut Findings) {
     for wrong in checks.into_iter().filter_map(Result::err) {
         findings.wrong("settings", wrong, "correct it; `eadt config show` has what is in force");
     }
-    let address = settings.http.address.parse::<std::net::SocketAddr>();
+    let address = eadt_service::address::parse(&settings.http.address);
     if address.is_ok_and(|address| !address.ip().is_loopback()) {
         findings.notice(
             "settings",

@@ -1,14 +1,15 @@
 //! The log: Kafka's brokers, topics and rights, or the embedded one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use eadt_bus::embedded::Stamps;
 use eadt_bus::kafka::KafkaBus;
-use eadt_bus::rights::Right;
+use eadt_bus::rights::{Resource, Right};
 use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::Clock;
 
-use super::{Findings, clock};
+use super::{Findings, clock, partitions};
 use crate::rights::Part;
 use crate::settings::Settings;
 
@@ -26,18 +27,66 @@ pub fn kafka(parts: &[Part], settings: &Settings, findings: &mut Findings) -> Op
         }
     };
     findings.ok("broker", format!("{} answers; this is {}", settings.bus.brokers, bus.principal()));
-    rights(&bus, parts, settings, findings);
-    let existing = existing(&bus, settings, findings);
-    if let Some(existing) = &existing {
-        copies(existing, findings);
+    let existing = match bus.topics(&settings.topics.prefix) {
+        Ok(existing) => existing,
+        Err(error) => {
+            // A right that is lacking is the cause.
+            rights(&bus, parts, settings, &Absent::default(), findings);
+            findings.wrong("topics", error.to_string(), "grant the right, or ask as a user who may look at topics");
+            findings.unchecked("clock", "needs the topics");
+            return Some(Arc::new(bus));
+        }
+    };
+    let absent = Absent::among(&existing, settings, |topic| bus.denied(topic));
+    if absent.is_everything(settings) {
+        // One thing is to be done. What else there may be is known once it is.
+        findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them; then look again");
+        return None;
     }
-    if existing.is_some_and(|existing| layout(&existing, settings, findings)) {
+    rights(&bus, parts, settings, &absent, findings);
+    if !existing.is_empty() {
+        copies(&existing, findings);
+    }
+    layout(&bus, &existing, &absent, settings, findings);
+    if absent.missing.is_empty() && absent.hidden.is_empty() {
         let limit = settings.processor.max_future_seconds.0;
         clock::compare(&bus, &settings.topics.prefix, &Clock::wall(), limit, findings);
+        partitions::keys(&bus, settings, findings);
     } else {
         findings.unchecked("clock", "needs the topics");
     }
     Some(Arc::new(bus))
+}
+
+/// Topics that are not seen.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Absent {
+    /// They do not exist: nothing can be said about rights on them.
+    missing: Vec<String>,
+    /// This user may not see them, whether they exist or not.
+    hidden: Vec<String>,
+}
+
+impl Absent {
+    /// `denied` answers which right is lacking on a topic that is not seen.
+    fn among(existing: &[TopicSpec], settings: &Settings, denied: impl Fn(&str) -> Option<String>) -> Self {
+        let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
+        let unseen = names.filter(|name| !existing.iter().any(|present| *present.name == **name));
+        let (hidden, missing) = unseen.partition(|name| denied(name).is_some());
+        Self { missing, hidden }
+    }
+
+    fn is_everything(&self, settings: &Settings) -> bool {
+        self.missing.len() == topics::desired(&settings.topics.prefix, 1, 1).len()
+    }
+
+    fn text(&self, settings: &Settings) -> String {
+        let all = topics::desired(&settings.topics.prefix, 1, 1).len();
+        if self.missing.len() == all {
+            return format!("none of the {all} topics {}* exists", settings.topics.prefix);
+        }
+        format!("{} of the {all} topics are missing: {}", self.missing.len(), self.missing.join(", "))
+    }
 }
 
 fn existing(bus: &dyn Bus, settings: &Settings, findings: &mut Findings) -> Option<Vec<TopicSpec>> {
@@ -62,17 +111,25 @@ fn copies(existing: &[TopicSpec], findings: &mut Findings) {
     }
 }
 
-/// Whether the topics are there, at least.
-fn layout(existing: &[TopicSpec], settings: &Settings, findings: &mut Findings) -> bool {
+/// Each difference with what mends it: a plan that would refuse is no remedy.
+fn layout(bus: &dyn Bus, existing: &[TopicSpec], absent: &Absent, settings: &Settings, findings: &mut Findings) {
     let names = &settings.topics;
+    let before = findings.wrong_count();
+    if !absent.missing.is_empty() {
+        findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them");
+    }
     let desired = topics::desired(&names.prefix, names.partitions, names.replication);
-    let wrong = crate::commands::topics::wrong(existing, names);
-    for wrong in &wrong {
-        findings.wrong(
-            "topics",
-            wrong.clone(),
-            "`eadt topics apply --dry-run` shows what it would change, `eadt topics apply` does it",
-        );
+    let holds_data = |spec: &TopicSpec| {
+        let mut partitions = (0..spec.partitions).map(|number| TopicPartition::new(Arc::clone(&spec.name), number));
+        partitions.any(|at| bus.watermarks(&at).is_ok_and(|marks| marks.high > 0))
+    };
+    for (about, remedy) in partition_counts(existing, &desired, holds_data) {
+        findings.wrong("topics", about, remedy);
+    }
+    let mut others = crate::commands::topics::wrong(existing, names);
+    others.retain(|wrong| !wrong.ends_with(" is missing") && !wrong.contains(" partitions instead of "));
+    for wrong in others {
+        findings.wrong("topics", wrong, "`eadt topics apply --dry-run` shows what it would change, `eadt topics apply` does it");
     }
     for topic in existing.iter().filter(|topic| topic.replication < 2 && settings.topics.replication > 1) {
         let about = format!("{} has {} copies instead of {}", topic.name, topic.replication, settings.topics.replication);
@@ -82,16 +139,46 @@ fn layout(existing: &[TopicSpec], settings: &Settings, findings: &mut Findings) 
             "add copies with Kafka's kafka-reassign-partitions; a topic's count is not changed by itself",
         );
     }
-    if wrong.is_empty() {
+    if findings.wrong_count() == before && absent.hidden.is_empty() {
         findings.ok("topics", format!("all {} are as they should be", desired.len()));
     }
-    desired.iter().all(|topic| existing.iter().any(|present| present.name == topic.name))
 }
 
-fn rights(bus: &KafkaBus, parts: &[Part], settings: &Settings, findings: &mut Findings) {
-    let names: Vec<String> = topics::desired(&settings.topics.prefix, 1, 1).iter().map(|topic| topic.name.to_string()).collect();
+/// Topics whose partition count is not the settings', together by what there is to do.
+fn partition_counts(
+    existing: &[TopicSpec],
+    desired: &[TopicSpec],
+    holds_data: impl Fn(&TopicSpec) -> bool,
+) -> Vec<(String, &'static str)> {
+    let mut found: BTreeMap<(i32, i32, &'static str), Vec<&str>> = BTreeMap::new();
+    for topic in desired {
+        let Some(present) = existing.iter().find(|present| present.name == topic.name) else { continue };
+        let (is, should_be) = (present.partitions, topic.partitions);
+        let remedy = if is == should_be {
+            continue;
+        } else if is > should_be {
+            "a topic cannot shrink: set topics.partitions to what is there, or use another topics.prefix"
+        } else if holds_data(present) {
+            "set topics.partitions to what is there; or `eadt topics apply --repartition`, which leaves the history of keys behind"
+        } else {
+            "`eadt topics apply` adds them"
+        };
+        found.entry((is, should_be, remedy)).or_default().push(&topic.name);
+    }
+    let text = |is, should_be, names: &[&str]| match names {
+        [name] => format!("{name} has {is} partitions instead of {should_be}"),
+        _ => format!("{} topics have {is} partitions instead of {should_be}: {}", names.len(), names.join(", ")),
+    };
+    found.into_iter().map(|((is, should_be, remedy), names)| (text(is, should_be, &names), remedy)).collect()
+}
+
+/// What each part lacks. Of a topic that does not exist nobody has or lacks a right.
+fn rights(bus: &KafkaBus, parts: &[Part], settings: &Settings, absent: &Absent, findings: &mut Findings) {
+    let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
+    let names: Vec<String> = names.filter(|name| !absent.missing.contains(name)).collect();
     for part in if parts.is_empty() { &USUAL } else { parts } {
-        let wanted: Vec<Right> = part.rights(settings);
+        let mut wanted: Vec<Right> = part.rights(settings);
+        wanted.retain(|right| !matches!(&right.resource, Resource::Topic(name) if absent.missing.contains(name)));
         match bus.lacking(&wanted, &names) {
             Ok(lacking) if lacking.is_empty() => {
                 findings.ok("rights", format!("{} has all {} of the {}", bus.principal(), wanted.len(), part.name()));
@@ -142,7 +229,11 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
         }
     }
     if let Some(existing) = existing(&log, settings, findings) {
-        layout(&existing, settings, findings);
+        let absent = Absent::among(&existing, settings, |_| None);
+        layout(&log, &existing, &absent, settings, findings);
+        if absent.missing.is_empty() {
+            partitions::keys(&log, settings, findings);
+        }
     }
     Some(Arc::new(log))
 }
@@ -157,4 +248,54 @@ fn records(bus: &dyn Bus, settings: &Settings) -> eadt_bus::Result<(usize, i64)>
         }
     }
     Ok((topics.len(), records))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<TopicSpec> {
+        topics::desired("eadt.", 4, 1)
+    }
+
+    #[test]
+    fn a_topic_that_does_not_exist_is_told_from_one_that_may_not_be_seen() {
+        let settings = Settings::default();
+        let hidden = |topic: &str| topic.ends_with("decisions.v1").then(|| "denied".to_owned());
+        let none = Absent::among(&[], &settings, |_| None);
+        assert!(none.is_everything(&settings) && none.text(&settings).starts_with("none of the "), "{none:?}");
+        let mut existing = all();
+        existing.retain(|topic| !["eadt.decisions.v1", "eadt.models.v1"].contains(&&*topic.name));
+        let some = Absent::among(&existing, &settings, hidden);
+        assert_eq!(some, Absent { missing: vec!["eadt.models.v1".into()], hidden: vec!["eadt.decisions.v1".into()] });
+        assert!(!some.is_everything(&settings) && some.text(&settings).ends_with("topics are missing: eadt.models.v1"));
+        // Nothing is known to be missing where nothing may be seen.
+        let denied = Absent::among(&[], &settings, |_| Some("denied".into()));
+        assert!(!denied.is_everything(&settings) && denied.missing.is_empty());
+        assert_eq!(Absent::among(&all(), &settings, |_| None), Absent::default());
+    }
+
+    #[test]
+    fn the_remedy_for_a_partition_count_is_one_that_is_not_refused() {
+        let told = |is: i32, should_be: i32, holds_data: bool| {
+            partition_counts(&topics::desired("eadt.", is, 1), &topics::desired("eadt.", should_be, 1), |_| holds_data)
+        };
+        assert!(told(4, 4, true).is_empty());
+        for (is, should_be, holds_data, remedy) in [
+            (4, 8, false, "`eadt topics apply` adds them"),
+            (4, 8, true, "--repartition"),
+            (8, 4, false, "cannot shrink"),
+            (8, 4, true, "cannot shrink"),
+        ] {
+            let found = told(is, should_be, holds_data);
+            assert_eq!(found.len(), 1, "one finding for all: {found:?}");
+            let (about, told) = &found[0];
+            assert!(
+                about.contains(&format!("have {is} partitions instead of {should_be}")) && told.contains(remedy),
+                "{found:?}"
+            );
+        }
+        let one = partition_counts(&all()[..1], &topics::desired("eadt.", 8, 1), |_| false);
+        assert!(one[0].0.contains(" has 4 partitions instead of 8"), "{one:?}");
+    }
 }

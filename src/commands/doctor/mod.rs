@@ -7,11 +7,12 @@ mod archive;
 mod clock;
 mod local;
 mod log;
+mod partitions;
 
+use eadt_service::shown::Secrets;
 use serde::Serialize;
 
 use crate::cli::Doctor;
-use crate::output::say;
 use crate::rights::Part;
 use crate::settings::{Settings, SettingsError};
 
@@ -62,28 +63,43 @@ impl Findings {
         self.add(check, State::Unchecked, about, None);
     }
 
+    /// What is wrong first, then what could not be looked at, what should be known, and what is well. Each in the order of the checks, in
+    /// which a cause comes before what follows from it.
+    fn sort(&mut self) {
+        self.0.sort_by_key(|finding| match finding.state {
+            State::Wrong => 0,
+            State::Unchecked => 1,
+            State::Notice => 2,
+            State::Ok => 3,
+        });
+    }
+
     fn wrong_count(&self) -> usize {
         self.0.iter().filter(|finding| finding.state == State::Wrong).count()
     }
 }
 
-/// Settings that cannot be loaded are a finding, too, and the only one.
-pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>) -> anyhow::Result<()> {
+/// Settings that cannot be loaded are a finding, too, and the only one. What is wrong comes first, each cause before what follows from
+/// it.
+pub fn run(args: &Doctor, settings: Result<Settings, SettingsError>, secrets: &Secrets) -> anyhow::Result<()> {
     let mut findings = Findings::default();
     match settings {
         Ok(settings) => examine(&args.parts, &settings, &mut findings),
         Err(error) => findings.wrong("settings", error.to_string(), "correct it; `eadt config reference` has every key"),
     }
     let wrong = findings.wrong_count();
-    if args.json {
-        say!("{}", serde_json::json!({"healthy": wrong == 0, "findings": findings.0}));
+    findings.sort();
+    let text = if args.json {
+        format!("{}\n", serde_json::json!({"healthy": wrong == 0, "findings": findings.0}))
     } else {
-        crate::output::print(&text(&findings.0))?;
+        text(&findings.0)
+    };
+    crate::output::print(&secrets.hide(&text))?;
+    match wrong {
+        0 => Ok(()),
+        1 => anyhow::bail!("1 of {} checks found something wrong: the first line has it, and what to do", findings.0.len()),
+        _ => anyhow::bail!("{wrong} of {} checks found something wrong: mend the first, then look again", findings.0.len()),
     }
-    if wrong > 0 {
-        anyhow::bail!("{wrong} of {} checks found something wrong", findings.0.len());
-    }
-    Ok(())
 }
 
 fn examine(parts: &[Part], settings: &Settings, findings: &mut Findings) {
@@ -93,7 +109,9 @@ fn examine(parts: &[Part], settings: &Settings, findings: &mut Findings) {
     local::disk(settings, findings);
     let on_kafka = !settings.bus.brokers.is_empty();
     let bus = if on_kafka { log::kafka(parts, settings, findings) } else { log::embedded(settings, findings) };
-    archive::look(settings, bus.as_deref(), findings);
+    if bus.is_some() || !on_kafka {
+        archive::look(settings, bus.as_deref(), findings);
+    }
 }
 
 fn text(findings: &[Finding]) -> String {
@@ -135,5 +153,51 @@ mod tests {
             json[1],
             serde_json::json!({"check": "disk", "state": "wrong", "about": "3 MiB are free", "remedy": "free some"})
         );
+    }
+
+    #[test]
+    fn what_is_wrong_comes_first_each_cause_before_what_follows() {
+        let mut findings = Findings::default();
+        findings.ok("settings", "as they should be");
+        findings.wrong("broker", "away", "start it");
+        findings.notice("disk", "little", "free some");
+        findings.wrong("topics", "none", "apply");
+        findings.unchecked("clock", "needs the topics");
+        findings.sort();
+        let checks: Vec<&str> = findings.0.iter().map(|finding| finding.check).collect();
+        assert_eq!(checks, ["broker", "topics", "clock", "disk", "settings"]);
+    }
+
+    #[test]
+    fn a_secret_in_a_setting_is_shown_by_no_finding() {
+        const MARK: &str = "Mark3d-s3cret";
+        let url = format!("https://user:{MARK}@host:1/x?sig={MARK}");
+        for pairs in [
+            &[("EADT_ARCHIVER__LOCATION", format!("s3://key:{MARK}@bucket/p"))][..],
+            &[("EADT_ARCHIVER__LOCATION", format!("nowhere://{MARK}@bucket/p"))],
+            &[("EADT_BUS__DATA_DIR", url.clone())],
+            &[("EADT_BUS__SECURITY__CA_FILE", url.clone()), ("EADT_BUS__SECURITY__PASSWORD", MARK.to_owned())],
+            &[("EADT_BUS__SECURITY__USERNAME", "u".to_owned()), ("EADT_BUS__SECURITY__PASSWORD", MARK.to_owned())],
+            &[
+                ("KAFKA_BROKERS", "k:1".to_owned()),
+                ("EADT_BUS__PROPERTIES__GROUP__ID", "x".to_owned()),
+                ("EADT_BUS__PROPERTIES__SASL__PASSWORD", MARK.to_owned()),
+            ],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__PASSWORD", MARK.to_owned())],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__TOKEN", MARK.to_owned())],
+            &[("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", url.clone()), ("EADT_COLLECTOR__PROGRESS__KEY", url.clone())],
+            &[("EADT_BUS__PROPERTIES", MARK.to_owned())],
+        ] {
+            let variables: crate::settings::Variables =
+                pairs.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let secrets = crate::settings::secrets(&variables);
+            let mut findings = Findings::default();
+            match crate::settings::load(None, &variables, &[]) {
+                Ok(settings) => examine(&[], &settings, &mut findings),
+                Err(error) => findings.wrong("settings", error.to_string(), "correct it"),
+            }
+            let shown = secrets.hide(&text(&findings.0)).into_owned();
+            assert!(!findings.0.is_empty() && !shown.contains(MARK), "{pairs:?}: {shown}");
+        }
     }
 }

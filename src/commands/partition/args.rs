@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::number;
+
 #[derive(Debug, Subcommand)]
 pub enum Partition {
     /// The experiment of the paper on SM allocation: how well throughput and power are predicted, and what the choices are worth.
@@ -22,20 +24,20 @@ pub struct Measured {
     #[arg(long, value_name = "CSV")]
     pub solo: PathBuf,
     /// Power of the GPU while its processes wait, where the table has no row with 0 %.
-    #[arg(long, value_name = "WATTS")]
+    #[arg(long, value_name = "WATTS", value_parser = number::at_least_zero)]
     pub idle_watts: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Growth {
     /// Trees of each forest.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = |text: &str| number::count(text, 10_000_u32))]
     pub trees: u32,
     /// Least number of rows in a leaf.
-    #[arg(long, value_name = "ROWS", default_value_t = 3)]
+    #[arg(long, value_name = "ROWS", default_value_t = 3, value_parser = |text: &str| number::count(text, 1_000_000_u32))]
     pub leaf_min: u32,
     /// Seed of everything that is drawn.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = number::seed)]
     pub seed: u64,
 }
 
@@ -48,13 +50,13 @@ pub struct Evaluate {
     #[arg(long, value_name = "CSV", requires = "solo")]
     pub co_runs: Option<PathBuf>,
     /// Power of the GPU while its processes wait, where the table has no row with 0 %.
-    #[arg(long, value_name = "WATTS", requires = "solo")]
+    #[arg(long, value_name = "WATTS", requires = "solo", value_parser = number::at_least_zero)]
     pub idle_watts: Option<f64>,
     /// Part of the groups to learn from, above 0 and below 1; may be repeated.
     #[arg(long, value_name = "RATIO", default_values_t = [0.1, 0.2, 0.3, 0.4, 0.5])]
     pub training: Vec<f64>,
     /// Random splits for each of these parts.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = |text: &str| number::count(text, 10_000_u32))]
     pub repeats: u32,
     /// The paper's experiment only, without what goes beyond it.
     #[arg(long)]
@@ -64,6 +66,9 @@ pub struct Evaluate {
     /// Write a page, too.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -85,16 +90,16 @@ pub struct Choose {
     #[arg(long, value_name = "QUANTILE", default_value = "0.25")]
     pub risk: String,
     /// Each workload keeps at least this part of its progress at equal shares; 0: no floor.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.5)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.5, value_parser = number::fraction)]
     pub floor: f64,
     /// No workload becomes slower than alone on the whole GPU by more than this part.
-    #[arg(long, value_name = "RATIO")]
+    #[arg(long, value_name = "RATIO", value_parser = number::at_least_zero)]
     pub max_slowdown: Option<f64>,
     /// Equal shares stay unless another partition gains at least this part.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.01)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.01, value_parser = number::at_least_zero)]
     pub min_gain: f64,
     /// Shares are multiples of this percentage.
-    #[arg(long, value_name = "PERCENT", default_value_t = 10)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = |text: &str| number::whole(text, 1_u32, 100))]
     pub step: u32,
     /// Choose a clock, too, among those at which every workload was measured.
     #[arg(long)]
@@ -121,6 +126,9 @@ pub struct Train {
     /// Model to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[command(flatten)]
     pub growth: Growth,
     #[arg(long)]
@@ -129,13 +137,16 @@ pub struct Train {
 
 #[derive(Debug, Args)]
 pub struct Simulate {
-    /// Folder for `solo.csv` and `co_runs.csv`.
+    /// Folder for `solo.csv` and `co_runs.csv`; new, or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// SM clocks to measure at, in MHz [default: the board's highest].
-    #[arg(long, value_name = "MHZ,…", value_delimiter = ',')]
+    #[arg(long, value_name = "MHZ,…", value_delimiter = ',', value_parser = number::positive)]
     pub clocks: Vec<f64>,
     /// Seed of the instruments' noise.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = number::seed)]
     pub seed: u64,
 }

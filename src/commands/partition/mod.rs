@@ -3,7 +3,7 @@
 mod args;
 mod experiment;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use eadt_gpu_sharing::evaluate::{
@@ -22,6 +22,7 @@ use serde_json::json;
 pub use args::Partition;
 
 use crate::output::{print, say};
+use crate::target::{Target, create_folder};
 
 const SIMULATED: &str = "Simulated: the paper's 16 workloads in the GPU model of a V100, measured with noise, choices held against the \
                          model without noise.";
@@ -53,6 +54,8 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
         ..EvaluateSettings::default()
     };
     let simulated = args.solo.is_none();
+    let inputs: Vec<PathBuf> = args.solo.iter().chain(&args.co_runs).cloned().collect();
+    let page = args.html.as_deref().map(|path| Target::create(path, &inputs, args.force)).transpose()?;
     let findings = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
         let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
         let trial = EvaluationSet::of(measurements);
@@ -65,9 +68,8 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
         experiment::run(&settings, args.paper_only, &|part| tracing::info!("{part}"))?
     };
     let note = if simulated { SIMULATED.to_owned() } else { "Choices are held against the measurements themselves.".to_owned() };
-    if let Some(path) = &args.html {
-        let page = findings.html("Sharing a GPU: predicted and chosen partitions", std::slice::from_ref(&note));
-        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(page) = page {
+        page.write(&findings.html("Sharing a GPU: predicted and chosen partitions", std::slice::from_ref(&note)))?;
     }
     if args.json {
         let gains = findings.workload_gains();
@@ -91,6 +93,7 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
 }
 
 fn train(args: &args::Train) -> anyhow::Result<()> {
+    let target = Target::create(&args.out, &[args.measured.solo.clone(), args.co_runs.clone()], args.force)?;
     let measurements =
         measurements(&read(&args.measured.solo)?, &args.measured.solo, args.measured.idle_watts, Some(&args.co_runs))?;
     let forest = ForestSettings::from(args.growth);
@@ -107,7 +110,7 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
     let mut findings = EvaluationFindings::default();
     let held_back = by_group("groups", &trial, &settings, &mut findings);
     let text = serde_json::to_string(&model)?;
-    std::fs::write(&args.out, &text).with_context(|| format!("cannot write {}", args.out.display()))?;
+    target.write(&text)?;
     let score = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean).map(|line| line.score);
     if args.json {
         say!(
@@ -127,7 +130,7 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
                 score.of_oracle_ratio * 100.0
             );
         }
-        (Err(error), _) => eprintln!("warning: how good the model is cannot be told: {error}"),
+        (Err(error), _) => crate::output::note!("warning: how good the model is cannot be told: {error}"),
         (Ok(()), None) => {}
     }
     Ok(())
@@ -226,7 +229,11 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Files of `eadt partition simulate`.
+const SIMULATED_TABLES: [&str; 2] = ["solo.csv", "co_runs.csv"];
+
 fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
+    create_folder(&args.out, &[], args.force, |name| SIMULATED_TABLES.contains(&name))?;
     let board = BoardModel::V100.board();
     if let Some(clock) = args.clocks.iter().find(|clock| !(board.clock_min_mhz..=board.clock_max_mhz).contains(*clock)) {
         bail!("--clocks has {clock} MHz, but a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
@@ -237,10 +244,9 @@ fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
         clocks.push(None);
     }
     let measurements = lab.measure(&Plan { groups: lab.pairs(PAPER_MEMORY_GIB), partitions: tenths(), clocks })?;
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot create the folder {}", args.out.display()))?;
-    for (name, text) in [("solo.csv", write_solo(&measurements)), ("co_runs.csv", write_co_runs(&measurements))] {
+    for (name, text) in SIMULATED_TABLES.into_iter().zip([write_solo(&measurements), write_co_runs(&measurements)]) {
         let path = args.out.join(name);
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Target::create(&path, &[], args.force)?.write(&text)?;
         say!("{}", path.display());
     }
     say!(

@@ -149,7 +149,12 @@ impl Rig for Device {
         // The whole run lies between two readings. Where there is none, joining says why.
         let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);
-        command.args(&self.command[1..]).stdin(Stdio::null()).env("EADT_PROFILE_SETTING", step.setting.to_string());
+        // What it prints is no result of ours, and whoever reads ours may have seen enough.
+        command
+            .args(&self.command[1..])
+            .stdin(Stdio::null())
+            .stdout(std::io::stderr())
+            .env("EADT_PROFILE_SETTING", step.setting.to_string());
         if self.knob == ProfileKnob::MpsThreadPercentage {
             command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", step.setting.to_string());
         }
@@ -289,7 +294,7 @@ impl Drop for Order {
         }
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                eprintln!(
+                crate::output::note!(
                     "warning: {} cannot be taken away ({error}): do it, else the device is put back after {} s only",
                     self.path.display(),
                     TIME_TO_LIVE.as_secs()

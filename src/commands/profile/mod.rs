@@ -25,7 +25,7 @@ pub struct Profile {
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub runs: u32,
     /// Seed of the random order.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = crate::number::seed)]
     pub seed: u64,
     /// Name of the workload in the table.
     #[arg(long, default_value = "job")]
@@ -48,6 +48,9 @@ pub struct Profile {
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// The job: the same amount of work in every run.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
@@ -94,7 +97,7 @@ trait Rig {
 }
 
 pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
-    let target = Target::create(&args.out, &[])?;
+    let target = Target::create(&args.out, &[], args.force)?;
     let (settings, mut rig): (Settings, Box<dyn Rig>) = if let Some(text) = &args.simulate {
         let rig = simulated::Simulated::new(text, args.knob, args.seed)?;
         (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
@@ -111,7 +114,7 @@ pub fn run(args: &Profile, stop: &Shutdown) -> anyhow::Result<()> {
             bail!("interrupted after {done} of {} run(s): nothing is written, and what was set is put back", steps.len());
         }
         let what = if step.run == 0 { "cold run, thrown away".to_owned() } else { format!("run {}", step.run) };
-        eprintln!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting);
+        crate::output::note!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting);
         let measured = rig.run(*step).with_context(|| format!("{} {}, {what}", args.knob.name(), step.setting))?;
         if step.run > 0 {
             push(&mut table, args, rig.as_ref(), *step, &measured);

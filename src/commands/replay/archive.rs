@@ -11,7 +11,8 @@ use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};
-use super::check::Own;
+use super::check::{Headers, Own};
+use super::log;
 
 /// Records handed over at once.
 const BATCH: usize = 256;
@@ -33,16 +34,19 @@ pub fn read<'a>(
     Ok(batches)
 }
 
-/// What the first of the record's windows that says so says about the settings that it was made by.
+/// What the first of the record's windows that says so says about the settings that it was made by. A record whose windows do not say it
+/// was made by a release that did not write them.
 pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
+    let mut any = false;
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
         for row in archive.rows(listing, topic, partition) {
+            any = true;
             if let Some(settings) = row?.header(header::SETTINGS) {
                 return Ok(Some(settings.to_owned()));
             }
         }
     }
-    Ok(None)
+    Ok(any.then(|| log::UNNAMED.to_owned()))
 }
 
 /// The record's own outputs, by partition and offset.
@@ -51,8 +55,12 @@ pub fn read_own(archive: &Archive, listing: &Listing, own: &mut Own) -> anyhow::
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
             if row.kind() == Some(EventType::of_topic(topic)) {
-                let (positions, reason) = (row.header(header::INPUT_POSITIONS), row.header(dead_letter_header::REASON));
-                own.read(Some(topic), row.value.as_deref(), positions, reason)
+                let headers = Headers {
+                    positions: row.header(header::INPUT_POSITIONS),
+                    reason: row.header(dead_letter_header::REASON),
+                    settings: row.header(header::SETTINGS),
+                };
+                own.read(Some(topic), row.value.as_deref(), headers)
                     .with_context(|| format!("{topic} partition {partition} offset {} of {}", row.offset, archive.place()))?;
             }
         }

@@ -26,6 +26,9 @@ pub struct Batch {
     /// Lines gone through, and events among them.
     pub lines: u64,
     pub events: u64,
+    /// Damaged lines among them, and the first.
+    pub damaged: u64,
+    pub first_damage: Option<LogError>,
     /// Found behind the records; the last of its source.
     pub error: Option<anyhow::Error>,
     /// Nothing follows. Threads say it, so that one that panicked is not taken for the end.
@@ -115,7 +118,17 @@ impl<'a> Batches<'a> {
         self.lanes[from].1.try_send(used).ok();
         self.turn = (self.turn + 1) % self.lanes.len();
         self.at = 0;
-        self.own.borrow_mut().append(&mut self.batch.own);
+        let mut own = self.own.borrow_mut();
+        own.append(&mut self.batch.own);
+        if let Some(first) = self.batch.first_damage.take() {
+            let first = first.after(self.lines, self.events);
+            if self.events == 0 && self.batch.events == 0 {
+                // Nothing so far was an event: this is no event log.
+                return Err(first.into());
+            }
+            own.left_out.damaged_lines += self.batch.damaged;
+            own.left_out.first_damage.get_or_insert_with(|| first.to_string());
+        }
         Ok(())
     }
 }
@@ -125,10 +138,16 @@ impl ReplaySource<anyhow::Error> for Batches<'_> {
         while self.at >= self.batch.filled {
             if let Some(error) = self.batch.error.take() {
                 self.batch.last = true;
-                return Err(match error.downcast::<LogError>() {
-                    Ok(error) => error.after(self.lines, self.events).into(),
-                    Err(error) => error,
-                });
+                let error = match error.downcast::<LogError>() {
+                    Ok(error) => error.after(self.lines, self.events),
+                    Err(error) => return Err(error),
+                };
+                if !error.cut {
+                    return Err(error.into());
+                }
+                // What stands before the cut is whole.
+                self.own.borrow_mut().left_out.cut.push(format!("{}:{} (byte {})", error.name, error.line, error.offset));
+                return Ok(None);
             }
             if self.batch.last {
                 return Ok(None);

@@ -52,6 +52,24 @@ impl Checked {
 pub struct Window {
     pub event: EfficiencyWindow,
     pub positions: Option<PartitionOffsets>,
+    /// [`settings_hash`] of the settings that its header names.
+    pub settings: Option<u64>,
+}
+
+/// Headers of an output that a check reads.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Headers<'a> {
+    pub positions: Option<&'a str>,
+    pub reason: Option<&'a str>,
+    pub settings: Option<&'a str>,
+}
+
+/// Stands for settings of a processor, which are long and mostly the same.
+pub fn settings_hash(settings: &str) -> u64 {
+    use std::hash::{DefaultHasher, Hasher};
+    let mut hasher = DefaultHasher::new();
+    hasher.write(settings.as_bytes());
+    hasher.finish()
 }
 
 /// Windows and decisions, the record's own or the replay's.
@@ -62,8 +80,31 @@ pub struct Own {
     /// Of each workload the least time of the events that came too late for their windows.
     late: BTreeMap<String, EventTime>,
     tables: Tables,
+    /// [`settings_hash`] of the settings that the replay goes by.
+    pub settings: Option<u64>,
     /// Events of types that are not known here and that no input takes, by type.
     pub passed_over: BTreeMap<String, u64>,
+    pub left_out: LeftOut,
+}
+
+/// What of the logs could not be read.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct LeftOut {
+    /// Lines that are no events.
+    pub damaged_lines: u64,
+    /// The first of them, and what is wrong with it.
+    pub first_damage: Option<String>,
+    /// Logs that end in the middle of an event, and where.
+    pub cut: Vec<String>,
+}
+
+impl LeftOut {
+    fn append(&mut self, other: &mut Self) {
+        self.damaged_lines += other.damaged_lines;
+        let first = other.first_damage.take();
+        self.first_damage = self.first_damage.take().or(first);
+        self.cut.append(&mut other.cut);
+    }
 }
 
 /// Where the records are that tell of a workload what is in force: by workload and input, the partition and offset of each.
@@ -113,18 +154,14 @@ impl Own {
     /// Topics that [`Self::read`] reads.
     pub const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
-    /// Takes what one of the record's events says, where it is an output. `positions` and `reason`: its headers of that name.
-    pub fn read(
-        &mut self,
-        topic: Option<Topic>,
-        value: Option<&[u8]>,
-        positions: Option<&str>,
-        reason: Option<&str>,
-    ) -> Result<(), Refusal> {
+    /// Takes what one of the record's events says, if it is an output.
+    pub fn read(&mut self, topic: Option<Topic>, value: Option<&[u8]>, headers: Headers<'_>) -> Result<(), Refusal> {
+        let reason = headers.reason;
         match (topic, value) {
             (Some(Topic::EfficiencyWindows), Some(value)) => {
-                let positions = positions.and_then(PartitionOffsets::from_json);
-                self.windows.push(Window { event: eadt_schemas::decode(value)?, positions });
+                let positions = headers.positions.and_then(PartitionOffsets::from_json);
+                let settings = headers.settings.map(settings_hash);
+                self.windows.push(Window { event: eadt_schemas::decode(value)?, positions, settings });
             }
             (Some(Topic::Decisions), Some(value)) => self.decisions.push(eadt_schemas::decode(value)?),
             (Some(Topic::DeadLetters), Some(value)) if reason == Some(DeadLetterReason::Late.name()) => self.came_late(value),
@@ -175,6 +212,7 @@ impl Own {
         self.windows.append(&mut other.windows);
         self.decisions.append(&mut other.decisions);
         self.tables.append(&mut other.tables);
+        self.left_out.append(&mut other.left_out);
         for (name, time) in std::mem::take(&mut other.late) {
             let least = self.late.entry(name).or_insert(time);
             *least = time.min(*least);
@@ -305,6 +343,9 @@ fn disturbance(own: &Own, key: &str, window: &Window, mine: Option<&Window>) -> 
     if event.late > 0 || event.late_tables > 0 || own.late.get(key).is_some_and(|late| *late < event.window_end) {
         return Some("events or tables came late");
     }
+    if window.settings.is_some_and(|settings| own.settings.is_some_and(|first| first != settings)) {
+        return Some("it was made by other settings of the processor than the first of the record");
+    }
     let (one, other) = (window.positions.as_ref()?, mine.filter(|mine| mine.event.id == event.id)?.positions.as_ref()?);
     own.tables.differ(key, one, other).then_some("a change came in another order than its time says")
 }
@@ -391,7 +432,7 @@ mod tests {
             late,
             ..EfficiencyWindow::default()
         };
-        Window { event, positions: None }
+        Window { event, positions: None, settings: None }
     }
 
     fn own(windows: Vec<Window>) -> Own {
@@ -408,6 +449,22 @@ mod tests {
         let mut late = own(vec![window(0, 3)]);
         assert_eq!(compare(&mut late, &own(vec![window(0, 3)])).failure(), None, "the same all the same");
         assert!(compare(&mut late, &own(vec![window(0, 0)])).failure().unwrap().contains("had late events"));
+    }
+
+    #[test]
+    fn from_the_first_window_by_other_settings_on_a_difference_is_excused() {
+        let by = |minute, settings| Window { settings: Some(settings_hash(settings)), ..window(minute, 0) };
+        let record =
+            || Own { settings: Some(settings_hash("first")), ..own(vec![by(0, "first"), by(1, "first"), by(2, "second")]) };
+        let replay = |changed: usize| {
+            let mut windows: Vec<_> = (0..3).map(|minute| window(minute, 0)).collect();
+            windows[changed].event.joules_per_sample = Some(1.0);
+            own(windows)
+        };
+        let checked = compare(&mut record(), &replay(2));
+        assert_eq!((checked.windows_same, checked.failure()), (2, None));
+        assert!(checked.excused[0].ends_with("it was made by other settings of the processor than the first of the record"));
+        assert!(compare(&mut record(), &replay(1)).failure().is_some(), "that one was made by the first");
     }
 
     #[test]
@@ -458,8 +515,10 @@ mod tests {
     #[test]
     fn a_late_event_after_the_last_window_ends_the_comparison_there() {
         let mut recorded = own(vec![window(0, 0), window(1, 0)]);
-        let mut letter =
-            |value: &str, reason| recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), None, Some(reason));
+        let mut letter = |value: &str, reason| {
+            let headers = Headers { reason: Some(reason), ..Headers::default() };
+            recorded.read(Some(Topic::DeadLetters), Some(value.as_bytes()), headers)
+        };
         letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/job"}"#, "stale").unwrap();
         letter(r#"{"time":"1970-01-01T00:00:30Z","workload":"lab/other"}"#, "late").unwrap();
         letter(r#"{"time":"1970-01-01T00:01:30Z","workload":"lab/job"}"#, "late").unwrap();

@@ -13,7 +13,7 @@ use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batch, Batches, Lane};
-use super::check::Own;
+use super::check::{Headers, Own};
 
 /// More threads than this would only wait for the one that decompresses.
 const MOST_LANES: usize = 4;
@@ -23,6 +23,9 @@ enum Work {
     Failed(LogError),
     End,
 }
+
+/// Settings of windows that do not name theirs: defaults of a release that did not write them.
+pub const UNNAMED: &str = "{}";
 
 /// Events among which the first window is looked for.
 const HEAD_EVENTS: usize = 5_000_000;
@@ -45,7 +48,8 @@ pub fn head(path: &Path) -> anyhow::Result<Head> {
         if number == 0 {
             head.stamped = event.stamp.is_some();
         }
-        head.settings = event.settings.map(Cow::into_owned);
+        let window = event.topic() == Some(Topic::EfficiencyWindows);
+        head.settings = event.settings.map(Cow::into_owned).or_else(|| window.then(|| UNNAMED.to_owned()));
         if !head.stamped || head.settings.is_some() {
             break;
         }
@@ -130,7 +134,15 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
             chunk.accept();
             continue;
         }
-        let event = chunk.event()?;
+        let event = match chunk.event() {
+            Ok(event) => event,
+            Err(error) if error.can_go_on => {
+                batch.damaged += 1;
+                batch.first_damage.get_or_insert(error);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
         if let Some(topic) = input(&event) {
             batch.slot().refill(raw(topic, &event), event.partition, event.offset);
             if check {
@@ -140,7 +152,12 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
         } else if event.topic().is_none() && EventType::from_name(&event.kind).is_none() {
             batch.own.pass_over(&event.kind);
         } else if check {
-            batch.own.read(event.topic(), event.value(), event.input_positions.as_deref(), event.reason.as_deref())?;
+            let headers = Headers {
+                positions: event.input_positions.as_deref(),
+                reason: event.reason.as_deref(),
+                settings: event.settings.as_deref(),
+            };
+            batch.own.read(event.topic(), event.value(), headers)?;
         }
     }
     Ok(())

@@ -13,10 +13,10 @@ use std::io::IsTerminal;
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::Archive;
-use eadt_processor::offline::{ReplayCounts, ReplayOutput, ReplaySource, replay};
+use eadt_processor::offline::{AtTheEnd, HeldOpen, ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
-use self::check::{Checked, Own, Window, compare};
+use self::check::{Checked, LeftOut, Own, Window, compare, settings_hash};
 use self::output::Output;
 use crate::cli::{Align, Replay};
 use crate::output::say;
@@ -24,6 +24,8 @@ use crate::settings::Settings;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: u64 = 10;
+/// Workloads that are named whose windows are held open.
+const HELD_SHOWN: usize = 10;
 
 /// What a replay printed.
 #[derive(Debug, serde::Serialize)]
@@ -44,6 +46,11 @@ struct Summary {
     late_for_cluster: u64,
     /// Events of unknown types that no input takes, by type.
     passed_over: BTreeMap<String, u64>,
+    /// Lines and ends of logs that could not be read.
+    left_out: LeftOut,
+    /// Windows that a live processor would still hold open where the record ends.
+    open_windows: u64,
+    held_open: Vec<HeldOpen>,
     seconds: f64,
     events_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +68,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             let archive = Archive::find(path)?;
             let listing = archive.files()?;
             for gap in &listing.gaps {
-                eprintln!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
+                crate::output::note!("warning: {} partition {} has no offsets {} to {}", gap.0, gap.1, gap.2, gap.3);
             }
             if listing.files.is_empty() {
                 bail!("{} holds no archive: expected topic=…/date=…/*.parquet", path.display());
@@ -83,6 +90,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             sources.push(Box::new(log::read(path, args.check, own)?));
         }
     }
+    let recorded_by = recorded.first().map(|first| settings_hash(first));
     let mut fold = fold(args, &settings.processor, &recorded)?;
     if imported {
         // A recording of other people's events has no stamps of a log: its event times are all the time there is.
@@ -98,9 +106,10 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     } else {
         indicatif::ProgressBar::hidden()
     };
-    let mut out = args.out.as_deref().map(Output::create).transpose()?;
-    let (mut produced, mut refusals) = (Own::default(), BTreeMap::new());
-    let counts: ReplayCounts = replay(&fold, sources, |positions, replayed| {
+    let mut out = args.out.as_deref().map(|out| Output::create(out, &args.logs, args.force)).transpose()?;
+    let (mut produced, mut refusals, mut held_open) = (Own::default(), BTreeMap::new(), Vec::new());
+    let at_the_end = if args.close { AtTheEnd::Close } else { AtTheEnd::AsLive };
+    let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
@@ -113,6 +122,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
                     tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
                 }
             }
+            ReplayOutput::HeldOpen(held) => held_open.push(held.clone()),
             ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
@@ -120,9 +130,11 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         }
         if args.check {
             match replayed {
-                ReplayOutput::Window(window) => produced.windows.push(Window { event: *window, positions: Some(*positions) }),
+                ReplayOutput::Window(window) => {
+                    produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None });
+                }
                 ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
-                ReplayOutput::Refused { .. } => {}
+                ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => {}
             }
         }
         Ok(())
@@ -133,6 +145,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     progress.finish_and_clear();
     let seconds = began.elapsed().as_secs_f64();
     let mut recorded = Own::default();
+    recorded.settings = recorded_by;
     for own in &own {
         recorded.append(&mut own.borrow_mut());
     }
@@ -161,6 +174,9 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         late_tables: counts.late_tables,
         late_for_cluster: counts.late_for_cluster,
         passed_over: std::mem::take(&mut recorded.passed_over),
+        left_out: std::mem::take(&mut recorded.left_out),
+        open_windows: held_open.iter().map(|held| held.windows).sum(),
+        held_open,
         seconds,
         events_per_second: counts.events as f64 / seconds.max(1e-9),
         check: args.check.then(|| compare(&mut recorded, &produced)),
@@ -172,10 +188,18 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             args.logs.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
         );
     }
-    match summary.check.as_ref().and_then(Checked::failure) {
-        Some(failure) => bail!(failure),
-        None => Ok(()),
+    if let Some(failure) = summary.check.as_ref().and_then(Checked::failure) {
+        bail!(failure);
     }
+    if counts.windows == 0 {
+        let why = match (summary.open_windows, counts.refused) {
+            (0, 0) => "nothing in it opens a window".to_owned(),
+            (0, refused) => format!("{refused} events were refused"),
+            (open, _) => format!("{open} are held open where the record ends; `--close` closes them"),
+        };
+        bail!("{} events made no window: {why}", counts.events);
+    }
+    Ok(())
 }
 
 /// How to fold: as the record says that it was made, but for what the caller has set.
@@ -221,6 +245,22 @@ fn print(args: &Replay, summary: &Summary) -> anyhow::Result<()> {
     }
     for (kind, count) in &summary.passed_over {
         say!("{count} events of the unknown type {kind:?} passed over");
+    }
+    let LeftOut { damaged_lines, first_damage, cut } = &summary.left_out;
+    if let Some(first) = first_damage {
+        say!("{damaged_lines} damaged line(s) left out, the first: {first}");
+    }
+    for cut in cut {
+        say!("the log was cut: read up to the last whole event, before {cut}");
+    }
+    for held in summary.held_open.iter().take(HELD_SHOWN) {
+        say!("held open at the end of the record: {held}");
+    }
+    if summary.held_open.len() > HELD_SHOWN {
+        say!("held open, too: windows of {} more workload(s)", summary.held_open.len() - HELD_SHOWN);
+    }
+    if !summary.held_open.is_empty() {
+        say!("`--close` closes them as if every source had ended there");
     }
     if let Some(out) = &args.out {
         say!("written to {}", out.display());

@@ -1,14 +1,15 @@
 //! Windows and decisions as an archive.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
 use bytes::Bytes;
 use eadt_lake::{Archive, Limits, Row, Writer};
 use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
+
+use crate::target::create_folder;
 
 /// Memory of a file before it is written. What one partition's file holds must not depend on how much the others' do.
 const FILE_BYTES: usize = 16 << 20;
@@ -24,12 +25,9 @@ pub struct Output {
 }
 
 impl Output {
-    pub fn create(path: &Path) -> anyhow::Result<Self> {
-        let filled = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
-        if filled {
-            bail!("{} is not empty: name a new folder, or delete it", path.display());
-        }
-        std::fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
+    /// `inputs` are the logs and archives that are read.
+    pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
+        create_folder(path, inputs, forced, |name| name.starts_with("topic="))?;
         let limits = Limits { bytes: FILE_BYTES, total_bytes: usize::MAX, age_micros: i64::MAX, ..Limits::default() };
         Ok(Self { writer: Writer::new(Archive::folder(path)?, limits), next: BTreeMap::new() })
     }
@@ -48,7 +46,7 @@ impl Output {
                 serde_json::to_vec(decision)?,
                 envelope(&decision.id, EventType::Decision, decision.time, &decision.workload),
             ),
-            ReplayOutput::Refused { .. } => return Ok(()),
+            ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => return Ok(()),
         };
         let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
         *stamp = envelope.time.max(*stamp);
@@ -81,8 +79,6 @@ fn envelope(id: &str, kind: EventType, time: EventTime, subject: &str) -> Envelo
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use eadt_schemas::v1::EfficiencyWindow;
 
     use super::*;
@@ -131,7 +127,7 @@ mod tests {
         one_after_the_other.insert(30, window(1, 2));
         let written = [("a", one_after_the_other), ("b", by_turns)].map(|(name, outputs)| {
             let root = dir.path().join(name);
-            let mut output = Output::create(&root).unwrap();
+            let mut output = Output::create(&root, &[], false).unwrap();
             for (partition, replayed) in outputs {
                 output.write(partition, &replayed).unwrap();
             }

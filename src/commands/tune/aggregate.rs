@@ -34,6 +34,9 @@ pub struct Aggregate {
     /// Table to write.
     #[arg(long, value_name = "POINTS.csv")]
     pub out: PathBuf,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -126,20 +129,20 @@ pub fn run(args: &Aggregate) -> anyhow::Result<()> {
     if result.points.is_empty() {
         bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
     }
-    super::write(&args.out, &files, &to_csv(&result.points)?)?;
+    super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
     let summary = Summary { files: count, not_matching, bad, result };
     if args.json {
         say!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
     for error in &summary.bad {
-        eprintln!("warning: skipped: {error}");
+        crate::output::note!("warning: skipped: {error}");
     }
     for left in &summary.result.dropped {
-        eprintln!("warning: {}: run left out: {:?}", left.file, left.why);
+        crate::output::note!("warning: {}: run left out: {:?}", left.file, left.why);
     }
     if !summary.not_matching.is_empty() {
-        eprintln!(
+        crate::output::note!(
             "warning: {} file(s) do not fit the pattern, for example {}",
             summary.not_matching.len(),
             summary.not_matching[0]

@@ -34,6 +34,9 @@ pub struct Export {
     /// Write to a file instead of standard output.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -69,7 +72,7 @@ pub fn run(args: &Export) -> anyhow::Result<()> {
     match &args.out {
         None => print(&text),
         Some(file) => {
-            write(file, std::slice::from_ref(&args.result), &text)?;
+            write(file, std::slice::from_ref(&args.result), &text, args.force)?;
             say!("written to {}", file.display());
             Ok(())
         }

@@ -5,12 +5,12 @@ mod export;
 mod validate;
 
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use eadt_models::choose::{Knob, Method, Objective, Robust};
+use eadt_models::choose::{Knob, Knobs, Method, Objective, Robust};
 use eadt_tune::{FieldMap, Request, epochs, points, presets, tune};
 
 use crate::output::{print, say};
@@ -56,9 +56,13 @@ pub struct Choose {
     pub points: Option<PathBuf>,
     #[command(flatten)]
     pub columns: Columns,
-    /// What is turned [default: the one that the table has].
-    #[arg(long, value_enum)]
-    pub knob: Option<KnobName>,
+    /// What is turned: one knob, or two with a comma between, such as `sm_clock_mhz,memory_clock_mhz` [default: the one that the
+    /// table has].
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KNOB[,KNOB]")]
+    pub knob: Vec<KnobName>,
+    /// Setting of the second knob that the reference has, such as `batch_size=64` [default: the highest].
+    #[arg(long, value_name = "KNOB=VALUE")]
+    pub reference: Option<String>,
     /// Time over that at the highest setting, less 1: 0.05, or 5%.
     #[arg(long, value_name = "RATIO", value_parser = ratio, required_unless_present = "preset")]
     pub max_slowdown: Option<f64>,
@@ -78,7 +82,7 @@ pub struct Choose {
     #[arg(long, value_name = "RATIO", value_parser = ratio, default_value = "0.9")]
     pub confidence: f64,
     /// Seed of the resampling.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = crate::number::seed)]
     pub seed: u64,
     /// Groups with fewer settings are skipped.
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
@@ -92,6 +96,9 @@ pub struct Choose {
     /// Write a report with plots, one HTML file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Replace the output if it exists.
+    #[arg(long)]
+    pub force: bool,
     /// Print the result as JSON; `eadt tune validate` and `export` read it.
     #[arg(long)]
     pub json: bool,
@@ -103,6 +110,12 @@ pub enum KnobName {
     SmClockMhz,
     #[value(name = "power_limit_watts")]
     PowerLimitWatts,
+    /// Only beside another knob.
+    #[value(name = "memory_clock_mhz")]
+    MemoryClockMhz,
+    /// Only beside another knob.
+    #[value(name = "batch_size")]
+    BatchSize,
 }
 
 impl From<KnobName> for Knob {
@@ -110,6 +123,8 @@ impl From<KnobName> for Knob {
         match name {
             KnobName::SmClockMhz => Self::SmClockMhz,
             KnobName::PowerLimitWatts => Self::PowerLimitWatts,
+            KnobName::MemoryClockMhz => Self::MemoryClockMhz,
+            KnobName::BatchSize => Self::BatchSize,
         }
     }
 }
@@ -154,40 +169,68 @@ pub fn run(args: Tune) -> anyhow::Result<()> {
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
+pub(crate) fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
 }
 
 /// Writes a whole file, or nothing.
-fn write(path: &Path, inputs: &[PathBuf], text: &str) -> anyhow::Result<()> {
-    let target = Target::create(path, inputs)?;
-    let mut out = target.writer()?;
-    out.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
-    target.finish(out)
+fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::Result<()> {
+    Target::create(path, inputs, forced)?.write(text)
 }
 
-fn maps(columns: &Columns) -> anyhow::Result<Vec<FieldMap>> {
+pub(crate) fn maps(columns: &Columns) -> anyhow::Result<Vec<FieldMap>> {
     Ok(columns.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?)
 }
 
-/// The knob that a table has, where the user names none.
-fn knob_of(path: &Path, columns: &Columns, given: Option<KnobName>) -> anyhow::Result<Knob> {
-    if let Some(knob) = given {
-        return Ok(knob.into());
+/// The knobs that are named; where none is, the one that the table has.
+pub(crate) fn knobs_of(path: &Path, columns: &Columns, given: &[KnobName]) -> anyhow::Result<Knobs> {
+    let named: Vec<Knob> = given.iter().map(|name| (*name).into()).collect();
+    let alone = |knob: &Knob| Knob::ALONE.contains(knob);
+    match named.as_slice() {
+        [] => {}
+        [knob] if alone(knob) => return Ok((*knob).into()),
+        [knob] => {
+            bail!("{} is not turned alone: name another knob beside it, such as --knob sm_clock_mhz,{}", knob.name(), knob.name())
+        }
+        [first, second] if first == second => bail!("--knob names {} twice", first.name()),
+        [first, second] if alone(first) => return Ok(Knobs { first: *first, second: Some(*second) }),
+        [first, second] if alone(second) => return Ok(Knobs { first: *second, second: Some(*first) }),
+        [_, _] => bail!("one of two knobs must be sm_clock_mhz or power_limit_watts"),
+        _ => bail!("--knob names {} knobs; one or two can be turned", named.len()),
     }
+    let mut reader = open(path)?;
     let mut line = String::new();
-    std::io::BufRead::read_line(&mut open(path)?, &mut line).with_context(|| format!("cannot read {}", path.display()))?;
+    while line.trim_start_matches('\u{feff}').trim().is_empty() {
+        line.clear();
+        let read = std::io::BufRead::read_line(&mut reader, &mut line);
+        if read.with_context(|| format!("cannot read {}", path.display()))? == 0 {
+            bail!("{}: the file is empty; give a table whose first line names its columns", path.display());
+        }
+    }
     let header: Vec<&str> =
         line.trim_start_matches('\u{feff}').trim().split(',').map(|name| name.trim().trim_matches('"')).collect();
     let mapped = |knob: Knob| columns.map.iter().any(|map| map.split('=').next() == Some(knob.name()));
-    let found: Vec<Knob> = Knob::ALL.into_iter().filter(|knob| mapped(*knob) || header.contains(&knob.name())).collect();
+    let found: Vec<Knob> = Knob::ALONE.into_iter().filter(|knob| mapped(*knob) || header.contains(&knob.name())).collect();
     match found.as_slice() {
-        [knob] => Ok(*knob),
+        [knob] => Ok((*knob).into()),
         [] => bail!(
             "{}: neither sm_clock_mhz nor power_limit_watts is a column; say which one it is, for example --map sm_clock_mhz=COLUMN",
             path.display()
         ),
         _ => bail!("{}: sm_clock_mhz and power_limit_watts are both there; say which one was turned with --knob", path.display()),
+    }
+}
+
+/// The value of `--reference`, which is of the second knob.
+fn reference(knobs: Knobs, text: Option<&str>) -> anyhow::Result<Option<f64>> {
+    let Some(text) = text else { return Ok(None) };
+    let parts = text.split_once('=').and_then(|(knob, value)| Some((knob.trim(), value.trim().parse::<f64>().ok()?)));
+    let (name, value) =
+        parts.with_context(|| format!("--reference {text:?} is not KNOB=VALUE; say for example batch_size=64"))?;
+    match knobs.second {
+        Some(second) if second.name() == name => Ok(Some(value)),
+        Some(second) => bail!("--reference is of the second knob, {}, not of {name}", second.name()),
+        None => bail!("--reference is of a second knob; the reference of one knob is its highest setting"),
     }
 }
 
@@ -207,10 +250,12 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
     if !args.columns.max_power_watts.is_finite() || args.columns.max_power_watts <= 0.0 {
         bail!("--max-power-watts {} is not above 0", args.columns.max_power_watts);
     }
+    let knobs = knobs_of(path, &args.columns, &args.knob)?;
     let mut request = Request {
         maps: maps(&args.columns)?,
         by: args.columns.by.clone(),
-        knob: knob_of(path, &args.columns, args.knob)?,
+        knobs,
+        reference_second_setting: reference(knobs, args.reference.as_deref())?,
         max_slowdown_ratio: args.max_slowdown,
         min_ratio: args.min_ratio,
         preset,
@@ -223,6 +268,9 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         max_power_watts: args.columns.max_power_watts,
     };
     // Batch sizes are told apart in the table, and put together again for the energy to accuracy.
+    if args.epochs.is_some() && knobs.second == Some(Knob::BatchSize) {
+        bail!("with --epochs the batch size is chosen by energy to accuracy: take it out of --knob");
+    }
     if args.epochs.is_some() && !request.by.iter().any(|by| by == "batch_size") {
         request.by.push("batch_size".to_owned());
     }
@@ -238,7 +286,7 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         inputs.push(file.clone());
     }
     if let Some(file) = &args.html {
-        write(file, &inputs, &result.html())?;
+        write(file, &inputs, &result.html(), args.force)?;
     }
     if args.json {
         say!("{}", serde_json::to_string_pretty(&result)?);
@@ -246,6 +294,11 @@ fn choose(args: &Choose) -> anyhow::Result<()> {
         print(&result.text())?;
         if let Some(file) = &args.html {
             say!("report written to {}", file.display());
+        }
+    }
+    if args.json {
+        for note in &result.notes {
+            eprintln!("note: {}", note.text);
         }
     }
     if result.groups.is_empty() {
@@ -277,6 +330,28 @@ mod tests {
         assert!(ratio("5").unwrap_err().contains("say 5%"));
         for text in ["", "x", "-0.1", "nan", "-5%"] {
             assert!(ratio(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn two_knobs_and_their_reference() {
+        let columns = Columns { map: Vec::new(), by: Vec::new(), max_power_watts: 3000.0 };
+        let knobs = |given: &[KnobName]| knobs_of(Path::new("unread"), &columns, given);
+        let pair = knobs(&[KnobName::BatchSize, KnobName::SmClockMhz]).unwrap();
+        assert_eq!(pair, Knobs { first: Knob::SmClockMhz, second: Some(Knob::BatchSize) }, "in any order");
+        assert_eq!(knobs(&[KnobName::PowerLimitWatts]).unwrap(), Knob::PowerLimitWatts.into());
+        for (given, part) in [
+            (&[KnobName::MemoryClockMhz][..], "is not turned alone"),
+            (&[KnobName::SmClockMhz, KnobName::SmClockMhz], "twice"),
+            (&[KnobName::MemoryClockMhz, KnobName::BatchSize], "one of two knobs must be"),
+            (&[KnobName::SmClockMhz, KnobName::PowerLimitWatts, KnobName::BatchSize], "one or two"),
+        ] {
+            assert!(knobs(given).unwrap_err().to_string().contains(part), "{given:?}");
+        }
+        assert_eq!(reference(pair, Some("batch_size=64")).unwrap(), Some(64.0));
+        assert_eq!(reference(pair, None).unwrap(), None);
+        for (knobs, text) in [(pair, "64"), (pair, "sm_clock_mhz=1200"), (Knob::SmClockMhz.into(), "sm_clock_mhz=1200")] {
+            assert!(reference(knobs, Some(text)).is_err(), "{text}");
         }
     }
 

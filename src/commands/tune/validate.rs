@@ -54,7 +54,8 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
     let request = Request {
         maps: maps(&args.columns)?,
         by,
-        knob: tuning.knob,
+        knobs: tuning.knobs(),
+        reference_second_setting: None,
         max_slowdown_ratio: None,
         min_ratio: None,
         preset: None,
@@ -73,7 +74,9 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
             let chosen = &group.choices.constrained;
             let promise = Promise {
                 reference_setting: group.choices.reference.setting,
+                reference_second_setting: group.choices.reference.second_setting,
                 setting: chosen.setting,
+                second_setting: chosen.second_setting,
                 max_slowdown_ratio: group.max_slowdown_ratio,
                 saving_ratio: chosen.saving_lower_ratio.unwrap_or(chosen.saving_ratio),
             };
@@ -88,9 +91,9 @@ pub fn run(args: &Validate) -> anyhow::Result<()> {
     } else {
         for one in &judged {
             let figure = |ratio: Option<f64>| ratio.map_or("unknown".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio));
-            let (setting, unit) = (one.promise.setting, tuning.knob.unit());
+            let setting = tuning.knobs().words(one.promise.setting, one.promise.second_setting);
             say!(
-                "{} {} at {setting} {unit}: slowdown {} (limit {:.1} %), saving {} (promised {:.1} %), runs differ by {}",
+                "{} {} at {setting}: slowdown {} (limit {:.1} %), saving {} (promised {:.1} %), runs differ by {}",
                 if one.holds { "holds " } else { "BROKEN" },
                 points::name(&one.by),
                 figure(one.verdict.slowdown_ratio),

@@ -69,10 +69,7 @@ const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
         fault: "records that are small only while they are compressed, and too large for the dead letters",
         promise: "no partition stalls; each is a dead letter with its beginning, its length and its hash",
-        tests: &[(
-            "tests/tests/kafka_processor.rs",
-            "records_that_are_small_only_while_they_are_compressed_hold_no_partition_up",
-        )],
+        tests: &[("tests/kafka_processor.rs", "records_that_are_small_only_while_they_are_compressed_hold_no_partition_up")],
     },
     Elsewhere {
         fault: "a progress counter falls (restart from a checkpoint)",
@@ -100,11 +97,11 @@ const ELSEWHERE: &[Elsewhere] = &[
         fault: "the API server's other answers fail; it is killed, or its etcd; watches break off or have run out (410)",
         promise: "decisions are delayed and no more, nothing is missed",
         tests: &[
-            ("tests/tests/kubernetes_faults.rs", "a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once"),
-            ("tests/tests/kubernetes_faults.rs", "requests_that_get_no_answer_hold_nothing_up_for_ever"),
-            ("tests/tests/kubernetes_faults.rs", "watches_that_break_off_or_have_run_out_miss_nothing"),
+            ("tests/kubernetes_faults.rs", "a_change_that_is_refused_for_the_moment_or_whose_answer_is_lost_is_done_once"),
+            ("tests/kubernetes_faults.rs", "requests_that_get_no_answer_hold_nothing_up_for_ever"),
+            ("tests/kubernetes_faults.rs", "watches_that_break_off_or_have_run_out_miss_nothing"),
             (
-                "tests/tests/kubernetes_faults.rs",
+                "tests/kubernetes_faults.rs",
                 "an_api_server_that_is_killed_and_an_etcd_that_is_restarted_delay_decisions_and_no_more",
             ),
         ],
@@ -117,7 +114,7 @@ const ELSEWHERE: &[Elsewhere] = &[
                 "tests/kubernetes_takeover.rs",
                 "an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was_killed",
             ),
-            ("tests/tests/kubernetes_actuator.rs", "a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm"),
+            ("tests/kubernetes_actuator.rs", "a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm"),
         ],
     },
     Elsewhere {
@@ -142,13 +139,13 @@ const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
         fault: "decisions that are stale, expired or for another layout",
         promise: "they change nothing",
-        tests: &[("tests/tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
+        tests: &[("tests/kubernetes_actuator.rs", "decisions_that_are_stale_expired_or_for_another_layout_change_nothing")],
     },
     Elsewhere {
         fault: "the actuator's clock is an hour ahead or behind",
         promise: "it applies nothing and says why; one with a right clock takes over",
         tests: &[(
-            "tests/tests/kubernetes_actuator.rs",
+            "tests/kubernetes_actuator.rs",
             "an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_clock_takes_over",
         )],
     },
@@ -160,15 +157,15 @@ const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
         fault: "an assignor other than `range`, or another property of Kafka that a promise rests on",
         promise: "refused before anything is read",
-        tests: &[("tests/tests/kafka_bus.rs", "settings_that_break_promises_are_refused")],
+        tests: &[("tests/kafka_bus.rs", "settings_that_break_promises_are_refused")],
     },
     Elsewhere {
         fault: "clients without a right, or with another's",
         promise: "denied, with the right that is missing",
         tests: &[
-            ("tests/tests/kafka_security.rs", "only_who_is_known_by_password_or_certificate_gets_in"),
-            ("tests/tests/kafka_security.rs", "no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed"),
-            ("tests/tests/kubernetes_roles.rs", "every_right_is_used_and_none_is_missing"),
+            ("tests/kafka_security.rs", "only_who_is_known_by_password_or_certificate_gets_in"),
+            ("tests/kafka_security.rs", "no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed"),
+            ("tests/kubernetes_roles.rs", "every_right_is_used_and_none_is_missing"),
         ],
     },
     Elsewhere {

@@ -127,9 +127,9 @@ pub fn ingest(data: &[u8]) {
     let now = EventTime::from_seconds(1.7e9);
     match what % 5 {
         0 => {
-            let Ok(sent) = wire::events(body, 100) else { return };
-            assert!(sent.len() <= 100);
-            for sent in sent {
+            let Ok(request) = wire::events(body, 100) else { return };
+            assert!(request.records.len() <= 100);
+            for sent in request.records.into_iter().flatten() {
                 if wire::check(&sent.event, now, ANY).and_then(|()| wire::check_content(&sent.event)).is_ok() {
                     sendable(&sent.event);
                 }
@@ -284,7 +284,8 @@ pub fn tables(data: &[u8]) {
             let request = Request {
                 maps: Vec::new(),
                 by: vec!["workload".to_owned()],
-                knob: Knob::SmClockMhz,
+                knobs: Knob::SmClockMhz.into(),
+                reference_second_setting: None,
                 max_slowdown_ratio: Some(0.05),
                 min_ratio: None,
                 preset: None,

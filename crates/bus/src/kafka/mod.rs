@@ -39,12 +39,12 @@ use crate::{
     TopicSpec, Watermarks,
 };
 use context::Context;
-use errors::{from_error, lacks};
+use errors::{explain, from_error, lacks};
 use events::Events;
 use fetch::Fetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
 
-pub use secret::{Secret, hide, is_secret, secret_in_file};
+pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
 pub use security::{Mechanism, Protocol, Security, TLS};
 
 /// How long one attempt to connect may take; there are several within [`CONNECT`].
@@ -53,6 +53,8 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a broker may take to answer any later one.
 const ANSWER: Duration = Duration::from_secs(30);
+/// How long the question of a readiness probe may take.
+const PROBE: Duration = Duration::from_secs(4);
 /// A broker that does not answer for so long may be gone: it is time to ask another one.
 const ONE_BROKER: Duration = Duration::from_secs(5);
 
@@ -474,5 +476,55 @@ impl Bus for KafkaBus {
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         let fetcher = self.fetcher(group, &Membership::Dynamic, Isolation::ReadCommitted)?;
         committed(fetcher.consumer(), group, of)
+    }
+
+    fn probe(&self, topic: &str) -> Result<()> {
+        let what = || format!("asking Kafka at {} about topic {topic}", self.shared.options.brokers);
+        let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
+        let metadata = self.shared.asking().fetch_metadata(Some(topic), PROBE).map_err(failed)?;
+        let Some(known) = metadata.topics().iter().find(|known| known.name() == topic) else {
+            return Err(BusError::new(Remedy::Retry, what(), "the broker left it out"));
+        };
+        if let Some(error) = known.error() {
+            let code = RDKafkaErrorCode::from(error);
+            return Err(BusError::new(Remedy::Retry, what(), explain(code, &code.to_string())));
+        }
+        match known.partitions().iter().find(|partition| partition.leader() < 0) {
+            Some(partition) => {
+                let detail = format!("every broker that has partition {} is away", partition.id());
+                Err(BusError::new(Remedy::Retry, what(), detail))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn has_spare_members(&self, group: &str, topic: &str) -> Result<bool> {
+        let what = || format!("asking Kafka at {} about group {group}", self.shared.options.brokers);
+        let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
+        let asking = self.shared.asking();
+        let metadata = asking.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
+        let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
+        let groups = asking.fetch_group_list(Some(group), PROBE).map_err(failed)?;
+        let members =
+            groups.groups().iter().filter(|known| known.name() == group).map(|known| known.members().len()).sum::<usize>();
+        Ok(members > partitions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mock::{Brokers, until};
+    use super::*;
+
+    #[test]
+    fn a_probe_fails_within_its_time_while_no_broker_answers_and_succeeds_after() {
+        let brokers = Brokers::start();
+        brokers.bus.probe("in").unwrap();
+        brokers.cluster.broker_down(1).unwrap();
+        let begun = Instant::now();
+        assert_eq!(brokers.bus.probe("in").unwrap_err().remedy, Remedy::Retry);
+        assert!(begun.elapsed() < PROBE + Duration::from_secs(2), "{:?}", begun.elapsed());
+        brokers.cluster.broker_up(1).unwrap();
+        until(|| brokers.bus.probe("in").is_ok());
     }
 }

@@ -70,6 +70,27 @@ pub fn is_secret(name: &str) -> bool {
         .any(|part| name.contains(part))
 }
 
+/// Sets one property of the client library: the rest of the name is the property's, with `__` or `.` between its words.
+const PROPERTY: &str = "EADT_BUS__PROPERTIES__";
+
+/// Returns the property of the client library that a variable sets: `EADT_BUS__PROPERTIES__SASL__PASSWORD` sets `sasl.password`.
+pub fn property_of_variable(name: &str) -> Option<String> {
+    let rest = name.strip_prefix(PROPERTY).filter(|rest| !rest.is_empty())?;
+    Some(rest.to_lowercase().replace("__", "."))
+}
+
+/// Returns whether the value of a variable is a secret: a setting's, or an object store's key. The name of a file is none.
+pub fn is_secret_variable(name: &str) -> bool {
+    let name = name.to_lowercase().replace("__", ".");
+    let cloud = ["aws_", "azure_", "google_"].iter().any(|prefix| name.starts_with(prefix));
+    if name.ends_with("_file") || name.ends_with(".location") {
+        return false;
+    }
+    // As a whole it is never right: it is a table, and may hold anything.
+    let properties = name == "eadt_bus.properties";
+    properties || (cloud && name.contains("key")) || ((cloud || name.starts_with("eadt_")) && is_secret(&name))
+}
+
 /// Serialises properties with their secrets hidden, for settings that are shown.
 pub fn hide<S: Serializer>(properties: &std::collections::BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(properties.iter().map(|(name, value)| (name, if is_secret(name) { HIDDEN } else { value })))
@@ -111,6 +132,26 @@ mod tests {
         assert_eq!(secret.expose(), "hunter2");
         assert!(!format!("{secret:?} {secret:#?}").contains("hunter2"));
         assert!(!serde_json::to_string(&secret).unwrap().contains("hunter2"));
+    }
+
+    #[test]
+    fn variables_that_hold_secrets_and_properties_are_known_by_name() {
+        for (name, property, secret) in [
+            ("EADT_BUS__PROPERTIES__SASL__PASSWORD", Some("sasl.password"), true),
+            ("EADT_BUS__PROPERTIES__SSL.KEY.PEM", Some("ssl.key.pem"), true),
+            ("EADT_BUS__PROPERTIES__LINGER__MS", Some("linger.ms"), false),
+            ("EADT_BUS__PROPERTIES__SSL__KEY__LOCATION", Some("ssl.key.location"), false),
+            ("EADT_BUS__PROPERTIES", None, true),
+            ("EADT_BUS__SECURITY__PASSWORD", None, true),
+            ("EADT_BUS__SECURITY__PASSWORD_FILE", None, false),
+            ("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", None, false),
+            ("AWS_SECRET_ACCESS_KEY", None, true),
+            ("AZURE_STORAGE_ACCOUNT_KEY", None, true),
+            ("AWS_REGION", None, false),
+            ("HOME", None, false),
+        ] {
+            assert_eq!((property_of_variable(name).as_deref(), is_secret_variable(name)), (property, secret), "{name}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::trial::Note;
 use super::{Context, ControllerName, Objective, PowerReading};
 
 /// Grows with every change of what a controller decides.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// A decision in the making: `maintain` unless told otherwise.
 #[derive(Debug)]
@@ -41,6 +41,7 @@ impl Draft {
         draft.note("power_watts", window.mean_power_watts);
         draft.note("power_per_gpu_watts", window.mean_power_per_gpu_watts);
         draft.note("joules_per_sample", window.joules_per_sample);
+        draft.note("joules_per_sample_running", window.joules_per_sample_running);
         draft.expect_power(window, context);
         draft
     }
@@ -58,6 +59,11 @@ impl Draft {
                 self.with_model(&model);
             }
         }
+    }
+
+    /// Returns the end of the window that is decided about.
+    pub fn time(&self) -> eadt_schemas::EventTime {
+        self.decision.time
     }
 
     /// Adds a number that the decision rests on. What is unknown, or no number, is left out.

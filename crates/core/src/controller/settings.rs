@@ -173,6 +173,10 @@ pub struct ControllerSettings {
     pub phase_change_ratio: f64,
     /// No cap and no clock is raised while a GPU is as hot as this, in °C. Above 0. Default 83.
     pub temperature_celsius_max: f64,
+    /// `power-cap`, `frequency` and `hybrid` return to the starting setting for three windows now and then, where it was not measured in
+    /// the present phase for two hours, so that what is saved is compared with a fresh baseline. All of it together takes at most this
+    /// part of the job's energy; 0: never. 0 to 0.1. Default 0.01.
+    pub hold_out_energy_ratio: f64,
     /// `hybrid` changes the layout for another one that gains at least this part. 0 to 0.5. Default 0.02.
     pub layout_gain_ratio: f64,
     /// `hybrid` restarts at most so often in 24 h, one of them kept for the way back; the lesser of this and the restarts that are
@@ -222,6 +226,7 @@ impl Default for ControllerSettings {
             seek_gain_ratio: 0.01,
             phase_change_ratio: 0.08,
             temperature_celsius_max: 83.0,
+            hold_out_energy_ratio: 0.01,
             layout_gain_ratio: 0.02,
             hybrid_restarts_per_day_max: 5,
         }
@@ -279,6 +284,7 @@ impl ControllerSettings {
             ("seek_gain_ratio", self.seek_gain_ratio, 0.0, 0.5),
             ("phase_change_ratio", self.phase_change_ratio, 0.01, 1.0),
             ("temperature_celsius_max", self.temperature_celsius_max, 1.0, 1000.0),
+            ("hold_out_energy_ratio", self.hold_out_energy_ratio, 0.0, 0.1),
             ("layout_gain_ratio", self.layout_gain_ratio, 0.0, 0.5),
             ("hybrid_restarts_per_day_max", f64::from(self.hybrid_restarts_per_day_max), 0.0, 1000.0),
         ];

@@ -2,7 +2,7 @@
 //!
 //! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a newer
 //! release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those of the
-//! second stages, too; 2 is the present one of workloads, [`wire`]; 3 is a piece of one of these, [`pieces`]. Fields of JSON may come
+//! second stages, too; 4 is the present one of workloads, [`wire`], and 2 the one before it; 3 is a piece of one of these, [`pieces`]. Fields of JSON may come
 //! within a form, where who does not know them may leave them out; what means something else by the same bytes gets a form of its
 //! own. What is read is what was written, to the last bit. A workload's sources are written in blocks, because thousands of them in
 //! one record would exceed the log's message limit, and a block whose sources hold too much for that in pieces.
@@ -175,21 +175,25 @@ fn joined(workload: &str, records: Vec<Stored>) -> Result<Vec<BlockIn>, StateErr
 impl BlockIn {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
-        let wire = match value.split_first() {
-            Some((&wire::FORM, rest)) => wire::Block::read(rest).map_err(unreadable)?,
+        let (wire, checks) = match value.split_first() {
+            Some((&wire::FORM, rest)) => {
+                let wire::CheckedBlock { block, checks } = wire::CheckedBlock::read(rest).map_err(unreadable)?;
+                (block, checks)
+            }
+            Some((&wire::BLOCK_FORM, rest)) => (wire::Block::read(rest).map_err(unreadable)?, Vec::new()),
             _ => return from_json(key, value),
         };
+        let read = wire.gpus.iter().map(wire::Gpu::read).collect::<Result<Vec<_>, _>>();
+        let mut gpus = read.map_err(|error| unreadable(error.to_string()))?;
+        for (gpu, check) in gpus.iter_mut().zip(&checks) {
+            check.restore(gpu);
+        }
         Ok(Self {
             workload: wire.workload.to_owned(),
             block: wire.number,
             head: wire.head.map(|head| parse(key, head)).transpose()?,
             blocks: wire.of,
-            gpus: wire
-                .gpus
-                .iter()
-                .map(wire::Gpu::read)
-                .collect::<Result<_, _>>()
-                .map_err(|error| unreadable(error.to_string()))?,
+            gpus,
             ranks: wire
                 .ranks
                 .iter()
@@ -207,15 +211,16 @@ fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
         let from = number as usize * BLOCK;
         let slice = |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
         let head = (number == 0).then(|| json(&state.head));
+        let gpus = &state.gpus[slice(state.gpus.len(), 0)];
         let block = wire::Block {
             workload: &state.head.name,
             number,
             of,
             head: head.as_deref(),
-            gpus: state.gpus[slice(state.gpus.len(), 0)].iter().map(wire::Gpu::of).collect(),
+            gpus: gpus.iter().map(wire::Gpu::of).collect(),
             ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::Rank::of).collect(),
         };
-        block.write()
+        wire::CheckedBlock { block, checks: gpus.iter().map(wire::Check::of).collect() }.write()
     };
     (0..of).map(block).collect()
 }

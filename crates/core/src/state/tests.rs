@@ -4,6 +4,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Origin, Scope};
 
 use super::wire;
+use crate::window::counter::CounterCheck;
 use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
 use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
 use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
@@ -17,7 +18,10 @@ fn sample(seconds: i64) -> Sample {
 }
 
 fn gpu() -> GpuSource {
-    let step = |from, to, flow, gauges| Pending { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges };
+    let step = |from, to, flow, gauges| {
+        let contradicted = to == 20;
+        Pending { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges, contradicted }
+    };
     let flow = Flow { kind: Kind::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
     GpuSource {
         device: "GPU-1".into(),
@@ -33,6 +37,7 @@ fn gpu() -> GpuSource {
         ]
         .into(),
         lost: Some(Lost { sample: sample(10), summed: 4.5, idle: true }),
+        check: CounterCheck { counted: 5.5, integral: 6.25, steps: 7, waiting_steps: 2, power_unknown: true },
         unassigned: 6.5,
         primary: true,
     }
@@ -52,8 +57,9 @@ fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
         counts,
         hottest: Some(50.5),
         unassigned: 6.5,
+        contradicted: 3,
     };
-    GpuSource { stretches: [stretch, GpuSums::default()].into(), ..gpu() }
+    GpuSource { stretches: [GpuSums::default(), stretch].into(), ..gpu() }
 }
 
 fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
@@ -104,13 +110,18 @@ fn written(gpus: &[GpuSource], ranks: &[RankSource]) -> Vec<u8> {
         gpus: gpus.iter().map(wire::Gpu::of).collect(),
         ranks: ranks.iter().map(wire::Rank::of).collect(),
     };
-    block.write()
+    wire::CheckedBlock { block, checks: gpus.iter().map(wire::Check::of).collect() }.write()
 }
 
 fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {
     let bytes = written(gpus, ranks);
-    let block = wire::Block::read(&bytes[1..]).unwrap();
-    assert_eq!(block.gpus.iter().map(|gpu| gpu.read().unwrap()).collect::<Vec<_>>(), gpus);
+    let wire::CheckedBlock { block, checks } = wire::CheckedBlock::read(&bytes[1..]).unwrap();
+    let read = block.gpus.iter().zip(&checks).map(|(gpu, check)| {
+        let mut gpu = gpu.read().unwrap();
+        check.restore(&mut gpu);
+        gpu
+    });
+    assert_eq!(read.collect::<Vec<_>>(), gpus);
     assert_eq!(block.ranks.iter().map(|rank| rank.read().unwrap()).collect::<Vec<_>>(), ranks);
 }
 

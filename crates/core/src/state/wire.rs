@@ -1,4 +1,4 @@
-//! The second form of a state record: compact, because state is what most bytes of a step are.
+//! The second and the fourth form of a state record: compact, because state is what most bytes of a step are.
 //!
 //! A byte that names the form, then the block in postcard's encoding. Times are microseconds, most of them as the difference to
 //! one nearby; what nearly always has one value is left out where it has it. The head changes often and is one a workload, so
@@ -11,12 +11,87 @@ use eadt_schemas::v1::{Meter, Origin, Scope};
 use serde::{Deserialize, Serialize};
 
 use super::{decode, encode};
+use crate::window::counter::CounterCheck;
 use crate::window::energy::{Flow, GAUGES, GpuSums, Kind, Lost, Pending, Sample};
 use crate::window::progress::{COUNTERS, Known, Memory, RankSums};
 use crate::workload::source::{GpuSource, Life, Pulse, RankSource};
 
-/// First byte of this form; the first form is a JSON object.
-pub const FORM: u8 = 2;
+/// First byte of the form before the present one, a [`Block`]; the first form is a JSON object.
+pub const BLOCK_FORM: u8 = 2;
+/// First byte of the present form, a [`CheckedBlock`].
+pub const FORM: u8 = 4;
+
+/// A block, and what is remembered of each GPU's energy counter.
+#[derive(Serialize, Deserialize)]
+pub struct CheckedBlock<'a> {
+    #[serde(borrow)]
+    pub block: Block<'a>,
+    /// In the order of the block's GPUs.
+    pub checks: Vec<Check>,
+}
+
+impl CheckedBlock<'_> {
+    pub fn write(&self) -> Vec<u8> {
+        let block = &self.block;
+        encode(FORM, self, 64 + block.head.map_or(0, <[u8]>::len) + 512 * (block.gpus.len() + block.ranks.len()))
+    }
+}
+
+impl<'a> CheckedBlock<'a> {
+    /// From what follows the first byte.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let read: Self = decode(bytes)?;
+        let (checks, gpus) = (read.checks.len(), read.block.gpus.len());
+        if checks == gpus { Ok(read) } else { Err(format!("it holds the counters of {checks} GPUs, but {gpus} GPUs")) }
+    }
+}
+
+/// What is remembered of one GPU's energy counter.
+#[derive(Serialize, Deserialize)]
+pub struct Check {
+    counted: f64,
+    integral: f64,
+    steps: u32,
+    waiting_steps: u32,
+    power_unknown: bool,
+    /// Stretches with contradicted time, and how much.
+    stretches: Vec<(u32, i64)>,
+    /// Steps not summed yet that are contradicted.
+    pending: Vec<u32>,
+}
+
+impl Check {
+    pub fn of(gpu: &GpuSource) -> Self {
+        let CounterCheck { counted, integral, steps, waiting_steps, power_unknown } = gpu.check;
+        let stretches = gpu.stretches.iter().map(|sums| sums.contradicted);
+        let pending = gpu.pending.iter().zip(0..).filter(|(step, _)| step.contradicted);
+        Self {
+            counted,
+            integral,
+            steps,
+            waiting_steps,
+            power_unknown,
+            stretches: (0..).zip(stretches).filter(|(_, micros)| *micros != 0).collect(),
+            pending: pending.map(|(_, i)| i).collect(),
+        }
+    }
+
+    /// Puts it back into the source that the block describes.
+    pub fn restore(&self, gpu: &mut GpuSource) {
+        let Self { counted, integral, steps, waiting_steps, power_unknown, .. } = *self;
+        gpu.check = CounterCheck { counted, integral, steps, waiting_steps, power_unknown };
+        for (i, micros) in &self.stretches {
+            if let Some(sums) = gpu.stretches.get_mut(*i as usize) {
+                sums.contradicted = *micros;
+            }
+        }
+        for i in &self.pending {
+            if let Some(step) = gpu.pending.get_mut(*i as usize) {
+                step.contradicted = true;
+            }
+        }
+    }
+}
 
 /// Some of a workload's sources, and its head in the first block.
 #[derive(Serialize, Deserialize)]
@@ -33,10 +108,6 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    pub fn write(&self) -> Vec<u8> {
-        encode(FORM, self, 64 + self.head.map_or(0, <[u8]>::len) + 512 * (self.gpus.len() + self.ranks.len()))
-    }
-
     /// From what follows the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         decode(bytes)
@@ -284,6 +355,7 @@ impl WirePending {
             flow: self.flow.as_ref().map(flow).transpose()?,
             origin: origin_of(self.origin)?,
             gauges,
+            contradicted: false,
         })
     }
 }
@@ -348,6 +420,7 @@ impl<'a> Gpu<'a> {
             stretches: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             pending,
             lost: self.lost.as_ref().map(|lost| Lost { sample: lost.sample.read(base), summed: lost.summed, idle: lost.idle }),
+            check: CounterCheck::default(),
             unassigned: self.unassigned.unwrap_or(0.0),
             primary: self.primary,
         })

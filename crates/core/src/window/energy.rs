@@ -94,6 +94,11 @@ impl Flow {
         (at(from) + at(to)) * 0.5 * seconds
     }
 
+    /// The flow that power alone gives, whatever the counters say.
+    pub fn of_power(a: &Sample, b: &Sample, power_gap: i64) -> Option<Self> {
+        Self::between(&Sample { energy: None, ..*a }, &Sample { energy: None, ..*b }, power_gap)
+    }
+
     /// Joules of the whole step.
     pub fn total(&self) -> f64 {
         self.joules(self.start, self.start.plus_micros(self.duration))
@@ -114,9 +119,17 @@ pub struct Pending {
     /// What the sample at `to` says; `None`: it counts nowhere.
     #[serde(rename = "g", default)]
     pub gauges: Option<Gauges>,
+    /// The energy counter is there, but contradicts power or the board.
+    #[serde(rename = "c", default)]
+    pub contradicted: bool,
 }
 
 impl Pending {
+    /// A sample that no step leads to.
+    pub fn at(time: EventTime, origin: Origin, gauges: Option<Gauges>) -> Self {
+        Self { from: time, to: time, flow: None, origin, gauges, contradicted: false }
+    }
+
     /// How long it is.
     pub fn micros(&self) -> i64 {
         self.to.micros() - self.from.micros()
@@ -201,6 +214,9 @@ pub struct GpuSums {
     /// Joules that samples of this stretch told of, and that belong to no known or to closed time.
     #[serde(rename = "u")]
     pub unassigned: f64,
+    /// Microseconds in which the energy counter contradicts power or the board.
+    #[serde(rename = "x")]
+    pub contradicted: i64,
 }
 
 impl GpuSums {
@@ -258,6 +274,8 @@ impl GpuSums {
             *theirs = (*mine as f64 * right).round() as i64;
             *mine -= *theirs;
         }
+        after.contradicted = (self.contradicted as f64 * right).round() as i64;
+        self.contradicted -= after.contradicted;
         self.joules -= after.joules;
         self.to = at;
         (after, true)
@@ -270,6 +288,9 @@ pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &Cuts, step: &Pending) 
         let sums = stretch_mut(stretches, i);
         sums.stretch(a, b);
         sums.origin = sums.origin.max(step.origin);
+        if step.contradicted {
+            sums.contradicted = sums.contradicted.saturating_add(b.micros() - a.micros());
+        }
         if let Some(flow) = &step.flow {
             sums.joules += flow.joules(a, b);
             sums.covered[flow.kind as usize] += b.micros() - a.micros();
@@ -371,15 +392,28 @@ mod tests {
             largest: 5_000_000,
             events: 7,
             origin: Origin::Simulated,
+            contradicted: 12_000_000,
             ..GpuSums::default()
         };
         let mut before = whole.clone();
         let (after, divided) = before.split(at(20));
         assert!(divided);
         // A third of the time, with a third of what is summed; the events are those before the cut.
-        let left = GpuSums { joules: 30.0, covered: [5_000_000, 3_000_000, 2_000_000], to: at(20), ..whole.clone() };
-        let right =
-            GpuSums { joules: 60.0, covered: [10_000_000, 6_000_000, 4_000_000], from: at(20), events: 0, ..whole.clone() };
+        let left = GpuSums {
+            joules: 30.0,
+            covered: [5_000_000, 3_000_000, 2_000_000],
+            to: at(20),
+            contradicted: 4_000_000,
+            ..whole.clone()
+        };
+        let right = GpuSums {
+            joules: 60.0,
+            covered: [10_000_000, 6_000_000, 4_000_000],
+            from: at(20),
+            events: 0,
+            contradicted: 8_000_000,
+            ..whole.clone()
+        };
         assert_eq!((&before, &after), (&left, &right));
         // At an edge, or outside, there is nothing to divide.
         assert_eq!(before.split(at(20)), (GpuSums::default(), false));

@@ -1,5 +1,6 @@
 //! Windows: their arithmetic, what sources put into them, what comes out when they close.
 
+pub mod counter;
 pub mod energy;
 pub mod progress;
 pub mod summary;

@@ -70,6 +70,11 @@ impl Energy {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(micros: &i64) -> bool {
+    *micros == 0
+}
+
 fn ratio(part: i64, whole: i64) -> f64 {
     if whole > 0 { (part as f64 / whole as f64).clamp(0.0, 1.0) } else { 0.0 }
 }
@@ -98,6 +103,9 @@ pub struct Totals {
     pub devices: u32,
     pub ranks: u32,
     pub fell: bool,
+    /// Microseconds of device time in which an energy counter contradicts power or the board.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub contradicted: i64,
     /// From the first to the last moment that any source knows something about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<(EventTime, EventTime)>,
@@ -134,6 +142,7 @@ impl Totals {
         if let Some(sums) = sums {
             part.joules = sums.joules;
             part.known = sums.covered;
+            self.contradicted = self.contradicted.saturating_add(sums.contradicted);
             if sums.from < sums.to {
                 let ahead = sums.from.micros() - stretch.from.micros();
                 let behind = (until.min(stretch.to).micros() - sums.to.micros()).max(0);
@@ -220,6 +229,7 @@ impl Totals {
         self.devices = self.devices.max(other.devices);
         self.ranks = self.ranks.max(other.ranks);
         self.fell |= other.fell;
+        self.contradicted = self.contradicted.saturating_add(other.contradicted);
         if let Some((from, to)) = other.observed {
             self.observe(from, to);
         }
@@ -262,6 +272,8 @@ pub struct Interval<'a> {
     pub end: EventTime,
     pub table: Option<&'a Workload>,
     pub run_declared: bool,
+    /// As [`crate::FoldSettings::window_rules`].
+    pub rules: u32,
 }
 
 /// The event of a closed interval; refusal counts and unassigned energy are the caller's to add.
@@ -277,7 +289,7 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         Some(span) => format!("{}/span/{span}/{}", interval.id_prefix, interval.start),
         None => format!("{}/tumbling/{}", interval.id_prefix, interval.start),
     };
-    EfficiencyWindow {
+    let mut window = EfficiencyWindow {
         id,
         workload: interval.workload.to_owned(),
         kind: interval.kind,
@@ -303,9 +315,6 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         progress_coverage_ratio: ratio(totals.progress_known, totals.progress_expected),
         progress_largest_gap_seconds: totals.progress_gap as f64 / 1e6,
         samples_per_second: per_second,
-        joules_per_sample: over(watts, per_second),
-        samples_per_joule: over(per_second, watts),
-        tokens_per_joule: over(totals.rate(1), watts),
         mean_power_watts: totals.energy.watts(),
         mean_power_per_gpu_watts: totals.energy.watts_per_device(),
         cost: interval.table.and_then(|table| Some(table.price_per_kwh? * kwh?)),
@@ -325,8 +334,23 @@ pub fn event(interval: &Interval<'_>, totals: &Totals) -> EfficiencyWindow {
         gpus: totals.devices,
         ranks: totals.ranks,
         events: totals.events,
+        counter_contradicted_seconds: totals.contradicted as f64 / 1e6,
         ..EfficiencyWindow::default()
+    };
+    // While the job runs, by mean power: what is drawn in the part without known progress cannot be told apart.
+    let running = over(watts, per_second);
+    if interval.rules >= 2 {
+        window.joules_per_sample = window.energy_per_sample();
+        window.joules_per_sample_running = running.filter(|_| window.runs_throughout());
+        let joules = window.energy_of_progress();
+        window.samples_per_joule = over(window.samples, joules);
+        window.tokens_per_joule = over(window.tokens, joules);
+    } else {
+        window.joules_per_sample = running;
+        window.samples_per_joule = over(per_second, watts);
+        window.tokens_per_joule = over(totals.rate(1), watts);
     }
+    window
 }
 
 #[cfg(test)]
@@ -375,6 +399,7 @@ mod tests {
             devices: 2,
             ranks: 8,
             fell: false,
+            contradicted: 5,
             observed: Some((at(10), at(60))),
         };
         let other = Totals {
@@ -398,6 +423,7 @@ mod tests {
             devices: 3,
             ranks: 4,
             fell: true,
+            contradicted: 50,
             observed: Some((at(60), at(110))),
         };
         let both = Totals {
@@ -421,6 +447,7 @@ mod tests {
             devices: 3,
             ranks: 8,
             fell: true,
+            contradicted: 55,
             observed: Some((at(10), at(110))),
         };
         for (first, second) in [(&one, &other), (&other, &one)] {
@@ -461,7 +488,7 @@ mod tests {
     }
 
     /// A window of 60 s, of which the last 40 s are a run: 1 device with 600 J before the run and 8 kJ in it, 1 rank.
-    fn window(table: Option<&Workload>, declared: bool, samples: f64) -> EfficiencyWindow {
+    fn window(table: Option<&Workload>, declared: bool, samples: f64, rules: u32) -> EfficiencyWindow {
         let mut totals = Totals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..Totals::default() };
         let mut device = <[Energy; 2]>::default();
         for (stretch, joules) in [(stretch(0, 20, false), 600.0), (stretch(20, 60, true), 8_000.0)] {
@@ -489,23 +516,38 @@ mod tests {
             end: at(60),
             table,
             run_declared: declared,
+            rules,
         };
         event(&interval, &totals)
     }
 
     #[test]
-    fn a_window_says_what_a_sample_took_by_the_power_of_the_run() {
-        let seen = window(None, true, 500.0);
+    fn a_window_says_what_a_sample_took_of_the_energy_of_the_run() {
+        let seen = window(None, true, 500.0, 2);
         assert_eq!((seen.origin, seen.meter), (Origin::Imported, Meter::Node));
         // 500 samples in the 50 s that are known.
         assert_eq!((seen.samples, seen.samples_per_second), (Some(500.0), Some(10.0)));
         assert_eq!((seen.tokens, seen.steps, seen.progress_largest_gap_seconds), (Some(20_000.0), Some(7.0), 10.0));
         assert_eq!((seen.run_seconds, seen.run_energy_joules, seen.energy_joules), (40.0, Some(8_000.0), Some(8_600.0)));
+        assert_eq!(
+            (seen.joules_per_sample, seen.samples_per_joule, seen.tokens_per_joule),
+            (Some(16.0), Some(0.0625), Some(2.5))
+        );
         // 200 W in the run.
+        assert_eq!(seen.joules_per_sample_running, Some(20.0));
+        // If no run is declared, all of the time counts: 8,600 J, of which ten seconds are downtime.
+        let whole = window(None, false, 500.0, 2);
+        assert_eq!((whole.run_seconds, whole.joules_per_sample), (60.0, Some(17.2)));
+        assert_eq!(whole.joules_per_sample_running, None, "progress is known for five sixths of it");
+    }
+
+    #[test]
+    fn by_the_first_rules_a_window_divides_mean_power_by_the_rate() {
+        let seen = window(None, true, 500.0, 1);
         assert_eq!((seen.joules_per_sample, seen.samples_per_joule, seen.tokens_per_joule), (Some(20.0), Some(0.05), Some(2.0)));
-        // Where no run is declared, all of the time counts: 8,600 J in 60 s.
-        let whole = window(None, false, 500.0);
+        let whole = window(None, false, 500.0, 1);
         assert_eq!((whole.run_seconds, whole.joules_per_sample), (60.0, Some(8_600.0 / 60.0 / 10.0)));
+        assert_eq!((seen.joules_per_sample_running, whole.joules_per_sample_running), (None, None));
     }
 
     #[test]
@@ -519,6 +561,7 @@ mod tests {
             end: at(60),
             table: None,
             run_declared: true,
+            rules: crate::settings::WINDOW_RULES,
         };
         let seen = event(&interval, &Totals::default());
         assert_eq!((seen.energy_method, seen.energy_joules, seen.run_energy_joules), (EnergyMethod::None, None, None));
@@ -531,7 +574,7 @@ mod tests {
 
     #[test]
     fn nothing_is_divided_by_a_rate_of_zero() {
-        let seen = window(None, true, 0.0);
+        let seen = window(None, true, 0.0, 2);
         assert_eq!((seen.samples, seen.samples_per_second), (Some(0.0), Some(0.0)));
         assert_eq!((seen.joules_per_sample, seen.samples_per_joule), (None, Some(0.0)));
     }
@@ -557,6 +600,7 @@ mod tests {
             end: at(60),
             table: None,
             run_declared: true,
+            rules: crate::settings::WINDOW_RULES,
         };
         let seen = event(&interval, &totals);
         assert_eq!((seen.run_energy_joules, seen.run_coverage_ratio), (None, 0.0));

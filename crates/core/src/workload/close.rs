@@ -90,7 +90,7 @@ impl WorkloadState {
         self.head.closed_through = Some(end);
         let window = (!gap).then(|| {
             let totals = self.collect(&choice, 0..n);
-            self.window(start, end, &totals, &choice)
+            self.window(start, end, &totals, &choice, settings.window_rules)
         });
         self.feed_spans(&choice, n);
         if gap {
@@ -109,7 +109,7 @@ impl WorkloadState {
         let device = device_of(&self.head.name).is_some();
         let decision = window.as_ref().filter(|_| !device).and_then(|window| self.decide(window, settings));
         out.extend(window.map(|window| Output::Window(Box::new(window))));
-        self.close_spans(end, out);
+        self.close_spans(end, settings.window_rules, out);
         out.extend(decision.map(|decision| Output::Decision(Box::new(decision))));
         self.head.tables.prune(end);
         self.head.runs.prune(end);
@@ -248,7 +248,7 @@ impl WorkloadState {
         totals
     }
 
-    fn window(&mut self, start: EventTime, end: EventTime, totals: &Totals, choice: &Choice) -> EfficiencyWindow {
+    fn window(&mut self, start: EventTime, end: EventTime, totals: &Totals, choice: &Choice, rules: u32) -> EfficiencyWindow {
         let head = &self.head;
         let interval = Interval {
             id_prefix: &head.name,
@@ -259,6 +259,7 @@ impl WorkloadState {
             end,
             table: head.tables.at(end),
             run_declared: head.runs.declared(),
+            rules,
         };
         let mut window = event(&interval, totals);
         window.restarted = totals.fell || head.tables.restarted(start, end);
@@ -391,7 +392,7 @@ impl WorkloadState {
     }
 
     /// Writes the spans that end by `end`, those of the first rank that names any.
-    fn close_spans(&mut self, end: EventTime, out: &mut Vec<Output>) {
+    fn close_spans(&mut self, end: EventTime, rules: u32, out: &mut Vec<Output>) {
         if self.head.spans.is_empty() {
             return;
         }
@@ -416,6 +417,7 @@ impl WorkloadState {
                 end: until,
                 table: self.head.tables.at(until),
                 run_declared: self.head.runs.declared(),
+                rules,
             };
             let mut window = event(&interval, &span.totals);
             window.gap = span.gap;

@@ -19,6 +19,7 @@ use crate::models::Models;
 use crate::partition::device_of;
 use crate::settings::FoldSettings;
 use crate::tenants::{Held, Tenant, Tenants};
+use crate::window::counter::{Board, CounterCheck};
 use crate::window::energy::{GpuSums, Pending, Sample, gauges};
 use crate::window::progress::{COUNTERS, Count, RankSums};
 use crate::window::{Cuts, Tumbling, is_gap, stretch_mut, stretch_of};
@@ -48,6 +49,19 @@ pub struct Place {
 pub struct Room<'a> {
     pub sources: usize,
     pub tenants: &'a Tenants,
+}
+
+/// The open windows of one workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenWindows<'a> {
+    /// Or [`crate::partition::device_name`] of a device without a workload.
+    pub workload: &'a str,
+    pub windows: u64,
+    /// Start of the first and end of the last.
+    pub from: EventTime,
+    pub to: EventTime,
+    /// Live sources that have not reached the end of the first window.
+    pub sources_behind: usize,
 }
 
 /// What became of an event.
@@ -227,6 +241,16 @@ impl WorkloadState {
         self.rank_order = (0..ranks.len() as u32).collect();
         self.rank_order.sort_by_key(|i| (ranks[*i as usize].rank, &ranks[*i as usize].collector));
         self.recount();
+    }
+
+    /// The windows that are open; `None` if there are none.
+    pub fn open_windows(&self) -> Option<OpenWindows<'_>> {
+        let (from, to) = (*self.head.cuts.front()?, *self.head.cuts.back()?);
+        let pairs = self.head.cuts.iter().zip(self.head.cuts.iter().skip(1));
+        let mut edges: Vec<EventTime> =
+            pairs.filter(|(from, to)| !self.is_gap(**from, **to)).map(|(from, _)| self.head.windows.end(*from)).collect();
+        edges.dedup();
+        Some(OpenWindows { workload: &self.head.name, windows: edges.len() as u64, from, to, sources_behind: self.behind })
     }
 
     pub fn sources(&self) -> usize {
@@ -595,7 +619,7 @@ impl WorkloadState {
             self.note_tenants(event);
         }
         self.head.origin = self.head.origin.max(event.origin);
-        let sample = Sample::of(event);
+        let mut sample = Sample::of(event);
         let settled = self.settled(place.clock);
         self.revive(place.clock);
         let noted = (!late).then(|| gauges(event));
@@ -603,8 +627,12 @@ impl WorkloadState {
             let before = self.gpus[i].pulse;
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
-            let mut step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
+            let mut step = Pending::at(sample.time, event.origin, noted);
             let life = before.life_at(event.time, settings);
+            if settings.checks_counters() {
+                let board = Board { meter: event.meter, limit_watts: event.power_limit_watts };
+                step.contradicted = gpu.check_counter(&mut sample, life, &board, settings.power_gap);
+            }
             step.flow = gpu.flow(&sample, life, &self.head.cuts, settings.power_gap);
             if matches!(life, Life::Live | Life::Lagging) {
                 step.from = gpu.sample.time;
@@ -621,7 +649,7 @@ impl WorkloadState {
             self.moved(Some(before), after, settings);
         } else {
             self.add_gpu(event, sample, place, settings);
-            let step = Pending { from: sample.time, to: sample.time, flow: None, origin: event.origin, gauges: noted };
+            let step = Pending::at(sample.time, event.origin, noted);
             if let Some(gpu) = self.gpus.last_mut() {
                 gpu.step(step, &self.head.cuts, settled, settings.power_gap);
             }
@@ -656,6 +684,7 @@ impl WorkloadState {
             stretches: VecDeque::new(),
             pending: VecDeque::new(),
             lost: None,
+            check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
         });

@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::Place;
 use crate::settings::FoldSettings;
+use crate::window::counter::{Board, CounterCheck, CounterStep, Verdict};
 use crate::window::energy::{Flow, GpuSums, Lost, Pending, Sample, add_step};
 use crate::window::progress::{COUNTERS, Count, Memory, RankSums, Step, add_time, awaited_from};
 use crate::window::{Cuts, stretch_mut, stretch_of};
@@ -144,6 +145,9 @@ pub struct GpuSource {
     pub pending: VecDeque<Pending>,
     #[serde(default)]
     pub lost: Option<Lost>,
+    /// Evidence for or against its counter.
+    #[serde(default)]
+    pub check: CounterCheck,
     /// Joules that no open stretch can take, for the next window that closes.
     pub unassigned: f64,
     /// The device's energy of the newest closed window that has any came from here.
@@ -153,6 +157,9 @@ pub struct GpuSource {
 /// Most steps of one source that wait; beyond it the oldest are summed, and a run or span that begins within them later is
 /// divided by time and counted.
 const MAX_PENDING: usize = 1_024;
+
+/// A counter that has stood still for no longer has not moved yet: NVML's move every 20 to 100 ms. In microseconds.
+const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 
 impl GpuSource {
     /// Notes joules of no known or of closed time, told by a sample at `time`: they belong to its window, whichever others are
@@ -167,6 +174,49 @@ impl GpuSource {
     /// What is set aside for the window of the first `n` stretches.
     pub fn set_aside_in(&self, n: usize) -> f64 {
         self.unassigned + self.stretches.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
+    }
+
+    /// Tests the counter of a new sample against power and the board, and takes it out of the sample if it stands still, or out of what
+    /// came before if it is contradicted. Returns whether power counts instead of it.
+    pub fn check_counter(&mut self, sample: &mut Sample, life: Life, board: &Board, power_gap: i64) -> bool {
+        if life == Life::Ended || self.sample.tenure != sample.tenure {
+            self.check.settle();
+            return false;
+        }
+        let by_power = Flow::of_power(&self.sample, sample, if life == Life::Idle { 0 } else { power_gap });
+        let verdict = self.verdict(sample, by_power.as_ref(), board);
+        match verdict {
+            Some(Verdict::StandsStill) => sample.energy = None,
+            Some(Verdict::Contradicted) => (self.sample.energy, self.lost) = (None, None),
+            Some(Verdict::Believed) | None => {}
+        }
+        // As `flow` will: a sample without a counter after one that had it.
+        let waits = sample.energy.is_none() && (self.lost.is_some() || self.sample.energy.is_some());
+        if waits {
+            self.check.wait(by_power.is_some());
+        } else {
+            self.check.settle();
+        }
+        matches!(verdict, Some(Verdict::StandsStill | Verdict::Contradicted))
+    }
+
+    /// `None`: there is no change of the counter to test.
+    fn verdict(&mut self, sample: &Sample, by_power: Option<&Flow>, board: &Board) -> Option<Verdict> {
+        let base = self.lost.map_or(self.sample, |lost| lost.sample);
+        let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
+        let before = self.lost.map_or(0.0, |lost| {
+            let waiting = self.pending.iter().filter(|step| step.to > base.time);
+            lost.summed + waiting.map(Pending::joules).sum::<f64>()
+        });
+        let step = CounterStep {
+            // A fall is one, also of what nobody has a share in.
+            joules: if sample.energy < base.energy { -1.0 } else { joules },
+            seconds: sample.time.seconds_since(base.time),
+            integral: by_power.filter(|_| !self.check.power_unknown).map(|flow| before + flow.total()),
+            steps: self.check.waiting_steps + 1,
+            waiting: self.lost.is_some(),
+        };
+        Some(self.check.judge(&step, board))
     }
 
     /// The energy between the newest sample and this one, which came while the source was so alive.
@@ -212,6 +262,7 @@ impl GpuSource {
         let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);
         for step in self.pending.range_mut(open..) {
             step.flow = Some(Flow::steady(watts, step.from, step.to));
+            step.contradicted = false;
         }
         Some(Flow::steady(watts, self.sample.time, sample.time))
     }
@@ -255,8 +306,21 @@ impl GpuSource {
         }
     }
 
+    /// Believes a counter that has not moved for a moment when its window closes: what it says in the end is exact.
+    fn believe_pause(&mut self, end: EventTime) {
+        let Some(since) = self.lost.map(|lost| lost.sample.time) else { return };
+        if self.sample.time.micros() - since.micros() > COUNTER_PAUSE {
+            return;
+        }
+        for step in self.pending.iter_mut().filter(|step| step.contradicted && step.to > since && step.from < end) {
+            step.flow = Some(Flow::steady(0.0, step.from, step.to));
+            step.contradicted = false;
+        }
+    }
+
     /// Sums every step up to `end`; one that goes on beyond it is divided there.
     pub fn settle(&mut self, cuts: &Cuts, end: EventTime) {
+        self.believe_pause(end);
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
                 self.pending.pop_front();
@@ -495,6 +559,7 @@ mod tests {
             stretches: VecDeque::new(),
             pending: VecDeque::new(),
             lost: None,
+            check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
         }
@@ -510,7 +575,8 @@ mod tests {
     /// Takes a sample as a workload does.
     fn take(gpu: &mut GpuSource, sample: Sample, life: Life, settled: EventTime, gap: i64) -> Option<Flow> {
         let flow = gpu.flow(&sample, life, &window(), gap);
-        let step = Pending { from: gpu.sample.time, to: sample.time, flow, origin: Origin::Measured, gauges: None };
+        let step =
+            Pending { from: gpu.sample.time, to: sample.time, flow, origin: Origin::Measured, gauges: None, contradicted: false };
         gpu.sample = sample;
         gpu.step(step, &window(), settled, gap);
         flow
@@ -586,6 +652,30 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_ends_with_a_pause_is_believed_and_one_that_stands_still_is_not() {
+        let board = Board { meter: Meter::Gpu, limit_watts: None };
+        for (ends, joules) in [(20, 100.0), (21, 100.0), (30, 100.0), (31, 100.0 + 80.0 * 1.1)] {
+            let sample = |tenths: i64| Sample {
+                time: EventTime::from_micros(tenths * 100_000),
+                ..read(0, Some(50.0 * (tenths / 10).min(2) as f64), 80.0)
+            };
+            let mut gpu = device(sample(0));
+            for tenths in 1..=ends {
+                let mut sample = sample(tenths);
+                let contradicted = gpu.check_counter(&mut sample, Life::Live, &board, GAP);
+                let flow = gpu.flow(&sample, Life::Live, &window(), GAP);
+                let step =
+                    Pending { flow, contradicted, from: gpu.sample.time, ..Pending::at(sample.time, Origin::Measured, None) };
+                gpu.sample = sample;
+                gpu.step(step, &window(), EventTime::MIN, GAP);
+            }
+            gpu.settle(&window(), at(600));
+            assert!((gpu.stretches[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.stretches[0].joules);
+            assert_eq!(gpu.stretches[0].contradicted > 0, joules > 100.0, "{ends}");
+        }
+    }
+
+    #[test]
     fn steps_wait_until_every_rank_has_passed_them_and_no_more_than_a_thousand_do() {
         let mut gpu = device(read(0, None, 80.0));
         for seconds in [10, 20, 30] {
@@ -613,7 +703,8 @@ mod tests {
         let sample = read(30, None, 80.0);
         let flow = gpu.flow(&sample, Life::Live, &cuts, GAP);
         let gauges = Some([Some(0.5); energy::GAUGES]);
-        gpu.step(Pending { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges }, &cuts, EventTime::MIN, GAP);
+        let step = Pending { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges, contradicted: false };
+        gpu.step(step, &cuts, EventTime::MIN, GAP);
         let sums = |gpu: &GpuSource| gpu.stretches.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
         gpu.settle(&cuts, at(20));
         assert_eq!(sums(&gpu), [(1_600.0, 0)]);

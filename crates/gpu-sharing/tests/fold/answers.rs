@@ -2,7 +2,7 @@
 
 use eadt_schemas::v1::{Outcome, UpdateMode, Validation, Workload};
 
-use crate::site::{Actuator, Site, at, in_turn, job};
+use super::site::{Actuator, Site, at, in_turn, job};
 
 #[test]
 fn what_is_refused_is_not_asked_for_again_for_a_while() {

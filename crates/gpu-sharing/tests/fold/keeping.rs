@@ -9,8 +9,8 @@ use eadt_schemas::v1::{Action, Decision, Workload};
 use eadt_testing::cases;
 use proptest::prelude::*;
 
-use crate::models::{crowding, learned};
-use crate::site::{Site, at, in_turn, job, settings, window};
+use super::models::{crowding, learned};
+use super::site::{Site, at, in_turn, job, settings, window};
 
 /// The sample `tests/state/NAME.jsonl`, lines of key and JSON. With `EADT_WRITE_STATE_SAMPLE` one that is missing is made of `present`; one
 /// that is there never changes.

@@ -3,7 +3,7 @@
 use eadt_core::FoldSettings;
 use eadt_schemas::v1::{Action, EfficiencyWindow, Outcome, UpdateMode, Workload};
 
-use crate::site::{Change, Job, Site, at, in_turn, job, settings_with};
+use super::site::{Change, Job, Site, at, in_turn, job, settings_with};
 
 /// Alone for good.
 fn alone() -> Vec<Job> {

@@ -7,7 +7,7 @@ use eadt_gpu_sharing::published::PartitionDocument;
 use eadt_gpu_sharing::{CoRun, CoRunTenant, Measurements, MetricValues, ProfileMetric, SlowdownModel, SoloPoint, SoloProfile};
 use eadt_schemas::v1::{Action, Decision, Model, Validation};
 
-use crate::site::{IDLE_WATTS, Site, at, in_turn};
+use super::site::{IDLE_WATTS, Site, at, in_turn};
 
 /// Jobs with large shares hold each other up: adding up does not know that.
 pub fn crowding(shares: &[u32]) -> f64 {

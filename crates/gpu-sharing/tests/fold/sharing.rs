@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_schemas::v1::{Action, Bounds, Decision, EfficiencyWindow, UpdateMode, Validation};
 
-use crate::site::{Change, GPU, Job, Site, in_turn, job, settings_with, window};
+use super::site::{Change, GPU, Job, Site, in_turn, job, settings_with, window};
 
 #[test]
 fn workloads_are_measured_alone_and_partitioned_together() {

@@ -6,7 +6,7 @@ use eadt_core::joint::{JointFold, LATE_SECONDS};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Origin, Outcome, UpdateMode, Workload};
 
-use crate::site::{GPU, Site, at, in_turn, job, settings_with, window};
+use super::site::{GPU, Site, at, in_turn, job, settings_with, window};
 
 /// Of measuring, of a partition that helps, and of one that does not.
 #[test]

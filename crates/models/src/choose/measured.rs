@@ -1,56 +1,79 @@
 //! The choice among the measured points.
 
-use super::{Choice, Choices, Knob, Limits, Objective, Point, Refusal, pareto, percent};
+use super::{Choice, Choices, Fits, Knob, Knobs, Limits, Objective, Point, pareto, percent};
 
 /// Rounding, not slowdown.
 pub(crate) const EPSILON: f64 = 1e-9;
 
-pub(super) fn choose(points: &[Point], measurements: usize, limits: &Limits, knob: Knob) -> Result<Choices, Refusal> {
-    let reference = *points.first().ok_or(Refusal::Empty)?;
-    let choice = |index: usize| {
-        let point = points[index];
-        Choice {
-            setting: point.setting,
-            saving_ratio: 1.0 - point.joules / reference.joules,
-            slowdown_ratio: point.seconds / reference.seconds - 1.0,
-            duration_seconds: point.seconds,
-            energy_joules: point.joules,
-            saving_lower_ratio: None,
-            slowdown_upper_ratio: None,
-            measured_saving_ratio: None,
-            measured_slowdown_ratio: None,
-        }
-    };
-    let score = |objective: Objective, index: usize| {
-        objective.score(points[index].joules / reference.joules, points[index].seconds / reference.seconds)
-    };
-    let keeps = |index: usize| {
-        let slowdown = points[index].seconds / reference.seconds - 1.0;
-        allowed(limits, points[index].setting, reference.setting) && slowdown <= limits.max_slowdown_ratio + EPSILON
-    };
+pub(super) fn choose(points: &[Point], limits: &Limits, knobs: Knobs) -> Choices {
     let all: Vec<usize> = (0..points.len()).collect();
-    let kept: Vec<usize> = all.iter().copied().filter(|&index| index == 0 || keeps(index)).collect();
-    let of = |objective, among: &[usize]| best(among, 0.0, |index| score(objective, index));
-    let constrained = of(limits.objective, &kept);
-    let front = pareto::front(points);
-    Ok(Choices {
-        reference: choice(0),
-        min_energy: choice(of(Objective::Energy, &all)),
-        constrained: choice(constrained),
-        min_edp: choice(of(Objective::Edp, &all)),
-        min_ed2p: choice(of(Objective::Ed2p, &all)),
-        knee: choice(pareto::knee(points, &front)),
-        pareto: front.iter().map(|&index| choice(index)).collect(),
-        feasible: kept.len() > 1,
-        reason: reason(&choice(constrained), kept.len() > 1, limits, knob),
-        settings: points.len(),
-        measurements,
-        fits: None,
-    })
+    let keeps = |index: usize| {
+        let slowdown = points[index].seconds / points[0].seconds - 1.0;
+        allowed(limits, knobs, &points[index], &points[0]) && slowdown <= limits.max_slowdown_ratio + EPSILON
+    };
+    let kept: Vec<usize> = all.into_iter().filter(|&index| index == 0 || keeps(index)).collect();
+    let constrained = best(&kept, 0.0, |index| score(points, limits.objective, index));
+    let choice = |index: usize| choice(points, index);
+    Choices {
+        reason: reason(&choice(constrained), None, kept.len() > 1, limits, knobs),
+        ..choices(points, constrained, kept.len() > 1, choice)
+    }
 }
 
-pub(super) fn allowed(limits: &Limits, setting: f64, reference: f64) -> bool {
-    limits.min_setting_ratio.is_none_or(|ratio| setting >= ratio * reference - EPSILON * reference)
+/// A setting as measured.
+pub(super) fn choice(points: &[Point], index: usize) -> Choice {
+    let (point, reference) = (points[index], points[0]);
+    Choice {
+        setting: point.setting,
+        second_setting: point.second,
+        saving_ratio: 1.0 - point.joules / reference.joules,
+        slowdown_ratio: point.seconds / reference.seconds - 1.0,
+        duration_seconds: point.seconds,
+        energy_joules: point.joules,
+        saving_lower_ratio: None,
+        slowdown_upper_ratio: None,
+        fitted_saving_ratio: None,
+        fitted_slowdown_ratio: None,
+    }
+}
+
+/// What a setting is worth, as measured.
+pub(super) fn score(points: &[Point], objective: Objective, index: usize) -> f64 {
+    objective.score(points[index].joules / points[0].joules, points[index].seconds / points[0].seconds)
+}
+
+/// Every choice, all but the constrained one among the measured points.
+pub(super) fn choices(points: &[Point], constrained: usize, feasible: bool, choice: impl Fn(usize) -> Choice) -> Choices {
+    let all: Vec<usize> = (0..points.len()).collect();
+    let of = |objective| choice(best(&all, 0.0, |index| score(points, objective, index)));
+    let front = pareto::front(points);
+    Choices {
+        reference: choice(0),
+        min_energy: of(Objective::Energy),
+        constrained: choice(constrained),
+        min_edp: of(Objective::Edp),
+        min_ed2p: of(Objective::Ed2p),
+        knee: choice(pareto::knee(points, &front)),
+        pareto: front.iter().map(|&index| choice(index)).collect(),
+        feasible,
+        reason: String::new(),
+        settings: points.len(),
+        measurements: 0,
+        fits: None,
+        glitches: Vec::new(),
+        irregular: false,
+    }
+}
+
+/// Whether clocks and caps are at least the allowed part of the reference's. A batch size has no such limit.
+pub(super) fn allowed(limits: &Limits, knobs: Knobs, point: &Point, reference: &Point) -> bool {
+    let Some(ratio) = limits.min_setting_ratio else { return true };
+    let high = |value: f64, highest: f64| value >= ratio * highest - EPSILON * highest;
+    let second = match (knobs.second, point.second, reference.second) {
+        (Some(knob), Some(value), Some(highest)) if knob != Knob::BatchSize => high(value, highest),
+        _ => true,
+    };
+    high(point.setting, reference.setting) && second
 }
 
 /// Of `among`, which are in order of falling settings: the first one whose score is within `tie_ratio` of the least.
@@ -59,29 +82,34 @@ pub(super) fn best(among: &[usize], tie_ratio: f64, score: impl Fn(usize) -> f64
     among.iter().copied().find(|&index| score(index) <= least * (1.0 + tie_ratio)).unwrap_or(0)
 }
 
-pub(super) fn reason(chosen: &Choice, feasible: bool, limits: &Limits, knob: Knob) -> String {
+/// Why this choice: what was measured at it, then what the curves say with their error.
+pub(super) fn reason(chosen: &Choice, fits: Option<&Fits>, feasible: bool, limits: &Limits, knobs: Knobs) -> String {
     let limit = percent(limits.max_slowdown_ratio);
     let floor = limits
         .min_setting_ratio
         .map_or(String::new(), |ratio| format!(" and at least {} of the highest setting", percent(ratio)));
-    let (setting, unit) = (chosen.setting, knob.unit());
+    let setting = knobs.words(chosen.setting, chosen.second_setting);
     if !feasible {
-        return format!(
-            "infeasible: no setting below {setting} {unit} keeps the slowdown within {limit}{floor}; the reference is kept"
-        );
+        return format!("infeasible: no setting but {setting} keeps the slowdown within {limit}{floor}; the reference is kept");
     }
-    let saved = if chosen.saving_ratio == 0.0 {
-        "no setting that keeps the limits is shown to be better than the reference".to_owned()
-    } else {
-        format!(
-            "{setting} {unit} saves {} of the energy at {} more time",
-            percent(chosen.saving_ratio),
-            percent(chosen.slowdown_ratio)
-        )
-    };
-    let bound = match (chosen.slowdown_upper_ratio, chosen.saving_ratio != 0.0) {
-        (Some(upper), true) => format!(" (at most {})", percent(upper)),
+    if chosen.saving_ratio == 0.0 && chosen.slowdown_ratio == 0.0 {
+        return format!("no setting that keeps the limits is shown to be better than the reference; limit {limit}{floor}");
+    }
+    let (saving, slowdown) = (percent(chosen.saving_ratio), percent(chosen.slowdown_ratio));
+    let measured = format!("{setting} saves {saving} of the energy at {slowdown} more time");
+    let fitted = match (chosen.fitted_saving_ratio, chosen.fitted_slowdown_ratio, fits) {
+        (Some(saving), Some(slowdown), Some(fits)) => {
+            let least = chosen.saving_lower_ratio.map_or(String::new(), |least| format!(" (at least {})", percent(least)));
+            let most = chosen.slowdown_upper_ratio.map_or(String::new(), |most| format!(" (at most {})", percent(most)));
+            format!(
+                " as measured; the fitted curves say {}{least} at {}{most}, with a mean error of {} in time and {} in power",
+                percent(saving),
+                percent(slowdown),
+                percent(fits.duration.mape_ratio),
+                percent(fits.power.mape_ratio)
+            )
+        }
         _ => String::new(),
     };
-    format!("{saved}{bound}; limit {limit}{floor}")
+    format!("{measured}{fitted}; limit {limit}{floor}")
 }

@@ -1,7 +1,10 @@
-//! Which setting of a knob: the highest one is the reference, a limit on the slowdown against it is kept, and of what
-//! keeps it the best by an objective is taken.
+//! Which setting of one knob or of two: the highest one is the reference, a limit on the slowdown against it is kept, and of
+//! what keeps it the best by an objective is taken.
+//!
+//! Every figure of a [`Choice`] is measured at its setting. Fitted curves bound it and stand beside it.
 
 mod batch;
+mod glitch;
 mod measured;
 mod pareto;
 mod preset;
@@ -15,6 +18,7 @@ use crate::fit::Quality;
 use crate::stats::median;
 
 pub use batch::{BatchChoice, BatchPoint, EnergyToAccuracy, Epochs, Excluded, energy_to_accuracy};
+pub use glitch::{Checked, Glitch, Quantity, find_glitches};
 pub use preset::{InvalidPreset, Preset, WorkloadLimits};
 pub use robust::Robust;
 pub use runs::{Combined, DroppedRun, Run, combine};
@@ -26,36 +30,86 @@ pub use validate::{Promise, Tolerances, Verdict, validate};
 pub enum Knob {
     SmClockMhz,
     PowerLimitWatts,
+    /// Only beside another knob.
+    MemoryClockMhz,
+    /// Only beside another knob.
+    BatchSize,
 }
 
 impl Knob {
-    pub const ALL: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
+    pub const ALL: [Self; 4] = [Self::SmClockMhz, Self::PowerLimitWatts, Self::MemoryClockMhz, Self::BatchSize];
+    /// Those that may be turned alone.
+    pub const ALONE: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
 
     /// As in events and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SmClockMhz => "sm_clock_mhz",
             Self::PowerLimitWatts => "power_limit_watts",
+            Self::MemoryClockMhz => "memory_clock_mhz",
+            Self::BatchSize => "batch_size",
         }
     }
 
+    /// Empty for a count.
     pub const fn unit(self) -> &'static str {
         match self {
-            Self::SmClockMhz => "MHz",
+            Self::SmClockMhz | Self::MemoryClockMhz => "MHz",
             Self::PowerLimitWatts => "W",
+            Self::BatchSize => "",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|knob| knob.name() == name)
     }
+
+    /// A setting for people, such as `1410 MHz`.
+    pub fn words(self, setting: f64) -> String {
+        match self {
+            Self::SmClockMhz => format!("{setting} MHz"),
+            Self::PowerLimitWatts => format!("{setting} W"),
+            Self::MemoryClockMhz => format!("memory {setting} MHz"),
+            Self::BatchSize => format!("batch size {setting}"),
+        }
+    }
+}
+
+/// One knob, or two that are turned together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Knobs {
+    pub first: Knob,
+    pub second: Option<Knob>,
+}
+
+impl From<Knob> for Knobs {
+    fn from(first: Knob) -> Self {
+        Self { first, second: None }
+    }
+}
+
+impl Knobs {
+    pub fn all(self) -> impl Iterator<Item = Knob> {
+        std::iter::once(self.first).chain(self.second)
+    }
+
+    /// A setting for people, such as `1410 MHz, batch size 64`.
+    pub fn words(self, setting: f64, second_setting: Option<f64>) -> String {
+        let first = self.first.words(setting);
+        match self.second.zip(second_setting) {
+            Some((knob, value)) => format!("{first}, {}", knob.words(value)),
+            None => first,
+        }
+    }
 }
 
 /// A fixed amount of work at a setting. Several of the same setting are runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measurement {
-    /// In the knob's unit.
+    /// In the first knob's unit.
     pub setting: f64,
+    /// In the second knob's unit; `None`: there is one knob.
+    pub second_setting: Option<f64>,
     pub duration_seconds: f64,
     pub energy_joules: f64,
     /// Where it stands in the table, for messages.
@@ -91,9 +145,12 @@ impl Objective {
 pub struct Limits {
     /// Time over the reference's, less 1: 0.05 is 5 % slower.
     pub max_slowdown_ratio: f64,
-    /// Setting over the reference's; `None`: any.
+    /// Setting over the reference's, of every clock and cap; `None`: any.
     pub min_setting_ratio: Option<f64>,
     pub objective: Objective,
+    /// Setting of the second knob that the reference has; `None`: the highest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_second_setting: Option<f64>,
 }
 
 /// How measurements become a choice.
@@ -105,27 +162,32 @@ pub enum Method {
     Robust(Robust),
 }
 
-/// A setting against the reference.
+/// A setting against the reference. Time, energy, saving and slowdown are measured (medians over the runs); the other figures
+/// are fitted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
     pub setting: f64,
+    /// Of the second knob; absent where one is turned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_setting: Option<f64>,
     /// 1 − `E/E_reference`: above 0 is less energy.
     pub saving_ratio: f64,
     /// `T/T_reference` − 1: above 0 is slower.
     pub slowdown_ratio: f64,
     pub duration_seconds: f64,
     pub energy_joules: f64,
-    /// The saving is at least this, at the method's confidence.
+    /// The saving is at least this, at the method's confidence; never more than measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saving_lower_ratio: Option<f64>,
-    /// The slowdown is at most this, at the method's confidence.
+    /// The slowdown is at most this, at the method's confidence; never less than measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slowdown_upper_ratio: Option<f64>,
-    /// As measured (medians), where the figures above are fitted.
+    /// The saving by the fitted curves. `fits` has their error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub measured_saving_ratio: Option<f64>,
+    pub fitted_saving_ratio: Option<f64>,
+    /// The slowdown by the fitted curves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub measured_slowdown_ratio: Option<f64>,
+    pub fitted_slowdown_ratio: Option<f64>,
 }
 
 /// How the fitted curves agree with what was measured.
@@ -139,6 +201,9 @@ pub struct Fits {
     pub seed: u64,
     /// Rows that were left out: too far from the curve, with enough other runs of their setting.
     pub dropped_rows: Vec<u64>,
+    /// Settings of the second knob that no curve describes, with the reason; they are not chosen.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// Every choice that one group of measurements gives.
@@ -164,6 +229,12 @@ pub struct Choices {
     pub measurements: usize,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fits: Option<Fits>,
+    /// Rows that their neighbours contradict; they are in no choice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub glitches: Vec<Glitch>,
+    /// More than a quarter of the settings contradict their neighbours: time or power does not follow the knob.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub irregular: bool,
 }
 
 /// Measurements that no choice can rest on.
@@ -183,24 +254,50 @@ pub enum Refusal {
     Weight { value: f64 },
     #[error("no curve describes these times (mean error {:.1} %): something else than the knob changed between the runs", 100.0 * mape_ratio)]
     NoCurve { mape_ratio: f64 },
+    #[error("no curve describes these powers (mean error {:.1} %): something else than the knob changed between the runs", 100.0 * mape_ratio)]
+    NoPowerCurve { mape_ratio: f64 },
+    #[error(
+        "row {}: the reference {words} contradicts its neighbours ({}), and every saving is measured against it: measure it again",
+        glitch.row, glitch.words()
+    )]
+    Reference { words: String, glitch: Box<Glitch> },
+    #[error("the reference {words} was not measured, and everything is compared with it: measure it, or name another one")]
+    NoReference { words: String },
 }
 
 /// All runs of a setting, combined by the median.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Point {
     pub(crate) setting: f64,
+    pub(crate) second: Option<f64>,
     pub(crate) seconds: f64,
     pub(crate) joules: f64,
 }
 
-/// Chooses. `knob` says which curves the robust method fits.
-pub fn choose(knob: Knob, measurements: &[Measurement], limits: &Limits, method: Method) -> Result<Choices, Refusal> {
+/// Chooses. The knobs say which curves the robust method fits. Rows that their neighbours contradict take no part.
+pub fn choose(
+    knobs: impl Into<Knobs>,
+    measurements: &[Measurement],
+    limits: &Limits,
+    method: Method,
+) -> Result<Choices, Refusal> {
+    let knobs = knobs.into();
     limits.check()?;
-    let points = points(measurements)?;
-    match method {
-        Method::Measured => measured::choose(&points, measurements.len(), limits, knob),
-        Method::Robust(options) => robust::choose(knob, &points, measurements, limits, options),
+    check(measurements)?;
+    let checked = find_glitches(knobs.first, measurements);
+    let points = points(knobs, measurements, &checked, limits)?;
+    let mut choices = match method {
+        Method::Measured => measured::choose(&points, limits, knobs),
+        Method::Robust(options) => robust::choose(knobs, &points, &checked.kept, limits, options)?,
+    };
+    if let Some(fits) = &mut choices.fits {
+        fits.dropped_rows.extend(checked.glitches.iter().map(|glitch| glitch.row));
+        fits.dropped_rows.sort_unstable();
     }
+    choices.measurements = measurements.len();
+    choices.glitches = checked.glitches;
+    choices.irregular = checked.irregular;
+    Ok(choices)
 }
 
 impl Limits {
@@ -220,38 +317,65 @@ impl Limits {
     }
 }
 
-/// Medians by setting, the highest first.
-fn points(measurements: &[Measurement]) -> Result<Vec<Point>, Refusal> {
+fn check(measurements: &[Measurement]) -> Result<(), Refusal> {
     for measurement in measurements {
         let fields = [
-            ("setting", measurement.setting),
-            ("duration_seconds", measurement.duration_seconds),
-            ("energy_joules", measurement.energy_joules),
+            ("setting", Some(measurement.setting)),
+            ("second setting", measurement.second_setting),
+            ("duration_seconds", Some(measurement.duration_seconds)),
+            ("energy_joules", Some(measurement.energy_joules)),
         ];
-        if let Some((what, value)) = fields.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0) {
+        let known = fields.into_iter().filter_map(|(what, value)| Some((what, value?)));
+        if let Some((what, value)) = known.into_iter().find(|(_, value)| !value.is_finite() || *value <= 0.0) {
             return Err(Refusal::Value { row: measurement.row, what, value });
         }
     }
-    let mut sorted = measurements.to_vec();
-    sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting));
-    let by_setting = sorted.chunk_by(|a, b| a.setting == b.setting);
-    let points: Vec<Point> = by_setting
-        .filter_map(|runs| {
-            let middle = |of: fn(&Measurement) -> f64| median(&mut runs.iter().map(of).collect::<Vec<_>>());
-            Some(Point {
-                setting: runs[0].setting,
-                seconds: middle(|run| run.duration_seconds)?,
-                joules: middle(|run| run.energy_joules)?,
-            })
-        })
-        .collect();
+    Ok(())
+}
+
+/// Medians by setting, the reference first, then by falling settings.
+fn points(knobs: Knobs, all: &[Measurement], checked: &Checked, limits: &Limits) -> Result<Vec<Point>, Refusal> {
+    let highest = |values: &mut dyn Iterator<Item = f64>| values.reduce(f64::max);
+    let first = highest(&mut all.iter().map(|m| m.setting)).ok_or(Refusal::Empty)?;
+    let second = limits.reference_second_setting.or(highest(&mut all.iter().filter_map(|m| m.second_setting)));
+    let mut points = medians(&checked.kept);
+    let reference = points.iter().position(|point| point.setting == first && point.second == second);
+    let Some(reference) = reference else {
+        let words = knobs.words(first, second);
+        let own = |glitch: &&Glitch| glitch.setting == first && glitch.second_setting == second;
+        return Err(match checked.glitches.iter().find(own) {
+            Some(glitch) => Refusal::Reference { words, glitch: Box::new(*glitch) },
+            None => Refusal::NoReference { words },
+        });
+    };
+    points[..=reference].rotate_right(1);
     match points.len() {
-        0 => Err(Refusal::Empty),
         1 => Err(Refusal::TooFew { found: 1, needed: 2 }),
         _ => Ok(points),
     }
 }
 
+/// Medians by setting, by falling settings.
+fn medians(measurements: &[Measurement]) -> Vec<Point> {
+    let mut sorted = measurements.to_vec();
+    let second = |m: &Measurement| m.second_setting.unwrap_or(0.0);
+    sorted.sort_by(|a, b| b.setting.total_cmp(&a.setting).then(second(b).total_cmp(&second(a))));
+    let by_setting = sorted.chunk_by(|a, b| a.setting == b.setting && a.second_setting == b.second_setting);
+    by_setting
+        .filter_map(|runs| {
+            let middle = |of: fn(&Measurement) -> f64| median(&mut runs.iter().map(of).collect::<Vec<_>>());
+            Some(Point {
+                setting: runs[0].setting,
+                second: runs[0].second_setting,
+                seconds: middle(|run| run.duration_seconds)?,
+                joules: middle(|run| run.energy_joules)?,
+            })
+        })
+        .collect()
+}
+
 fn percent(ratio: f64) -> String {
-    format!("{:.1} %", 100.0 * ratio)
+    // No "-0.0 %".
+    let rounded = (1000.0 * ratio).round() / 10.0;
+    format!("{:.1} %", if rounded == 0.0 { 0.0 } else { rounded })
 }

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     fn at(setting: f64, seconds: f64, joules: f64) -> Point {
-        Point { setting, seconds, joules }
+        Point { setting, second: None, seconds, joules }
     }
 
     #[test]

@@ -42,6 +42,7 @@ impl Preset {
                 max_slowdown_ratio: limits.max_slowdown,
                 min_setting_ratio: limits.min_ratio,
                 objective: super::Objective::Energy,
+                reference_second_setting: None,
             };
             as_limits.check().map_err(|refusal| InvalidPreset::Limits { workload: workload(), refusal })?;
         }

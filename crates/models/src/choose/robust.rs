@@ -1,11 +1,13 @@
 //! The choice by fitted curves: time and power are fitted over all settings, resampled residuals bound the slowdown, and
-//! only what stays within the limit at that bound may be chosen. A bound is never better than the measured medians.
+//! only what stays within the limit at that bound may be chosen. A bound is never better than the measured medians. Of
+//! what may be chosen, each setting counts as the worse of what was measured at it and what the curves say of it: neither a lucky
+//! run nor a curve that misses a point makes a choice. With two knobs, each setting of the second one has curves of its own.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 
-use super::measured::{EPSILON, allowed, best, reason};
-use super::{Choice, Choices, Fits, Knob, Limits, Measurement, Objective, Point, Refusal, pareto};
+use super::measured::{self, EPSILON, allowed, best, reason};
+use super::{Choice, Choices, Fits, Knob, Knobs, Limits, Measurement, Point, Refusal, medians};
 use crate::fit::{Normal, Quality, nnls};
 use crate::stats::quantile;
 
@@ -30,7 +32,7 @@ impl Default for Robust {
 const SETTINGS_MIN: usize = 5;
 /// Scores closer than this are the same: the higher setting is taken.
 const TIE_RATIO: f64 = 0.005;
-/// Curves that miss the times by more than this on average say nothing of a limit of a few percent.
+/// Curves that miss the times or the powers by more than this on average say nothing of a limit of a few percent.
 const MAPE_MAX: f64 = 0.05;
 /// Huber's constant: residuals beyond 1.5 standard deviations count less than their square.
 const HUBER: f64 = 1.5;
@@ -256,57 +258,113 @@ fn index(random: &mut Pcg64Mcg, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
 
-/// Fits and bounds of every setting.
-struct Bounded {
-    points: Vec<Point>,
-    slowdown_upper: Vec<f64>,
-    saving_lower: Vec<f64>,
+/// The curves of one setting of the second knob; the only ones where there is one knob.
+struct Slice {
+    second: Option<f64>,
+    time: Curve,
+    power: Curve,
+    kept: Vec<Measurement>,
+    dropped_rows: Vec<u64>,
+}
+
+/// What the curves say of a setting.
+#[derive(Debug, Clone, Copy)]
+struct Fitted {
+    /// Over the reference's.
+    time_ratio: f64,
+    energy_ratio: f64,
+    slowdown_upper: f64,
+    saving_lower: f64,
 }
 
 pub(super) fn choose(
-    knob: Knob,
+    knobs: Knobs,
     measured: &[Point],
     measurements: &[Measurement],
     limits: &Limits,
     options: Robust,
 ) -> Result<Choices, Refusal> {
-    if measured.len() < SETTINGS_MIN {
-        return Err(Refusal::TooFew { found: measured.len(), needed: SETTINGS_MIN });
-    }
     let reference = measured[0];
-    let (time_shape, power_shape) = match knob {
-        Knob::SmClockMhz => (Shape::ClockTime, Shape::ClockPower),
-        Knob::PowerLimitWatts => (Shape::CapTime, Shape::CapPower),
-    };
-    let mut kept = measurements.to_vec();
-    let fit = |kept: &[Measurement]| {
-        let phis: Vec<f64> = kept.iter().map(|m| m.setting / reference.setting).collect();
-        let times: Vec<f64> = kept.iter().map(|m| m.duration_seconds).collect();
-        let powers: Vec<f64> = kept.iter().map(|m| m.energy_joules / m.duration_seconds).collect();
-        let time = Curve::fit(time_shape, 1.0, &phis, &times);
-        let ceiling = if time_shape == Shape::ClockTime { time.knee } else { 1.0 };
-        let power = Curve::fit(power_shape, ceiling, &phis, &powers);
-        (phis, times, powers, (time, power))
-    };
-    let (mut phis, mut times, mut powers, (mut time, mut power)) = fit(&kept);
-    let dropped_rows = drop_outliers(&mut kept, &time, &power, reference.setting);
-    if !dropped_rows.is_empty() {
-        (phis, times, powers, (time, power)) = fit(&kept);
+    // The reference's slice first: all others are compared with it.
+    let mut seconds: Vec<Option<f64>> = measured.iter().map(|point| point.second).collect();
+    seconds.sort_by(|a, b| {
+        (*a != reference.second).cmp(&(*b != reference.second)).then(b.partial_cmp(a).unwrap_or(std::cmp::Ordering::Equal))
+    });
+    seconds.dedup();
+    let mut slices = Vec::new();
+    let mut left_out = Vec::new();
+    for second in seconds {
+        let own: Vec<Measurement> = measurements.iter().filter(|m| m.second_setting == second).copied().collect();
+        match Slice::fit(knobs.first, second, own, reference.setting) {
+            Ok(slice) => slices.push(slice),
+            Err(refusal) if second == reference.second => return Err(refusal),
+            Err(refusal) => {
+                let words = knobs.second.zip(second).map_or(String::new(), |(knob, value)| knob.words(value));
+                left_out.push(format!("{words}: {refusal}"));
+            }
+        }
     }
-    let (Some(duration), Some(watts)) = (time.quality(&phis, &times), power.quality(&phis, &powers)) else {
-        return Err(Refusal::Empty);
-    };
-    if duration.mape_ratio > MAPE_MAX {
-        return Err(Refusal::NoCurve { mape_ratio: duration.mape_ratio });
-    }
+    let (duration, power) = (quality(&slices, reference.setting, |slice| &slice.time, |m| m.duration_seconds), {
+        quality(&slices, reference.setting, |slice| &slice.power, |m| m.energy_joules / m.duration_seconds)
+    });
+    let (Some(duration), Some(power)) = (duration, power) else { return Err(Refusal::Empty) };
     // What was dropped must not count in the measured medians, either.
-    let measured = if dropped_rows.is_empty() { measured.to_vec() } else { super::points(&kept)? };
-    let bounded = bound(&measured, &time, &power, options);
-    let mut choices = choices(&measured, &bounded, limits, knob);
-    choices.measurements = measurements.len();
+    let dropped_rows: Vec<u64> = slices.iter().flat_map(|slice| slice.dropped_rows.iter().copied()).collect();
+    let points = if dropped_rows.is_empty() {
+        measured.to_vec()
+    } else {
+        let kept: Vec<Measurement> = measurements.iter().filter(|m| !dropped_rows.contains(&m.row)).copied().collect();
+        let mut points = medians(&kept);
+        let place = points.iter().position(|point| (point.setting, point.second) == (reference.setting, reference.second));
+        points[..=place.ok_or(Refusal::Empty)?].rotate_right(1);
+        points
+    };
     let (confidence, resamples, seed) = (options.confidence, options.resamples, options.seed);
-    choices.fits = Some(Fits { duration, power: watts, confidence, resamples, seed, dropped_rows });
-    Ok(choices)
+    let fits = Fits { duration, power, confidence, resamples, seed, dropped_rows, left_out };
+    let fitted = bound(&points, &slices, options);
+    Ok(choices(&points, &fitted, limits, knobs, fits))
+}
+
+impl Slice {
+    fn fit(knob: Knob, second: Option<f64>, mut kept: Vec<Measurement>, top: f64) -> Result<Self, Refusal> {
+        let found = medians(&kept).len();
+        if found < SETTINGS_MIN {
+            return Err(Refusal::TooFew { found, needed: SETTINGS_MIN });
+        }
+        let (time_shape, power_shape) = match knob {
+            Knob::PowerLimitWatts => (Shape::CapTime, Shape::CapPower),
+            Knob::SmClockMhz | Knob::MemoryClockMhz | Knob::BatchSize => (Shape::ClockTime, Shape::ClockPower),
+        };
+        let fit = |kept: &[Measurement]| {
+            let phis: Vec<f64> = kept.iter().map(|m| m.setting / top).collect();
+            let times: Vec<f64> = kept.iter().map(|m| m.duration_seconds).collect();
+            let powers: Vec<f64> = kept.iter().map(|m| m.energy_joules / m.duration_seconds).collect();
+            let time = Curve::fit(time_shape, 1.0, &phis, &times);
+            let ceiling = if time_shape == Shape::ClockTime { time.knee } else { 1.0 };
+            let power = Curve::fit(power_shape, ceiling, &phis, &powers);
+            let quality = (time.quality(&phis, &times), power.quality(&phis, &powers));
+            (time, power, quality)
+        };
+        let (mut time, mut power, mut quality) = fit(&kept);
+        let dropped_rows = drop_outliers(&mut kept, &time, &power, top);
+        if !dropped_rows.is_empty() {
+            (time, power, quality) = fit(&kept);
+        }
+        match quality {
+            (Some(duration), _) if duration.mape_ratio > MAPE_MAX => Err(Refusal::NoCurve { mape_ratio: duration.mape_ratio }),
+            (_, Some(watts)) if watts.mape_ratio > MAPE_MAX => Err(Refusal::NoPowerCurve { mape_ratio: watts.mape_ratio }),
+            (Some(_), Some(_)) => Ok(Self { second, time, power, kept, dropped_rows }),
+            _ => Err(Refusal::Empty),
+        }
+    }
+}
+
+/// How well the curves of all slices together describe what they were fitted to.
+fn quality(slices: &[Slice], top: f64, curve: fn(&Slice) -> &Curve, value: fn(&Measurement) -> f64) -> Option<Quality> {
+    let all = || slices.iter().flat_map(|slice| slice.kept.iter().map(move |m| (slice, m)));
+    let observed: Vec<f64> = all().map(|(_, m)| value(m)).collect();
+    let fitted: Vec<f64> = all().map(|(slice, m)| curve(slice).at(m.setting / top)).collect();
+    Quality::of(&observed, &fitted)
 }
 
 /// Takes out runs that are far off either curve, where enough other runs of their setting are left; returns their rows.
@@ -331,83 +389,70 @@ fn drop_outliers(kept: &mut Vec<Measurement>, time: &Curve, power: &Curve, refer
     dropped
 }
 
-fn bound(measured: &[Point], time: &Curve, power: &Curve, options: Robust) -> Bounded {
-    let reference = measured[0].setting;
-    let phis: Vec<f64> = measured.iter().map(|point| point.setting / reference).collect();
-    let points = measured.iter().zip(&phis).map(|(point, &phi)| {
-        let seconds = time.at(phi);
-        Point { setting: point.setting, seconds, joules: seconds * power.at(phi) }
-    });
-    let points: Vec<Point> = points.collect();
+/// What the curves say of each point; `None` where its slice has no curves.
+fn bound(measured: &[Point], slices: &[Slice], options: Robust) -> Vec<Option<Fitted>> {
+    let top = measured[0].setting;
+    let slice_of = |point: &Point| slices.iter().position(|slice| slice.second == point.second);
+    let places: Vec<(usize, usize, f64)> =
+        measured.iter().enumerate().filter_map(|(index, point)| Some((index, slice_of(point)?, point.setting / top))).collect();
     let mut random = Pcg64Mcg::seed_from_u64(options.seed);
     let count = options.resamples.max(1) as usize;
-    let mut slowdowns = vec![Vec::with_capacity(count); phis.len()];
-    let mut savings = vec![Vec::with_capacity(count); phis.len()];
+    let mut slowdowns = vec![Vec::with_capacity(count); places.len()];
+    let mut savings = vec![Vec::with_capacity(count); places.len()];
     for _ in 0..count {
-        let ((time_knee, t), (power_knee, p)) = (time.resampled(&mut random), power.resampled(&mut random));
-        let (t0, p0) = (time.at_knee(phis[0], time_knee, &t), power.at_knee(phis[0], power_knee, &p));
-        for (index, &phi) in phis.iter().enumerate() {
-            let longer = time.at_knee(phi, time_knee, &t) / t0;
-            slowdowns[index].push(longer - 1.0);
-            savings[index].push(1.0 - longer * power.at_knee(phi, power_knee, &p) / p0);
+        let drawn: Vec<_> =
+            slices.iter().map(|slice| (slice, slice.time.resampled(&mut random), slice.power.resampled(&mut random))).collect();
+        let at = |index: usize, phi: f64| {
+            let (slice, (time_knee, t), (power_knee, p)) = &drawn[index];
+            (slice.time.at_knee(phi, *time_knee, t), slice.power.at_knee(phi, *power_knee, p))
+        };
+        let (t0, p0) = at(0, 1.0);
+        for (place, (_, slice, phi)) in places.iter().enumerate() {
+            let (t, p) = at(*slice, *phi);
+            slowdowns[place].push(t / t0 - 1.0);
+            savings[place].push(1.0 - t / t0 * p / p0);
         }
     }
+    let (t0, p0) = (slices[0].time.at(1.0), slices[0].power.at(1.0));
+    let mut fitted = vec![None; measured.len()];
     let at = |mut values: Vec<f64>, ratio: f64| quantile(&mut values, ratio).unwrap_or(f64::NAN);
-    // Few runs may all lie on one side of a curve; a bound that its own measurements break would be none.
-    let upper = slowdowns
-        .into_iter()
-        .zip(measured)
-        .map(|(values, seen)| at(values, options.confidence).max(seen.seconds / measured[0].seconds - 1.0));
-    let lower = savings
-        .into_iter()
-        .zip(measured)
-        .map(|(values, seen)| at(values, 1.0 - options.confidence).min(1.0 - seen.joules / measured[0].joules));
-    Bounded { slowdown_upper: upper.collect(), saving_lower: lower.collect(), points }
+    for ((slowdown, saving), (index, slice, phi)) in slowdowns.into_iter().zip(savings).zip(places) {
+        let (t, p) = (slices[slice].time.at(phi), slices[slice].power.at(phi));
+        // Few runs may all lie on one side of a curve; a bound that its own measurements break would be none.
+        fitted[index] = Some(Fitted {
+            time_ratio: t / t0,
+            energy_ratio: t / t0 * p / p0,
+            slowdown_upper: at(slowdown, options.confidence).max(measured[index].seconds / measured[0].seconds - 1.0),
+            saving_lower: at(saving, 1.0 - options.confidence).min(1.0 - measured[index].joules / measured[0].joules),
+        });
+    }
+    fitted
 }
 
-fn choices(measured: &[Point], bounded: &Bounded, limits: &Limits, knob: Knob) -> Choices {
-    let (points, reference) = (&bounded.points, bounded.points[0]);
-    let choice = |index: usize| {
-        let point = points[index];
-        Choice {
-            setting: point.setting,
-            saving_ratio: 1.0 - point.joules / reference.joules,
-            slowdown_ratio: point.seconds / reference.seconds - 1.0,
-            duration_seconds: point.seconds,
-            energy_joules: point.joules,
-            saving_lower_ratio: Some(bounded.saving_lower[index]),
-            slowdown_upper_ratio: Some(bounded.slowdown_upper[index]),
-            measured_saving_ratio: Some(1.0 - measured[index].joules / measured[0].joules),
-            measured_slowdown_ratio: Some(measured[index].seconds / measured[0].seconds - 1.0),
-        }
+fn choices(points: &[Point], fitted: &[Option<Fitted>], limits: &Limits, knobs: Knobs, fits: Fits) -> Choices {
+    let choice = |index: usize| Choice {
+        saving_lower_ratio: fitted[index].map(|fitted| fitted.saving_lower),
+        slowdown_upper_ratio: fitted[index].map(|fitted| fitted.slowdown_upper),
+        fitted_saving_ratio: fitted[index].map(|fitted| 1.0 - fitted.energy_ratio),
+        fitted_slowdown_ratio: fitted[index].map(|fitted| fitted.time_ratio - 1.0),
+        ..measured::choice(points, index)
     };
-    let score = |objective: Objective, index: usize| {
-        objective.score(points[index].joules / reference.joules, points[index].seconds / reference.seconds)
+    // The worse of the two.
+    let score = |index: usize| {
+        let measured = measured::score(points, limits.objective, index);
+        fitted[index].map_or(f64::INFINITY, |fitted| limits.objective.score(fitted.energy_ratio, fitted.time_ratio).max(measured))
     };
     let keeps = |index: usize| {
         let limit = limits.max_slowdown_ratio + EPSILON;
         // NaN keeps nothing.
-        allowed(limits, points[index].setting, reference.setting) && bounded.slowdown_upper[index] <= limit
+        allowed(limits, knobs, &points[index], &points[0]) && fitted[index].is_some_and(|fitted| fitted.slowdown_upper <= limit)
     };
-    let all: Vec<usize> = (0..points.len()).collect();
-    let kept: Vec<usize> = all.iter().copied().filter(|&index| index == 0 || keeps(index)).collect();
-    let of = |objective, among: &[usize]| best(among, TIE_RATIO, |index| score(objective, index));
+    let kept: Vec<usize> = (0..points.len()).filter(|&index| index == 0 || keeps(index)).collect();
     // A setting that may cost energy is no choice, however likely the curves find it.
-    let saves: Vec<usize> = kept.iter().copied().filter(|&index| index == 0 || bounded.saving_lower[index] > 0.0).collect();
-    let constrained = choice(of(limits.objective, &saves));
-    let front = pareto::front(points);
-    Choices {
-        reference: choice(0),
-        min_energy: choice(of(Objective::Energy, &all)),
-        constrained,
-        min_edp: choice(of(Objective::Edp, &all)),
-        min_ed2p: choice(of(Objective::Ed2p, &all)),
-        knee: choice(pareto::knee(points, &front)),
-        pareto: front.iter().map(|&index| choice(index)).collect(),
-        feasible: kept.len() > 1,
-        reason: reason(&constrained, kept.len() > 1, limits, knob),
-        settings: points.len(),
-        measurements: 0,
-        fits: None,
-    }
+    let saves = |index: usize| fitted[index].is_some_and(|fitted| fitted.saving_lower > 0.0);
+    let saving: Vec<usize> = kept.iter().copied().filter(|&index| index == 0 || saves(index)).collect();
+    let constrained = best(&saving, TIE_RATIO, score);
+    let feasible = kept.len() > 1;
+    let reason = reason(&choice(constrained), Some(&fits), feasible, limits, knobs);
+    Choices { reason, fits: Some(fits), ..measured::choices(points, constrained, feasible, choice) }
 }

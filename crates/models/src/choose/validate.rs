@@ -9,7 +9,12 @@ use crate::stats::median;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Promise {
     pub reference_setting: f64,
+    /// Of the second knob; absent where one is turned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference_second_setting: Option<f64>,
     pub setting: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub second_setting: Option<f64>,
     pub max_slowdown_ratio: f64,
     /// At least this is saved: the lower bound where there is one, else the measured saving.
     pub saving_ratio: f64,
@@ -64,10 +69,17 @@ pub fn validate(promise: &Promise, fresh: &[Measurement], tolerances: &Tolerance
         spread_ratio: None,
         problems: Vec::new(),
     };
-    let at =
-        |setting: f64| -> Vec<&Measurement> { fresh.iter().filter(|m| (m.setting - setting).abs() <= 1e-6 * setting).collect() };
-    let (chosen, reference) = (at(promise.setting), at(promise.reference_setting));
-    let same = promise.setting == promise.reference_setting;
+    let close = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b;
+    let at = |setting: f64, second: Option<f64>| -> Vec<&Measurement> {
+        let same_second = |m: &Measurement| match (m.second_setting, second) {
+            (Some(own), Some(second)) => close(own, second),
+            (own, second) => own == second,
+        };
+        fresh.iter().filter(|m| close(m.setting, setting) && same_second(m)).collect()
+    };
+    let chosen = at(promise.setting, promise.second_setting);
+    let reference = at(promise.reference_setting, promise.reference_second_setting);
+    let same = (promise.setting, promise.second_setting) == (promise.reference_setting, promise.reference_second_setting);
     for (what, setting, runs) in [("chosen", promise.setting, &chosen), ("reference", promise.reference_setting, &reference)] {
         if runs.len() < tolerances.runs {
             let (found, needed) = (runs.len(), tolerances.runs);
@@ -105,6 +117,7 @@ pub fn validate(promise: &Promise, fresh: &[Measurement], tolerances: &Tolerance
 fn middle(runs: &[&Measurement]) -> Option<Point> {
     Some(Point {
         setting: runs.first()?.setting,
+        second: runs.first()?.second_setting,
         seconds: median(&mut runs.iter().map(|run| run.duration_seconds).collect::<Vec<_>>())?,
         joules: median(&mut runs.iter().map(|run| run.energy_joules).collect::<Vec<_>>())?,
     })
@@ -123,11 +136,19 @@ fn spread(runs: &[&Measurement]) -> f64 {
 mod tests {
     use super::*;
 
-    const PROMISE: Promise = Promise { reference_setting: 1410.0, setting: 1200.0, max_slowdown_ratio: 0.05, saving_ratio: 0.15 };
+    const PROMISE: Promise = Promise {
+        reference_setting: 1410.0,
+        reference_second_setting: None,
+        setting: 1200.0,
+        second_setting: None,
+        max_slowdown_ratio: 0.05,
+        saving_ratio: 0.15,
+    };
 
     fn runs(new: [(f64, f64); 2]) -> Vec<Measurement> {
         let run = |setting, (duration_seconds, energy_joules): (f64, f64)| Measurement {
             setting,
+            second_setting: None,
             duration_seconds,
             energy_joules,
             row: 0,

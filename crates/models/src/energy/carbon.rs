@@ -1,14 +1,14 @@
 use jiff::Timestamp;
 
-use super::{Interval, JOULES_PER_KWH, seconds_between};
+use super::{Interval, JOULES_PER_KWH, Steps};
 
 /// CO₂-equivalent of a kWh of the grid.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Intensity {
     /// Grams per kWh, always.
     Constant(f64),
-    /// Grams per kWh from an instant on until the next; says nothing of the time before the first, nor past `until`.
-    Series { steps: Vec<(Timestamp, f64)>, until: Timestamp },
+    /// Grams per kWh by time.
+    Series(Steps),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -33,27 +33,28 @@ impl Intensity {
         check(grams_per_kwh).map(Self::Constant)
     }
 
-    /// Steps of grams per kWh; the last one holds until `until`.
-    pub fn series(steps: Vec<(Timestamp, f64)>, until: Timestamp) -> Result<Self, InvalidIntensity> {
-        for (_, grams_per_kwh) in &steps {
+    /// Steps of grams per kWh, each until the next; the last one holds until `until`.
+    pub fn series(steps: &[(Timestamp, f64)], until: Timestamp) -> Result<Self, InvalidIntensity> {
+        let ends = steps.iter().skip(1).map(|step| step.0).chain([until]);
+        let steps: Vec<_> = steps.iter().zip(ends).map(|(&(from, value), to)| (from, to, value)).collect();
+        for (_, _, grams_per_kwh) in &steps {
             check(*grams_per_kwh)?;
         }
-        if let Some(index) = steps.windows(2).position(|pair| pair[1].0 <= pair[0].0) {
-            return Err(InvalidIntensity::Order { index: index + 1 });
-        }
-        Ok(Self::Series { steps, until })
+        Steps::new(steps).map(Self::Series).map_err(|index| InvalidIntensity::Order { index })
     }
 
     /// The CO₂-equivalent of this energy.
     pub fn carbon(&self, intervals: &[Interval]) -> Carbon {
-        let mut sum = Carbon::default();
-        for interval in intervals {
-            match self {
-                Self::Constant(grams) => sum.grams += interval.joules / JOULES_PER_KWH * grams,
-                Self::Series { steps, until } => add(&mut sum, interval, steps, *until),
+        match self {
+            Self::Constant(grams) => {
+                let joules: f64 = intervals.iter().map(|interval| interval.joules).sum();
+                Carbon { grams: joules / JOULES_PER_KWH * grams, uncovered_joules: 0.0 }
+            }
+            Self::Series(steps) => {
+                let weighed = steps.weigh(intervals);
+                Carbon { grams: weighed.sum, uncovered_joules: weighed.uncovered_joules }
             }
         }
-        sum
     }
 }
 
@@ -62,24 +63,6 @@ fn check(grams_per_kwh: f64) -> Result<f64, InvalidIntensity> {
         Ok(grams_per_kwh)
     } else {
         Err(InvalidIntensity::Value { grams_per_kwh })
-    }
-}
-
-fn add(sum: &mut Carbon, interval: &Interval, steps: &[(Timestamp, f64)], until: Timestamp) {
-    let whole = interval.seconds();
-    let mut covered = 0.0;
-    for (index, &(from, grams)) in steps.iter().enumerate() {
-        let to = steps.get(index + 1).map_or(until, |next| next.0).min(until);
-        let part = if whole > 0.0 {
-            seconds_between(from.max(interval.from), to.min(interval.to)).max(0.0) / whole
-        } else {
-            f64::from((from..to).contains(&interval.from))
-        };
-        sum.grams += part * interval.joules / JOULES_PER_KWH * grams;
-        covered += part;
-    }
-    if covered < 1.0 - 1e-12 {
-        sum.uncovered_joules += (1.0 - covered) * interval.joules;
     }
 }
 
@@ -95,13 +78,13 @@ mod tests {
     fn constant_and_series_agree_where_nothing_changes() {
         let energy = [Interval { from: at(1), to: at(5), joules: 2.0 * JOULES_PER_KWH }];
         assert_eq!(Intensity::constant(400.0).unwrap().carbon(&energy).grams, 800.0);
-        let series = Intensity::series(vec![(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
+        let series = Intensity::series(&[(at(0), 400.0), (at(3), 400.0)], at(9)).unwrap();
         assert_eq!(series.carbon(&energy), Carbon { grams: 800.0, uncovered_joules: 0.0 });
     }
 
     #[test]
     fn a_series_weighs_by_time_and_says_what_it_does_not_cover() {
-        let series = Intensity::series(vec![(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
+        let series = Intensity::series(&[(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
         let energy = [Interval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
         assert_eq!(series.carbon(&energy), Carbon { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });
         let instant = [Interval { from: at(3), to: at(3), joules: JOULES_PER_KWH }];
@@ -111,6 +94,6 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert!(Intensity::constant(-1.0).is_err());
-        assert!(Intensity::series(vec![(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
+        assert!(Intensity::series(&[(at(1), 1.0), (at(1), 2.0)], at(2)).unwrap_err().to_string().contains("intensity 1"));
     }
 }

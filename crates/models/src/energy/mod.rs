@@ -1,16 +1,14 @@
 //! Energy from power readings, and what it costs.
 
 mod carbon;
-mod efficiency;
 mod integrate;
-mod shares;
+mod steps;
 mod tariff;
 
 pub use carbon::{Carbon, Intensity, InvalidIntensity};
-pub use efficiency::{Work, performance_per_watt_ratio};
 pub use integrate::{Energy, InvalidSeries, Rule, Sample, Series};
-pub use shares::{Attribution, InvalidShares, Tenant, attribute};
-pub use tariff::{Cost, InvalidTariff, OpenEi, Price, Tariff};
+pub use steps::{Steps, Weighed};
+pub use tariff::{InvalidTariff, OpenEi, Price, Tariff};
 
 use jiff::Timestamp;
 

@@ -35,22 +35,6 @@ pub enum InvalidTariff {
     Empty,
 }
 
-/// What energy costs.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Cost {
-    /// Electricity: kWh × price.
-    pub energy: f64,
-    /// Rent of machines: price per hour × hours.
-    pub rent: f64,
-}
-
-impl Cost {
-    /// Cost = kWh × price + hourly × hours.
-    pub fn total(&self) -> f64 {
-        self.energy + self.rent
-    }
-}
-
 /// A utility rate document of `OpenEI` (<https://openei.org/services/doc/rest/util_rates>), as far as it says what a kWh costs.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct OpenEi {
@@ -190,16 +174,6 @@ mod tests {
         let india = TimeZone::posix("IST-5:30").unwrap();
         let shifted = Interval { from: at("2026-06-10T11:00:00Z"), to: at("2026-06-10T12:00:00Z"), joules: JOULES_PER_KWH };
         assert!((tariff.cost(&[shifted], &india) - f64::midpoint(0.1, 0.5)).abs() < 1e-12, "{}", tariff.cost(&[shifted], &india));
-    }
-
-    #[test]
-    fn cost_is_energy_and_rent() {
-        let energy = Tariff::flat(0.25).unwrap().cost(
-            &[Interval { from: at("2026-01-01T00:00:00Z"), to: at("2026-01-01T10:00:00Z"), joules: 8.0 * JOULES_PER_KWH }],
-            &TimeZone::UTC,
-        );
-        let cost = Cost { energy, rent: 2.5 * 10.0 };
-        assert!((cost.total() - 27.0).abs() < 1e-12);
     }
 
     #[test]

@@ -4,13 +4,11 @@ mod cap_curve;
 mod nnls;
 mod power;
 mod quality;
-mod scaling;
 
 pub use cap_curve::{CapCurve, CapPoint, OffsetPowerLaw, PowerLaw, Verdict};
 pub(crate) use nnls::{Normal, nnls};
 pub use power::{Activity, Observation, PowerModel, Prediction};
 pub use quality::{Quality, mape_ratio, r_squared};
-pub use scaling::{Overhead, ReplicaChoice, ScalingLaw, ScalingPoint};
 
 /// Data that a model cannot be fitted to.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -19,6 +17,4 @@ pub enum FitError {
     TooFew { what: &'static str, found: usize, needed: usize },
     #[error("measurement {index}: {what} is {value}; it must be {expected}")]
     Value { index: usize, what: &'static str, value: f64, expected: &'static str },
-    #[error("no measurement with one GPU: a speedup needs it as its base")]
-    NoBase,
 }

@@ -9,6 +9,8 @@ use crate::lines::decompressed;
 
 /// Bytes of a chunk: some hundred events, so that handing one over costs nothing beside reading it.
 const CHUNK_BYTES: usize = 256 << 10;
+/// Blank lines and separators between two events, at most.
+const MAX_BLANK_BYTES: usize = MAX_EVENT_BYTES;
 /// Read at once where a chunk may end with the next line.
 const READ_BYTES: usize = 64 << 10;
 
@@ -106,7 +108,7 @@ impl Chunk {
             self.good += 1;
             return Ok(event);
         }
-        match serde_json::from_slice::<EventRef<'_>>(line) {
+        match EventRef::read(line) {
             Ok(event) => {
                 self.good += 1;
                 Ok(event)
@@ -114,12 +116,13 @@ impl Chunk {
             Err(error) => {
                 let complete = self.shape == Shape::Values || line.last() == Some(&b'\n');
                 let text = shown(line);
-                let problem = if !complete && error.is_eof() {
+                let cut = !complete && error.is_eof();
+                let problem = if cut {
                     format!("the log ends in the middle of an event: {text}")
                 } else {
                     format!("is not a CloudEvents JSON object ({error}): {text}")
                 };
-                Err(LogError { can_go_on: true, ..self.error(problem) })
+                Err(LogError { can_go_on: !cut, cut, ..self.error(problem) })
             }
         }
     }
@@ -133,7 +136,7 @@ impl Chunk {
             Shape::Lines => self.offset + self.start as u64,
             Shape::Values => self.values.get(self.lines.saturating_sub(1) as usize).map_or(self.offset, |value| value.offset),
         };
-        LogError { name: self.name.clone(), line: self.lines, offset, good: self.good, problem, can_go_on: false }
+        LogError { name: self.name.clone(), line: self.lines, offset, good: self.good, problem, can_go_on: false, cut: false }
     }
 }
 
@@ -155,6 +158,8 @@ pub struct LogChunks<'a> {
     /// Of the next chunk.
     offset: u64,
     ended: bool,
+    /// Bytes since the last event in which there was none.
+    blank: usize,
     /// Found behind events that are good.
     failed: Option<LogError>,
 }
@@ -176,10 +181,11 @@ impl<'a> LogChunks<'a> {
             good: 0,
             problem: format!("cannot be read: {error}"),
             can_go_on: false,
+            cut: error.kind() == io::ErrorKind::UnexpectedEof,
         };
         let mut reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
         let shape = shape(&mut reader).map_err(|error| failed(&name, &error))?;
-        Ok(Self { name, reader, shape, carry: Vec::new(), offset: 0, ended: false, failed: None })
+        Ok(Self { name, reader, shape, carry: Vec::new(), offset: 0, ended: false, blank: 0, failed: None })
     }
 
     /// Bytes of the uncompressed log that are in chunks.
@@ -220,7 +226,22 @@ impl<'a> LogChunks<'a> {
     /// Nothing can be read from here on; what is in the chunk is good.
     fn fail(&mut self, offset: u64, problem: String) {
         self.ended = true;
-        self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false });
+        self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false, cut: false });
+    }
+
+    /// As [`Self::fail`], where the log was cut if the source ended too early.
+    fn fail_to_read(&mut self, offset: u64, error: &io::Error) {
+        let cut = error.kind() == io::ErrorKind::UnexpectedEof;
+        self.fail(offset, format!("is truncated or damaged: {error}"));
+        if let Some(failed) = &mut self.failed {
+            failed.cut = cut;
+        }
+    }
+
+    /// A small compressed file may hold blank lines without end.
+    fn fail_blank(&mut self) {
+        let problem = format!("no event in {} MiB of blank lines: not an event log", MAX_BLANK_BYTES >> 20);
+        self.fail(self.offset, problem);
     }
 
     fn lines(&mut self, chunk: &mut Chunk, target: usize) {
@@ -259,14 +280,19 @@ impl<'a> LogChunks<'a> {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.fail(self.offset + read as u64, format!("is truncated or damaged: {error}"));
+                    self.fail_to_read(self.offset + read as u64, &error);
                     break;
                 }
             }
         }
         self.carry.extend_from_slice(&bytes[whole..read]);
         *filled = whole;
+        let is_blank = bytes[..whole].iter().all(u8::is_ascii_whitespace);
+        self.blank = if is_blank { self.blank + whole } else { 0 };
         self.offset += whole as u64;
+        if self.blank > MAX_BLANK_BYTES {
+            self.fail_blank();
+        }
     }
 
     fn values(&mut self, chunk: &mut Chunk, target: usize) {
@@ -283,13 +309,16 @@ impl<'a> LogChunks<'a> {
         loop {
             let available = match self.reader.fill_buf() {
                 Ok(available) => available,
-                Err(error) => return self.fail(self.offset, format!("is truncated or damaged: {error}")),
+                Err(error) => return self.fail_to_read(self.offset, &error),
             };
             if available.is_empty() {
                 self.ended = true;
                 if depth > 0 {
                     let text = shown(&chunk.bytes[chunk.filled..]);
                     self.fail(start, format!("the log ends in the middle of an event: {text}"));
+                    if let Some(failed) = &mut self.failed {
+                        failed.cut = true;
+                    }
                 }
                 return;
             }
@@ -301,7 +330,10 @@ impl<'a> LogChunks<'a> {
                     match byte {
                         b'{' => (depth, start) = (1, self.offset + used as u64 - 1),
                         // Between events of an array or a sequence.
-                        b'[' | b']' | b',' | b' ' | b'\t' | b'\r' | b'\n' => continue,
+                        b'[' | b']' | b',' | b' ' | b'\t' | b'\r' | b'\n' => {
+                            self.blank += 1;
+                            continue;
+                        }
                         _ => {
                             let (at, odd) = (self.offset + used as u64 - 1, char::from(byte));
                             return self.fail(at, format!("{odd:?} stands where an event should begin"));
@@ -330,7 +362,11 @@ impl<'a> LogChunks<'a> {
             }
             self.reader.consume(used);
             self.offset += used as u64;
+            if self.blank > MAX_BLANK_BYTES {
+                return self.fail_blank();
+            }
             if closed {
+                self.blank = 0;
                 chunk.filled = chunk.bytes.len();
                 chunk.values.push(Value { end: chunk.filled, offset: start });
                 return;

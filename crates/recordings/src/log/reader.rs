@@ -24,6 +24,8 @@ pub struct LogError {
     pub problem: String,
     /// The next call goes on with the line after it; else nothing more can be read.
     pub can_go_on: bool,
+    /// The log ends here, in the middle of an event: it was cut, and what came before is whole.
+    pub cut: bool,
 }
 
 impl LogError {
@@ -44,6 +46,8 @@ pub struct EventRef<'a> {
     pub source: Cow<'a, str>,
     #[serde(borrow, default)]
     pub id: Cow<'a, str>,
+    /// That of the data, if the event itself has none.
+    #[serde(default = "no_time")]
     pub time: EventTime,
     #[serde(borrow, default)]
     pub subject: Cow<'a, str>,
@@ -71,6 +75,26 @@ pub struct EventRef<'a> {
 
 fn raw<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de str>, D::Error> {
     Ok(Option::<&'de RawValue>::deserialize(deserializer)?.map(RawValue::get))
+}
+
+fn no_time() -> EventTime {
+    EventTime::MIN
+}
+
+impl<'a> EventRef<'a> {
+    /// Reads an event of any layout. `CloudEvents` may leave the time to the data.
+    pub(super) fn read(json: &'a [u8]) -> Result<Self, serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Timed {
+            time: EventTime,
+        }
+        let mut event: Self = serde_json::from_slice(json)?;
+        if event.time == no_time() {
+            let timed = event.data.map(serde_json::from_str::<Timed>).and_then(Result::ok);
+            event.time = timed.ok_or_else(|| serde::de::Error::custom("missing field `time`"))?.time;
+        }
+        Ok(event)
+    }
 }
 
 impl EventRef<'_> {

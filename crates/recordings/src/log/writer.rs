@@ -67,6 +67,14 @@ impl<W: Write> LogWriter<W> {
         Ok(())
     }
 
+    /// Hands everything written so far to the sink, so that whoever reads there meanwhile finds whole events.
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.out {
+            Out::Plain(out) => out.flush(),
+            Out::Zstd(out) => out.flush(),
+        }
+    }
+
     /// Events written so far.
     pub fn events(&self) -> u64 {
         self.events

@@ -104,6 +104,8 @@ fn heads(names: &[&'static str]) -> Vec<Cow<'static, str>> {
 }
 
 const UNKNOWN: &str = "-";
+/// Beside the decision of a window whose J/sample holds the downtime of a restart.
+const RESTARTED: &str = "restart";
 
 /// About six significant digits, never an exponent below 10¹⁵.
 fn figure(value: Option<f64>) -> String {
@@ -131,6 +133,11 @@ fn percent(ratio: Option<f64>) -> String {
 
 fn signed_percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format!("{:+.2} %", ratio * 100.0))
+}
+
+fn interval(low: Option<f64>, high: Option<f64>) -> String {
+    let ends = low.zip(high).map(|(low, high)| format!("{:+.1} to {:+.1} %", low * 100.0, high * 100.0));
+    ends.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
 fn second(time: EventTime) -> String {
@@ -189,12 +196,14 @@ fn savings(report: &Report) -> Table {
         "J/sample there",
         "saving J",
         "saving",
+        "90 % interval",
+        "throughput kept",
         "cost",
         "CO₂ g",
         "in no window J",
     ]);
     if let Some(currency) = report.workloads.iter().find_map(|w| w.currency.as_deref()) {
-        head[7] = format!("cost {currency}").into();
+        head[9] = format!("cost {currency}").into();
     }
     let row = |w: &WorkloadReport| {
         vec![
@@ -205,6 +214,8 @@ fn savings(report: &Report) -> Table {
             figure(w.compared_joules_per_sample),
             figure(w.saving_joules),
             signed_percent(w.saving_ratio),
+            interval(w.saving_ratio_low, w.saving_ratio_high),
+            percent(w.throughput_kept_ratio),
             figure(w.cost),
             figure(w.co2_grams),
             figure(w.unassigned_energy_joules),
@@ -221,7 +232,8 @@ fn windows(rows: &[WindowRow]) -> Table {
     }
     head.extend(heads(&["J/sample", "mean W", "coverage", "progress coverage"]));
     let row = |row: &WindowRow| {
-        let action = row.action.map_or(UNKNOWN, action_word).to_owned();
+        let action = row.action.map_or(UNKNOWN, action_word);
+        let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
         let mut cells = vec![second(row.window_start), origin_word(row.origin).to_owned(), action];
         cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
         if tokens {

@@ -128,8 +128,10 @@ impl Simulated {
     /// When, after `begin`, the job does something else by itself: other processes run, or its next phase begins.
     pub fn even_until(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Option<EventTime> {
         let run = self.runs.iter().map(|(from, _)| *from).find(|from| *from > begin);
-        let phase = scenario.workloads[self.index].schedule.at(begin.seconds_since(start)).1;
-        [run, phase.map(|end| start.plus_seconds(end))].into_iter().flatten().filter(|time| *time > begin).min()
+        let (config, elapsed) = (&scenario.workloads[self.index], begin.seconds_since(start));
+        let phase = config.schedule.at(elapsed).1.map(|end| start.plus_seconds(end));
+        let absence = config.next_absence_edge(elapsed).map(|edge| start.plus_seconds(edge));
+        [run, phase, absence].into_iter().flatten().filter(|time| *time > begin).min()
     }
 
     /// Goes on by `seconds` in which nothing changes by itself, and adds up what happens.
@@ -147,6 +149,9 @@ impl Simulated {
         // Before the job notices a restart: what that loses counts.
         let samples = self.job.samples;
         let layout = self.in_force(start, begin, config);
+        // What its GPUs draw while it is away is not its energy.
+        let away = config.is_away(begin.seconds_since(start));
+        let mut elsewhere = Glide::default();
         let profile = config.schedule.at(begin.seconds_since(start)).0.profile;
         let gpus = self.devices.len() as u32;
         let mut rates = Vec::with_capacity(self.devices.len());
@@ -167,14 +172,15 @@ impl Simulated {
                 }
                 None => Load::Waiting,
             };
-            device.glide(board, noise, &load, scenario.ambient_celsius, begin, seconds, into);
+            let part = if away { &mut elsewhere } else { &mut *into };
+            device.glide(board, noise, &load, scenario.ambient_celsius, begin, seconds, part);
         }
         if layout.is_some() {
             let speed = noise.throughput(self.index as u64, begin.micros());
             self.job.work(synchronised_rate(&rates, most) * speed, begin, seconds, start, config);
         }
         into.samples += self.job.samples - samples;
-        into.seconds += seconds;
+        into.seconds += if away { 0.0 } else { seconds };
     }
 
     /// Goes on by the interval of `seconds` that ends at `instant`, and reports what is seen then. `scene`: where jobs share GPUs.

@@ -36,7 +36,7 @@ impl Event {
 /// What one workload did over a stretch of time that was passed over without samples; sums over its GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Glide {
-    /// Length of the stretch.
+    /// Length of the stretch, the time in which the job was away apart.
     pub seconds: f64,
     /// What was really drawn.
     pub energy_joules: f64,
@@ -155,10 +155,10 @@ impl Cluster {
     ///
     /// # Panics
     /// Where `into` has not a place for each workload, after [`Self::step`] (a cluster either reports or glides), or where GPUs are
-    /// shared ([`Scenario::shares_gpus`]): each job is passed over by itself.
+    /// shared ([`Scenario::has_tenants`]): each job is passed over by itself.
     pub fn glide(&mut self, to: EventTime, into: &mut [Glide]) {
         assert_eq!(into.len(), self.workloads.len(), "one place for each workload");
-        assert!(!self.scenario.shares_gpus(), "jobs that share GPUs cannot be passed over one by one");
+        assert!(!self.scenario.has_tenants(), "jobs that share GPUs cannot be passed over one by one");
         assert!(self.gliding || self.reported == 0, "a cluster that reported samples cannot glide");
         self.gliding = true;
         let bucket = (self.scenario.noise.throughput_seconds.clamp(0.001, GLIDE_STEP_SECONDS) * 1e6) as i64;

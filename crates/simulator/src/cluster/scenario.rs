@@ -255,6 +255,11 @@ impl Scenario {
         self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some() || !workload.away.is_empty())
     }
 
+    /// Whether any job has the GPUs of another one.
+    pub fn has_tenants(&self) -> bool {
+        self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some())
+    }
+
     /// The place of the workload whose GPUs a workload has.
     pub(super) fn host(&self, index: usize) -> usize {
         let host = self.workloads.get(index).and_then(|workload| workload.shares_gpus_of.as_ref());
@@ -321,6 +326,12 @@ impl Scenario {
 impl WorkloadScenario {
     pub(super) fn is_away(&self, elapsed_seconds: f64) -> bool {
         self.away.iter().any(|absence| (absence.from_seconds..absence.until_seconds).contains(&elapsed_seconds))
+    }
+
+    /// Seconds after the start of the simulation at which it next leaves or comes back, after so many.
+    pub(super) fn next_absence_edge(&self, elapsed_seconds: f64) -> Option<f64> {
+        let edges = self.away.iter().flat_map(|absence| [absence.from_seconds, absence.until_seconds]);
+        edges.filter(|edge| *edge > elapsed_seconds).reduce(f64::min)
     }
 
     fn check(&self) -> Result<(), ScenarioError> {

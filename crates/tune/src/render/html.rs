@@ -1,6 +1,8 @@
 use std::fmt::{self, Write};
 
-use super::{CLAIMS, cap_curve, limits, percent, rows, source};
+use eadt_models::choose::Knobs;
+
+use super::{CLAIMS, cap_curve, limits, note_line, percent, rows, source};
 use crate::{Group, Tuning, points};
 
 const HEAD: &str = r#"<!DOCTYPE html>
@@ -39,7 +41,9 @@ pub(super) fn render(tuning: &Tuning) -> String {
 }
 
 fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
-    let (unit, knob) = (tuning.knob.unit(), tuning.knob.name());
+    let unit = tuning.knob.unit();
+    let knobs = tuning.knobs();
+    let knob = knobs.all().map(eadt_models::choose::Knob::name).collect::<Vec<_>>().join(" × ");
     let source_of = &tuning.source;
     let file = escape(&source_of.file);
     writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
@@ -56,8 +60,8 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
             let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
             write!(
                 out,
-                "<td class=\"n\">{} {unit}</td><td class=\"n\">{saving}</td><td class=\"n\">{slowdown}</td>",
-                choice.setting
+                "<td class=\"n\">{}</td><td class=\"n\">{saving}</td><td class=\"n\">{slowdown}</td>",
+                knobs.words(choice.setting, choice.second_setting)
             )?;
         }
         writeln!(out, "<td class=\"n\">{}</td></tr>", if group.choices.feasible { "yes" } else { "no" })?;
@@ -71,6 +75,13 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
             percent(within),
             escape(CLAIMS)
         )?;
+    }
+    if !tuning.notes.is_empty() {
+        out.push_str("<h2>Notes on the table</h2>\n<ul>\n");
+        for note in &tuning.notes {
+            writeln!(out, "<li>{}</li>", escape(&note_line(note)))?;
+        }
+        out.push_str("</ul>\n");
     }
     if !tuning.skipped.is_empty() {
         out.push_str("<h2>Skipped</h2>\n<ul>\n");
@@ -100,31 +111,33 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
         out.push_str("</ul>\n");
     }
     for group in &tuning.groups {
-        write_group(tuning, group, unit, out)?;
+        write_group(tuning, group, out)?;
     }
     out.push_str("</body>\n</html>\n");
     Ok(())
 }
 
-fn write_group(tuning: &Tuning, group: &Group, unit: &str, out: &mut String) -> fmt::Result {
+fn write_group(tuning: &Tuning, group: &Group, out: &mut String) -> fmt::Result {
     let name = escape(&points::name(&group.by));
     writeln!(out, "<h2>{name}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;
-    write_plot(group, &name, unit, out)?;
+    write_plot(group, &name, tuning.knobs(), out)?;
     out.push_str("<div class=\"scroll\"><table><thead><tr><th>choice</th>");
-    for head in ["setting", "time", "energy", "saving", "at least", "slowdown", "at most"] {
+    for head in ["setting", "time", "energy", "saving", "at least", "fitted", "slowdown", "at most", "fitted"] {
         write!(out, "<th class=\"n\">{head}</th>")?;
     }
     out.push_str("</tr></thead>\n<tbody>\n");
     let optional = |ratio: Option<f64>| ratio.map_or("–".to_owned(), percent);
     for (what, choice) in rows(group) {
         let cells = [
-            format!("{} {unit}", choice.setting),
+            tuning.knobs().words(choice.setting, choice.second_setting),
             format!("{:.3} s", choice.duration_seconds),
             format!("{:.1} J", choice.energy_joules),
             percent(choice.saving_ratio),
             optional(choice.saving_lower_ratio),
+            optional(choice.fitted_saving_ratio),
             percent(choice.slowdown_ratio),
             optional(choice.slowdown_upper_ratio),
+            optional(choice.fitted_slowdown_ratio),
         ];
         write!(out, "<tr><td>{what}</td>")?;
         for cell in cells {
@@ -147,10 +160,16 @@ const TOP: f64 = 14.0;
 const BOTTOM: f64 = 40.0;
 
 /// Slowdown to the right, energy against the reference upwards; measured points, the Pareto set, and the choices.
-fn write_plot(group: &Group, name: &str, unit: &str, out: &mut String) -> fmt::Result {
-    let Some(&[_, seconds, joules]) = group.points.first() else { return Ok(()) };
-    let measured: Vec<(f64, f64, f64)> =
-        group.points.iter().map(|[setting, s, j]| (s / seconds - 1.0, j / joules, *setting)).collect();
+fn write_plot(group: &Group, name: &str, knobs: Knobs, out: &mut String) -> fmt::Result {
+    let reference = &group.choices.reference;
+    let (seconds, joules) = (reference.duration_seconds, reference.energy_joules);
+    let second = |index: usize| group.point_second_settings.get(index).copied();
+    let measured: Vec<(f64, f64, String)> = group
+        .points
+        .iter()
+        .enumerate()
+        .map(|(index, [setting, s, j])| (s / seconds - 1.0, j / joules, knobs.words(*setting, second(index))))
+        .collect();
     let of = |choice: &eadt_models::choose::Choice| (choice.slowdown_ratio, 1.0 - choice.saving_ratio);
     let all: Vec<(f64, f64)> = measured
         .iter()
@@ -180,10 +199,10 @@ fn write_plot(group: &Group, name: &str, unit: &str, out: &mut String) -> fmt::R
     }
     writeln!(
         out,
-        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">slowdown against {} {unit}; upwards: energy, 100 % is its energy</text>",
+        "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">slowdown against {}; upwards: energy, 100 % is its energy</text>",
         f64::midpoint(LEFT, WIDTH),
         HEIGHT - 6.0,
-        group.choices.reference.setting
+        knobs.words(reference.setting, reference.second_setting)
     )?;
     let limit = x(group.max_slowdown_ratio);
     writeln!(
@@ -193,7 +212,7 @@ fn write_plot(group: &Group, name: &str, unit: &str, out: &mut String) -> fmt::R
     for (time, energy, setting) in &measured {
         writeln!(
             out,
-            "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>measured: {setting} {unit}</title></circle>",
+            "<circle class=\"point\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\"><title>measured: {setting}</title></circle>",
             x(*time),
             y(*energy)
         )?;
@@ -203,24 +222,24 @@ fn write_plot(group: &Group, name: &str, unit: &str, out: &mut String) -> fmt::R
     writeln!(out, "<polyline class=\"front\" points=\"{}\"/>", front.join(" "))?;
     for choice in &group.choices.pareto {
         let (time, energy) = of(choice);
-        let setting = choice.setting;
+        let setting = knobs.words(choice.setting, choice.second_setting);
         let at = format!("cx=\"{:.1}\" cy=\"{:.1}\"", x(time), y(energy));
-        writeln!(out, "<circle class=\"pareto\" {at} r=\"2.5\"><title>Pareto set: {setting} {unit}</title></circle>")?;
+        writeln!(out, "<circle class=\"pareto\" {at} r=\"2.5\"><title>Pareto set: {setting}</title></circle>")?;
     }
     let least = &group.choices.min_energy;
     for (class, choice, what) in [("least", least, "least energy"), ("chosen", &group.choices.constrained, "within the limits")] {
         let (time, energy) = of(choice);
-        let (cx, cy, setting) = (x(time), y(energy), choice.setting);
+        let (cx, cy, setting) = (x(time), y(energy), knobs.words(choice.setting, choice.second_setting));
         writeln!(
             out,
-            "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"8\"><title>{what}: {setting} {unit}</title></circle>"
+            "<circle class=\"{class}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"8\"><title>{what}: {setting}</title></circle>"
         )?;
         let anchor = if cx > 0.8 * WIDTH { "end" } else { "start" };
         let shift = if anchor == "end" { -12.0 } else { 12.0 };
         let above = if class == "chosen" { -8.0 } else { 16.0 };
         writeln!(
             out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{what}: {setting} {unit}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{what}: {setting}</text>",
             cx + shift,
             (cy + above).clamp(TOP + 10.0, floor - 4.0)
         )?;

@@ -3,7 +3,7 @@
 mod html;
 mod text;
 
-use crate::{Group, Tuning};
+use crate::{Group, Note, Tuning, points};
 
 /// Shown wherever a saving could be compared with the documents that this program comes from.
 const CLAIMS: &str = "The EADT and frequency-plan documents claim savings of 33–37 % and 20–40 %; these are their authors' claims, \
@@ -20,11 +20,27 @@ impl Tuning {
         html::render(self)
     }
 
-    /// Mean saving without and with the limits, over the groups; `None` where there is none.
+    /// Mean measured saving without and with the limits, over the groups; `None` where there is none.
     pub fn mean_savings(&self) -> Option<[f64; 2]> {
         let count = self.groups.len() as f64;
         let mean = |of: fn(&Group) -> f64| self.groups.iter().map(of).sum::<f64>() / count;
         (count > 0.0).then(|| [mean(|g| g.choices.min_energy.saving_ratio), mean(|g| g.choices.constrained.saving_ratio)])
+    }
+}
+
+/// A note with the group that it is about.
+fn note_line(note: &Note) -> String {
+    match note.groups.as_slice() {
+        [group] => format!("{}: {}", points::name(group), note.text),
+        _ => note.text.clone(),
+    }
+}
+
+/// What the fitted curves say of a choice.
+fn fitted(choice: &eadt_models::choose::Choice) -> String {
+    match (choice.fitted_saving_ratio, choice.fitted_slowdown_ratio) {
+        (Some(saving), Some(slowdown)) => format!("; fitted {} at {}", percent(saving), percent(slowdown)),
+        _ => String::new(),
     }
 }
 
@@ -68,8 +84,10 @@ fn source(tuning: &Tuning, group: &Group) -> String {
                     format!("; left out as too far from the curve: line {}", lines.join(", "))
                 }
             };
+            let left_out =
+                if fits.left_out.is_empty() { String::new() } else { format!("; no curve: {}", fits.left_out.join("; ")) };
             format!(
-                "fitted curves (time: R² {}, mean error {}; power: R² {}, mean error {}), bounds at {} from {} resamples, seed {}{dropped}",
+                "medians of the measured points, bounded by fitted curves (time: R² {}, mean error {}; power: R² {}, mean error {}), bounds at {} from {} resamples, seed {}{dropped}{left_out}",
                 fits.duration.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),
                 percent(fits.duration.mape_ratio),
                 fits.power.r_squared.map_or("–".to_owned(), |r| format!("{r:.3}")),

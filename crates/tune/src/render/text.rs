@@ -1,6 +1,6 @@
 use std::fmt::Write;
 
-use super::{CLAIMS, cap_curve, limits, percent, rows, source};
+use super::{CLAIMS, cap_curve, fitted, limits, note_line, percent, rows, source};
 use crate::{Tuning, points};
 
 pub(super) fn render(tuning: &Tuning) -> String {
@@ -12,23 +12,31 @@ pub(super) fn render(tuning: &Tuning) -> String {
 }
 
 fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
-    let unit = tuning.knob.unit();
+    let (unit, knobs) = (tuning.knob.unit(), tuning.knobs());
     for group in &tuning.groups {
         writeln!(out, "{} ({})", points::name(&group.by), limits(group))?;
-        writeln!(out, "  {:<28} {:>12} {:>9} {:>9}", "", "setting", "saving", "slowdown")?;
+        let width = if knobs.second.is_some() { 30 } else { 12 };
+        writeln!(out, "  {:<28} {:>width$} {:>9} {:>9}", "", "setting", "saving", "slowdown")?;
         for (name, choice) in rows(group) {
-            let setting = format!("{} {unit}", choice.setting);
+            let setting = knobs.words(choice.setting, choice.second_setting);
+            let reference = &group.choices.reference;
+            let is_reference = (choice.setting, choice.second_setting) == (reference.setting, reference.second_setting);
             let bound = match (choice.saving_lower_ratio, choice.slowdown_upper_ratio) {
-                (Some(saving), Some(slowdown)) if choice.setting != group.choices.reference.setting => {
-                    format!("   at least {}, at most {}", percent(saving), percent(slowdown))
+                (Some(saving), Some(slowdown)) if !is_reference => {
+                    format!("   at least {}, at most {}{}", percent(saving), percent(slowdown), fitted(choice))
                 }
                 _ => String::new(),
             };
             let (saving, slowdown) = (percent(choice.saving_ratio), percent(choice.slowdown_ratio));
-            writeln!(out, "  {name:<28} {setting:>12} {saving:>9} {slowdown:>9}{bound}")?;
+            writeln!(out, "  {name:<28} {setting:>width$} {saving:>9} {slowdown:>9}{bound}")?;
         }
-        let pareto: Vec<String> = group.choices.pareto.iter().map(|choice| choice.setting.to_string()).collect();
-        writeln!(out, "  Pareto set, fastest first: {} {unit}", pareto.join(", "))?;
+        let set = &group.choices.pareto;
+        let pareto: Vec<String> = match knobs.second {
+            None => set.iter().map(|choice| choice.setting.to_string()).collect(),
+            Some(_) => set.iter().map(|choice| format!("({})", knobs.words(choice.setting, choice.second_setting))).collect(),
+        };
+        let unit = if knobs.second.is_none() { format!(" {unit}") } else { String::new() };
+        writeln!(out, "  Pareto set, fastest first: {}{unit}", pareto.join(", "))?;
         writeln!(out, "  {}", group.choices.reason)?;
         if let Some(curve) = cap_curve(group) {
             writeln!(out, "  {curve}")?;
@@ -79,6 +87,9 @@ fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
             tuning.skipped.len()
         )?;
         writeln!(out, "{CLAIMS}")?;
+    }
+    for note in &tuning.notes {
+        writeln!(out, "note: {}", note_line(note))?;
     }
     Ok(())
 }

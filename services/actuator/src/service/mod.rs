@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Start, Step, TopicPartition, partition_for_key,
-    read_to_end,
+    Bus, BusError, Member, MemberOptions, Membership, Patience, Polled, Remedy, Standby, Start, Step, TopicPartition,
+    partition_for_key, read_to_end,
 };
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
 use eadt_schemas::decode;
@@ -109,6 +109,7 @@ struct ActuatorSession<'a> {
     partitions: i32,
     member: Box<dyn Member>,
     queue: DecisionQueue,
+    standby: Standby,
     view: ClusterView,
     /// `None`: the cluster has no node agents.
     intents: Option<DeviceIntents<'a>>,
@@ -137,6 +138,7 @@ impl<'a> ActuatorSession<'a> {
             partitions,
             member,
             queue: DecisionQueue::new(topics.decisions.clone()),
+            standby: Standby::new(group.clone(), topics.decisions.clone()),
             view: ClusterView::new(),
             intents: None,
             directives: JobDirectives::new(service, topics.clone()),
@@ -159,7 +161,9 @@ impl<'a> ActuatorSession<'a> {
             if let Some(intents) = &mut self.intents {
                 intents.poll_device_reports()?;
             }
+            let in_place = self.standby.is_ready(self.queue.len(), &*self.service.bus);
             if self.queue.is_empty() {
+                self.service.ready.set(in_place);
                 continue;
             }
             let seen = self.reconcile();

@@ -10,8 +10,8 @@ use eadt_bus::{
     TopicPartition, TopicSpec, Watermarks,
 };
 
-use crate::TOPICS;
-use crate::world::{Flaw, Process, World};
+use super::TOPICS;
+use super::world::{Flaw, Process, World};
 
 #[derive(Debug)]
 pub struct SimBus(pub Arc<Process>);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use eadt_lake::simulation::{CrashDisk, Disk, Entry, Input};
 
-use crate::world::{Flaw, Process};
+use super::world::{Flaw, Process};
 
 #[derive(Debug)]
 pub struct SimDisk {

@@ -6,7 +6,7 @@ use eadt_bus::TopicPartition;
 use eadt_bus::simulation::{PARTITIONS, SimLog, place};
 use eadt_lake::{Archive, ArchiveFile, Listing, Row};
 
-use crate::TOPICS;
+use super::TOPICS;
 
 /// What was found so far.
 #[derive(Debug, Default)]

@@ -17,9 +17,9 @@ use eadt_lake::simulation::{CrashDisk, archive};
 use eadt_service::{Health, Metrics, Shutdown};
 use eadt_testing::stories::Chance;
 
-use crate::bus::SimBus;
-use crate::disk::SimDisk;
-use crate::look::Seen;
+use super::bus::SimBus;
+use super::disk::SimDisk;
+use super::look::Seen;
 
 pub const ROOT: &str = "/data/archive";
 /// Who takes part in the group.

@@ -5,10 +5,10 @@
 //! old power would be reported at new times.
 
 pub mod reading;
-pub mod workload;
 
 use std::collections::HashMap;
 
+use eadt_recordings::series::{KNOWN_DEVICE_SERIES, list_names};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::tasks::{self, Task};
@@ -55,6 +55,10 @@ struct Devices {
     collector: String,
     target: String,
     complained: bool,
+    /// The log has a workload's name that could not be used.
+    unnamed: bool,
+    /// The last answer had no reading of power or energy.
+    useless: bool,
 }
 
 impl DcgmSource {
@@ -69,9 +73,10 @@ impl DcgmSource {
         let scraper = Scraper::new(settings.target, metrics.clone())
             .map_err(|error| SourceError::new(KIND, format!("cannot make an HTTP client: {error}")))?;
         let target = scraper.shown().to_owned();
-        let rules = Rules { workload_label: settings.workload_label, pods: settings.pods };
-        let devices = Devices { known: HashMap::new(), outlet, metrics, assignments, collector, target, complained: false };
-        Ok(Self { scraper, rules, devices, clock })
+        let known = HashMap::new();
+        let (complained, unnamed, useless) = (false, false, false);
+        let devices = Devices { known, outlet, metrics, assignments, collector, target, complained, unnamed, useless };
+        Ok(Self { scraper, rules: settings.rules, devices, clock })
     }
 }
 
@@ -82,7 +87,7 @@ impl Devices {
         for (kind, count) in scraped.skipped.by_kind() {
             self.metrics.skip(&self.target, kind, count);
         }
-        if let Some(complaint) = scraped.complaint.filter(|_| !self.complained) {
+        if let Some(complaint) = scraped.complaint.as_ref().filter(|_| !self.complained) {
             self.complained = true;
             tracing::warn!(
                 target_url = self.target,
@@ -90,6 +95,11 @@ impl Devices {
                 "a line of the exporter was skipped; further ones are only counted"
             );
         }
+        if let Some(why) = scraped.unnamed.as_ref().filter(|_| !self.unnamed) {
+            self.unnamed = true;
+            tracing::warn!(target_url = self.target, why, "a label names no workload: its GPUs are reported without one");
+        }
+        self.note_usefulness(&scraped);
         for DeviceReading { mut event, tenants } in scraped.devices {
             if !self.known.contains_key(&event.device) && self.known.len() >= MAX_DEVICES {
                 self.metrics.skip(&self.target, "device_limit", 1);
@@ -118,6 +128,29 @@ impl Devices {
             device.last = Some(event);
             publish(&self.outlet, &events);
         }
+    }
+
+    /// Counts an answer without any power or energy, and logs it once until one has some again.
+    fn note_usefulness(&mut self, scraped: &Scraped) {
+        let has_energy = |device: &DeviceReading| {
+            let event = &device.event;
+            event.power_watts.or(event.power_average_watts).or(event.energy_joules_total).is_some()
+        };
+        let useless = !scraped.devices.iter().any(has_energy);
+        if useless {
+            self.metrics.skip(&self.target, "no_usable_series", 1);
+        }
+        match (self.useless, useless) {
+            (false, true) => tracing::warn!(
+                target_url = self.target,
+                found = list_names(&scraped.names),
+                known = KNOWN_DEVICE_SERIES,
+                "the answer has no power or energy of a GPU; check the URL and the exporter's list of metrics"
+            ),
+            (true, false) => tracing::info!(target_url = self.target, "the answer has power or energy of a GPU now"),
+            _ => {}
+        }
+        self.useless = useless;
     }
 
     fn end(&mut self) {
@@ -191,7 +224,43 @@ mod tests {
             collector: "dcgm/h".into(),
             target: "t".into(),
             complained: false,
+            unnamed: false,
+            useless: false,
         }
+    }
+
+    #[test]
+    fn an_answer_without_power_or_energy_is_counted_and_logged_once() {
+        let (outlet, buffer, metrics) = outlet();
+        let mut devices = devices(outlet, &metrics);
+        let rules = Rules::default();
+        let useful = "dcgm_power_usage{gpu=\"0\",uuid=\"GPU-a\"} 90\n";
+        let mut said = Vec::new();
+        for (second, text) in
+            ["", "up 1\n", "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-a\"} 1\n", useful, "<html>\n"].into_iter().enumerate()
+        {
+            let before = devices.useless;
+            devices.take(text, &rules, at(1 + second as i64));
+            said.push((before, devices.useless));
+        }
+        let label = SkippedLabel { target: "t".into(), kind: "no_usable_series" };
+        assert_eq!(metrics.scrape_skipped.get_or_create(&label).get(), 4);
+        assert_eq!(said, [(false, true), (true, true), (true, true), (true, false), (false, true)]);
+        assert_eq!(telemetry(&buffer).len(), 2);
+    }
+
+    #[test]
+    fn a_federation_names_pods_and_not_exporters() {
+        let (outlet, buffer, metrics) = outlet();
+        let mut devices = devices(outlet, &metrics);
+        let own = "namespace=\"gpu-operator\",pod=\"nvidia-dcgm-exporter-x7k2p\",service=\"nvidia-dcgm-exporter\"";
+        let line = |gpu: u32, more: &str, power: u32| {
+            format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"{gpu}\",UUID=\"GPU-fed{gpu}\",{more}{own}}} {power} 1700000000000\n")
+        };
+        let text = line(0, "exported_namespace=\"lab\",exported_pod=\"llama-0\",", 500) + &line(1, "", 70);
+        devices.take(&text, &Rules::default(), at(1));
+        let seen: Vec<_> = telemetry(&buffer).into_iter().map(|e| (e.device, e.workload, e.share)).collect();
+        assert_eq!(seen, [("GPU-fed0".into(), Some("lab/llama".into()), None), ("GPU-fed1".into(), None, None)]);
     }
 
     #[test]

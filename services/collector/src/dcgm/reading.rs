@@ -6,21 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use eadt_recordings::Field;
+use eadt_recordings::prometheus_text::{Sample, is_open_metrics, samples};
+pub use eadt_recordings::series::Rules;
+use eadt_recordings::series::{
+    Attribution, Board, Exporters, Holders, Metric, attribute, board, device_metric, is_of_board, mig_instance,
+};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
 
-use super::workload::{PodRule, of_labels};
 use crate::plausible;
-use crate::prometheus_text::{Sample, samples};
 use crate::tenancy::Tenant;
-use eadt_schemas::v1::ShareMethod;
-
-/// How labels are read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    pub workload_label: Option<String>,
-    pub pods: PodRule,
-}
 
 /// One GPU of an exporter. The event lacks its time, unless the exporter gave one, its collector and its workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,14 +31,21 @@ pub struct DeviceReading {
 pub struct Scraped {
     /// By device.
     pub devices: Vec<DeviceReading>,
-    /// Well-formed `DCGM_` sample lines.
+    /// Well-formed sample lines of an exporter of GPUs.
     pub samples: u64,
     /// Well-formed lines of other metrics.
     pub foreign: u64,
+    /// Names of the series, of the first few that differ.
+    pub names: BTreeSet<String>,
     pub skipped: Skipped,
     /// The first malformed line.
     pub complaint: Option<String>,
+    /// The first name of a workload that could not be used, and why.
+    pub unnamed: Option<String>,
 }
+
+/// So many names are kept for a message.
+const MAX_NAMES: usize = 50;
 
 /// What was not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,10 +62,12 @@ pub struct Skipped {
     pub no_device: u64,
     /// Series of a single MIG instance.
     pub mig_instance: u64,
+    /// Series with a label that names no workload: without a namespace, or none at all.
+    pub no_workload: u64,
 }
 
 impl Skipped {
-    pub(crate) fn by_kind(self) -> [(&'static str, u64); 6] {
+    pub(crate) fn by_kind(self) -> [(&'static str, u64); 7] {
         [
             ("malformed", self.malformed),
             ("sentinel", self.sentinel),
@@ -70,6 +75,7 @@ impl Skipped {
             ("implausible", self.implausible),
             ("no_device", self.no_device),
             ("mig_instance", self.mig_instance),
+            ("no_workload", self.no_workload),
         ]
     }
 }
@@ -78,30 +84,8 @@ impl Skipped {
 struct Device {
     event: GpuTelemetry,
     memory_free: Option<f64>,
-    /// (workload, pod, MIG instance); without an instance the whole GPU.
-    pods: BTreeSet<(String, String, String)>,
-    instances: BTreeMap<String, Instance>,
-    filled: BTreeSet<&'static str>,
-}
-
-/// A MIG instance.
-#[derive(Debug, Default)]
-struct Instance {
-    slices: f64,
-    /// Part of the time in which its compute engine was busy, 0 to 1.
-    active_ratio: Option<f64>,
-}
-
-/// DCGM's blank values: "blank", "not found", "not supported", "no permission" of each width.
-fn is_sentinel(name: &str, value: f64) -> bool {
-    const INT32: std::ops::RangeInclusive<f64> = 2_147_483_632.0..=2_147_483_635.0;
-    const FLOAT: std::ops::RangeInclusive<f64> = 140_737_488_355_328.0..=140_737_488_355_331.0;
-    // As floats all four of the 64-bit ones are 2^63; nothing that is measured comes near.
-    value.is_nan()
-        || value >= 9.223_372_036_854_7e18
-        || FLOAT.contains(&value)
-        // The energy counter is 64 bits wide and may pass that value: two megajoules.
-        || (INT32.contains(&value) && !name.ends_with("_ENERGY_CONSUMPTION"))
+    holders: Holders,
+    filled: BTreeSet<Field>,
 }
 
 /// Reads an exporter's answer.
@@ -109,31 +93,52 @@ pub fn read(text: &str, rules: &Rules) -> Scraped {
     let mut scraped = Scraped::default();
     let mut devices: BTreeMap<String, Device> = BTreeMap::new();
     let mut seen = HashSet::new();
+    let mut read = Vec::new();
+    let mut exporters = Exporters::default();
     for line in samples(text) {
-        let sample = match line {
-            Ok(sample) => sample,
+        match line {
+            Ok(sample) => {
+                let metric = device_metric(&sample.name);
+                if scraped.names.len() < MAX_NAMES && !scraped.names.contains(&*sample.name) {
+                    scraped.names.insert(sample.name.to_string());
+                }
+                if metric.is_none() && !sample.name.starts_with("DCGM_FI_") {
+                    scraped.foreign += 1;
+                    continue;
+                }
+                scraped.samples += 1;
+                if seen.insert(sample.series) {
+                    exporters.learn(&sample);
+                    read.push((metric, sample));
+                } else {
+                    scraped.skipped.duplicate += 1;
+                }
+            }
             Err(malformed) => {
                 scraped.skipped.malformed += 1;
                 scraped.complaint.get_or_insert_with(|| malformed.to_string());
-                continue;
             }
-        };
-        let Some(metric) = sample.name.strip_prefix("DCGM_FI_") else {
-            scraped.foreign += 1;
-            continue;
-        };
-        scraped.samples += 1;
-        if !seen.insert(sample.series) {
-            scraped.skipped.duplicate += 1;
-            continue;
         }
-        let Some(name) = device_name(&sample) else {
+    }
+    let open_metrics = is_open_metrics(text);
+    for (metric, sample) in read {
+        let Some(board) = board(&sample) else {
             scraped.skipped.no_device += 1;
             continue;
         };
-        let device = devices.entry(name.clone()).or_insert_with(|| Device::new(name, &sample));
-        device.place(&sample, rules);
-        if is_sentinel(sample.name, sample.value) {
+        let device = devices.entry(board.device.clone()).or_insert_with(|| Device::new(board));
+        if let Some(time) = sample.time(open_metrics) {
+            device.event.time = device.event.time.max(time);
+        }
+        let attribution = attribute(&sample, rules, &exporters);
+        device.place(&sample, &attribution);
+        if let Attribution::NoNamespace(_) | Attribution::NotAWorkload(_) = &attribution {
+            scraped.skipped.no_workload += 1;
+            scraped.unnamed.get_or_insert_with(|| why_unnamed(&attribution));
+        }
+        let is_sentinel =
+            metric.map_or_else(|| eadt_recordings::units::is_dcgm_sentinel(sample.value), |m| m.is_sentinel(sample.value));
+        if sample.value.is_nan() || is_sentinel {
             scraped.skipped.sentinel += 1;
         } else {
             device.fill(metric, &sample, &mut scraped.skipped);
@@ -143,105 +148,74 @@ pub fn read(text: &str, rules: &Rules) -> Scraped {
     scraped
 }
 
-fn device_name(sample: &Sample<'_>) -> Option<String> {
-    if let Some(uuid) = sample.label("UUID").or_else(|| sample.label("uuid")) {
-        return Some(uuid.to_owned());
+fn why_unnamed(attribution: &Attribution) -> String {
+    match attribution {
+        Attribution::NoNamespace(name) => {
+            format!("{name:?} names a workload without a namespace: set workload_namespace of this collector.dcgm")
+        }
+        Attribution::NotAWorkload(name) => format!("{name:?} is not namespace/name"),
+        Attribution::Workload { .. } | Attribution::Nobody => String::new(),
     }
-    let host = sample.label("Hostname").or_else(|| sample.label("hostname"))?;
-    Some(format!("{host}/gpu{}", sample.label("gpu")?))
 }
 
 impl Device {
-    fn new(name: String, sample: &Sample<'_>) -> Self {
-        let text = |label: &str| sample.label(label).map(str::to_owned);
-        let event = GpuTelemetry {
-            device: name,
-            origin: Origin::Measured,
-            node: text("Hostname").or_else(|| text("hostname")),
-            gpu_index: sample.label("gpu").and_then(|index| index.parse().ok()),
-            gpu_model: text("modelName").or_else(|| text("model_name")),
-            ..GpuTelemetry::default()
-        };
+    fn new(board: Board) -> Self {
+        let Board { device, node, gpu_index, gpu_model } = board;
+        let event = GpuTelemetry { device, origin: Origin::Measured, node, gpu_index, gpu_model, ..GpuTelemetry::default() };
         Self { event, ..Self::default() }
     }
 
-    fn place(&mut self, sample: &Sample<'_>, rules: &Rules) {
-        if let Some(millis) = sample.timestamp_millis {
-            self.event.time = self.event.time.max(EventTime::from_millis(millis));
-        }
-        let instance = sample.label("GPU_I_ID").unwrap_or_default();
-        // `1g.10gb` is one slice.
-        let slices = sample.label("GPU_I_PROFILE").and_then(|p| p.split('g').next()?.parse::<f64>().ok()).unwrap_or(1.0);
-        if !instance.is_empty() {
+    fn place(&mut self, sample: &Sample<'_>, attribution: &Attribution) {
+        let instance = mig_instance(sample);
+        if instance.is_some() {
             self.event.mig_enabled = Some(true);
-            self.instances.entry(instance.to_owned()).or_default().slices = slices;
         }
-        if let Some(workload) = of_labels(sample, rules.workload_label.as_deref(), rules.pods) {
-            let pod = sample.label("pod").or_else(|| sample.label("exported_pod")).unwrap_or_default();
-            self.pods.insert((workload, pod.to_owned(), instance.to_owned()));
-        }
+        self.holders.add(attribution, instance.as_ref());
     }
 
-    fn fill(&mut self, metric: &str, sample: &Sample<'_>, skipped: &mut Skipped) {
+    fn fill(&mut self, metric: Option<Metric>, sample: &Sample<'_>, skipped: &mut Skipped) {
         let event = &mut self.event;
-        let of_instance = sample.label("GPU_I_ID").is_some();
+        let instance = sample.label("GPU_I_ID");
         let value = sample.value;
-        // DCGM reads what NVML calls usage: a one-second average on Ampere and later, GA100 apart.
-        let averaged = event.gpu_model.as_deref().is_none_or(usage_is_average);
-        let (name, slot, value) = match metric {
-            "DEV_POWER_USAGE" if averaged => ("power_average_watts", &mut event.power_average_watts, value),
-            "DEV_POWER_USAGE" | "DEV_POWER_USAGE_INSTANT" => ("power_watts", &mut event.power_watts, value),
-            "DEV_POWER_MGMT_LIMIT" | "DEV_ENFORCED_POWER_LIMIT" => ("power_limit_watts", &mut event.power_limit_watts, value),
-            "DEV_TOTAL_ENERGY_CONSUMPTION" => ("energy_joules_total", &mut event.energy_joules_total, value / 1000.0),
-            "DEV_SM_CLOCK" => ("sm_clock_mhz", &mut event.sm_clock_mhz, value),
-            "DEV_MEM_CLOCK" => ("memory_clock_mhz", &mut event.memory_clock_mhz, value),
-            "DEV_GPU_TEMP" => ("temperature_celsius", &mut event.temperature_celsius, value),
-            "DEV_MEMORY_TEMP" => ("memory_temperature_celsius", &mut event.memory_temperature_celsius, value),
-            "DEV_FB_FREE" if !of_instance => ("memory_free", &mut self.memory_free, value),
-            "DEV_FB_USED" if !of_instance => {
-                return whole(self.filled.insert("memory_used"), &mut event.memory_used_bytes, value * MIB, skipped);
-            }
-            "DEV_FB_TOTAL" if !of_instance => {
-                return whole(self.filled.insert("memory_total"), &mut event.memory_total_bytes, value * MIB, skipped);
-            }
-            "DEV_CLOCK_THROTTLE_REASONS" | "DEV_CLOCKS_EVENT_REASONS" => {
-                event.throttle_reasons.get_or_insert_with(|| throttle_reasons(value));
-                return;
-            }
-            "DEV_MIG_MODE" => {
-                event.mig_enabled = event.mig_enabled.or(Some(value != 0.0));
-                return;
-            }
-            "PROF_GR_ENGINE_ACTIVE" if of_instance => {
-                let instance = sample.label("GPU_I_ID").and_then(|id| self.instances.get_mut(id));
-                match instance.filter(|_| (0.0..=1.0).contains(&value)) {
-                    Some(instance) => {
-                        instance.active_ratio.get_or_insert(value);
-                    }
-                    None => skipped.implausible += 1,
+        let Some(metric) = metric else {
+            match &*sample.name {
+                "DCGM_FI_DEV_FB_FREE" if instance.is_none() => {
+                    self.memory_free.get_or_insert(value);
                 }
-                return;
+                "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS" | "DCGM_FI_DEV_CLOCKS_EVENT_REASONS" => {
+                    event.throttle_reasons.get_or_insert_with(|| throttle_reasons(value));
+                }
+                "DCGM_FI_DEV_MIG_MODE" => event.mig_enabled = event.mig_enabled.or(Some(value != 0.0)),
+                // A metric that events have no field for.
+                _ if instance.is_some() => skipped.mig_instance += 1,
+                _ => {}
             }
-            _ if of_instance => {
-                skipped.mig_instance += 1;
-                return;
-            }
-            "DEV_GPU_UTIL" => ("utilization_ratio", &mut event.utilization_ratio, value / 100.0),
-            "DEV_MEM_COPY_UTIL" => ("memory_utilization_ratio", &mut event.memory_utilization_ratio, value / 100.0),
-            "PROF_GR_ENGINE_ACTIVE" => ("graphics_active_ratio", &mut event.graphics_active_ratio, value),
-            "PROF_SM_ACTIVE" => ("sm_active_ratio", &mut event.sm_active_ratio, value),
-            "PROF_SM_OCCUPANCY" => ("sm_occupancy_ratio", &mut event.sm_occupancy_ratio, value),
-            "PROF_PIPE_TENSOR_ACTIVE" => ("tensor_active_ratio", &mut event.tensor_active_ratio, value),
-            "PROF_PIPE_FP32_ACTIVE" => ("fp32_active_ratio", &mut event.fp32_active_ratio, value),
-            "PROF_DRAM_ACTIVE" => ("dram_active_ratio", &mut event.dram_active_ratio, value),
-            "PROF_PCIE_TX_BYTES" => ("pcie_transmit_bytes_per_second", &mut event.pcie_transmit_bytes_per_second, value),
-            "PROF_PCIE_RX_BYTES" => ("pcie_receive_bytes_per_second", &mut event.pcie_receive_bytes_per_second, value),
-            // A metric that events have no field for.
-            _ => return,
+            return;
         };
+        let mut field = metric.field;
+        if let Some(instance) = instance.filter(|_| !is_of_board(field)) {
+            match field {
+                Field::GraphicsActiveRatio if !self.holders.set_activity(instance, value) => skipped.implausible += 1,
+                Field::GraphicsActiveRatio => {}
+                _ => skipped.mig_instance += 1,
+            }
+            return;
+        }
+        // DCGM reads what NVML calls usage: a one-second average on Ampere and later, GA100 apart.
+        let averaged = || event.gpu_model.as_deref().is_none_or(usage_is_average);
+        if matches!(&*sample.name, "DCGM_FI_DEV_POWER_USAGE" | "dcgm_power_usage") && averaged() {
+            field = Field::PowerAverageWatts;
+        }
         // The same reading under another pod or instance says the same; a second name for it gives way.
-        if self.filled.insert(name) {
-            *slot = Some(value);
+        if !self.filled.insert(field) {
+            return;
+        }
+        let value = metric.to_ours(value);
+        // A board has less than a petabyte.
+        if matches!(field, Field::MemoryUsedBytes | Field::MemoryTotalBytes) && !(0.0..1e15).contains(&value) {
+            skipped.implausible += 1;
+        } else {
+            field.set_telemetry(event, value);
         }
     }
 
@@ -258,20 +232,11 @@ impl Device {
         self.event.time = EventTime::from_micros(1);
         skipped.implausible += plausible::leave_out_impossible(&mut self.event).len() as u64;
         (self.event.time, self.event.collector) = (time, collector);
-        let tenants = tenants(&self.pods, &self.instances);
-        DeviceReading { event: self.event, tenants }
+        DeviceReading { event: self.event, tenants: self.holders.tenants() }
     }
 }
 
 const MIB: f64 = 1_048_576.0;
-
-fn whole(first: bool, slot: &mut Option<u64>, value: f64, skipped: &mut Skipped) {
-    if !first {
-        return;
-    }
-    // A board has less than a petabyte.
-    if (0.0..1e15).contains(&value) { *slot = Some(value as u64) } else { skipped.implausible += 1 }
-}
 
 /// By name, as exporters give no architecture: boards up to Turing, and those with a GA100.
 fn usage_is_average(model: &str) -> bool {
@@ -305,42 +270,9 @@ fn throttle_reasons(value: f64) -> String {
     names.join(",")
 }
 
-/// Pods count equally; MIG instances by their slices, as far as these were busy, where that is known of all of them and any was.
-/// Pods of one workload are one tenant.
-fn tenants(pods: &BTreeSet<(String, String, String)>, instances: &BTreeMap<String, Instance>) -> Vec<Tenant> {
-    let outside = pods.iter().filter(|(_, _, instance)| instance.is_empty()).count() as f64;
-    let busy = |instance: &Instance| Some(instance.slices * instance.active_ratio?);
-    let all_busy: Option<f64> = instances.values().map(busy).sum();
-    // Who holds the GPU as a whole was not measured so.
-    let profiled = all_busy.filter(|busy| *busy > 0.0 && outside == 0.0);
-    let part = |instance: &Instance| if profiled.is_some() { busy(instance).unwrap_or(0.0) } else { instance.slices };
-    let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
-    for (workload, _, instance) in pods {
-        // Several pods may share an instance.
-        let sharing = pods.iter().filter(|(_, _, other)| other == instance).count();
-        let weight = instances.get(instance).map_or(1.0, |instance| part(instance) / sharing as f64);
-        *weights.entry(workload).or_default() += weight;
-    }
-    // Instances that nobody uses are part of the whole, too.
-    let whole = instances.values().map(part).sum::<f64>() + outside;
-    let alone = weights.len() == 1 && instances.is_empty();
-    let method = match profiled {
-        Some(_) => ShareMethod::Profiling,
-        None if instances.is_empty() => ShareMethod::Equal,
-        None => ShareMethod::MigSlices,
-    };
-    weights
-        .into_iter()
-        .map(|(workload, weight)| Tenant {
-            workload: workload.to_owned(),
-            share: (!alone).then(|| (weight / whole).clamp(0.0, 1.0)),
-            method: (!alone).then_some(method),
-        })
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::v1::ShareMethod;
     use eadt_testing::cases;
     use proptest::prelude::*;
 
@@ -502,6 +434,53 @@ mod tests {
         assert_eq!(shares(["0", "0", "0"]), (by_slices.clone(), 0));
         assert_eq!(shares(["0.5", "140737488355328", "0"]).0, by_slices);
         assert_eq!(shares(["0.5", "1.5", "0"]), (by_slices, 1));
+    }
+
+    #[test]
+    fn exporters_of_other_names_are_read_and_what_is_none_is_named() {
+        let old = "dcgm_power_usage{gpu=\"0\",uuid=\"GPU-o\",pod_name=\"train-0\",pod_namespace=\"lab\"} 90\n\
+                   dcgm_total_energy_consumption{gpu=\"0\",uuid=\"GPU-o\",pod_name=\"train-0\",pod_namespace=\"lab\"} 9000\n";
+        let smi = "nvidia_smi_power_draw_watts{uuid=\"6d5c0ac5-74d7-3130-46f1-e93ed57f469a\"} 87.5\n";
+        let tiny = "nvidia_gpu_power_usage_milliwatts{minor_number=\"1\",name=\"Tesla T4\",uuid=\"GPU-m\"} 13240\n";
+        let triton = "nv_gpu_power_usage{gpu_uuid=\"GPU-t\"} 70\nnv_energy_consumption{gpu_uuid=\"GPU-t\"} 12.5\n";
+        for (text, device, watts, joules, workload) in [
+            (old, "GPU-o", 90.0, Some(9.0), Some("lab/train")),
+            (smi, "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a", 87.5, None, None),
+            (tiny, "GPU-m", 13.24, None, None),
+            (triton, "GPU-t", 70.0, Some(12.5), None),
+        ] {
+            let scraped = read(text, &Rules::default());
+            let DeviceReading { event, tenants } = only(&scraped);
+            assert_eq!((event.device.as_str(), event.energy_joules_total), (device, joules), "{text}");
+            assert_eq!(event.power_watts.or(event.power_average_watts), Some(watts), "{text}");
+            assert_eq!(tenants.first().map(|tenant| tenant.workload.as_str()), workload, "{text}");
+        }
+        let foreign = read("up 1\nnode_load1 0.5\nnode_load1{cpu=\"1\"} 0.5\n", &Rules::default());
+        assert_eq!((foreign.devices.len(), foreign.foreign), (0, 3));
+        assert_eq!(foreign.names.into_iter().collect::<Vec<_>>(), ["node_load1", "up"]);
+    }
+
+    #[test]
+    fn an_open_metrics_answer_has_its_times_in_seconds() {
+        let at = |text: &str| only(&read(text, &Rules::default())).event.time.micros();
+        assert_eq!(at("DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-a\"} 5 1700000000\n# EOF\n"), 1_700_000_000_000_000);
+        assert_eq!(at("DCGM_FI_DEV_POWER_USAGE{gpu=\"0\",UUID=\"GPU-a\"} 5 1700000000123\n"), 1_700_000_000_123_000);
+    }
+
+    #[test]
+    fn a_label_without_a_namespace_is_counted_and_said() {
+        let text = line("DEV_POWER_USAGE", ",hpc_job=\"48214\"", "120") + &line("DEV_POWER_USAGE", ",hpc_job=\"48215\"", "120");
+        let rules = |namespace: Option<&str>| Rules {
+            workload_label: Some("hpc_job".into()),
+            workload_namespace: namespace.map(str::to_owned),
+            ..Rules::default()
+        };
+        let without = read(&text, &rules(None));
+        assert_eq!((without.skipped.no_workload, only(&without).tenants.len()), (2, 0));
+        assert!(without.unnamed.is_some_and(|why| why.contains("48214") && why.contains("workload_namespace")));
+        let with = read(&text, &rules(Some("hpc")));
+        let shares: Vec<_> = only(&with).tenants.iter().map(|t| (t.workload.as_str(), t.share)).collect();
+        assert_eq!((shares, with.unnamed.as_deref()), (vec![("hpc/48214", Some(0.5)), ("hpc/48215", Some(0.5))], None));
     }
 
     proptest! {

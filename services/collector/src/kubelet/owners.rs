@@ -2,9 +2,9 @@
 
 use std::fmt;
 
+use eadt_recordings::series::{PodRule, is_workload, owner};
+
 use super::holders::Pod;
-use crate::assignments::is_workload;
-use crate::dcgm::workload::{PodRule, owner};
 use crate::source::Boxed;
 
 /// What is known of a pod.

@@ -1,7 +1,8 @@
 //! The endpoint that training jobs report to.
 //!
-//! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`); all of a request are accepted
-//! (202) or none, with a JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
+//! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is judged for itself: 202
+//! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with a
+//! JSON error `{"error", "field", "index"}`. Kubeflow's contract is in [`super::kubeflow`].
 //! Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts
 //! ([`super::reviews`]), each of which is worth something in its namespaces alone.
 //! Requests of browsers are refused.
@@ -14,11 +15,12 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Json, Router};
+use eadt_schemas::EventTime;
 use eadt_schemas::latest::Phase;
 use eadt_service::connections::Standing;
 use eadt_service::tasks::{self, Task};
@@ -32,8 +34,8 @@ use super::secrets::{Follower, Secrets};
 use super::serve;
 use super::sources::Sources;
 use super::tokens::{self, Grant};
-use super::wire::{self, Rejection, Sent};
-use crate::metrics::{CollectorMetrics, ReasonLabel, RequestLabel};
+use super::wire::{self, Refused, Rejection, Sent};
+use crate::metrics::{CodeLabel, CollectorMetrics, ReasonLabel, RequestLabel};
 use crate::outlet::Outlet;
 use crate::settings::Progress;
 use crate::source::{Boxed, Source, SourceError};
@@ -52,6 +54,9 @@ impl IntoResponse for Rejection {
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("POST"));
+        }
         if self.closes {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
@@ -60,8 +65,18 @@ impl IntoResponse for Rejection {
 }
 
 #[derive(Debug, Serialize)]
-struct Accepted {
+struct Receipt {
     accepted: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<Refused>,
+    /// Values that are no numbers (`NaN`, `Infinity`): taken as absent.
+    #[serde(skip_serializing_if = "is_zero")]
+    absent_values: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 #[derive(Debug)]
@@ -180,13 +195,14 @@ fn router(endpoint: Arc<Endpoint>) -> Router {
 
 /// Before anything of a body is read: who is it, and not too often, known or not. And an end to requests that take too long.
 async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next: Next) -> Response {
-    let kind = if request.uri().path().starts_with("/v1/") { "v1" } else { "kubeflow" };
+    let kind = endpoint_at(request.uri().path());
     let refused = |rejection: Rejection| {
         let response = rejection.into_response();
         endpoint.count(kind, &response);
         response
     };
     let answer = async {
+        check_route(request.method(), request.uri().path(), kind).map_err(|rejection| endpoint.stranger(rejection))?;
         let sender = endpoint.sender(request.headers()).await.map_err(|rejection| endpoint.stranger(rejection))?;
         if let Some(standing) = request.extensions().get::<Standing>() {
             standing.known();
@@ -202,6 +218,36 @@ async fn admit(State(endpoint): State<Arc<Endpoint>>, mut request: Request, next
         // The rest of the body would be taken for another request.
         refused(Rejection { closes: true, ..Rejection::new(StatusCode::REQUEST_TIMEOUT, error) })
     })
+}
+
+/// Returns the endpoint of a path as metrics name it.
+fn endpoint_at(path: &str) -> &'static str {
+    let parts: Vec<&str> = path.split('/').collect();
+    match parts[..] {
+        ["", "v1", "progress"] => "v1",
+        ["", "apis", "trainer.kubeflow.org", "v1alpha1", "namespaces", namespace, "trainjobs", name, "status"]
+            if !namespace.is_empty() && !name.is_empty() =>
+        {
+            "kubeflow"
+        }
+        _ => NO_ENDPOINT,
+    }
+}
+
+/// How metrics name what is asked for in vain.
+const NO_ENDPOINT: &str = "none";
+
+/// Refuses a path without an endpoint, and a method that none has, before anything else is asked of the request.
+fn check_route(method: &Method, path: &str, endpoint: &str) -> Result<(), Rejection> {
+    if endpoint == NO_ENDPOINT {
+        let shown: String = path.chars().take(100).collect();
+        return Err(Rejection::new(StatusCode::NOT_FOUND, format!("there is nothing at {shown}: POST progress to /v1/progress")));
+    }
+    if method != Method::POST {
+        let error = format!("{method} is not understood here: send progress with POST");
+        return Err(Rejection::new(StatusCode::METHOD_NOT_ALLOWED, error));
+    }
+    Ok(())
 }
 
 /// Browsers name the page's origin with every POST, other clients never do: so no web page can report here.
@@ -234,7 +280,7 @@ async fn report(
 ) -> Response {
     let result = whole_body(body, endpoint.settings.body_bytes).and_then(|body| endpoint.report(&sender, &body));
     let response = match result {
-        Ok(accepted) => (StatusCode::ACCEPTED, Json(Accepted { accepted })).into_response(),
+        Ok(receipt) => (StatusCode::ACCEPTED, Json(receipt)).into_response(),
         Err(rejection) => rejection.into_response(),
     };
     endpoint.count("v1", &response);
@@ -369,59 +415,88 @@ impl Endpoint {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, sender: &Sender, body: &[u8]) -> Result<usize, Rejection> {
-        let mut sent = wire::events(body, self.settings.batch_events)?;
+    fn report(&self, sender: &Sender, body: &[u8]) -> Result<Receipt, Rejection> {
+        let request = wire::events(body, self.settings.batch_events)?;
         let now = self.clock.now();
-        let batch = body.trim_ascii_start().first() == Some(&b'[');
-        for (index, Sent { event, timed }) in sent.iter_mut().enumerate() {
+        let (is_batch, absent) = (request.is_batch, request.absent);
+        let mut refused: Vec<(usize, Rejection)> = Vec::new();
+        let mut accepted = 0;
+        for (index, record) in request.records.into_iter().enumerate() {
             // Without a time of its own an event happened when it came; those of a batch in its order.
-            if !*timed {
-                event.time = now.plus_micros(index as i64);
+            let came = now.plus_micros(index as i64);
+            let checked = record.and_then(|sent| self.check(sender, sent, (came, now), absent > 0));
+            match checked.and_then(|sent| self.take(sent)) {
+                Ok(()) => accepted += 1,
+                // Nothing more is taken of any.
+                Err(rejection) if rejection.status == StatusCode::SERVICE_UNAVAILABLE && accepted == 0 => return Err(rejection),
+                Err(rejection) => refused.push((index, rejection)),
             }
-            event.collector.clone_from(&self.collector);
-            // With the end of the job its source ends.
-            event.last |= event.phase == Phase::Finished;
-            let checked = wire::check(event, now, self.settings.times)
-                .and_then(|()| sender.check(&event.workload))
-                .and_then(|()| wire::check_content(event));
-            checked.map_err(|rejection| Rejection { index: batch.then_some(index), ..rejection })?;
         }
-        let accepted = sent.len();
-        self.take(sent)?;
-        Ok(accepted)
+        for (_, rejection) in &refused {
+            self.metrics.progress_refused.get_or_create(&CodeLabel { code: rejection.status.as_u16() }).inc();
+        }
+        let list =
+            |refused: &[(usize, Rejection)]| refused.iter().map(|(index, why)| Refused::new(*index, why)).collect::<Vec<_>>();
+        if let (0, Some((index, first))) = (accepted, refused.first()) {
+            let all = if refused.len() > 1 { list(&refused) } else { Vec::new() };
+            return Err(Rejection { index: is_batch.then_some(*index), refused: all, ..first.clone() });
+        }
+        Ok(Receipt { accepted, refused: list(&refused), absent_values: absent })
+    }
+
+    /// Completes one event, and refuses what cannot be, or may not come from this sender.
+    fn check(
+        &self,
+        sender: &Sender,
+        mut sent: Sent,
+        (came, now): (EventTime, EventTime),
+        has_absent: bool,
+    ) -> Result<Sent, Rejection> {
+        let event = &mut sent.event;
+        if !sent.timed {
+            event.time = came;
+        }
+        event.collector.clone_from(&self.collector);
+        // With the end of the job its source ends.
+        event.last |= event.phase == Phase::Finished;
+        wire::check(event, now, self.settings.times)?;
+        sender.check(&event.workload)?;
+        wire::check_content(event).map_err(|rejection| {
+            let hint = if has_absent { "; NaN is not JSON and is taken for null: leave the field out" } else { "" };
+            Rejection { error: rejection.error.clone() + hint, ..rejection }
+        })?;
+        Ok(sent)
     }
 
     fn trainer_status(&self, workload: String, body: &[u8]) -> Result<(), Rejection> {
-        let update: StatusUpdate = wire::parse(body, None)?;
+        let (body, _) = wire::without_not_numbers(body);
+        let update: StatusUpdate = wire::parse(&body, None)?;
         let timed = update.trainer_status.as_ref().is_some_and(|status| status.last_updated_time.is_some());
         let now = self.clock.now();
         let known = self.sources().as_ref().and_then(|sources| sources.last(&workload, 0).cloned());
         let Some(mut event) = kubeflow::event(&update, workload, known.as_ref(), now) else { return Ok(()) };
         event.collector.clone_from(&self.collector);
         wire::check(&event, now, self.settings.times)?;
-        self.take(vec![Sent { event, timed }])
+        self.take(Sent { event, timed })
     }
 
-    fn take(&self, sent: Vec<Sent>) -> Result<(), Rejection> {
+    fn take(&self, Sent { mut event, timed }: Sent) -> Result<(), Rejection> {
         let mut guard = self.sources();
         let Some(sources) = guard.as_mut() else {
             return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the collector is stopping; send it again later"));
         };
-        let events = || sent.iter().map(|sent| &sent.event);
-        if sources.room(events()).is_err() {
+        if sources.room([&event]).is_err() {
             sources.forget_before(self.clock.now().plus_seconds(-FORGET_SECONDS));
         }
-        sources.room(events()).map_err(|full| Rejection::new(StatusCode::TOO_MANY_REQUESTS, full.to_string()))?;
-        for Sent { mut event, timed } in sent {
-            // Requests come here in another order than they came in, and a batch may reach beyond the next request's time.
-            if !timed {
-                event.time = sources.time(&event.workload, event.rank, event.time);
-            }
-            sources.note(&event);
-            // Checked before, so nothing is refused here.
-            if let Err(refusal) = self.outlet.progress(KIND, &event) {
-                tracing::warn!(workload = event.workload, %refusal, "progress was refused");
-            }
+        sources.room([&event]).map_err(|full| Rejection::new(StatusCode::TOO_MANY_REQUESTS, full.to_string()))?;
+        // Requests come here in another order than they came in, and a batch may reach beyond the next request's time.
+        if !timed {
+            event.time = sources.time(&event.workload, event.rank, event.time);
+        }
+        sources.note(&event);
+        // Checked before, so nothing is refused here.
+        if let Err(refusal) = self.outlet.progress(KIND, &event) {
+            tracing::warn!(workload = event.workload, %refusal, "progress was refused");
         }
         self.metrics.progress_sources.set(sources.len() as i64);
         Ok(())
@@ -566,7 +641,10 @@ mod tests {
             (r#"{"workload":"n/a"} x"#, 400, None, None),
             (r#"{"workload":"n/a","samples_total":"many"}"#, 422, Some("samples_total"), None),
             (r#"{"workload":"n/a","samples_total":1e999}"#, 400, Some("samples_total"), None),
-            (r#"{"workload":"n/a","samples_total":NaN}"#, 400, Some("samples_total"), None),
+            (r#"{"workload":"n/a","samples_total":NaN}"#, 422, None, None),
+            (r#"{"workload":"n/a","rank":NaN,"loss":1}"#, 422, Some("rank"), None),
+            (r#"[{"workload":"n/a","loss":1}"#, 400, None, None),
+            (r#"[{"workload":"n/a","loss":1}] x"#, 400, None, None),
             (r#"{"workload":"n/a","samples_total":-1}"#, 422, Some("samples_total"), None),
             (r#"{"workload":"n/a","loss":1,"loss":2}"#, 422, Some("loss"), None),
             (r#"{"workload":"a"}"#, 422, Some("workload"), None),
@@ -579,21 +657,13 @@ mod tests {
             (r#"{"workload":"n/a","time":"0000-01-01T00:00:00Z","loss":1}"#, 422, Some("time"), None),
             (r#"{"workload":"n/a","time":"9999-12-31T23:59:59Z","loss":1}"#, 422, Some("time"), None),
             (r#"{"workload":"n/a","sample_total":1}"#, 422, Some("sample_total"), None),
-            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a","losss":1}]"#, 422, Some("losss"), Some(1)),
+            (r#"[{"workload":"n/a","losss":1}]"#, 422, Some("losss"), Some(0)),
+            (r#"[{"workload":"n/a","losss":1},{"workload":"n/a","loss":"x"}]"#, 422, Some("losss"), Some(0)),
             (r#"{"workload":"n/a"}"#, 422, None, None),
-            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a"}]"#, 422, None, Some(1)),
-            (r#"[{"workload":"n/a","loss":1},{"workload":"n/a","rank":-1}]"#, 422, Some("rank"), Some(1)),
-            (r#"[{"workload":"n/a","loss":1},{"workload":"","loss":1}]"#, 422, Some("workload"), Some(1)),
             (&deep, 422, Some("loss"), None),
             (&six, 413, None, None),
             (&long, 422, Some("workload"), None),
             (&"x".repeat(5000), 413, None, None),
-            (
-                r#"[{"workload":"n/a","loss":1},{"workload":"n/b","loss":1},{"workload":"n/c","loss":1},{"workload":"n/d","loss":1}]"#,
-                429,
-                None,
-                None,
-            ),
         ] {
             let (got, answer) = f.progress(body).await;
             let shown: String = body.chars().take(80).collect();
@@ -603,6 +673,88 @@ mod tests {
             assert_eq!(answer.get("index").and_then(Value::as_u64), index.map(|index: usize| index as u64), "{shown}");
         }
         assert!(progress(&f.buffer).is_empty());
+    }
+
+    #[tokio::test]
+    async fn each_record_of_a_batch_is_judged_for_itself() {
+        let good = |loss: u32| format!(r#"{{"workload":"n/a","loss":{loss}}}"#);
+        for (bad, status, field, says) in [
+            (r#"{"workload":"n/a","losss":1}"#, 422, Some("losss"), "did you mean loss?"),
+            (r#"{"workload":"n/a"}"#, 422, None, "says nothing of the job"),
+            (r#"{"workload":"n/a","loss":NaN}"#, 422, None, "NaN is not JSON"),
+            (r#"{"workload":"n/a","rank":-1}"#, 422, Some("rank"), "-1"),
+            (r#"{"workload":"","loss":1}"#, 422, Some("workload"), ""),
+            (r#"{"workload":"n/a","loss":1e999}"#, 400, Some("loss"), "out of range"),
+            (r#"{"workload":"n/a","loss":}"#, 400, Some("loss"), "expected value"),
+            (r#"{"workload":"n/a","time":"9999-12-31T23:59:59Z","loss":1}"#, 422, Some("time"), "future"),
+            ("7", 422, None, "not a JSON object"),
+            ("", 400, None, "EOF"),
+        ] {
+            let f = start().await;
+            let (got, answer) = f.progress(format!("[{},{bad},{}]", good(1), good(2))).await;
+            assert_eq!((got, answer["accepted"].as_u64()), (202, Some(2)), "{bad}: {answer}");
+            let [refused] = &answer["refused"].as_array().unwrap()[..] else { panic!("{answer}") };
+            assert_eq!((refused["index"].as_u64(), refused["status"].as_u64()), (Some(1), Some(status)), "{answer}");
+            assert_eq!(refused.get("field").and_then(Value::as_str), field, "{answer}");
+            assert!(refused["error"].as_str().unwrap().contains(says), "{answer}");
+            assert_eq!(progress(&f.buffer).iter().filter_map(|event| event.loss).collect::<Vec<_>>(), [1.0, 2.0], "{bad}");
+            let counted = f.metrics.progress_refused.get_or_create(&CodeLabel { code: status as u16 }).get();
+            assert_eq!(counted, 1, "{bad}");
+        }
+        let f = start().await;
+        let four = ["a", "b", "c", "d"].map(|name| format!(r#"{{"workload":"n/{name}","loss":1}}"#)).join(",");
+        let (status, answer) = f.progress(format!("[{four}]")).await;
+        assert_eq!(
+            (status, answer["accepted"].as_u64(), answer["refused"][0]["status"].as_u64()),
+            (202, Some(3), Some(429)),
+            "{answer}"
+        );
+        let (status, answer) = f.progress(r#"[{"workload":"n/a"},{"workload":"n/b","loss":"x"}]"#).await;
+        assert_eq!(
+            (status, answer["index"].as_u64(), answer["refused"].as_array().unwrap().len()),
+            (422, Some(0), 2),
+            "{answer}"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_counter_beside_a_value_that_is_no_number_is_taken() {
+        for value in ["NaN", "Infinity", "-Infinity", "nan", "-inf"] {
+            let f = start().await;
+            let body = format!(r#"{{"workload":"n/a","samples_total":5,"loss":{value}}}"#);
+            assert_eq!(f.progress(body.as_str()).await, (202, json!({"accepted": 1, "absent_values": 1})));
+            assert_eq!(f.progress(format!("[{body},{body}]")).await, (202, json!({"accepted": 2, "absent_values": 2})));
+            let seen: Vec<_> = progress(&f.buffer).iter().map(|event| (event.samples_total, event.loss)).collect();
+            assert_eq!(seen, [(Some(5.0), None); 3], "{value}");
+        }
+        let f = start().await;
+        let path = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team-a/trainjobs/llama/status";
+        let update = r#"{"trainerStatus":{"progressPercentage":50,"estimatedRemainingSeconds":NaN,"metrics":[{"name":"loss","value":"NaN"}]}}"#;
+        assert_eq!(f.post(path, update).await.0, 200);
+        assert_eq!(progress(&f.buffer)[0].loss, None);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_there_is_said_before_anything_is_asked_of_the_request() {
+        let f = start().await;
+        let kubeflow = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/n/trainjobs/a/status";
+        for (method, path, kind, expected) in [
+            (Method::POST, "/v1/progress", "text/plain", 415),
+            (Method::POST, "/v1/progres", "text/plain", 404),
+            (Method::POST, "/v1/progress/", "application/json", 404),
+            (Method::GET, "/v1/progress", "text/plain", 405),
+            (Method::PUT, "/v1/progress", "application/json", 405),
+            (Method::GET, "/", "", 404),
+            (Method::GET, "/metrics", "", 404),
+            (Method::GET, kubeflow, "", 405),
+            (Method::POST, "/apis/trainer.kubeflow.org/v1alpha1/namespaces/n/trainjobs//status", "", 404),
+        ] {
+            let request = f.client.request(method.clone(), format!("{}{path}", f.url)).header("content-type", kind);
+            let response = request.body("{}").send().await.unwrap();
+            let allow = response.headers().get("allow").is_some_and(|allow| allow == "POST");
+            assert_eq!((response.status().as_u16(), allow), (expected, expected == 405), "{method} {path}");
+            assert!(response.text().await.unwrap().contains("error"), "{method} {path}");
+        }
     }
 
     #[tokio::test]

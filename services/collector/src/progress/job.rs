@@ -1,7 +1,9 @@
 //! A training job's own Prometheus endpoint.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_recordings::prometheus_text::{is_open_metrics, samples};
+use eadt_recordings::series::list_names;
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{Scope, TrainingProgress};
 use eadt_service::tasks::{self, Task};
@@ -12,7 +14,6 @@ use serde::{Deserialize, Serialize};
 use super::sources::Sources;
 use crate::metrics::CollectorMetrics;
 use crate::outlet::Outlet;
-use crate::prometheus_text::samples;
 use crate::scrape::{Scraper, ticks};
 use crate::settings::Job;
 use crate::source::{Boxed, Source, SourceError};
@@ -118,7 +119,12 @@ pub struct Scraped {
     /// Not finite, or negative where it counts something.
     pub implausible: u64,
     pub complaint: Option<String>,
+    /// Names of the series, of the first few that differ.
+    pub names: BTreeSet<String>,
 }
+
+/// So many names are kept for a message.
+const MAX_NAMES: usize = 50;
 
 /// Reads a job's answer, complete at `now`. Series with a `rank` label are that rank's, the others `rank`'s.
 pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMap<Field, String>, now: EventTime) -> Scraped {
@@ -126,6 +132,7 @@ pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMa
         Field::ALL.into_iter().map(|field| (names.get(&field).map_or(field.default_metric(), String::as_str), field)).collect();
     let mut scraped = Scraped::default();
     let mut ranks: BTreeMap<u32, TrainingProgress> = BTreeMap::new();
+    let open_metrics = is_open_metrics(text);
     for line in samples(text) {
         let sample = match line {
             Ok(sample) => sample,
@@ -135,7 +142,10 @@ pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMa
                 continue;
             }
         };
-        let Some(field) = metrics.get(sample.name) else { continue };
+        if scraped.names.len() < MAX_NAMES && !scraped.names.contains(&*sample.name) {
+            scraped.names.insert(sample.name.to_string());
+        }
+        let Some(field) = metrics.get(&*sample.name) else { continue };
         let signed = matches!(field, Field::Loss);
         if !sample.value.is_finite() || (!signed && sample.value < 0.0) {
             scraped.implausible += 1;
@@ -149,8 +159,8 @@ pub fn read(text: &str, workload: &str, rank: u32, scope: Scope, names: &BTreeMa
             scope,
             ..TrainingProgress::default()
         });
-        if let Some(millis) = sample.timestamp_millis {
-            event.time = event.time.max(EventTime::from_millis(millis));
+        if let Some(time) = sample.time(open_metrics) {
+            event.time = event.time.max(time);
         }
         if !field.set(event, sample.value) {
             scraped.duplicate += 1;
@@ -174,6 +184,8 @@ pub(crate) struct JobSource {
     collector: String,
     sources: Sources,
     complained: bool,
+    /// The last answer had none of the job's metrics.
+    useless: bool,
 }
 
 impl JobSource {
@@ -195,6 +207,7 @@ impl JobSource {
             collector,
             sources: Sources::new(MAX_RANKS, MAX_RANKS),
             complained: false,
+            useless: false,
         })
     }
 
@@ -210,6 +223,7 @@ impl JobSource {
             self.complained = true;
             tracing::warn!(target_url = target, complaint, "a line of the job was skipped; further ones are only counted");
         }
+        self.note_usefulness(&target, &scraped.names, scraped.events.is_empty());
         for mut event in scraped.events {
             let known = self.sources.last(&event.workload, event.rank);
             if known.is_some_and(|last| event.time <= last.time) {
@@ -224,6 +238,24 @@ impl JobSource {
             self.send(&event);
             self.sources.note(&event);
         }
+    }
+
+    /// Counts an answer without any known metric, and logs it once until one has some again.
+    fn note_usefulness(&mut self, target: &str, found: &BTreeSet<String>, useless: bool) {
+        if useless {
+            self.metrics.skip(target, "no_usable_series", 1);
+        }
+        match (self.useless, useless) {
+            (false, true) => tracing::warn!(
+                target_url = target,
+                workload = self.settings.workload,
+                found = list_names(found),
+                "the job's answer has none of the metrics that are read; name the job's own in metrics of this collector.jobs"
+            ),
+            (true, false) => tracing::info!(target_url = target, "the job's answer has known metrics now"),
+            _ => {}
+        }
+        self.useless = useless;
     }
 
     fn send(&self, event: &TrainingProgress) {
@@ -296,6 +328,8 @@ mod tests {
 
     #[test]
     fn an_answer_without_known_metrics_is_no_event() {
-        assert!(read("up 1\n", "n/a", 0, Scope::Global, &BTreeMap::new(), NOW).events.is_empty());
+        let scraped = read("up 1\nmy_samples 5\n", "n/a", 0, Scope::Global, &BTreeMap::new(), NOW);
+        assert!(scraped.events.is_empty());
+        assert_eq!(list_names(&scraped.names), "my_samples, up");
     }
 }

@@ -145,6 +145,7 @@ impl Tokens {
         expires: Option<EventTime>,
     ) -> Result<(Fresh, &Entry), TokensError> {
         check_namespaces(namespaces).map_err(TokensError::Change)?;
+        namespaces.iter().try_for_each(|name| check_characters(name)).map_err(TokensError::Change)?;
         let (id, secret) = chance.split_at(ID_BYTES);
         let (id, secret) = (hexadecimal(id), URL_SAFE_NO_PAD.encode(secret));
         if self.tokens.iter().any(|entry| entry.id == id) {
@@ -193,6 +194,17 @@ fn check_namespaces(namespaces: &[String]) -> Result<(), String> {
     }
     let odd = namespaces.iter().find(|name| name.is_empty() || name.contains('/') || name.chars().any(char::is_control));
     odd.map_or(Ok(()), |name| Err(format!("{name:?} is no namespace: name what stands before the slash of a workload, or *")))
+}
+
+/// Refuses a namespace that no workload has: a token for it would be worth nothing without a word.
+fn check_characters(namespace: &str) -> Result<(), String> {
+    let odd = namespace.chars().find(|c| !c.is_ascii_alphanumeric() && !"-_.".contains(*c)).filter(|_| namespace != ALL);
+    odd.map_or(Ok(()), |odd| {
+        Err(format!(
+            "{namespace:?} is no namespace: it has {odd:?}, and a namespace has letters, digits, '-', '_' and '.' only; name one such \
+             as team-a, several with one --namespace each, or * for every one"
+        ))
+    })
 }
 
 /// Reads a tokens file.
@@ -249,6 +261,22 @@ mod tests {
 
     fn chance(seed: u8) -> [u8; CHANCE_BYTES] {
         std::array::from_fn(|at| (at as u8).wrapping_mul(37).wrapping_add(seed))
+    }
+
+    #[test]
+    fn a_namespace_that_no_workload_has_gets_no_token() {
+        for (name, odd) in
+            [("A B", "' '"), ("team-*", "'*'"), ("a,b", "','"), ("tab\u{a0}", "\\u{a0}"), ("ümlaut", "'ü'"), ("a:b", "':'")]
+        {
+            let error = Tokens::default().create(&chance(1), &namespaces(&["ok", name]), NOW, None).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name:?} is no namespace")) && error.contains(odd), "{error}");
+        }
+        for name in ["team-a", "Team_A", "a.b", "0", "*"] {
+            assert!(Tokens::default().create(&chance(1), &namespaces(&[name]), NOW, None).is_ok(), "{name}");
+        }
+        // What a file has already stays in force.
+        let kept = r#"{"tokens":[{"id":"a","sha256":"HASH","namespaces":["A B"],"created":"2026-01-02T03:04:05Z"}]}"#;
+        assert!(parse(kept.replace("HASH", &"0".repeat(64)).as_bytes()).is_ok());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Stricter than the log: there unknown fields are another version's, here they are somebody's typing, and whoever sent them
 //! is still there to be told.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -27,14 +28,38 @@ pub struct Rejection {
     /// Which event of the batch, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
+    /// Every event of a batch, if none of several was accepted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub refused: Vec<Refused>,
     /// The connection ends with the answer.
     #[serde(skip)]
     pub closes: bool,
 }
 
+/// One event of a batch that was not accepted.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Refused {
+    /// Which event of the batch, from 0.
+    pub index: usize,
+    /// The status that it alone would have.
+    pub status: u16,
+    /// What is wrong, and what to do.
+    pub error: String,
+    /// Path of the field to blame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+impl Refused {
+    pub fn new(index: usize, rejection: &Rejection) -> Self {
+        let Rejection { status, error, field, .. } = rejection;
+        Self { index, status: status.as_u16(), error: error.clone(), field: field.clone() }
+    }
+}
+
 impl Rejection {
     pub fn new(status: StatusCode, error: impl Into<String>) -> Self {
-        Self { status, error: error.into(), field: None, index: None, closes: false }
+        Self { status, error: error.into(), field: None, index: None, refused: Vec::new(), closes: false }
     }
 
     fn of_field(field: &str, error: impl Into<String>) -> Self {
@@ -57,17 +82,123 @@ pub struct Sent {
     pub timed: bool,
 }
 
-/// The events of a request: one object, or an array of at most `limit`.
-pub fn events(body: &[u8], limit: usize) -> Result<Vec<Sent>, Rejection> {
+/// The records of a request, each judged for itself.
+#[derive(Debug)]
+pub struct Request {
+    pub records: Vec<Result<Sent, Rejection>>,
+    /// They came in an array.
+    pub is_batch: bool,
+    /// Values that are no numbers (`NaN`, `Infinity`), which are taken as absent.
+    pub absent: usize,
+}
+
+/// Reads a request: one object, or an array of at most `limit`. The error is of the whole request.
+pub fn events(body: &[u8], limit: usize) -> Result<Request, Rejection> {
+    let (body, absent) = without_not_numbers(body);
     if body.trim_ascii_start().first() != Some(&b'[') {
-        return Ok(vec![event(body, None)?]);
+        return Ok(Request { records: vec![event(&body, None)], is_batch: false, absent });
     }
-    let raw: Vec<&RawValue> = parse(body, None)?;
-    if raw.len() > limit {
-        let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", raw.len());
+    let texts = elements(&body).map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, error))?;
+    if texts.len() > limit {
+        let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", texts.len());
         return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
     }
-    raw.iter().enumerate().map(|(index, text)| event(text.get().as_bytes(), Some(index))).collect()
+    let records = texts.iter().enumerate().map(|(index, text)| event(text, Some(index))).collect();
+    Ok(Request { records, is_batch: true, absent })
+}
+
+/// Replaces values that are no JSON and no numbers, as Python and JavaScript write them outside texts, by `null`. Returns how many.
+pub fn without_not_numbers(body: &[u8]) -> (Cow<'_, [u8]>, usize) {
+    const WORDS: [&str; 3] = ["nan", "inf", "infinity"];
+    let mut replaced: Option<Vec<u8>> = None;
+    let (mut copied, mut count) = (0, 0);
+    let mut scan = Scan::default();
+    let mut at = 0;
+    while at < body.len() {
+        let is_text = scan.step(body[at]);
+        let starts = !is_text && (body[at].is_ascii_alphabetic() || b"+-".contains(&body[at]));
+        if !starts {
+            at += 1;
+            continue;
+        }
+        let sign = usize::from(b"+-".contains(&body[at]));
+        let letters = body[at + sign..].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let end = at + sign + letters;
+        if WORDS.iter().any(|word| body[at + sign..end].eq_ignore_ascii_case(word.as_bytes())) {
+            let out = replaced.get_or_insert_default();
+            out.extend_from_slice(&body[copied..at]);
+            out.extend_from_slice(b"null");
+            (copied, count) = (end, count + 1);
+        }
+        at = end.max(at + 1);
+    }
+    match replaced {
+        None => (Cow::Borrowed(body), 0),
+        Some(mut out) => {
+            out.extend_from_slice(&body[copied..]);
+            (Cow::Owned(out), count)
+        }
+    }
+}
+
+/// Follows where texts begin and end.
+#[derive(Default)]
+struct Scan {
+    in_text: bool,
+    escaped: bool,
+}
+
+impl Scan {
+    /// Takes the next byte; returns true if it belongs to a text, quotes included.
+    fn step(&mut self, byte: u8) -> bool {
+        let was = self.in_text;
+        if self.escaped {
+            self.escaped = false;
+        } else if was && byte == b'\\' {
+            self.escaped = true;
+        } else if byte == b'"' {
+            self.in_text = !was;
+        }
+        was || self.in_text
+    }
+}
+
+/// Splits an array into the texts of its elements, whatever these are: one that is not JSON costs no other.
+fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
+    let mut scan = Scan::default();
+    let mut depth = 0_usize;
+    let mut elements = Vec::new();
+    let mut from = 0;
+    for (at, byte) in array.iter().enumerate() {
+        if scan.step(*byte) {
+            continue;
+        }
+        match byte {
+            b'[' | b'{' => {
+                depth += 1;
+                if depth == 1 {
+                    from = at + 1;
+                }
+            }
+            b',' if depth == 1 => {
+                elements.push(&array[from..at]);
+                from = at + 1;
+            }
+            b']' | b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    let last = &array[from..at];
+                    if !elements.is_empty() || !last.trim_ascii().is_empty() {
+                        elements.push(last);
+                    }
+                    let rest = array[at + 1..].trim_ascii();
+                    return if rest.is_empty() { Ok(elements) } else { Err("something follows the array") };
+                }
+            }
+            _ => {}
+        }
+    }
+    Err("the array does not end: the request is cut off, or a bracket is missing")
 }
 
 fn event(text: &[u8], index: Option<usize>) -> Result<Sent, Rejection> {
@@ -224,7 +355,7 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> Rejection {
-        events(body.as_bytes(), 10).unwrap_err()
+        events(body.as_bytes(), 10).unwrap().records.remove(0).unwrap_err()
     }
 
     #[test]
@@ -247,6 +378,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_number_is_absent_and_texts_stay_as_they_are() {
+        for (body, expected, count) in [
+            (r#"{"loss": NaN}"#, r#"{"loss": null}"#, 1),
+            (r#"{"loss":-Infinity,"epoch":Infinity}"#, r#"{"loss":null,"epoch":null}"#, 2),
+            (r#"[{"a":nan},{"a":-nan},{"a":+Inf},{"a":inf}]"#, r#"[{"a":null},{"a":null},{"a":null},{"a":null}]"#, 4),
+            (r#"{"span":"NaN","b":"\"NaN","c":"\\","d":NaN}"#, r#"{"span":"NaN","b":"\"NaN","c":"\\","d":null}"#, 1),
+            (r#"{"a":-1,"b":1e-5,"c":true,"d":null,"e":1e+5}"#, r#"{"a":-1,"b":1e-5,"c":true,"d":null,"e":1e+5}"#, 0),
+            ("NaNNaN", "NaNNaN", 0),
+            ("-", "-", 0),
+            ("", "", 0),
+        ] {
+            let (cleaned, absent) = without_not_numbers(body.as_bytes());
+            assert_eq!((std::str::from_utf8(&cleaned).unwrap(), absent), (expected, count), "{body}");
+        }
+    }
+
+    #[test]
+    fn an_array_is_split_whatever_its_elements_are() {
+        let split = |text: &'static str| -> Result<Vec<&str>, &str> {
+            Ok(elements(text.as_bytes())?.into_iter().map(|part| std::str::from_utf8(part).unwrap().trim()).collect())
+        };
+        assert_eq!(split(" [ ] "), Ok(vec![]));
+        assert_eq!(
+            split(r#"[{"a":[1,2],"b":"]},["}, 7 ,{"c":{"d":"\","}}]"#),
+            Ok(vec![r#"{"a":[1,2],"b":"]},["}"#, "7", r#"{"c":{"d":"\","}}"#])
+        );
+        assert_eq!(split("[{:},]"), Ok(vec!["{:}", ""]));
+        for bad in ["[", "[1", "[\"", "[{]", "[1] x", "[1][2]"] {
+            assert!(split(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn every_field_is_known() {
         let event = serde_json::json!({"workload": "n/a", "time": "2026-01-02T03:04:05Z", "collector": "c", "rank": 1,
             "scope": "rank", "origin": "measured", "phase": "progress", "last": false, "span": "x", "samples_total": 1,
@@ -255,7 +419,7 @@ mod tests {
             "world_size": 1, "backend": "nccl", "precision": "bf16", "overflow_skips_total": 1, "gradient_norm": 1,
             "frozen_prefix_layers": 4, "mps_thread_percentage": 50});
         assert_eq!(event.as_object().unwrap().len(), FIELDS.len());
-        let sent = events(event.to_string().as_bytes(), 1).unwrap().remove(0);
+        let sent = events(event.to_string().as_bytes(), 1).unwrap().records.remove(0).unwrap();
         assert!(sent.timed && says_something(&sent.event));
     }
 
@@ -271,7 +435,7 @@ mod tests {
             (r#","loss":0"#, true),
             (r#","span":"""#, true),
         ] {
-            let sent = events(format!("{{\"workload\":\"n/a\"{rest}}}").as_bytes(), 1).unwrap().remove(0);
+            let sent = events(format!("{{\"workload\":\"n/a\"{rest}}}").as_bytes(), 1).unwrap().records.remove(0).unwrap();
             assert_eq!(check_content(&sent.event).is_ok(), says, "{rest}");
         }
     }

@@ -10,9 +10,10 @@ mod kind;
 mod stage;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_bus::{BusError, Member, MemberOptions, Membership, Polled, Remedy, Step, TopicPartition, chaos};
+use eadt_bus::{BusError, Member, MemberOptions, Membership, Polled, Remedy, Standby, Step, TopicPartition, chaos};
 use eadt_schemas::Topic;
 
 use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
@@ -61,6 +62,7 @@ struct JointSession<'a, K: JointStageKind> {
     /// Partitions of the windows that this member has.
     assigned: BTreeSet<i32>,
     stage: Option<JointStage<K>>,
+    standby: Standby,
     /// When the first record was folded that is not committed yet.
     folded: Option<Instant>,
 }
@@ -68,10 +70,12 @@ struct JointSession<'a, K: JointStageKind> {
 impl<'a, K: JointStageKind> JointSession<'a, K> {
     fn open(service: &'a ProcessorService, kind: &'a K) -> Result<Self, BusError> {
         let settings = &service.settings;
+        let group = format!("{}-{}", settings.group, K::NAME);
+        let windows: Arc<str> = format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into();
         let member = service.bus.member(MemberOptions {
-            group: format!("{}-{}", settings.group, K::NAME),
+            group: group.clone(),
             membership: Membership::Transactional(format!("{}-{}", settings.instance, K::NAME)),
-            topics: vec![format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into()],
+            topics: vec![windows.clone()],
         })?;
         Ok(Self {
             service,
@@ -80,6 +84,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
             member,
             assigned: BTreeSet::new(),
             stage: None,
+            standby: Standby::new(group, windows),
             folded: None,
         })
     }
@@ -117,7 +122,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
                 }
             }
             self.advance()?;
-            self.service.ready.set(true);
+            self.service.ready.set(self.standby.is_ready(self.assigned.len(), &*self.service.bus));
         }
         self.commit()
     }

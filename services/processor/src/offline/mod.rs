@@ -10,9 +10,10 @@
 mod second;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use eadt_core::merge::Turn;
-use eadt_core::partition::merge_key;
+use eadt_core::partition::{device_of, merge_key};
 use eadt_core::{FoldSettings, Input, Output, Partition};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
@@ -174,7 +175,51 @@ impl<E, I: Iterator<Item = Result<ReplayRecord, E>>> ReplaySource<E> for RecordS
 pub enum ReplayOutput {
     Window(Box<EfficiencyWindow>),
     Decision(Box<Decision>),
-    Refused { topic: Topic, offset: Option<i64>, refusal: Refusal },
+    Refused {
+        topic: Topic,
+        offset: Option<i64>,
+        refusal: Refusal,
+    },
+    /// At the end of the record.
+    HeldOpen(HeldOpen),
+}
+
+/// A workload of which a live processor would still hold windows open where the record ends.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct HeldOpen {
+    pub workload: String,
+    /// Number of windows.
+    pub windows: u64,
+    /// Start of the first and end of the last.
+    pub from: EventTime,
+    pub to: EventTime,
+    /// Live sources that have not reached the end of the first window; 0: the log's clock has not passed the join grace.
+    pub sources_behind: u64,
+    /// The newest stamp of its partition.
+    pub log_clock: Option<EventTime>,
+}
+
+impl fmt::Display for HeldOpen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { workload, windows, from, to, sources_behind, log_clock } = self;
+        write!(f, "{windows} window(s) of {workload}, {from} to {to}: ")?;
+        match (sources_behind, log_clock) {
+            (0, Some(clock)) => {
+                write!(f, "processor.join_grace_seconds have not passed on the log's clock, which stands at {clock}")
+            }
+            (0, None) => f.write_str("processor.join_grace_seconds have not passed on the log's clock"),
+            (behind, _) => write!(f, "{behind} live source(s) may still have events of the first one"),
+        }
+    }
+}
+
+/// What becomes of windows that are open where the record ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtTheEnd {
+    /// They stay open, as in the live run, unless sources end with their file.
+    AsLive,
+    /// They are closed, as if every source had ended.
+    Close,
 }
 
 /// How much a replay went through.
@@ -203,10 +248,11 @@ pub struct ReplayCounts {
 /// Replays the sources to their ends and hands everything that comes out, with where the inputs of its partition stand, to `say`.
 ///
 /// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record
-/// of a log ends where it ends, and what was open there stays open, as in the live run.
+/// of a log ends where it ends, and what was open there stays open, as in the live run, and is named, or is closed by `at_the_end`.
 pub fn replay<E>(
     settings: &FoldSettings,
     sources: Vec<Box<dyn ReplaySource<E> + '_>>,
+    at_the_end: AtTheEnd,
     mut say: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
 ) -> Result<ReplayCounts, E> {
     let mut counts = ReplayCounts::default();
@@ -234,10 +280,23 @@ pub fn replay<E>(
         }
         fronts.advance(i, settings)?;
     }
-    if settings.idle_grace.is_none() {
+    if settings.idle_grace.is_none() || at_the_end == AtTheEnd::Close {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
             emit_outputs(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
+        }
+    }
+    for (partition, positions) in partitions.values() {
+        for open in partition.open_windows() {
+            let held = HeldOpen {
+                workload: device_of(open.workload).unwrap_or(open.workload).to_owned(),
+                windows: open.windows,
+                from: open.from,
+                to: open.to,
+                sources_behind: open.sources_behind as u64,
+                log_clock: partition.clock().stamp(),
+            };
+            say(positions, ReplayOutput::HeldOpen(held))?;
         }
     }
     for second in seconds {

@@ -14,8 +14,8 @@ use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, EventType, Topic};
 
-use crate::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
-use crate::story::{BASE, Said, compare, found, play};
+use super::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
+use super::story::{BASE, Said, compare, found, play};
 
 const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
 

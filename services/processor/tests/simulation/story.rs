@@ -11,7 +11,7 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics};
 use eadt_testing::stories;
 
-use crate::bus::{Flaw, PARTITIONS, SimBus};
+use super::bus::{Flaw, PARTITIONS, SimBus};
 
 /// When stories begin, in seconds.
 pub const BASE: i64 = 1_700_000_040;
@@ -92,14 +92,13 @@ pub fn compare(said: &Said, found: &Said) -> Result<(), String> {
 
 /// One story a seed; each gives the number of its crashes, or what is wrong at its end.
 pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
-    stories::tell(env!("CARGO_PKG_NAME"), test, 1, story);
+    stories::tell(env!("CARGO_PKG_NAME"), test, story);
 }
 
-/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it. A quarter as many
-/// stories: it takes a broker that forgets a transaction, and an operator who ends it.
+/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it.
 pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Sync) {
     let flawed = |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState });
-    stories::tell(env!("CARGO_PKG_NAME"), test, 4, flawed);
+    stories::tell(env!("CARGO_PKG_NAME"), test, flawed);
 }
 
 /// Steps that are torn in any other way are found out.

@@ -10,7 +10,9 @@ use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus as _, BusError, Outgoing, Producer, Record, Start, TopicPartition, read_to_end, topics};
 use eadt_core::settings::SECOND;
 use eadt_processor::ProcessorSettings;
-use eadt_processor::offline::{RawRecord, RecordSource, ReplayCounts, ReplayOutput, ReplayRecord, ReplaySource, replay};
+use eadt_processor::offline::{
+    AtTheEnd, RawRecord, RecordSource, ReplayCounts, ReplayOutput, ReplayRecord, ReplaySource, replay,
+};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -88,11 +90,12 @@ impl Log {
             }
         }
         let (mut windows, mut decisions) = (Vec::new(), Vec::new());
-        let counts = replay(&settings.fold(), sources, |_, replayed| {
+        let counts = replay(&settings.fold(), sources, AtTheEnd::AsLive, |_, replayed| {
             match replayed {
                 ReplayOutput::Window(window) => windows.push(*window),
                 ReplayOutput::Decision(decision) => decisions.push(*decision),
                 ReplayOutput::Refused { refusal, .. } => return Err(refusal.to_string()),
+                ReplayOutput::HeldOpen(_) => {}
             }
             Ok(())
         })

@@ -13,6 +13,7 @@ use eadt_chaos::part::{Agent, Server, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
+use eadt_service::shown::Secrets;
 use eadt_service::supervise::on_signals;
 use eadt_service::{Health, Metrics, Shutdown, logs};
 
@@ -34,7 +35,7 @@ fn run() -> Result<bool> {
     let path = std::env::args().nth(1).context("name the file that says what to do")?;
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
     let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
-    logs::start(logs::LogFormat::Text, &filter, None)?;
+    logs::start(logs::LogFormat::Text, &filter, None, Secrets::default())?;
     let options = KafkaOptions { brokers: task.brokers.clone(), properties: task.properties.clone(), client_id: "chaos".into() };
     if let Service::Agent(own) = task.service {
         return hold(&own, (!task.brokers.is_empty()).then_some(options));

@@ -121,7 +121,7 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
 
 /// A turn of the knob and a change of the layout, both not judged yet.
 fn changing() -> (Seek, ControllerState, Change) {
-    let change = |id: &str, to: Layout| Change { id: id.into(), from: layout(6, 50, 3), to, generation: 2 };
+    let change = |id: &str, to: Layout| Change { id: id.into(), from: layout(6, 50, 3), to, generation: 2, hold_out: false };
     let trial = change("moved", layout(9, 30, 3));
     let turn = change("turned", Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 3) });
     let seek = Seek { trial: Some(trial.clone()), turn: Some(turn), ..Seek::default() };

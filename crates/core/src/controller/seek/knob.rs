@@ -18,6 +18,8 @@ pub(super) struct Knob {
     pub least: f64,
     /// Distance of two settings.
     step: f64,
+    /// Its top is no limit at all: how high the clock may be is only known while none is set.
+    unlimited: bool,
 }
 
 impl Knob {
@@ -30,7 +32,7 @@ impl Knob {
             return Err("neither the board's power limit nor a bound of the workload is known: no cap can be sought".into());
         };
         let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top));
-        Self { turned: Turned::PowerLimit, top, least, step: 1.0 }.checked()
+        Self { turned: Turned::PowerLimit, top, least, step: 1.0, unlimited: false }.checked()
     }
 
     /// The SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
@@ -39,7 +41,8 @@ impl Knob {
         let Some(top) = top.filter(|top| *top > 0.0) else {
             return Err("the SM clock of its GPUs is not known: no clock can be sought".into());
         };
-        Self { turned: Turned::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0 }.checked()
+        let unlimited = own.is_none() && settings.sm_clock_mhz_max.is_none();
+        Self { turned: Turned::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }.checked()
     }
 
     fn checked(self) -> Result<Self, String> {
@@ -64,8 +67,10 @@ impl Knob {
         }
     }
 
-    pub fn action(&self) -> Action {
+    /// The action that turns it to a setting. Only a revert takes a limit away.
+    pub fn action(&self, to: f64) -> Action {
         match self.turned {
+            _ if self.lifts(to) => Action::Revert,
             Turned::PowerLimit => Action::SetPowerLimit,
             Turned::Clock => Action::SetClocks,
         }
@@ -80,11 +85,15 @@ impl Knob {
         set.unwrap_or(self.top)
     }
 
+    fn lifts(&self, to: f64) -> bool {
+        self.unlimited && to >= self.top
+    }
+
     /// A layout with this setting.
     pub fn set(&self, layout: &Layout, to: f64) -> Layout {
         match self.turned {
             Turned::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
-            Turned::Clock => Layout { sm_clock_mhz: Some(to), ..layout.clone() },
+            Turned::Clock => Layout { sm_clock_mhz: Some(to).filter(|to| !self.lifts(*to)), ..layout.clone() },
         }
     }
 

@@ -6,6 +6,7 @@
 //! the best known one; and where nothing is known it is given a chance that shrinks with every other one that was tried.
 
 use super::curve::{Best, Spot};
+use super::hour::HOUR_SECONDS;
 use super::phase::Phase;
 use super::{Step, View};
 use crate::controller::target::{self, Knobs};
@@ -20,6 +21,16 @@ const TOO_SLOW: f64 = 1.2;
 const ALIKE: f64 = 0.15;
 /// What nothing is known about weighs as much as this part of an equal phase.
 const CHANCE: f64 = 0.5;
+/// Throughput below this part of the floor is too slow beyond noise.
+const FAST_ENOUGH: f64 = 0.98;
+/// A trial that lacks no more than this factor may be fast enough without a limit.
+const NEAR_FLOOR: f64 = 1.05;
+/// Threads in all below this part of the starting layout's are fewer.
+const FEWER_THREADS: f64 = 0.95;
+/// What goes on for a shorter time is not worth going back to the starting layout for, in seconds.
+const SEE_SECONDS_MIN: f64 = 900.0;
+/// By so much an hour may lie below the floor of its settings.
+const HOUR_SLACK: f64 = 0.01;
 /// What a layout is taken to be ahead of the starting one by where no phase says.
 const AHEAD: f64 = 1.1;
 
@@ -65,8 +76,7 @@ impl View<'_> {
         };
 
         let used = self.state.restarts.len() as u32;
-        let allowed = self.workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
-        let most = allowed.min(settings.hybrid_restarts_per_day_max);
+        let most = self.restarts_allowed();
         let came_from = self.seek.trial.as_ref().map(|trial| super::spot(&trial.from));
 
         let mut spots: Vec<Spot> = target::alternatives(from, gpus, self.workload, settings)
@@ -82,7 +92,11 @@ impl View<'_> {
         let mut best: Option<Candidate> = None;
         for to in spots {
             let affordable = used + if came_from == Some(to) { 1 } else { 2 } <= most;
-            if to == spot || !affordable || self.seek.barred.iter().any(|barred| barred.spot == to) {
+            if to == spot
+                || !affordable
+                || !self.fast_enough_elsewhere(to)
+                || self.seek.barred.iter().any(|barred| barred.spot == to)
+            {
                 continue;
             }
             let back = self.seek.base.filter(|base| base.spot == to && settled);
@@ -111,6 +125,116 @@ impl View<'_> {
             format!("{} is expected to save {:.1} %, which is worth a restart", words(best.to), 100.0 * best.gain.min(1.0))
         };
         Some(Step::Move { to: best.to, setting: best.setting, why })
+    }
+
+    /// Restarts within 24 h.
+    fn restarts_allowed(&self) -> u32 {
+        let settings = self.context.settings;
+        let allowed = self.workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
+        allowed.min(settings.hybrid_restarts_per_day_max)
+    }
+
+    /// Whether a layout keeps the floor of throughput in the phases that may come: not if it was too slow in one of them. One with fewer
+    /// processes or threads than the starting one may be slow in any phase in which it was not measured, so it is tried only where a long
+    /// time has shown no such phase.
+    fn fast_enough_elsewhere(&self, to: Spot) -> bool {
+        let (settings, phases) = (self.context.settings, &self.seek.phases);
+        let Some(base) = self.seek.base.map(|base| base.spot).filter(|base| *base != to) else { return true };
+        let free = |phase: &Phase, spot: Spot| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let mut measured_everywhere = true;
+        for other in phases.others() {
+            match (free(other, to), free(other, base)) {
+                (Some(there), Some(reference)) if there < FAST_ENOUGH * self.seek.floor(reference, settings) => return false,
+                (Some(_), Some(_)) => {}
+                _ => measured_everywhere = false,
+            }
+        }
+        let threads = |spot: Spot| f64::from(spot.replicas) * f64::from(spot.threads);
+        let fewer = to.replicas < base.replicas || threads(to) < FEWER_THREADS * threads(base);
+        let long = self.now.seconds_since(self.seek.began) >= settings.horizon_seconds;
+        !fewer || (measured_everywhere && long)
+    }
+
+    /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
+    pub(super) fn see_starting_layout(&self, base: super::Base) -> Option<Step> {
+        let spot = self.stand.spot;
+        let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
+        let used = self.state.restarts.len() as u32;
+        let most = self.restarts_allowed();
+        let barred = self.seek.barred.iter().any(|barred| barred.spot == base.spot);
+        if short(self.context.remaining_seconds) || short(self.seek.phases.dwell_seconds(self.now)) || used >= most || barred {
+            return None;
+        }
+        let why = format!(
+            "what {} does in this phase was never measured: without it nobody knows how slow is too slow",
+            words(base.spot)
+        );
+        let step = Step::Move { to: base.spot, setting: self.knob.top, why };
+        let fewer = spot.replicas < base.spot.replicas || spot.replicas * spot.threads < base.spot.replicas * base.spot.threads;
+        Some(self.when_affordable(step, !fewer))
+    }
+
+    /// Leaves a trial at once where its throughput is below the floor.
+    pub(super) fn leave_slow_trial(&self, phase: &Phase, base: super::Base) -> Option<Step> {
+        let settings = self.context.settings;
+        let trial = self.seek.trial.as_ref().filter(|trial| super::spot(&trial.to) == self.stand.spot)?;
+        // The way back is no trial: there is nowhere else to go.
+        let from = super::spot(&trial.from);
+        let used = self.state.restarts.len() as u32;
+        if self.stand.spot == base.spot
+            || used >= self.restarts_allowed()
+            || self.seek.barred.iter().any(|barred| barred.spot == from)
+        {
+            return None;
+        }
+        let reference = phase.free_rate(base.spot, self.knob, settings.seek_windows)?;
+        let floor = self.seek.floor(reference, settings);
+        let rate = phase.point(self.stand)?.samples_per_second;
+        if rate >= FAST_ENOUGH * floor {
+            return None;
+        }
+        let part = 100.0 * rate / reference;
+        if self.stand.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
+            return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too slow: nothing is held back")));
+        }
+        let (to, setting) = (from, self.knob.of(&trial.from));
+        let why = format!("{} has only {part:.0} % of the throughput: it is left at once", words(self.stand.spot));
+        Some(Step::Move { to, setting, why })
+    }
+
+    /// Part of the starting layout's work that must be done in any hour, a little below the floor of one setting.
+    fn hour_part(&self) -> f64 {
+        1.0 - self.context.settings.max_slowdown_ratio - HOUR_SLACK
+    }
+
+    fn in_first_hour(&self) -> bool {
+        self.now.seconds_since(self.seek.began) < HOUR_SECONDS
+    }
+
+    /// A restart now, where the throughput of the last hour allows it. Otherwise nothing is held back until it does. `feasible`: the
+    /// present layout is fast enough, so that there is time.
+    pub(super) fn when_affordable(&self, step: Step, feasible: bool) -> Step {
+        let settings = self.context.settings;
+        let Some(due_rate) = self.seek.hour.due_rate.filter(|_| feasible && !self.in_first_hour()) else { return step };
+        let seconds = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
+        if self.seek.hour.spare(self.hour_part()) >= due_rate * seconds {
+            return step;
+        }
+        let Step::Move { to, why, .. } = step else { return step };
+        let why = format!("saves up throughput for a restart: {why}");
+        if self.stand.setting < self.knob.top && to != self.stand.spot { self.turn(self.knob.top, why) } else { Step::Stay(why) }
+    }
+
+    /// Holds nothing back where the last hour is behind its floor.
+    pub(super) fn make_up(&self) -> Option<Step> {
+        let ratio = self.seek.hour.ratio().filter(|_| !self.in_first_hour())?;
+        let free = self.stand.setting >= self.knob.top;
+        let floor = 1.0 - self.context.settings.max_slowdown_ratio;
+        if ratio >= floor + if free { HOUR_SLACK } else { -0.5 * HOUR_SLACK } {
+            return None;
+        }
+        let why = format!("makes up for what restarts cost: {:.1} % of the throughput in the last hour", 100.0 * ratio);
+        Some(if free { Step::Stay(why) } else { self.turn(self.knob.top, why) })
     }
 
     fn candidate(&self, to: Spot, phase: &Phase, floor: f64, score: f64, settled: bool) -> Option<Candidate> {
@@ -565,7 +689,8 @@ mod tests {
         assert_eq!(goes(&restarts(0, Some(8), 1)), None);
         // The way back is what was kept.
         let mut back = restarts(4, None, 5);
-        back.seek.trial = Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1 });
+        back.seek.trial =
+            Some(Change { id: "t".into(), from: layout(6, 100, 3), to: layout(6, 50, 3), generation: 1, hold_out: false });
         assert_eq!(goes(&back), Some(OTHER));
         let mut barred = restarts(0, None, 5);
         barred.seek.barred = vec![bar(OTHER)];

@@ -18,6 +18,8 @@
 #[cfg(test)]
 mod by_hand;
 mod curve;
+mod hold_out;
+mod hour;
 mod knob;
 mod layouts;
 mod phase;
@@ -37,6 +39,8 @@ use super::trial::{Note, Proposal};
 use super::{Context, ControllerName, ControllerSettings};
 use crate::models::InForce;
 use curve::{Point, Spot};
+use hold_out::HoldOuts;
+use hour::Hour;
 use knob::Knob;
 use phase::{Heard, Phase, Phases, Seen, Stand};
 
@@ -63,6 +67,12 @@ pub(super) struct Seek {
     knob_barred: Option<Barred>,
     /// Highest SM clock that was seen without a limit.
     highest_mhz: Option<f64>,
+    /// Work of the last hour against what the starting layout would have done; only `hybrid` keeps it.
+    #[serde(skip_serializing_if = "Hour::is_empty")]
+    hour: Hour,
+    /// Returns to the starting setting for a fresh baseline.
+    #[serde(skip_serializing_if = "HoldOuts::is_unused")]
+    hold_outs: HoldOuts,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -78,6 +88,9 @@ struct Change {
     from: Layout,
     to: Layout,
     generation: u64,
+    /// It returns to the starting setting for a fresh baseline, and is not judged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    hold_out: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,6 +109,12 @@ enum Step {
     Stay(String),
     Turn {
         to: f64,
+        why: String,
+    },
+    /// Return to the starting setting for a fresh baseline.
+    HoldOut {
+        /// Power beyond that of the held setting.
+        extra_watts: f64,
         why: String,
     },
     Move {
@@ -151,12 +170,19 @@ impl Seek {
         if let Some(note) = fate.or(outside) {
             return draft.tell(note);
         }
-        let measured = match self.usable(window, workload, settings) {
+        let usable = self.usable(window, workload, settings);
+        if name == ControllerName::Hybrid && usable.is_err() {
+            self.account(window, self.hour.due_rate);
+        }
+        let measured = match usable {
             Ok(measured) => measured,
             Err(reason) => return self.under_way(state, draft).maintain(reason),
         };
         if self.warming_up > 0 {
             self.warming_up -= 1;
+            if name == ControllerName::Hybrid {
+                self.account(window, self.hour.due_rate);
+            }
             return self.under_way(state, draft).maintain("the job warms up after a restart");
         }
         if workload.layout.sm_clock_mhz.is_none() {
@@ -193,6 +219,20 @@ impl Seek {
         if matches!(heard, Heard::Known | Heard::New) {
             // What was being tried was tried on other work.
             (self.turn, self.trial) = (None, None);
+            self.hold_outs.end();
+        }
+        let seconds = now.seconds_since(window.window_start);
+        self.hold_outs.count(measured.watts * seconds, seconds);
+        if let Some(base) = self.base {
+            if stand.spot == base.spot && stand.setting >= knob.top && heard != Heard::Doubtful {
+                self.phases.see_start(now);
+            }
+            let of_start = |phase: &Phase| phase.free_rate(base.spot, &knob, settings.seek_windows);
+            if name == ControllerName::Hybrid {
+                self.hour.due_rate = self.phases.present().and_then(of_start);
+                // What the starting layout would do of work that nobody knows yet is not known either.
+                self.account(window, self.hour.due_rate.filter(|_| heard != Heard::Doubtful));
+            }
         }
         if workload.paused {
             return draft.maintain("the workload is paused");
@@ -205,6 +245,16 @@ impl Seek {
             };
             return self.under_way(state, draft).maintain(reason);
         }
+        let hot = window.max_temperature_celsius.is_some_and(|celsius| celsius >= settings.temperature_celsius_max);
+        let patience = if name == ControllerName::Hybrid { 1 } else { 2 };
+        let may_turn = workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && stand.setting < knob.top;
+        if heard == Heard::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
+            // What was best for the old work may be far too slow for the new one.
+            let (top, unit) = (knob.top, knob.unit());
+            let why =
+                format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
+            return self.tell(Step::Turn { to: top, why }, &heard, state, workload, &knob, stand, draft, settings);
+        }
         if heard == Heard::Doubtful {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
@@ -216,6 +266,7 @@ impl Seek {
             (Step::Turn { to, .. }, Some(celsius)) if to > stand.setting => {
                 Step::Stay(format!("a GPU has {celsius:.0} °C: the {} is not raised to {to:.0} {}", knob.name(), knob.unit()))
             }
+            (Step::HoldOut { .. }, Some(celsius)) => Step::Stay(format!("a GPU has {celsius:.0} °C: no hold-out now")),
             (step, _) => step,
         };
         self.tell(step, &heard, state, workload, &knob, stand, draft, settings)
@@ -240,17 +291,23 @@ impl Seek {
         draft.note(if knob.unit() == "W" { "power_limit_watts" } else { "sm_clock_limit_mhz" }, Some(stand.setting));
         let base = self.base;
         let Some(phase) = self.phases.present() else { return draft.maintain("nothing was measured yet") };
+        let here = phase.point(stand).copied();
         let reference = base.and_then(|base| self.reference(phase, base.spot, knob, settings));
         draft.note("reference_samples_per_second", reference);
         let reference_energy = base.and_then(|base| self.reference_energy(phase, base.spot, knob, settings));
         draft.note("reference_joules_per_sample", reference_energy);
         draft.note("reference_samples_per_second_min", reference.map(|rate| self.floor(rate, settings)));
-        let here = phase.point(stand).copied();
         if let Some(here) = &here {
             draft.note("measured_windows", Some(f64::from(here.windows)));
             draft.note("measured_joules_per_sample", Some(here.joules_per_sample()));
         }
-        let ready = here.filter(|here| here.windows >= settings.seek_windows);
+        // A trial that is too slow is left before it is measured.
+        let leaves = |trial: &Change| matches!(&step, Step::Move { to, .. } if *to == spot(&trial.from));
+        let early = self.trial.as_ref().is_some_and(leaves);
+        let ready = here.filter(|here| here.windows >= if early { 1 } else { settings.seek_windows });
+        if early && here.is_some_and(|here| here.windows < settings.seek_windows) {
+            self.bar(&workload.layout, true, draft.time().plus_seconds(settings.tabu_seconds), "it was too slow");
+        }
         let mut verdict = String::new();
         let goes_on = matches!(step, Step::Stay(_) | Step::Move { .. });
         // A layout is judged once its knob is where it should be; a turn as soon as it is measured.
@@ -263,8 +320,9 @@ impl Seek {
             self.turn = None;
         }
         let mut way_back = false;
-        let pending = self.trial.as_ref().or(self.turn.as_ref()).map(|change| change.id.clone());
-        if let (Some(change), Some(here)) = (judged, ready) {
+        let pending =
+            self.trial.as_ref().or(self.turn.as_ref()).filter(|change| !change.hold_out).map(|change| change.id.clone());
+        if let (Some(change), Some(here)) = (judged.filter(|change| !change.hold_out), ready) {
             let phase = self
                 .phases
                 .present()
@@ -302,9 +360,16 @@ impl Seek {
             _ => "",
         };
         let words = |why: &str| format!("phase {phase_number}: {news}{verdict}{why}");
+        let mut hold_out = None;
         let (action, to, why) = match step {
             Step::Stay(why) | Step::Measure(why) => return draft.maintain(words(&why)),
-            Step::Turn { to, why } => (knob.action(), knob.set(&workload.layout, to), why),
+            Step::Turn { to, why } => (knob.action(to), knob.set(&workload.layout, to), why),
+            Step::HoldOut { extra_watts, why } => {
+                hold_out = Some(extra_watts);
+                draft.note("hold_out", Some(1.0));
+                draft.note("hold_out_extra_watts", Some(extra_watts));
+                (knob.action(knob.top), knob.set(&workload.layout, knob.top), why)
+            }
             Step::Move { to, setting, why } => {
                 let from = Knobs { replicas: stand.spot.replicas, threads: stand.spot.threads };
                 let into = Knobs { replicas: to.replicas, threads: to.threads };
@@ -322,6 +387,9 @@ impl Seek {
         };
         let moves = spot(&to) != stand.spot;
         let decision = if moves { draft.change(action, to, words(&why)) } else { draft.turn(action, to, words(&why)) };
+        if let Some(extra_watts) = hold_out {
+            self.hold_outs.propose(&decision.id, extra_watts);
+        }
         state.proposals = vec![Proposal::of(&decision, None)];
         decision
     }
@@ -348,7 +416,8 @@ impl Seek {
                 Outcome::Applied | Outcome::Ready => {
                     state.proposals.clear();
                     let Proposal { from, to, .. } = proposal;
-                    let change = Change { id: id.clone(), from, to, generation: actuation.generation };
+                    let hold_out = self.hold_outs.begin(id);
+                    let change = Change { id: id.clone(), from, to, generation: actuation.generation, hold_out };
                     if moves {
                         state.count_restart(actuation.time, id.clone());
                         self.warming_up = settings.warm_up_windows;
@@ -461,6 +530,7 @@ impl Seek {
             began: now,
             generation: Some(generation),
             highest_mhz: self.highest_mhz,
+            hold_outs: std::mem::take(&mut self.hold_outs).of_new_start(),
             ..Self::default()
         };
         if first {
@@ -473,6 +543,18 @@ impl Seek {
             validation: Validation::None,
             hold_until: None,
         })
+    }
+
+    /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is owed.
+    fn account(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
+        let (start, end) = (window.window_start, window.window_end);
+        let done = match window.samples {
+            Some(samples) => samples,
+            None if window.restarted => 0.0,
+            None => return,
+        };
+        let due = due_rate.map_or(done, |rate| rate * end.seconds_since(start));
+        self.hour.add(start, end, done, due);
     }
 
     /// The window's figures if it can be compared with others of this layout, or why not.
@@ -571,6 +653,8 @@ struct View<'a> {
 
 /// Points of one layout in one phase after which the best known one is taken.
 const POINTS_ENOUGH: usize = 10;
+/// `hybrid` aims above the promised floor by this part of the reference.
+const FLOOR_MARGIN: f64 = 0.01;
 /// A throughput that is this part under the floor is not worth a turn: it is not known better.
 const FLOOR_SLACK: f64 = 0.0075;
 /// Caps at which a learned curve is asked.
@@ -589,10 +673,23 @@ impl View<'_> {
         let measures =
             |need: u32| Step::Measure(format!("measures: {here} of {need} windows at {:.0} {}", stand.setting, knob.unit()));
         let measuring = measures(need);
+        if let Some(why) = seek.hold_outs.measuring() {
+            return Step::Measure(why);
+        }
+        if layouts && let Some(step) = self.leave_slow_trial(phase, base) {
+            return step;
+        }
         if seek.turn.is_some() && here < need {
             return measuring;
         }
         let measured = phase.free_rate(base.spot, knob, settings.reference_windows).is_some();
+        if layouts
+            && !measured
+            && stand.spot != base.spot
+            && let Some(step) = self.see_starting_layout(base)
+        {
+            return step;
+        }
         let known = seek.reference(phase, base.spot, knob, settings).filter(|_| measured || stand.spot != base.spot);
         let Some(reference) = known else {
             if stand.setting < knob.top {
@@ -604,20 +701,28 @@ impl View<'_> {
         // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
         let own = phase.free_rate(stand.spot, knob, need).filter(|_| !measured);
         let reference_here = own.map_or(reference, |own| own.min(reference));
-        let common_floor = seek.floor(reference, settings);
-        let floor = seek.floor(reference_here, settings);
+        // Restarts and changes of the work cost throughput, too, which only `hybrid` reckons with.
+        let margin = if layouts { FLOOR_MARGIN.min(settings.max_slowdown_ratio) } else { 0.0 };
+        let common_floor = seek.floor(reference, settings) + margin * reference;
+        let floor = seek.floor(reference_here, settings) + margin * reference_here;
         let Some(curve) = phase.curve(stand.spot, knob) else { return measuring };
         // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();
         let best = if stuck { curve.best_measured(floor, objective) } else { curve.best(floor, objective) };
         let points = phase.points.iter().filter(|p| p.spot == stand.spot).count();
+        if layouts
+            && !stuck
+            && let Some(step) = self.make_up()
+        {
+            return step;
+        }
         let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - stand.setting).abs() < 0.5;
         if !settled {
             if here < need {
                 return measuring;
             }
             if layouts && let Some(step) = self.other_layout(phase, common_floor, &best, false) {
-                return step;
+                return self.when_affordable(step, best.feasible);
             }
             if let Some(step) = self.advised(phase, floor) {
                 return step;
@@ -637,8 +742,9 @@ impl View<'_> {
             && here >= need
             && let Some(step) = self.other_layout(phase, common_floor, &best, true)
         {
-            return step;
+            return self.when_affordable(step, best.feasible);
         }
+
         let at = curve.at(stand.setting);
         let gain = 1.0 - best.expected.score(objective) / at.score(objective);
         let slow = at.samples_per_second < floor * (1.0 - FLOOR_SLACK);
@@ -653,6 +759,13 @@ impl View<'_> {
                 100.0 * best.expected.samples_per_second / reference_here
             );
             return self.turn(best.setting, why);
+        }
+        if stand.spot == base.spot
+            && self.workload.mode == UpdateMode::Enforce
+            && !stuck
+            && let Some((extra_watts, why)) = seek.hold_outs.due(phase, stand, knob, settings.hold_out_energy_ratio, self.now)
+        {
+            return Step::HoldOut { extra_watts, why };
         }
         let held = format!(
             "holds {:.0} {}{}: {:.3} J/sample at {:.0} % of the throughput without a limit",

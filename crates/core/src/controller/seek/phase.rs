@@ -14,6 +14,9 @@ const POINTS_MAX: usize = 24;
 /// some of either and is not used.
 const DOUBTS: usize = 3;
 
+/// Phases of a shorter mean length are brief.
+const BRIEF_SECONDS: f64 = 1200.0;
+
 /// What one usable window says.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
@@ -46,6 +49,9 @@ pub(super) struct Phase {
     /// Length of its past visits.
     pub seconds: f64,
     pub visits: u32,
+    /// When the starting setting was last measured in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_seen: Option<EventTime>,
 }
 
 impl Phase {
@@ -140,6 +146,13 @@ pub(super) enum Heard {
 impl Phases {
     pub fn present(&self) -> Option<&Phase> {
         self.all.get(self.present)
+    }
+
+    /// Notes that the starting setting was measured in the present phase.
+    pub fn see_start(&mut self, now: EventTime) {
+        if let Some(phase) = self.all.get_mut(self.present) {
+            phase.start_seen = Some(now);
+        }
     }
 
     pub fn number(&self) -> usize {
@@ -239,6 +252,17 @@ impl Phases {
         }
         let lasted = now.seconds_since(phase.entered).max(0.0);
         Some((seconds / f64::from(visits) - lasted).max(0.5 * lasted))
+    }
+
+    /// Returns the number of windows in a row that do not fit the present phase.
+    pub fn doubts(&self) -> usize {
+        self.doubts.len()
+    }
+
+    /// Returns whether phases last so briefly that another one is over before it is known.
+    pub fn are_brief(&self) -> bool {
+        let (seconds, visits) = self.all.iter().fold((0.0, 0), |(s, v), phase| (s + phase.seconds, v + phase.visits));
+        visits > 0 && seconds / f64::from(visits) < BRIEF_SECONDS
     }
 
     /// Part of the time so far that a phase made up.

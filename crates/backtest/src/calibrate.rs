@@ -1,0 +1,458 @@
+//! Reported savings against true ones: how far the estimate of `crates/report` is to be believed.
+//!
+//! In a simulation the truth is known: the same scenario and seed without any change. Each controller's run is reported on as a user's
+//! would be, and the report's figure is held against the energy and samples of the untouched run in the same windows.
+
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_report::{By, Settings, WorkloadReport};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::contest::{Recording, record};
+use crate::{Contender, Contest, ContestError, Oversubscription, Subject};
+
+/// Whose reports are checked, on what.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    pub subjects: Vec<Subject>,
+    pub controllers: Vec<ControllerName>,
+    pub days: f64,
+    /// Seeds 0 up to this.
+    pub seeds: u64,
+    /// Of workloads that declare none.
+    pub settings: ControllerSettings,
+    /// From a decision to its effect, in seconds.
+    pub delay_seconds: f64,
+}
+
+/// One report beside the truth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Estimated {
+    pub scenario: String,
+    pub workload: String,
+    pub controller: ControllerName,
+    pub seed: u64,
+    /// Saving of the report; absent where it gives none.
+    pub reported_ratio: Option<f64>,
+    /// Ends of its 90 % interval.
+    pub reported_ratio_low: Option<f64>,
+    pub reported_ratio_high: Option<f64>,
+    /// Part of the energy that the report compares.
+    pub compared_energy_ratio: Option<f64>,
+    /// Saving against the untouched run in the windows that the report compares.
+    pub true_ratio: Option<f64>,
+    /// Saving against the untouched run in all windows.
+    pub true_run_ratio: f64,
+    /// Throughput against the untouched run in all windows.
+    pub true_throughput_ratio: f64,
+    pub reported_throughput_ratio: Option<f64>,
+    /// The controller changed something.
+    pub changed: bool,
+}
+
+/// How reports of one controller on one scenario, or of all of them, compare with the truth.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CalibrationRow {
+    /// Absent: all.
+    pub scenario: Option<String>,
+    /// Absent: all.
+    pub controller: Option<ControllerName>,
+    /// Runs in which something was changed.
+    pub runs: usize,
+    /// Of them, those with a saving.
+    pub reported: usize,
+    /// Part of the reported intervals that hold the truth of the compared windows.
+    pub coverage_ratio: Option<f64>,
+    /// The same for the truth of all windows.
+    pub coverage_of_run_ratio: Option<f64>,
+    /// Median half width of the intervals.
+    pub half_width_median: Option<f64>,
+    /// Mean of reported less true.
+    pub bias_mean: Option<f64>,
+    /// The same against the truth of all windows.
+    pub bias_of_run_mean: Option<f64>,
+    /// Mean part of the energy that is compared.
+    pub compared_energy_ratio_mean: Option<f64>,
+    pub true_ratio_mean: f64,
+}
+
+/// What is asked of the calibration, and what it reached.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Asked {
+    pub what: &'static str,
+    /// Absent: no run says.
+    pub reached: Option<f64>,
+    pub asked: f64,
+    pub kept: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CalibrationReport {
+    /// `simulated`: nothing of it was measured.
+    pub origin: &'static str,
+    pub days: f64,
+    pub seeds: u64,
+    pub asked: Vec<Asked>,
+    /// Pairs of controllers with one seed whose true savings differ by 3 points or more.
+    pub pairs: usize,
+    /// Part of them that the reports rank as the truth does.
+    pub ranking_ratio: Option<f64>,
+    /// The same with the truth of all windows.
+    pub pairs_of_run: usize,
+    pub ranking_of_run_ratio: Option<f64>,
+    /// All first, then by scenario and controller.
+    pub rows: Vec<CalibrationRow>,
+    pub runs: Vec<Estimated>,
+}
+
+/// Savings that differ by less are not ranked.
+const APART: f64 = 0.03;
+
+impl Calibration {
+    fn contest(&self) -> Contest {
+        Contest {
+            subjects: self.subjects.clone(),
+            contenders: Vec::new(),
+            oversubscription: vec![Oversubscription::Allowed],
+            days: self.days,
+            seeds: self.seeds,
+            settings: self.settings.clone(),
+            delay_seconds: self.delay_seconds,
+            power_budget_watts: None,
+        }
+    }
+
+    /// Returns the first thing that is wrong with it.
+    pub fn check(&self) -> Result<(), ContestError> {
+        self.contest().check()
+    }
+
+    /// Returns how many groups of runs it takes; [`Self::run`] reports each one that is done.
+    pub fn len(&self) -> usize {
+        self.subjects.len() * self.seeds as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns what a user's report says of one run, window by window.
+    pub fn reports(
+        &self,
+        subject: &Subject,
+        controller: ControllerName,
+        seed: u64,
+    ) -> Result<Vec<(String, WorkloadReport)>, ContestError> {
+        let settings = Settings { by: Some(By::Window), ..Settings::default() };
+        let recordings = record(&self.contest(), subject, Contender::Controller(controller), seed)?;
+        let report = |run: &Recording| run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
+        Ok(recordings.iter().map(|run| (run.workload.clone(), report(run))).collect())
+    }
+
+    /// Simulates everything and compares; calls `done` after each group. The result does not depend on the number of cores.
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<CalibrationReport, ContestError> {
+        self.check()?;
+        let contest = self.contest();
+        let tasks: Vec<(&Subject, u64)> =
+            self.subjects.iter().flat_map(|subject| (0..self.seeds).map(move |seed| (subject, seed))).collect();
+        let runs: Result<Vec<Vec<Estimated>>, ContestError> = tasks
+            .par_iter()
+            .map(|(subject, seed)| {
+                let fixed = record(&contest, subject, Contender::Fixed, *seed)?;
+                let mut runs = Vec::new();
+                for controller in &self.controllers {
+                    let changed = record(&contest, subject, Contender::Controller(*controller), *seed)?;
+                    let pairs = changed.iter().zip(&fixed);
+                    runs.extend(pairs.map(|(run, fixed)| estimated(subject.name(), *controller, *seed, run, fixed)));
+                }
+                done();
+                Ok(runs)
+            })
+            .collect();
+        Ok(CalibrationReport::of(runs?.into_iter().flatten().collect(), self.days, self.seeds))
+    }
+}
+
+fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &Recording, fixed: &Recording) -> Estimated {
+    let settings = Settings { by: Some(By::Window), ..Settings::default() };
+    let report = run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
+    let truth = |compared_only: bool| {
+        let rows = report.by_window.as_deref().unwrap_or_default();
+        let mut sums = [0.0; 4];
+        for ((row, (_, joules, samples)), (_, fixed_joules, fixed_samples)) in rows.iter().zip(&run.windows).zip(&fixed.windows) {
+            if !compared_only || row.baseline_energy_joules.is_some() {
+                for (sum, value) in sums.iter_mut().zip([joules, samples, fixed_joules, fixed_samples]) {
+                    *sum += value;
+                }
+            }
+        }
+        let [joules, samples, fixed_joules, fixed_samples] = sums;
+        (samples > 0.0 && fixed_samples > 0.0)
+            .then(|| (1.0 - joules / samples / (fixed_joules / fixed_samples), samples / fixed_samples))
+    };
+    let WorkloadReport { saving_ratio, saving_ratio_low, saving_ratio_high, compared_energy_ratio, .. } = report;
+    let (true_run_ratio, true_throughput_ratio) = truth(false).unwrap_or((0.0, 1.0));
+    Estimated {
+        scenario: scenario.to_owned(),
+        workload: run.workload.clone(),
+        controller,
+        seed,
+        reported_ratio: saving_ratio,
+        reported_ratio_low: saving_ratio_low,
+        reported_ratio_high: saving_ratio_high,
+        compared_energy_ratio,
+        true_ratio: truth(true).filter(|_| saving_ratio.is_some()).map(|(ratio, _)| ratio),
+        true_run_ratio,
+        true_throughput_ratio,
+        reported_throughput_ratio: report.throughput_kept_ratio,
+        changed: report.changes > 0,
+    }
+}
+
+impl CalibrationReport {
+    fn of(runs: Vec<Estimated>, days: f64, seeds: u64) -> Self {
+        let mut rows = vec![CalibrationRow::of(None, None, &runs)];
+        let mut seen: Vec<(&str, ControllerName)> = Vec::new();
+        for run in &runs {
+            if !seen.contains(&(&run.scenario, run.controller)) {
+                seen.push((&run.scenario, run.controller));
+            }
+        }
+        seen.sort_by_key(|(scenario, _)| runs.iter().position(|run| run.scenario == *scenario));
+        rows.extend(seen.iter().map(|(scenario, controller)| CalibrationRow::of(Some(scenario), Some(*controller), &runs)));
+        let (pairs, ranking_ratio) = ranking(&runs, |run| run.true_ratio);
+        let (pairs_of_run, ranking_of_run_ratio) = ranking(&runs, |run| Some(run.true_run_ratio));
+        let all = &rows[0];
+        let at_least = |what, reached: Option<f64>, asked: f64| {
+            let kept = reached.is_some_and(|reached| reached >= asked);
+            Asked { what, reached, asked, kept }
+        };
+        let at_most = |what, reached: Option<f64>, asked: f64| {
+            let kept = reached.is_some_and(|reached| reached.abs() <= asked);
+            Asked { what, reached, asked, kept }
+        };
+        let asked = vec![
+            at_least("part of the 90 % intervals that hold the truth, at least", all.coverage_ratio, 0.85),
+            at_most("half width of the intervals, median, at most", all.half_width_median, 0.04),
+            at_most("mean bias, at most", all.bias_mean, 0.01),
+            at_least("pairs of controllers ranked as in truth, at least", ranking_ratio, 0.95),
+        ];
+        Self { origin: "simulated", days, seeds, asked, pairs, ranking_ratio, pairs_of_run, ranking_of_run_ratio, rows, runs }
+    }
+}
+
+impl CalibrationRow {
+    fn of(scenario: Option<&str>, controller: Option<ControllerName>, runs: &[Estimated]) -> Self {
+        let of_row = |run: &&Estimated| {
+            run.changed
+                && scenario.is_none_or(|scenario| run.scenario == scenario)
+                && controller.is_none_or(|controller| run.controller == controller)
+        };
+        let runs: Vec<&Estimated> = runs.iter().filter(of_row).collect();
+        let mean = |values: Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+        let of = |figure: &dyn Fn(&Estimated) -> Option<f64>| runs.iter().filter_map(|run| figure(run)).collect::<Vec<f64>>();
+        let holds = |run: &Estimated, truth: Option<f64>| {
+            let (low, high) = run.reported_ratio_low.zip(run.reported_ratio_high)?;
+            Some(f64::from(u8::from((low..=high).contains(&truth?))))
+        };
+        let mut widths = of(&|run| Some(0.5 * (run.reported_ratio_high? - run.reported_ratio_low?)));
+        widths.sort_by(f64::total_cmp);
+        let apart = |run: &Estimated, truth: Option<f64>| Some(run.reported_ratio? - truth?);
+        Self {
+            scenario: scenario.map(str::to_owned),
+            controller,
+            runs: runs.len(),
+            reported: runs.iter().filter(|run| run.reported_ratio.is_some()).count(),
+            coverage_ratio: mean(of(&|run| holds(run, run.true_ratio))),
+            coverage_of_run_ratio: mean(of(&|run| holds(run, Some(run.true_run_ratio)))),
+            half_width_median: widths.get(widths.len() / 2).copied(),
+            bias_mean: mean(of(&|run| apart(run, run.true_ratio))),
+            bias_of_run_mean: mean(of(&|run| apart(run, Some(run.true_run_ratio)))),
+            compared_energy_ratio_mean: mean(of(&|run| run.compared_energy_ratio)),
+            true_ratio_mean: mean(of(&|run| Some(run.true_run_ratio))).unwrap_or(0.0),
+        }
+    }
+}
+
+/// Pairs of controllers whose truths differ, and the part of them that the reports rank alike.
+fn ranking(runs: &[Estimated], truth: fn(&Estimated) -> Option<f64>) -> (usize, Option<f64>) {
+    let (mut pairs, mut alike) = (0_usize, 0_usize);
+    for (index, one) in runs.iter().enumerate() {
+        let others = runs[index + 1..]
+            .iter()
+            .filter(|other| (&other.scenario, &other.workload, other.seed) == (&one.scenario, &one.workload, one.seed));
+        for other in others {
+            let (Some(a), Some(b)) = (one.reported_ratio, other.reported_ratio) else { continue };
+            let (Some(true_a), Some(true_b)) = (truth(one), truth(other)) else { continue };
+            if (true_a - true_b).abs() >= APART {
+                pairs += 1;
+                alike += usize::from((a > b) == (true_a > true_b));
+            }
+        }
+    }
+    (pairs, (pairs > 0).then(|| alike as f64 / pairs as f64))
+}
+
+macro_rules! put {
+    ($out:expr, $($argument:tt)*) => { $out.push_str(&format!($($argument)*)) };
+}
+
+fn percent(ratio: Option<f64>, digits: usize) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:.digits$} %", 100.0 * ratio))
+}
+
+fn points(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{:+.2}", 100.0 * ratio))
+}
+
+const HEAD: [&str; 10] = [
+    "scenario",
+    "controller",
+    "runs",
+    "reported",
+    "true saving",
+    "compared",
+    "interval holds truth",
+    "half width, points",
+    "bias, points",
+    "bias of whole run",
+];
+
+fn cells(row: &CalibrationRow) -> [String; 10] {
+    [
+        row.scenario.clone().unwrap_or_else(|| "all".to_owned()),
+        row.controller.map_or_else(|| "all".to_owned(), |controller| controller.as_str().to_owned()),
+        row.runs.to_string(),
+        row.reported.to_string(),
+        percent(Some(row.true_ratio_mean), 1),
+        percent(row.compared_energy_ratio_mean, 0),
+        percent(row.coverage_ratio, 0),
+        row.half_width_median.map_or_else(|| "-".to_owned(), |half| format!("{:.2}", 100.0 * half)),
+        points(row.bias_mean),
+        points(row.bias_of_run_mean),
+    ]
+}
+
+fn asked_line(asked: &Asked) -> String {
+    let reached = asked.reached.map_or_else(|| "-".to_owned(), |reached| format!("{:.2} %", 100.0 * reached));
+    let kept = if asked.kept { "kept" } else { "missed" };
+    format!("{} {:.0} %: {reached} ({kept})", asked.what, 100.0 * asked.asked)
+}
+
+/// Returns the tables as Markdown, which a terminal shows as well.
+pub fn calibration_text(report: &CalibrationReport) -> String {
+    let mut out = format!(
+        "simulated: {} day(s), {} seed(s); reported saving against the untouched run of the same seed\n\n",
+        report.days, report.seeds
+    );
+    for asked in &report.asked {
+        put!(out, "- {}\n", asked_line(asked));
+    }
+    put!(
+        out,
+        "- against the truth of the whole run, windows included that the report does not compare: {} of the intervals hold it, {} of {} \
+         pairs are ranked alike\n\n",
+        percent(report.rows.first().and_then(|all| all.coverage_of_run_ratio), 0),
+        percent(report.ranking_of_run_ratio, 0),
+        report.pairs_of_run
+    );
+    put!(out, "| {} |\n|---|---|{}\n", HEAD.join(" | "), "---:|".repeat(HEAD.len() - 2));
+    for row in &report.rows {
+        put!(out, "| {} |\n", cells(row).join(" | "));
+    }
+    out
+}
+
+const COLOURS: [&str; 6] = ["#2da44e", "#0969da", "#cf222e", "#8250df", "#bf8700", "#57606a"];
+
+/// Returns one HTML file without anything from outside: each report beside its truth, and the tables.
+pub fn calibration_html(report: &CalibrationReport) -> String {
+    let mut out = String::from(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Calibration of savings (simulated)</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>",
+    );
+    out.push_str(crate::render::STYLE);
+    out.push_str("</style></head><body>\n<h1>Reported against true savings (simulated)</h1>\n<ul>");
+    for asked in &report.asked {
+        put!(out, "<li>{}</li>", asked_line(asked));
+    }
+    out.push_str("</ul>\n");
+    plot(&mut out, report);
+    out.push_str("<table><tr>");
+    for head in HEAD {
+        put!(out, "<th>{head}</th>");
+    }
+    out.push_str("</tr>\n");
+    for row in &report.rows {
+        out.push_str("<tr>");
+        for cell in cells(row) {
+            put!(out, "<td>{}</td>", crate::render::escape(&cell));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table>\n</body></html>\n");
+    out
+}
+
+/// A dot for each run with its interval, true across and reported upwards; on the line both are the same.
+fn plot(out: &mut String, report: &CalibrationReport) {
+    const SIZE: f64 = 560.0;
+    const LEFT: f64 = 60.0;
+    let known = || report.runs.iter().filter_map(|run| Some((run, run.true_ratio?, run.reported_ratio?)));
+    let values = || known().flat_map(|(_, truth, reported)| [truth, reported]);
+    let low = values().fold(-0.02, f64::min) - 0.02;
+    let high = values().fold(0.02, f64::max) + 0.02;
+    let along = |value: f64| SIZE * (value - low) / (high - low);
+    let (x, y) = (|value: f64| LEFT + along(value), |value: f64| SIZE - along(value));
+    put!(
+        out,
+        "<svg viewBox=\"0 0 800 600\" role=\"img\" aria-label=\"reported against true saving\">\
+         <line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"#8b949e\"/>\n",
+        x(low),
+        y(low),
+        x(high),
+        y(high)
+    );
+    let mut controllers: Vec<ControllerName> = Vec::new();
+    for (run, truth, reported) in known() {
+        if !controllers.contains(&run.controller) {
+            controllers.push(run.controller);
+        }
+        let place = controllers.iter().position(|known| *known == run.controller).unwrap_or(0);
+        let colour = COLOURS[place % COLOURS.len()];
+        let (from, to) = (run.reported_ratio_low.unwrap_or(reported), run.reported_ratio_high.unwrap_or(reported));
+        put!(
+            out,
+            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{1:.1}\" y2=\"{2:.1}\" stroke=\"{colour}\" stroke-opacity=\".3\"/>\
+             <circle cx=\"{0:.1}\" cy=\"{3:.1}\" r=\"2.2\" fill=\"{colour}\"/>\n",
+            x(truth),
+            y(from.clamp(low, high)),
+            y(to.clamp(low, high)),
+            y(reported)
+        );
+    }
+    for (place, controller) in controllers.iter().enumerate() {
+        let colour = COLOURS[place % COLOURS.len()];
+        let at = 30.0 + 20.0 * place as f64;
+        put!(
+            out,
+            "<circle cx=\"650\" cy=\"{at}\" r=\"5\" fill=\"{colour}\"/><text x=\"662\" y=\"{}\">{controller}</text>",
+            at + 4.0
+        );
+    }
+    for (value, anchor) in [(low + 0.02, "start"), (0.0, "middle"), (high - 0.02, "end")] {
+        let label = format!("{:+.0} %", 100.0 * value);
+        put!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{label}</text><text x=\"50\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            x(value),
+            SIZE + 16.0,
+            y(value) + 4.0
+        );
+    }
+    put!(
+        out,
+        "<text x=\"{}\" y=\"592\" text-anchor=\"middle\">true saving across, reported upwards, simulated</text></svg>\n",
+        LEFT + SIZE / 2.0
+    );
+}

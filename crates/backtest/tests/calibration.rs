@@ -1,0 +1,110 @@
+//! Reported savings against true ones, and the floor of throughput, in short: `eadt backtest --calibrate` is the long form.
+
+use std::collections::BTreeMap;
+
+use eadt_backtest::{Calibration, Contender, Contest, Oversubscription, Subject, calibration_html, calibration_text, trace};
+use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_simulator::Scenario;
+
+fn default_scenario() -> Scenario {
+    Scenario::default()
+}
+
+fn subject(name: &str, scenario: Scenario) -> Subject {
+    Subject::Scenario { name: name.into(), scenario: Box::new(scenario) }
+}
+
+/// Half a day of three scenarios with two seeds each.
+#[test]
+fn reported_savings_hold_the_true_ones() {
+    let calibration = Calibration {
+        subjects: vec![subject("default", default_scenario()), Subject::ComeAndGo, Subject::EvenPhases { minutes: 60 }],
+        controllers: ["matrix", "matrix-literal", "power-cap", "frequency", "hybrid"].map(|name| name.parse().unwrap()).to_vec(),
+        days: 0.5,
+        seeds: 2,
+        settings: ControllerSettings::default(),
+        delay_seconds: 10.0,
+    };
+    let report = calibration.run(&|| ()).unwrap();
+    let text = calibration_text(&report);
+    println!("{text}");
+    assert!(report.asked.iter().all(|asked| asked.kept), "{text}");
+    assert!(report.pairs > 20 && report.rows.len() == 16, "{text}");
+    // Whoever turns only a knob goes back to the starting setting in every phase.
+    for row in report.rows.iter().filter(|row| row.controller == Some(ControllerName::PowerCap)) {
+        assert!(row.compared_energy_ratio_mean.unwrap() > 0.95, "{text}");
+    }
+    let throughput = report.runs.iter().filter(|run| run.compared_energy_ratio.is_some_and(|part| part > 0.99));
+    assert!(throughput.clone().count() > 10);
+    for run in throughput {
+        let apart = run.reported_throughput_ratio.unwrap() - run.true_throughput_ratio;
+        assert!(apart.abs() < 0.02, "{} {}: {apart}", run.scenario, run.controller);
+    }
+    let html = calibration_html(&report);
+    assert!(html.contains("<svg") && html.contains("simulated") && !html.contains("http"), "{html}");
+}
+
+#[test]
+fn the_same_calibration_gives_the_same_bytes() {
+    let calibration = Calibration {
+        subjects: vec![Subject::EvenPhases { minutes: 5 }],
+        controllers: vec![ControllerName::PowerCap],
+        days: 0.1,
+        seeds: 2,
+        settings: ControllerSettings::default(),
+        delay_seconds: 10.0,
+    };
+    let once = || serde_json::to_string(&calibration.run(&|| ()).unwrap()).unwrap();
+    assert_eq!(once(), once());
+    assert!(once().contains("\"origin\":\"simulated\""));
+    let none = Calibration { seeds: 0, ..calibration };
+    assert!(none.run(&|| ()).unwrap_err().to_string().contains("seeds"));
+}
+
+/// Energy and samples of every window, by workload.
+fn windows(contest: &Contest, seed: u64) -> BTreeMap<String, Vec<(f64, f64)>> {
+    let mut all: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    let hybrid = Contender::Controller(ControllerName::Hybrid);
+    trace(contest, &contest.subjects[0], hybrid, seed, &mut |_, window| {
+        let figures = (window.run_energy_joules.unwrap(), window.samples.unwrap());
+        all.entry(window.workload.clone()).or_default().push(figures);
+    })
+    .unwrap();
+    all
+}
+
+/// The first day of the default scenario, no more threads than there are: in no hour after the first, and with no seed, less is done than
+/// the floor promises, and nothing takes more energy.
+#[test]
+fn the_throughput_floor_of_hybrid_is_a_floor() {
+    let mut scenario = default_scenario();
+    for job in &mut scenario.workloads {
+        job.bounds.oversubscription_percentage_max = Some(100);
+    }
+    let hybrid = Contest {
+        subjects: vec![subject("clamped", scenario)],
+        contenders: vec![],
+        oversubscription: vec![Oversubscription::Allowed],
+        days: 1.0,
+        seeds: 10,
+        settings: ControllerSettings::default(),
+        delay_seconds: 10.0,
+        power_budget_watts: None,
+    };
+    // Neither a cap nor a restart: the untouched run, window by window.
+    let untouched =
+        ControllerSettings { power_limit_min_ratio: 1.0, hybrid_restarts_per_day_max: 0, ..ControllerSettings::default() };
+    let fixed = Contest { settings: untouched, ..hybrid.clone() };
+    let sum = |of: &[(f64, f64)]| of.iter().fold((0.0, 0.0), |sum, window| (sum.0 + window.0, sum.1 + window.1));
+    for seed in 0..hybrid.seeds {
+        let (run, fixed) = (windows(&hybrid, seed), windows(&fixed, seed));
+        for (workload, fixed) in &fixed {
+            let run = &run[workload];
+            let energy = sum(run).0 / sum(fixed).0;
+            assert!(energy <= 1.03, "seed {seed}, {workload}: {energy} of the energy");
+            let hours = run.chunks(60).zip(fixed.chunks(60)).skip(1);
+            let worst = hours.map(|(run, fixed)| sum(run).1 / sum(fixed).1).fold(f64::INFINITY, f64::min);
+            assert!(worst >= 0.92, "seed {seed}, {workload}: {worst} of the throughput in an hour");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Whether an energy counter can be believed: each rise beside the integral of power over the same time, and beside what the board can draw.
+//!
+//! A counter is better than power wherever both are sound: it sees what happens between two readings. So a counter is refused only
+//! where no power curve through the readings could have made it rise so. Every bound is generous; what is within them is believed as
+//! it is.
+
+use eadt_schemas::v1::Meter;
+use serde::Deserialize;
+
+/// Mean power below which a power reading is no evidence, in watts. Every board that is on draws more: less is a reading that is not
+/// supported, or a board that sleeps, and then its counter may stand still.
+const MIN_EVIDENCE_WATTS: f64 = 1.0;
+
+/// What the counter may show at most, over the power limit in force. Boards keep the limit within a second, but it may have been higher
+/// when the step began: caps go down to a quarter of what the board can draw (100 of 400 W on an A100).
+const LIMIT_FACTOR: f64 = 4.0;
+
+/// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length of time. Boards that
+/// sample power a quarter of the time, or whose counter covers the whole module, stay below it.
+const LONG_RUN_FACTOR: f64 = 3.0;
+
+/// Readings after which older evidence counts half: a counter that was repaired is believed again within some minutes.
+const MAX_STEPS: u32 = 240;
+
+/// Most that a metered thing may draw where nothing says its limit, in watts: several times what is built today.
+fn ceiling_watts(meter: Meter) -> f64 {
+    match meter {
+        Meter::Gpu | Meter::Module => 10e3,
+        Meter::Node => 200e3,
+        Meter::Wall => 10e6,
+    }
+}
+
+/// Highest power over the power of an idle board: all readings of a step may have met it idle while it worked in between. Of a whole server
+/// fans, processors and memory draw much also then.
+fn dynamic_range(meter: Meter) -> f64 {
+    match meter {
+        Meter::Gpu | Meter::Module => 30.0,
+        Meter::Node | Meter::Wall => 15.0,
+    }
+}
+
+/// Ratio up to which counter and power may differ over so many steps between two power readings.
+///
+/// That `n` readings all miss work that takes the share `d` of the time has a probability of `(1 - d)^n`, which is below one in a thousand
+/// from about `d = 7 / (n + 6)` on.
+fn allowed_ratio(meter: Meter, steps: u32) -> f64 {
+    let missed = (7.0 / (f64::from(steps) + 6.0)).min(1.0);
+    (1.0 + (dynamic_range(meter) - 1.0) * missed).max(LONG_RUN_FACTOR)
+}
+
+/// The metered thing.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Board {
+    pub meter: Meter,
+    /// Power limit in force, in watts.
+    pub limit_watts: Option<f64>,
+}
+
+/// A change of the counter since it was last believed, and what is known about the same time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CounterStep {
+    pub joules: f64,
+    pub seconds: f64,
+    /// Integral of power over the same time, in joules; `None` if power is unknown in some of it.
+    pub integral: Option<f64>,
+    /// Steps between two samples in it.
+    pub steps: u32,
+    /// An earlier sample of the same value was left out already.
+    pub waiting: bool,
+}
+
+/// What becomes of a sample's counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Believed,
+    /// It has not moved while power was drawn: as if the sample had no counter. The next rise tells whether it is slow or stuck.
+    StandsStill,
+    /// It fell, or it rose by what power and the board rule out: power counts, and the counter goes on from here.
+    Contradicted,
+}
+
+/// What is remembered of one source's counter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct CounterCheck {
+    /// Joules by the counter, and by power over the same time, in so many steps.
+    #[serde(rename = "c")]
+    pub counted: f64,
+    #[serde(rename = "i")]
+    pub integral: f64,
+    #[serde(rename = "n")]
+    pub steps: u32,
+    /// Steps since the newest sample whose counter was believed.
+    #[serde(rename = "w")]
+    pub waiting_steps: u32,
+    /// Power is unknown in some of these.
+    #[serde(rename = "b")]
+    pub power_unknown: bool,
+}
+
+impl CounterCheck {
+    /// Compares one change of the counter with power and the board, then all of the recent ones together.
+    pub fn judge(&mut self, step: &CounterStep, board: &Board) -> Verdict {
+        let evidence = step.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * step.seconds);
+        if step.joules < 0.0 {
+            return Verdict::Contradicted;
+        }
+        if step.joules == 0.0 {
+            return if step.waiting || evidence.is_some() { Verdict::StandsStill } else { Verdict::Believed };
+        }
+        let limit = board.limit_watts.filter(|watts| *watts > 0.0).map(|watts| watts * LIMIT_FACTOR);
+        if step.joules > limit.unwrap_or_else(|| ceiling_watts(board.meter)) * step.seconds {
+            return Verdict::Contradicted;
+        }
+        let Some(integral) = evidence else { return Verdict::Believed };
+        let agree = |counted: f64, integral: f64, steps: u32| {
+            let allowed = allowed_ratio(board.meter, steps);
+            counted <= integral * allowed && integral <= counted * allowed
+        };
+        if !agree(step.joules, integral, step.steps) {
+            return Verdict::Contradicted;
+        }
+        if self.steps >= MAX_STEPS {
+            (self.counted, self.integral, self.steps) = (self.counted * 0.5, self.integral * 0.5, self.steps / 2);
+        }
+        self.counted += step.joules;
+        self.integral += integral;
+        self.steps = self.steps.saturating_add(step.steps);
+        if agree(self.counted, self.integral, self.steps) { Verdict::Believed } else { Verdict::Contradicted }
+    }
+
+    /// Counts a step at whose end the counter is still not believed.
+    pub fn wait(&mut self, power_known: bool) {
+        self.waiting_steps = self.waiting_steps.saturating_add(1);
+        self.power_unknown |= !power_known;
+    }
+
+    /// The counter was believed, or goes on from here.
+    pub fn settle(&mut self) {
+        (self.waiting_steps, self.power_unknown) = (0, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: Board = Board { meter: Meter::Gpu, limit_watts: None };
+
+    /// The verdict on one step of so many joules in so many seconds, at so many watts of power.
+    fn verdict(board: Board, joules: f64, seconds: f64, watts: Option<f64>) -> Verdict {
+        let integral = watts.map(|watts| watts * seconds);
+        CounterCheck::default().judge(&CounterStep { joules, seconds, integral, steps: 1, waiting: false }, &board)
+    }
+
+    #[test]
+    fn one_step_is_refused_if_no_board_and_no_power_curve_could_have_made_it() {
+        let capped = |watts| Board { limit_watts: Some(watts), ..GPU };
+        let node = Board { meter: Meter::Node, limit_watts: None };
+        for (board, joules, seconds, watts, expected, why) in [
+            (GPU, 3_000.0, 10.0, Some(300.0), Verdict::Believed, "as power says"),
+            (GPU, 2_400.0, 10.0, Some(300.0), Verdict::Believed, "a fifth below power"),
+            (GPU, 5_000.0, 10.0, Some(60.0), Verdict::Believed, "busy between two idle readings"),
+            (GPU, 0.0, 10.0, Some(300.0), Verdict::StandsStill, "no movement at 300 W"),
+            (GPU, 0.0, 10.0, Some(0.0), Verdict::Believed, "idle at 0 W"),
+            (GPU, 0.0, 10.0, None, Verdict::Believed, "power is missing"),
+            (GPU, 3_000.0, 10.0, Some(0.0), Verdict::Believed, "power of 0 W is no evidence"),
+            (GPU, 3_000.0, 10.0, None, Verdict::Believed, "power is missing"),
+            (GPU, 915_000.0, 5.0, Some(300.0), Verdict::Contradicted, "183 kW"),
+            (GPU, 915_000.0, 5.0, None, Verdict::Contradicted, "183 kW, power is missing"),
+            (node, 915_000.0, 5.0, Some(5_000.0), Verdict::Contradicted, "183 kW of a server at 5 kW"),
+            (node, 700_000.0, 5.0, Some(130_000.0), Verdict::Believed, "a rack that is one node"),
+            (GPU, 3_000_000.0, 10.0, Some(300.0), Verdict::Contradicted, "millijoules taken as joules"),
+            (GPU, 20_000.0, 10.0, Some(2.0), Verdict::Contradicted, "the same of a small board"),
+            (GPU, 3.0, 10.0, Some(300.0), Verdict::Contradicted, "joules taken as millijoules"),
+            (capped(400.0), 15_000.0, 10.0, Some(100.0), Verdict::Believed, "the cap was higher before"),
+            (capped(400.0), 17_000.0, 10.0, Some(300.0), Verdict::Contradicted, "over four times the limit"),
+            (capped(0.0), 5_000.0, 10.0, Some(300.0), Verdict::Believed, "a limit of 0 W is none"),
+            (GPU, -5.0, 10.0, Some(300.0), Verdict::Contradicted, "a reset, or a wrap"),
+        ] {
+            assert_eq!(verdict(board, joules, seconds, watts), expected, "{why}");
+        }
+    }
+
+    /// How many of `n` equal steps of a second are believed, and of the next `m` steps of another ratio.
+    fn believed(n: u32, ratio: f64, m: u32, then: f64) -> (u32, u32) {
+        let mut check = CounterCheck::default();
+        let mut run = |count: u32, ratio: f64| {
+            let step = CounterStep { joules: 300.0 * ratio, seconds: 1.0, integral: Some(300.0), steps: 1, waiting: false };
+            (0..count).filter(|_| check.judge(&step, &GPU) == Verdict::Believed).count() as u32
+        };
+        (run(n, ratio), run(m, then))
+    }
+
+    #[test]
+    fn a_factor_that_one_step_could_have_is_refused_if_it_lasts() {
+        assert_eq!(believed(1_000, 1.0, 0, 1.0), (1_000, 0));
+        assert_eq!(believed(1_000, 0.8, 0, 1.0), (1_000, 0), "slower than power by a fifth");
+        assert_eq!(believed(1_000, 2.5, 0, 1.0), (1_000, 0), "a module's counter beside the GPU's power");
+        // Five times too fast or too slow, as where the time between samples is taken for another one.
+        assert_eq!((believed(1_000, 5.0, 0, 1.0).0, believed(1_000, 0.2, 0, 1.0).0), (44, 44));
+        assert_eq!(believed(1_000, 50.0, 1_000, 1.0), (0, 1_000), "steps that are refused alone are no evidence");
+        let (_, again) = believed(300, 5.0, 1_000, 1.0);
+        assert!((600..1_000).contains(&again), "a repaired counter is believed again: {again}");
+    }
+}

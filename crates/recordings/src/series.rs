@@ -1,0 +1,487 @@
+//! Which board a Prometheus series is about, which reading it is, and whose board that is. Pure.
+//!
+//! The import of recordings and the collector's scrapes ask the same functions, so that one exporter gives one answer either way.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use eadt_schemas::v1::ShareMethod;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Field;
+use crate::prometheus_text::Sample;
+use crate::stays::Tenant;
+use crate::units::{Unit, is_dcgm_sentinel};
+
+/// The labels of a series.
+pub trait Labels {
+    /// Returns the value of a label, or `None` if it is absent or empty, which mean the same.
+    fn label(&self, name: &str) -> Option<&str>;
+
+    /// Returns a label of the exporter: a Prometheus server that scrapes with `honor_labels: false` puts `exported_` before those
+    /// that its own target labels displace.
+    fn exporters(&self, name: &str) -> Option<&str> {
+        self.label(&format!("exported_{name}")).or_else(|| self.label(name))
+    }
+}
+
+impl Labels for Sample<'_> {
+    fn label(&self, name: &str) -> Option<&str> {
+        Sample::label(self, name)
+    }
+}
+
+impl<S: std::hash::BuildHasher> Labels for HashMap<String, String, S> {
+    fn label(&self, name: &str) -> Option<&str> {
+        self.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+/// A series that is known: its field, the unit that it is in, and its rank among the series of that field, best first.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Metric {
+    pub field: Field,
+    pub rank: usize,
+    unit: Option<Unit>,
+}
+
+impl Metric {
+    /// Converts a value of the series to the unit of the field.
+    pub fn to_ours(self, value: f64) -> f64 {
+        self.unit.map_or(value, |unit| unit.to_ours(value))
+    }
+
+    /// Returns true if the value stands for "no value": DCGM's blank values, NaN (a stale series), infinities, and zeros that no
+    /// working sensor gives.
+    pub fn is_absent(self, value: f64) -> bool {
+        let zero = matches!(
+            self.field,
+            Field::PowerWatts
+                | Field::PowerAverageWatts
+                | Field::PowerLimitWatts
+                | Field::EnergyJoulesTotal
+                | Field::MemoryTemperatureCelsius
+        );
+        !value.is_finite() || (zero && value == 0.0) || (!self.field.is_progress() && self.is_sentinel(value))
+    }
+
+    /// Returns true if the value is one of DCGM's blank values.
+    pub fn is_sentinel(self, value: f64) -> bool {
+        // The energy counter is 64 bits wide and may pass the blank value of 32 bits: two megajoules.
+        let wide = self.field == Field::EnergyJoulesTotal && value < 1e12;
+        !wide && is_dcgm_sentinel(value)
+    }
+}
+
+/// Series of devices: name, field, unit. Several names of one field stand in order of preference.
+///
+/// `DCGM_FI_…`: dcgm-exporter 2 and later. `dcgm_…`: dcgm-exporter 1. `nvidia_smi_…`: `nvidia_gpu_exporter`. `nvidia_gpu_…`:
+/// `nvidia_gpu_prometheus_exporter`. `nv_…`: Triton Inference Server.
+const DEVICE_SERIES: &[(&str, Field, &str)] = &[
+    ("DCGM_FI_DEV_POWER_USAGE", Field::PowerWatts, "W"),
+    ("DCGM_FI_DEV_POWER_USAGE_INSTANT", Field::PowerWatts, "W"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", Field::EnergyJoulesTotal, "mJ"),
+    ("DCGM_FI_DEV_GPU_UTIL", Field::UtilizationRatio, "%"),
+    ("DCGM_FI_DEV_MEM_COPY_UTIL", Field::MemoryUtilizationRatio, "%"),
+    ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", Field::GraphicsActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_SM_ACTIVE", Field::SmActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_SM_OCCUPANCY", Field::SmOccupancyRatio, "ratio"),
+    ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", Field::TensorActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_PIPE_FP32_ACTIVE", Field::Fp32ActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_DRAM_ACTIVE", Field::DramActiveRatio, "ratio"),
+    ("DCGM_FI_PROF_PCIE_TX_BYTES", Field::PcieTransmitBytesPerSecond, "B/s"),
+    ("DCGM_FI_PROF_PCIE_RX_BYTES", Field::PcieReceiveBytesPerSecond, "B/s"),
+    ("DCGM_FI_DEV_FB_USED", Field::MemoryUsedBytes, "MiB"),
+    ("DCGM_FI_DEV_FB_TOTAL", Field::MemoryTotalBytes, "MiB"),
+    ("DCGM_FI_DEV_SM_CLOCK", Field::SmClockMhz, "MHz"),
+    ("DCGM_FI_DEV_MEM_CLOCK", Field::MemoryClockMhz, "MHz"),
+    ("DCGM_FI_DEV_GPU_TEMP", Field::TemperatureCelsius, "C"),
+    ("DCGM_FI_DEV_MEMORY_TEMP", Field::MemoryTemperatureCelsius, "C"),
+    ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", Field::PowerLimitWatts, "W"),
+    ("DCGM_FI_DEV_POWER_MGMT_LIMIT", Field::PowerLimitWatts, "W"),
+    ("dcgm_power_usage", Field::PowerWatts, "W"),
+    ("dcgm_total_energy_consumption", Field::EnergyJoulesTotal, "mJ"),
+    ("dcgm_gpu_utilization", Field::UtilizationRatio, "%"),
+    ("dcgm_mem_copy_utilization", Field::MemoryUtilizationRatio, "%"),
+    ("dcgm_fb_used", Field::MemoryUsedBytes, "MiB"),
+    ("dcgm_sm_clock", Field::SmClockMhz, "MHz"),
+    ("dcgm_memory_clock", Field::MemoryClockMhz, "MHz"),
+    ("dcgm_gpu_temp", Field::TemperatureCelsius, "C"),
+    ("dcgm_memory_temp", Field::MemoryTemperatureCelsius, "C"),
+    ("nvidia_smi_power_draw_instant_watts", Field::PowerWatts, "W"),
+    ("nvidia_smi_power_draw_watts", Field::PowerWatts, "W"),
+    ("nvidia_smi_power_draw_average_watts", Field::PowerAverageWatts, "W"),
+    ("nvidia_smi_enforced_power_limit_watts", Field::PowerLimitWatts, "W"),
+    ("nvidia_smi_power_limit_watts", Field::PowerLimitWatts, "W"),
+    ("nvidia_smi_utilization_gpu_ratio", Field::UtilizationRatio, "ratio"),
+    ("nvidia_smi_utilization_memory_ratio", Field::MemoryUtilizationRatio, "ratio"),
+    ("nvidia_smi_memory_used_bytes", Field::MemoryUsedBytes, "B"),
+    ("nvidia_smi_memory_total_bytes", Field::MemoryTotalBytes, "B"),
+    ("nvidia_smi_clocks_current_sm_clock_hz", Field::SmClockMhz, "Hz"),
+    ("nvidia_smi_clocks_current_memory_clock_hz", Field::MemoryClockMhz, "Hz"),
+    ("nvidia_smi_temperature_gpu", Field::TemperatureCelsius, "C"),
+    ("nvidia_smi_temperature_memory", Field::MemoryTemperatureCelsius, "C"),
+    ("nvidia_gpu_power_usage_milliwatts", Field::PowerWatts, "mW"),
+    ("nvidia_gpu_duty_cycle", Field::UtilizationRatio, "%"),
+    ("nvidia_gpu_memory_used_bytes", Field::MemoryUsedBytes, "B"),
+    ("nvidia_gpu_memory_total_bytes", Field::MemoryTotalBytes, "B"),
+    ("nvidia_gpu_temperature_celsius", Field::TemperatureCelsius, "C"),
+    ("nv_gpu_power_usage", Field::PowerWatts, "W"),
+    ("nv_energy_consumption", Field::EnergyJoulesTotal, "J"),
+    ("nv_gpu_power_limit", Field::PowerLimitWatts, "W"),
+    ("nv_gpu_utilization", Field::UtilizationRatio, "ratio"),
+    ("nv_gpu_memory_used_bytes", Field::MemoryUsedBytes, "B"),
+    ("nv_gpu_memory_total_bytes", Field::MemoryTotalBytes, "B"),
+];
+
+/// Returns the metric of a device's series by its name.
+pub fn device_metric(name: &str) -> Option<Metric> {
+    let rank = DEVICE_SERIES.iter().position(|(known, _, _)| *known == name)?;
+    let (_, field, unit) = DEVICE_SERIES[rank];
+    Some(Metric { field, rank, unit: Unit::named(unit) })
+}
+
+/// Returns the names in `found` as a sentence part: the first few, and how many more.
+pub fn list_names(found: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<&str> = found.iter().map(String::as_str).take(SHOWN).collect();
+    match found.len() {
+        0 => "no series at all".to_owned(),
+        n if n > SHOWN => format!("{} and {} more", shown.join(", "), n - SHOWN),
+        _ => shown.join(", "),
+    }
+}
+
+/// Names of series that are read, for messages.
+pub const KNOWN_DEVICE_SERIES: &str =
+    "DCGM_FI_… and dcgm_… (dcgm-exporter), nvidia_smi_… and nvidia_gpu_… (nvidia_gpu_exporter), nv_… (Triton)";
+
+/// The board that a series is about.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Board {
+    /// UUID as the driver writes it, else `node/gpuN`.
+    pub device: String,
+    pub node: Option<String>,
+    pub gpu_index: Option<u32>,
+    pub gpu_model: Option<String>,
+}
+
+const MAX_LABEL_BYTES: usize = 253;
+
+/// Returns the board of a series, or `None` if its labels name none.
+pub fn board(labels: &impl Labels) -> Option<Board> {
+    let label = |names: &[&str]| {
+        let values = names.iter().filter_map(|name| labels.label(name));
+        values.filter(|value| value.len() <= MAX_LABEL_BYTES).map(str::to_owned).next()
+    };
+    let node = label(&["Hostname", "hostname", "exported_hostname"]);
+    let gpu = label(&["gpu", "minor_number", "minor"]);
+    let device = match label(&["UUID", "uuid", "gpu_uuid"]) {
+        Some(uuid) if is_bare_uuid(&uuid) => format!("GPU-{uuid}"),
+        Some(uuid) => uuid,
+        None => {
+            let host = node.clone().or_else(|| label(&["exported_instance", "instance", "node"]))?;
+            format!("{host}/gpu{}", gpu.as_deref()?)
+        }
+    };
+    let gpu_index = gpu.and_then(|gpu| gpu.parse().ok());
+    // `nvidia_gpu_prometheus_exporter` has the product's name in `name`.
+    Some(Board { device, node, gpu_index, gpu_model: label(&["modelName", "model_name", "name"]) })
+}
+
+/// `nvidia_gpu_exporter` cuts the driver's `GPU-` off.
+fn is_bare_uuid(text: &str) -> bool {
+    let lengths = [8, 4, 4, 4, 12];
+    let parts: Vec<&str> = text.split('-').collect();
+    parts.len() == lengths.len()
+        && parts.iter().zip(lengths).all(|(part, n)| part.len() == n && part.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Returns true for readings that concern the whole board even where a series names a MIG instance.
+pub fn is_of_board(field: Field) -> bool {
+    matches!(
+        field,
+        Field::PowerWatts
+            | Field::PowerAverageWatts
+            | Field::PowerLimitWatts
+            | Field::EnergyJoulesTotal
+            | Field::SmClockMhz
+            | Field::MemoryClockMhz
+            | Field::TemperatureCelsius
+            | Field::MemoryTemperatureCelsius
+    )
+}
+
+/// How a pod becomes a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PodRule {
+    /// `namespace/owner`, the owner read off the pod's name as Kubernetes forms it: `owner-0` (`StatefulSet`),
+    /// `owner-5d4f8c7b9-x2x4z` (`Deployment`), `owner-0-0-x2x4z` (`JobSet`), `owner-0-x2x4z` (indexed `Job`),
+    /// `owner-x2x4z` (`Job`, `DaemonSet`). Any other name is its own owner. Names that only look so are taken wrongly:
+    /// set `workload_label` where that matters.
+    #[default]
+    Owner,
+    /// `namespace/pod`.
+    Pod,
+    /// Pods are not looked at: the GPU is reported without a workload.
+    Ignore,
+}
+
+/// The alphabet of Kubernetes' generated suffixes: no vowels, nothing that looks alike.
+fn generated(part: &str, lengths: std::ops::RangeInclusive<usize>) -> bool {
+    lengths.contains(&part.len()) && part.bytes().all(|b| b"bcdfghjklmnpqrstvwxz2456789".contains(&b))
+}
+
+fn ordinal(part: &str) -> bool {
+    !part.is_empty() && part.len() <= 6 && part.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn split(name: &str) -> Option<(&str, &str)> {
+    name.rsplit_once('-').filter(|(head, _)| !head.is_empty())
+}
+
+/// Returns the owner's name, read off a pod's.
+pub fn owner(pod: &str) -> &str {
+    let Some((head, last)) = split(pod) else { return pod };
+    if ordinal(last) {
+        return head;
+    }
+    if !generated(last, 5..=5) {
+        return pod;
+    }
+    let Some((before, middle)) = split(head) else { return head };
+    if ordinal(middle) {
+        return match split(before) {
+            Some((job_set, index)) if ordinal(index) => job_set,
+            _ => before,
+        };
+    }
+    if generated(middle, 8..=10) { before } else { head }
+}
+
+/// Returns true for `namespace/name`.
+pub fn is_workload(text: &str) -> bool {
+    text.len() <= MAX_LABEL_BYTES
+        && !text.chars().any(char::is_control)
+        && matches!(text.split_once('/'), Some((namespace, name))
+            if !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
+}
+
+/// How labels become a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Label that names the workload; goes before pods.
+    pub workload_label: Option<String>,
+    /// Namespace of workloads that `workload_label` names without one. Default: the namespace of the series.
+    pub workload_namespace: Option<String>,
+    pub pods: PodRule,
+}
+
+/// Whose board a series says that it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attribution {
+    Workload {
+        workload: String,
+        /// Empty if a label names the workload.
+        pod: String,
+    },
+    /// The series names nobody, or only the exporter itself.
+    Nobody,
+    /// A label names the workload, and nothing its namespace.
+    NoNamespace(String),
+    /// The name cannot be one of a workload.
+    NotAWorkload(String),
+}
+
+/// Pods that are known to be exporters: Prometheus' own target labels name them beside `exported_pod`.
+#[derive(Debug, Clone, Default)]
+pub struct Exporters(BTreeSet<(String, String)>);
+
+impl Exporters {
+    /// Learns from the labels of one series.
+    pub fn learn(&mut self, labels: &impl Labels) {
+        if labels.label("exported_pod").is_some()
+            && let Some(pod) = labels.label("pod")
+        {
+            self.0.insert((labels.label("namespace").unwrap_or_default().to_owned(), daemon(pod).to_owned()));
+        }
+    }
+
+    /// Returns true if this pod is an exporter's and no job's.
+    fn contains(&self, labels: &impl Labels, namespace: Option<&str>, pod: &str) -> bool {
+        let target = |name: &str| {
+            let value = labels.label(name).and_then(|value| value.rsplit('/').next());
+            value.is_some_and(|value| value == owner(pod) || value == daemon(pod))
+        };
+        // The exporter's host name is that of its pod, unless it has the node's network. `service` and `job` are of what is scraped.
+        self.0.contains(&(namespace.unwrap_or_default().to_owned(), daemon(pod).to_owned()))
+            || labels.label("Hostname") == Some(pod)
+            || target("service")
+            || target("job")
+            || names_an_exporter(pod)
+    }
+}
+
+/// Returns the name of the `DaemonSet` that a pod would be of: without its five random characters, whatever they are.
+fn daemon(pod: &str) -> &str {
+    let random = |last: &str| last.len() == 5 && last.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    split(pod).filter(|(_, last)| random(last)).map_or(pod, |(head, _)| head)
+}
+
+fn names_an_exporter(pod: &str) -> bool {
+    let has = |word: &str| pod.split(['-', '.', '_']).any(|part| part.eq_ignore_ascii_case(word));
+    let gpu = || ["gpu", "gpus", "nvidia", "nvml", "smi"].into_iter().any(has);
+    has("dcgm") || (has("exporter") && gpu())
+}
+
+/// The pod of a series: name and namespace. The labels of the exporter go before those of its target.
+fn pod(labels: &impl Labels) -> Option<(&str, Option<&str>)> {
+    // Of 2020: `pod_name` and `pod_namespace`.
+    let pairs = [
+        ("exported_pod", "exported_namespace"),
+        ("exported_pod_name", "exported_pod_namespace"),
+        ("pod_name", "pod_namespace"),
+        ("pod", "exported_namespace"),
+    ];
+    pairs.into_iter().find_map(|(name, namespace)| {
+        let pod = labels.label(name)?;
+        Some((pod, labels.label(namespace).or_else(|| labels.exporters("namespace"))))
+    })
+}
+
+/// Returns whose board it is by the labels of one series.
+pub fn attribute(labels: &impl Labels, rules: &Rules, exporters: &Exporters) -> Attribution {
+    let pod = pod(labels);
+    let is_exporters = pod.is_some_and(|(name, namespace)| exporters.contains(labels, namespace, name));
+    let given = rules.workload_label.as_deref().and_then(|name| labels.exporters(name));
+    let (name, namespace, pod) = if let Some(given) = given {
+        if given.contains('/') {
+            return named(given.to_owned(), "");
+        }
+        // The exporter's own namespace says nothing of the job.
+        let of_pod = pod.map_or_else(|| labels.exporters("namespace"), |(_, namespace)| namespace).filter(|_| !is_exporters);
+        let own = labels.label("exported_namespace").or_else(|| labels.label("pod_namespace"));
+        (given, rules.workload_namespace.as_deref().or(own).or(of_pod), "")
+    } else {
+        let Some((pod, namespace)) = pod.filter(|_| !is_exporters && rules.pods != PodRule::Ignore) else {
+            return Attribution::Nobody;
+        };
+        (if rules.pods == PodRule::Owner { owner(pod) } else { pod }, namespace, pod)
+    };
+    match namespace {
+        Some(namespace) => named(format!("{namespace}/{name}"), pod),
+        None => Attribution::NoNamespace(name.to_owned()),
+    }
+}
+
+fn named(workload: String, pod: &str) -> Attribution {
+    if is_workload(&workload) {
+        Attribution::Workload { workload, pod: pod.to_owned() }
+    } else {
+        Attribution::NotAWorkload(workload)
+    }
+}
+
+/// A MIG instance as a series names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MigInstance {
+    pub id: String,
+    /// Compute slices of the GPU that it is cut from, if its profile says so.
+    pub slices: Option<f64>,
+}
+
+/// Returns the MIG instance that a series names.
+pub fn mig_instance(labels: &impl Labels) -> Option<MigInstance> {
+    let id = labels.label("GPU_I_ID")?.to_owned();
+    // `3g.40gb`, `1g.10gb+me`, and with a compute instance of it `1c.3g.40gb`.
+    let slices = labels
+        .label("GPU_I_PROFILE")
+        .and_then(|profile| profile.split(['.', '+']).find_map(|part| part.strip_suffix('g')?.parse::<u8>().ok()).map(f64::from));
+    Some(MigInstance { id, slices: slices.filter(|slices| *slices > 0.0) })
+}
+
+#[derive(Debug, Clone, Default)]
+struct Instance {
+    slices: Option<f64>,
+    /// Part of the time in which its compute engine was busy, 0 to 1.
+    active_ratio: Option<f64>,
+}
+
+/// Who holds a board at one moment: the pods and MIG instances that its series name.
+#[derive(Debug, Clone, Default)]
+pub struct Holders {
+    /// (workload, pod, MIG instance); without an instance the whole board.
+    pods: BTreeSet<(String, String, String)>,
+    instances: BTreeMap<String, Instance>,
+}
+
+impl Holders {
+    /// Adds what one series names.
+    pub fn add(&mut self, attribution: &Attribution, instance: Option<&MigInstance>) {
+        if let Some(MigInstance { id, slices }) = instance {
+            let known = self.instances.entry(id.clone()).or_default();
+            known.slices = known.slices.or(*slices);
+        }
+        if let Attribution::Workload { workload, pod } = attribution {
+            let instance = instance.map(|instance| instance.id.clone()).unwrap_or_default();
+            self.pods.insert((workload.clone(), pod.clone(), instance));
+        }
+    }
+
+    /// Notes the part of the time in which an instance was busy; the first value holds. Returns false for what cannot be.
+    pub fn set_activity(&mut self, instance: &str, active_ratio: f64) -> bool {
+        match self.instances.get_mut(instance).filter(|_| (0.0..=1.0).contains(&active_ratio)) {
+            Some(instance) => {
+                instance.active_ratio.get_or_insert(active_ratio);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Returns true if the board is cut into MIG instances.
+    pub fn has_instances(&self) -> bool {
+        !self.instances.is_empty()
+    }
+
+    /// Returns one tenant for each workload. Their shares never sum above 1, so that the board's energy is shared out and never
+    /// multiplied.
+    ///
+    /// Pods of a whole board have equal parts. MIG instances have parts by their slices, as far as these were busy if that is known
+    /// of all of them and any was; equal parts if the slices of one are unknown. An instance without a workload is part of the
+    /// whole.
+    pub fn tenants(&self) -> Vec<Tenant> {
+        let outside = self.pods.iter().filter(|(_, _, instance)| instance.is_empty()).count() as f64;
+        let known = self.instances.values().all(|instance| instance.slices.is_some());
+        let slices = |instance: &Instance| instance.slices.filter(|_| known).unwrap_or(1.0);
+        let busy = |instance: &Instance| Some(slices(instance) * instance.active_ratio?);
+        let all_busy: Option<f64> = self.instances.values().map(busy).sum();
+        // The part of a pod that holds the whole board was not measured so.
+        let profiled = all_busy.filter(|busy| *busy > 0.0 && outside == 0.0);
+        let part = |instance: &Instance| if profiled.is_some() { busy(instance).unwrap_or(0.0) } else { slices(instance) };
+        let mut weights: BTreeMap<&str, f64> = BTreeMap::new();
+        for (workload, _, instance) in &self.pods {
+            // Several pods may share an instance.
+            let sharing = self.pods.iter().filter(|(_, _, other)| other == instance).count();
+            let weight = self.instances.get(instance).map_or(1.0, |instance| part(instance) / sharing as f64);
+            *weights.entry(workload).or_default() += weight;
+        }
+        let whole = self.instances.values().map(part).sum::<f64>() + outside;
+        let alone = weights.len() == 1 && self.instances.is_empty();
+        let method = match profiled {
+            Some(_) => ShareMethod::Profiling,
+            None if self.instances.is_empty() || !known => ShareMethod::Equal,
+            None => ShareMethod::MigSlices,
+        };
+        let tenant = |(workload, weight): (&str, f64)| Tenant {
+            workload: workload.to_owned(),
+            share: (!alone).then(|| (weight / whole).clamp(0.0, 1.0)),
+            method: (!alone).then_some(method),
+        };
+        weights.into_iter().map(tenant).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! Prometheus' answers and texts as they come: whose GPU, no value, repeated series, foreign lines.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use eadt_recordings::{Format, Imported, Input, Options, import};
+use eadt_schemas::decode::decode;
+use eadt_schemas::v1::{GpuTelemetry, ShareMethod, TrainingProgress};
+use eadt_schemas::{EventType, LoggedEvent};
+
+const START: i64 = 1_738_576_800;
+
+fn read(files: &[&str], workload: Option<&str>) -> Result<Imported, String> {
+    let inputs = files.iter().map(|text| Input::new("p", text.as_bytes())).collect();
+    let options = Options { workload: workload.map(str::to_owned), ..Options::default() };
+    import(Format::Prometheus, inputs, &options).map_err(|error| error.to_string())
+}
+
+fn telemetry(imported: &Imported) -> Vec<GpuTelemetry> {
+    let events = imported.events().filter(|event| event.kind == EventType::GpuTelemetry.name());
+    events.map(|event| data(&event)).collect()
+}
+
+fn data<T: eadt_schemas::decode::Check + for<'de> serde::Deserialize<'de>>(event: &LoggedEvent) -> T {
+    decode(event.data.as_ref().unwrap().get().as_bytes()).unwrap()
+}
+
+/// A series of 11 samples every 15 s from `first` on, each `step` more than the one before.
+fn series(name: &str, labels: &str, first: f64, step: f64) -> String {
+    let labels: Vec<String> = labels
+        .split(',')
+        .filter(|pair| !pair.is_empty())
+        .map(|pair| pair.split_once('=').unwrap())
+        .map(|(name, value)| format!("{name:?}:{value:?}"))
+        .collect();
+    let values: Vec<_> = (0..11).map(|i| format!("[{},\"{}\"]", START + 15 * i, first + step * i as f64)).collect();
+    format!("{{\"metric\":{{\"__name__\":{name:?},{}}},\"values\":[{}]}}", labels.join(","), values.join(","))
+}
+
+fn answer(series: &[String]) -> String {
+    format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"matrix\",\"result\":[{}]}}}}", series.join(","))
+}
+
+const POWER: &str = "DCGM_FI_DEV_POWER_USAGE";
+const ENERGY: &str = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION";
+const OWN: &str = "namespace=gpu-operator,pod=nvidia-dcgm-exporter-abcde";
+
+/// Joules by power and share of each workload, `-` for nobody.
+fn joules(imported: &Imported) -> BTreeMap<String, f64> {
+    let mut last: BTreeMap<(String, String, Option<u64>), GpuTelemetry> = BTreeMap::new();
+    let mut joules = BTreeMap::new();
+    for event in telemetry(imported) {
+        let workload = event.workload.clone().unwrap_or_else(|| "-".to_owned());
+        let known = last.insert((workload.clone(), event.device.clone(), event.tenure), event.clone());
+        let part = |event: &GpuTelemetry| event.power_watts.unwrap_or(0.0) * event.share.unwrap_or(1.0);
+        let before = known.map_or(0.0, |known| event.time.seconds_since(known.time) * f64::midpoint(part(&known), part(&event)));
+        *joules.entry(workload).or_default() += before;
+    }
+    for value in joules.values_mut() {
+        *value = f64::round(*value);
+    }
+    joules
+}
+
+#[test]
+fn the_energy_of_a_board_goes_to_its_pods_once_and_never_to_the_exporter() {
+    let pod = |gpu: &str, name: &str| format!("gpu=0,UUID={gpu},{OWN},exported_namespace=lab,exported_pod={name}");
+    let mig = |id: &str, profile: &str, name: &str| format!("{},GPU_I_ID={id},GPU_I_PROFILE={profile}", pod("GPU-m", name));
+    let activity = "DCGM_FI_PROF_GR_ENGINE_ACTIVE";
+    for (result, expected) in [
+        // Time slicing.
+        (
+            ["a", "b", "c"]
+                .iter()
+                .flat_map(|name| {
+                    let labels = pod("GPU-s", &format!("infer-{name}"));
+                    [series(POWER, &labels, 60.0, 0.0), series(ENERGY, &labels, 5e6, 9e5)]
+                })
+                .collect(),
+            vec![("lab/infer-a", 3000.0), ("lab/infer-b", 3000.0), ("lab/infer-c", 3000.0)],
+        ),
+        // The exporter's own pod.
+        (
+            vec![
+                series(POWER, &pod("GPU-b", "bert-0"), 300.0, 0.0),
+                series(POWER, &format!("gpu=1,UUID=GPU-i,{OWN}"), 50.0, 0.0),
+            ],
+            vec![("lab/bert-0", 45_000.0), ("-", 7500.0)],
+        ),
+        // MIG: each instance repeats the board's power.
+        (
+            vec![
+                series(POWER, &mig("1", "3g.40gb", "a"), 280.1, 0.0),
+                series(POWER, &mig("2", "2g.20gb", "b"), 280.2, 0.0),
+                series(POWER, &format!("gpu=0,UUID=GPU-m,{OWN},GPU_I_ID=3,GPU_I_PROFILE=1g.10gb"), 280.3, 0.0),
+            ],
+            vec![("lab/a", 21_008.0), ("lab/b", 14_005.0), ("-", 7003.0)],
+        ),
+        // As far as they were busy.
+        (
+            vec![
+                series(POWER, &mig("1", "3g.40gb", "a"), 100.0, 0.0),
+                series(activity, &mig("1", "3g.40gb", "a"), 0.5, 0.0),
+                series(activity, &mig("2", "1g.10gb", "b"), 0.5, 0.0),
+            ],
+            vec![("lab/a", 11_250.0), ("lab/b", 3750.0), ("-", 0.0)],
+        ),
+        // Two pods of unequal age share from when the second came.
+        (
+            vec![
+                series(POWER, &pod("GPU-s", "a"), 100.0, 0.0),
+                series(POWER, &pod("GPU-s", "b"), 100.0, 0.0).replace(&format!("[{START},\"100\"],"), ""),
+            ],
+            // The first 15 s end at half of it.
+            vec![("lab/a", 15.0 * 75.0 + 135.0 * 50.0), ("lab/b", 135.0 * 50.0)],
+        ),
+        // A batch system's jobs have no namespace.
+        (
+            vec![
+                series(POWER, "gpu=0,UUID=GPU-h,hpc_job=1", 100.0, 0.0),
+                series(POWER, "gpu=0,UUID=GPU-h,hpc_job=2", 100.0, 0.0),
+            ],
+            vec![("imported/1", 7500.0), ("imported/2", 7500.0)],
+        ),
+        // An exporter of 2020.
+        (
+            vec![series("dcgm_power_usage", "gpu=0,uuid=GPU-o,pod_name=train-0,pod_namespace=lab", 90.0, 0.0)],
+            vec![("lab/train-0", 13_500.0)],
+        ),
+        // Nobody is named: all of it is one recording.
+        (vec![series(POWER, "gpu=0,UUID=GPU-x", 100.0, 0.0)], vec![("imported/p", 15_000.0)]),
+        (vec![series(POWER, &format!("gpu=0,UUID=GPU-x,{OWN}"), 100.0, 0.0)], vec![("imported/p", 15_000.0)]),
+    ] {
+        let result: Vec<String> = result;
+        let imported = read(&[&answer(&result)], None).unwrap();
+        let expected: BTreeMap<String, f64> =
+            expected.into_iter().map(|(workload, joules)| (workload.to_owned(), joules)).collect();
+        assert_eq!(joules(&imported), expected, "{}", imported.report);
+        let named = read(&[&answer(&result)], Some("n/all")).unwrap();
+        let whole: f64 = expected.values().sum();
+        let all = joules(&named);
+        assert_eq!(all.len(), 1, "{all:?}");
+        // At a change of shares nobody may have a part of 15 s.
+        assert!((-3.0..400.0).contains(&(all["n/all"] - whole)), "{all:?} is not {whole}: counted once, whoever shares it");
+        assert_eq!((imported.report.same_stamp, imported.report.duplicates), (0, 0), "{}", imported.report);
+    }
+}
+
+#[test]
+fn what_changes_hands_has_stays_of_its_own() {
+    let series = |pod: &str, range: std::ops::Range<i64>| {
+        let values: Vec<_> = range.map(|i| format!("[{},\"{}\"]", START + 15 * i, 1_000_000 * (i + 1))).collect();
+        format!(
+            "{{\"metric\":{{\"__name__\":\"{ENERGY}\",\"UUID\":\"GPU-a\",\"namespace\":\"lab\",\"pod\":\"{pod}\"}},\"values\":[{}]}}",
+            values.join(",")
+        )
+    };
+    let imported = read(&[&answer(&[series("a", 0..3), series("b", 3..6)]), &answer(&[series("a", 6..9)])], None).unwrap();
+    let events = telemetry(&imported);
+    let of = |workload: &str| events.iter().filter(|e| e.workload.as_deref() == Some(workload)).collect::<Vec<_>>();
+    let a = of("lab/a");
+    assert_eq!(a.iter().map(|e| e.last).collect::<Vec<_>>(), [false, false, false, true, false, false, true]);
+    assert_ne!(a[0].tenure, a[4].tenure, "what b used meanwhile is no difference of a's");
+    assert_eq!(of("lab/b").len(), 4);
+    assert!(imported.report.gaps.is_empty(), "{}", imported.report);
+    assert_eq!(a[0].share_method, None::<ShareMethod>);
+}
+
+#[test]
+fn several_values_of_one_reading_at_one_time_are_counted_and_said() {
+    let replica = |name: &str, watts: f64| series(POWER, &format!("gpu=0,UUID=GPU-x,prometheus_replica={name}"), watts, 0.0);
+    let power = |file: &str| format!("{POWER}{{UUID=\"GPU-x\"}} {file}");
+    for (files, duplicates, same_stamp, watts) in [
+        (vec![answer(&[replica("a", 100.0), replica("b", 300.0)])], 0, 11, 200.0),
+        (vec![answer(&[replica("a", 100.0)]), answer(&[replica("b", 300.0)])], 0, 11, 200.0),
+        (vec![answer(&[replica("a", 100.0), replica("b", 100.0)])], 11, 0, 100.0),
+        (vec![answer(&[replica("a", 100.0)]), answer(&[replica("a", 100.0)])], 11, 0, 100.0),
+        (vec![answer(&[replica("a", 100.0), replica("b", 300.0), replica("c", 100.0)])], 11, 11, 200.0),
+        (vec![power("5 1700000000000\n") + &power("7 1700000000000\n") + &power("6 1700000001000\n")], 0, 1, 6.0),
+        (vec![power("5 1700000000000\n") + &power("5 1700000000000\n") + &power("5 1700000001000\n")], 1, 0, 5.0),
+        // One counter is no other's mean.
+        (
+            vec![answer(&[
+                series(POWER, "UUID=GPU-x,r=a", 9.0, 0.0),
+                series("nvidia_smi_power_draw_watts", "uuid=GPU-x", 8.0, 0.0),
+            ])],
+            0,
+            0,
+            9.0,
+        ),
+    ] {
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let imported = read(&files, Some("lab/a")).unwrap();
+        let report = &imported.report;
+        assert_eq!((report.duplicates, report.same_stamp), (duplicates, same_stamp), "{report}");
+        assert_eq!(report.notes.iter().filter(|note| note.contains("a guess")).count(), usize::from(same_stamp > 0), "{report}");
+        assert!(telemetry(&imported).iter().all(|event| event.power_watts == Some(watts)), "{report}");
+    }
+}
+
+#[test]
+fn a_line_that_cannot_be_used_costs_that_line() {
+    let mut good = String::new();
+    for i in 0..6 {
+        writeln!(good, "{POWER}{{gpu=\"0\",UUID=\"GPU-u\"}} 250 {}.5", START + 15 * i).unwrap();
+        writeln!(
+            good,
+            "training_samples_total{{job=\"x\",note=\"a }} \\\" , b\"}} {} {}.5 # {{\"k.b\"=\"v\"}} 1.0",
+            1000 * i,
+            START + 15 * i
+        )
+        .unwrap();
+    }
+    for (foreign, reason, lines) in [
+        ("{\"k8s.node.cpu.usage\",\"k8s.node.name\"=\"n1\"} 0.5 1738576800.5\n".repeat(2), "k8s.node.cpu.usage", 2),
+        ("node_load1 0.5 1738576800\n".to_owned(), "node_load1", 1),
+        ("node_load1 0.5\n".to_owned(), "node_load1", 1),
+        (format!("{POWER}{{gpu=\"0\",UUID=\"GP\n"), "not a sample", 1),
+        ("curl: (28) timeout\n".to_owned(), "not a sample", 1),
+        (format!("{POWER}{{gpu=\"0\",UUID=\"GPU-u\"}} 250\n"), "without a time stamp", 1),
+        (format!("{POWER}{{gpu=\"0\",UUID=\"GPU-u\"}} 250 -7\n"), "not a time", 1),
+        (format!("{POWER}{{gpu=\"0\",UUID=\"GPU-u\"}} watts 1738576800\n"), "not a sample", 1),
+    ] {
+        let imported = read(&[&format!("# TYPE x gauge\n{good}{foreign}# EOF\n")], Some("lab/a")).unwrap();
+        let skipped: Vec<_> = imported.report.skipped.iter().filter(|skipped| skipped.reason.contains(reason)).collect();
+        assert_eq!(skipped.iter().map(|skipped| skipped.lines).sum::<u64>(), lines, "{foreign}: {}", imported.report);
+        assert_eq!(joules(&imported), BTreeMap::from([("lab/a".to_owned(), 18_750.0)]), "{foreign}");
+        assert_eq!(imported.report.progress_events, 6);
+    }
+    // A quoted name of ours is ours, and without an end the stamps are still seconds.
+    let quoted = good.replace(&format!("{POWER}{{"), &format!("{{\"{POWER}\","));
+    for text in [format!("{quoted}# EOF\n"), good.replace(".5\n", "\n").replace(".5 #", " #")] {
+        let imported = read(&[&text], Some("lab/a")).unwrap();
+        assert_eq!(joules(&imported)["lab/a"], 18_750.0, "{text}");
+    }
+}
+
+#[test]
+fn no_value_is_absent_whatever_it_is_written_as() {
+    let absent = ["NaN", "+Inf", "-Inf", "0", "9223372036854775794", "2147483632", "140737488355330"];
+    let values: Vec<_> = absent.iter().enumerate().map(|(i, text)| format!("[{},\"{text}\"]", START + i as i64)).collect();
+    let json = format!(
+        "{{\"status\":\"success\",\"isPartial\":true,\"warnings\":[\"slow store\"],\"data\":{{\"resultType\":\"matrix\",\"result\":[\
+         {{\"metric\":{{\"__name__\":\"{POWER}\",\"UUID\":\"GPU-a\"}},\"values\":[{},[{},\"50\"],[{},60]]}},\
+         {{\"metric\":{{\"__name__\":\"training_loss\"}},\"values\":[[{START},\"NaN\"],[{},\"0.5\"]]}}]}}}}",
+        values.join(","),
+        START + 20,
+        START + 21,
+        START + 1
+    );
+    let imported = read(&[&json], Some("lab/a")).unwrap();
+    assert_eq!(imported.report.absent_values, absent.len() as u64 + 1);
+    assert_eq!(telemetry(&imported).iter().filter_map(|e| e.power_watts).collect::<Vec<_>>(), [50.0, 60.0]);
+    let progress = imported.events().find(|event| event.kind == EventType::TrainingProgress.name()).unwrap();
+    assert_eq!(data::<TrainingProgress>(&progress).loss, Some(0.5));
+    assert_eq!(
+        imported.report.notes.iter().filter(|note| note.contains("slow store") || note.contains("not complete")).count(),
+        2
+    );
+}
+
+#[test]
+fn an_answer_of_one_moment_is_no_recording_but_several_are() {
+    let moment = |at: i64, watts: u32| {
+        format!(
+            "{{\"status\":\"success\",\"data\":{{\"resultType\":\"vector\",\"result\":[{{\"metric\":{{\"__name__\":\"{POWER}\",\
+             \"UUID\":\"GPU-a\"}},\"value\":[{at}.25,\"{watts}\"]}}]}}}}\n"
+        )
+    };
+    let error = read(&[&moment(START, 100)], None).unwrap_err();
+    assert!(error.contains("query_range") && error.contains("vector"), "{error}");
+    let several = moment(START, 100) + &moment(START + 10, 100);
+    for files in [vec![several.as_str()], vec![&moment(START, 100), &moment(START + 10, 100)]] {
+        assert_eq!(joules(&read(&files, Some("n/a")).unwrap())["n/a"], 1000.0);
+    }
+    for (result, expected) in [
+        ("{\"status\":\"error\",\"error\":\"query timed out\"}", "query timed out"),
+        ("{\"status\":\"success\",\"data\":{\"resultType\":\"streams\",\"result\":[]}}", "streams"),
+        (&answer(&[series("node_load1", "a=b", 1.0, 0.0), series("up", "a=b", 1.0, 0.0)]), "found: node_load1, up"),
+        (&answer(&[series("x", "a=b", 1.0, 0.0).replace("\"__name__\":\"x\",", "")]), "no name"),
+        (&answer(&[series(POWER, "UUID=G", 1.0, 0.0).replace("[1738", "[1738000")]), "not in seconds"),
+    ] {
+        let error = read(&[result], None).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    // A series that cannot be used costs itself.
+    let mixed = answer(&[series("x", "a=b", 1.0, 0.0).replace("\"__name__\":\"x\",", ""), series(POWER, "UUID=G", 100.0, 0.0)]);
+    assert_eq!(joules(&read(&[&mixed], Some("n/a")).unwrap())["n/a"], 15_000.0);
+}

@@ -1,0 +1,378 @@
+//! What the changes saved: J/sample as it was against J/sample as the starting layout would have had it, with a 90 % interval.
+//!
+//! docs/report.md has the method for readers. In short:
+//!
+//! 1. Every tumbling window of the run has a setting (`timeline`): layout, power cap and clocks. The first one is the starting
+//!    setting; one that somebody sets from outside is the starting setting from then on.
+//! 2. Undisturbed windows are put into phases of the work (`phases`) without asking any controller.
+//! 3. A phase's baseline is the mean power and throughput of its undisturbed windows at the starting setting.
+//! 4. Compared are all windows at the starting setting, with themselves; and all others whose phase has a baseline: the starting
+//!    setting would have drawn the baseline's power and had its throughput for the same time. Restarts, failed trials, redone work and
+//!    the windows around them are among those others. A window without a baseline is in no figure of the saving, and counted.
+//! 5. `saving_ratio` is 1 − (energy ÷ samples) ÷ (baseline energy ÷ baseline samples), all of the compared windows.
+//!
+//! The interval has three parts: the scatter of the baseline's windows and of as many as were compared with them; the age of the
+//! baseline, as a random walk; and a floor for what neither shows.
+//!
+//! A baseline that the user gives is a fixed figure for the whole run and has no interval.
+
+mod phases;
+mod timeline;
+
+use crate::figures::per;
+use crate::reporter::{Collected, Window, sum};
+use phases::{Observation, phases};
+use timeline::{Setting, Timeline};
+
+/// What a window is compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(crate) struct Compared {
+    /// Number of the phase, from 0; `None`: not known.
+    pub(crate) phase: Option<usize>,
+    /// Energy that the starting layout would have taken in the window's time; `None`: not comparable.
+    pub(crate) baseline_joules: Option<f64>,
+    pub(crate) baseline_samples: Option<f64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Saving {
+    /// J/sample.
+    pub(crate) baseline: Option<f64>,
+    pub(crate) joules: Option<f64>,
+    pub(crate) ratio: Option<f64>,
+    /// Ends of the 90 % interval of the ratio.
+    pub(crate) interval: Option<(f64, f64)>,
+    /// Samples over what the starting layout would have done in the same time.
+    pub(crate) throughput_ratio: Option<f64>,
+    /// J/sample of the windows that are compared.
+    pub(crate) compared: Option<f64>,
+    /// Their part of the energy of the run's windows.
+    pub(crate) compared_ratio: Option<f64>,
+    /// One for each window of the run, in its order.
+    pub(crate) windows: Vec<Compared>,
+}
+
+const GOOD_COVERAGE: f64 = 0.9;
+/// Windows without a phase of their own belong to that of the windows around them, no further away than this.
+const NEIGHBOUR_SECONDS: f64 = 7200.0;
+/// Quantile of the normal distribution that leaves 5 % on each side.
+const Z_90: f64 = 1.645;
+/// Relative deviation of one window's power and throughput that is assumed, and the number of windows it weighs as much as.
+const PRIOR_DEVIATION: (f64, f64) = (0.01, 0.02);
+const PRIOR_WINDOWS: f64 = 2.0;
+/// A baseline may wander by this part in an hour, and by its root in more.
+const DRIFT_PER_ROOT_HOUR: f64 = 0.005;
+/// What is compared with a measured baseline is known no better than this.
+const FLOOR: f64 = 0.008;
+/// A baseline of few windows may be of other work than it seems: this part, over their number.
+const LONELY: f64 = 0.03;
+
+const ESTIMATE: &str = "the saving is an estimate, with a 90 % interval: each window is compared with what the starting layout did in the \
+     same phase of the job (docs/report.md). Only --baseline compares with a fixed figure";
+const NO_BASELINE: &str =
+    "the saving is not known: in no phase of the job in which the layout was another one was the starting layout measured";
+
+pub(crate) fn saving(collected: &Collected, given: Option<f64>, notes: &mut Vec<String>) -> Saving {
+    let windows: Vec<&Window> = collected.run().collect();
+    if let Some(baseline) = given {
+        return against(&windows, baseline, notes);
+    }
+    let timeline = Timeline::of(collected, &windows);
+    let shared = windows.iter().any(|window| window.shared);
+    let compared = compare(&windows, &timeline);
+    if !timeline.changed {
+        let windows = compared.windows.iter().map(|it| Compared { phase: it.phase, ..Compared::default() }).collect();
+        return Saving { windows, ..Saving::default() };
+    }
+    let result = compared.saving(&windows);
+    if compared.others == 0 {
+        notes.push(NO_BASELINE.to_owned());
+        return Saving { windows: result.windows, ..Saving::default() };
+    }
+    if compared.without_baseline > 0 {
+        notes.push(format!(
+            "the saving leaves out {} window(s) of phases in which the starting layout was not measured: they are not comparable",
+            compared.without_baseline
+        ));
+    }
+    if compared.unknown > 0 {
+        notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
+    }
+    if shared {
+        notes.push("the saving leaves out the time in which it shared its GPUs with other workloads".to_owned());
+    }
+    notes.push(ESTIMATE.to_owned());
+    result
+}
+
+/// The whole run against a fixed figure.
+fn against(windows: &[&Window], baseline: f64, notes: &mut Vec<String>) -> Saving {
+    let mut compared = Comparison::default();
+    for window in windows {
+        let expected = window.samples.unwrap_or(0.0) * baseline;
+        let known = counts(window);
+        compared.unknown += u64::from(!known);
+        compared.windows.push(Compared {
+            phase: None,
+            baseline_joules: known.then_some(expected),
+            baseline_samples: known.then(|| window.samples.unwrap_or(0.0)),
+        });
+    }
+    if compared.unknown > 0 {
+        notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
+    }
+    Saving { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.saving(windows) }
+}
+
+#[derive(Debug, Default)]
+struct Comparison {
+    windows: Vec<Compared>,
+    /// Windows that were compared with something else than themselves.
+    others: u64,
+    without_baseline: u64,
+    unknown: u64,
+    /// Relative variance of the baseline J/sample.
+    variance: f64,
+}
+
+impl Comparison {
+    fn saving(&self, windows: &[&Window]) -> Saving {
+        let mut sums = Sums::default();
+        for (window, compared) in windows.iter().zip(&self.windows) {
+            if let (Some(joules), Some(samples)) = (compared.baseline_joules, compared.baseline_samples) {
+                sums.baseline_joules = sum([sums.baseline_joules, Some(joules)].into_iter());
+                sums.baseline_samples = sum([sums.baseline_samples, Some(samples)].into_iter());
+                sums.joules = sum([sums.joules, energy(window)].into_iter());
+                sums.samples = sum([sums.samples, window.samples].into_iter());
+            }
+        }
+        let baseline = per(sums.baseline_joules, sums.baseline_samples);
+        let compared = per(sums.joules, sums.samples);
+        let expected = baseline.zip(sums.samples).map(|(baseline, samples)| baseline * samples);
+        let joules = expected.zip(sums.joules).map(|(expected, joules)| expected - joules).filter(|joules| joules.is_finite());
+        let ratio = per(joules, expected);
+        let interval = ratio.map(|ratio| {
+            let half = Z_90 * self.variance.max(0.0).sqrt() * (1.0 - ratio).abs();
+            (ratio - half, ratio + half)
+        });
+        Saving {
+            baseline,
+            joules,
+            ratio,
+            interval,
+            throughput_ratio: per(sums.samples, sums.baseline_samples).filter(|_| joules.is_some()),
+            compared: compared.filter(|_| joules.is_some()),
+            compared_ratio: per(sums.joules, sum(windows.iter().map(|window| energy(window)))).filter(|_| joules.is_some()),
+            windows: self.windows.clone(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Sums {
+    joules: Option<f64>,
+    samples: Option<f64>,
+    baseline_joules: Option<f64>,
+    baseline_samples: Option<f64>,
+}
+
+/// One phase at one starting setting.
+#[derive(Debug, Default)]
+struct Baseline {
+    /// Undisturbed windows: index, watts and samples per second.
+    windows: Vec<(usize, f64, f64)>,
+    /// Windows that are compared with it: index, seconds of power, seconds of progress.
+    users: Vec<(usize, f64, f64)>,
+}
+
+impl Baseline {
+    fn means(&self) -> Option<(f64, f64)> {
+        let count = self.windows.len();
+        let mean = |of: fn(&(usize, f64, f64)) -> f64| self.windows.iter().map(of).sum::<f64>() / count as f64;
+        (count > 0).then(|| (mean(|it| it.1), mean(|it| it.2)))
+    }
+}
+
+fn compare(windows: &[&Window], timeline: &Timeline) -> Comparison {
+    let settings = &timeline.settings;
+    let clean = |index: usize| good(windows[index]) && !settings[index].disturbed;
+    let observed: Vec<usize> = (0..windows.len()).filter(|index| clean(*index)).collect();
+    let observations: Vec<Observation> =
+        observed.iter().filter_map(|index| observation(windows[*index], &settings[*index])).collect();
+    let mut found: Vec<Option<usize>> = vec![None; windows.len()];
+    if observations.len() == observed.len() {
+        for (index, phase) in observed.iter().zip(phases(&observations)) {
+            found[*index] = phase;
+        }
+    }
+    // By starting setting and phase.
+    let mut baselines: Vec<((usize, usize), Baseline)> = Vec::new();
+    for index in &observed {
+        let Some(phase) = found[*index] else { continue };
+        let setting = &settings[*index];
+        if setting.is_start {
+            let of = (setting.start, phase);
+            let place = place(&mut baselines, of);
+            let (watts, rate) = figures(windows[*index]);
+            baselines[place].1.windows.push((*index, watts, rate));
+        }
+    }
+    let mut comparison = Comparison { windows: vec![Compared::default(); windows.len()], ..Comparison::default() };
+    let around = Neighbours::of(windows, &found);
+    for (index, window) in windows.iter().enumerate() {
+        let setting = &settings[index];
+        let near = around.phases(index);
+        comparison.windows[index].phase = found[index].or(near.filter(|(a, b)| a == b).map(|(a, _)| a));
+        if !counts(window) || window.shared {
+            comparison.unknown += u64::from(!window.shared);
+            continue;
+        }
+        let compared = &mut comparison.windows[index];
+        if setting.is_start && !setting.disturbed {
+            (compared.baseline_joules, compared.baseline_samples) = (energy(window), Some(window.samples.unwrap_or(0.0)));
+            continue;
+        }
+        let of_phase = |phase: usize| {
+            let position = baselines.iter().position(|(of, _)| *of == (setting.start, phase))?;
+            Some((position, baselines[position].1.means()?))
+        };
+        let both = found[index].map(|phase| (phase, phase)).or(near);
+        let Some((first, second)) = both.and_then(|(a, b)| Some((of_phase(a)?, of_phase(b)?))) else {
+            comparison.without_baseline += 1;
+            continue;
+        };
+        let seconds = seconds(window);
+        let mean = |of: fn((f64, f64)) -> f64| f64::midpoint(of(first.1), of(second.1));
+        compared.baseline_joules = Some(seconds.0 * mean(|it| it.0));
+        compared.baseline_samples = Some(seconds.1 * mean(|it| it.1));
+        comparison.others += 1;
+        for (position, _) in [first, second] {
+            baselines[position].1.users.push((index, 0.5 * seconds.0, 0.5 * seconds.1));
+        }
+    }
+    comparison.variance = variance(&baselines, &comparison, windows);
+    comparison
+}
+
+fn place(baselines: &mut Vec<((usize, usize), Baseline)>, of: (usize, usize)) -> usize {
+    baselines.iter().position(|(known, _)| *known == of).unwrap_or_else(|| {
+        baselines.push((of, Baseline::default()));
+        baselines.len() - 1
+    })
+}
+
+/// Relative variance of baseline energy over baseline samples.
+fn variance(baselines: &[((usize, usize), Baseline)], comparison: &Comparison, windows: &[&Window]) -> f64 {
+    let all = |of: fn(&Compared) -> Option<f64>| comparison.windows.iter().filter_map(of).sum::<f64>();
+    let (joules, samples) = (all(|it| it.baseline_joules), all(|it| it.baseline_samples));
+    if joules <= 0.0 || samples <= 0.0 {
+        return 0.0;
+    }
+    let mut variance = 0.0;
+    for (_, baseline) in baselines {
+        let Some((watts, rate)) = baseline.means().filter(|_| !baseline.users.is_empty()) else { continue };
+        let seconds = baseline.users.iter().fold((0.0, 0.0), |(a, b), user| (a + user.1, b + user.2));
+        let weights = (seconds.0 / joules, seconds.1 / samples);
+        let count = baseline.windows.len() as f64;
+        let scatter: f64 =
+            baseline.windows.iter().map(|(_, one, other)| (weights.0 * (one - watts) - weights.1 * (other - rate)).powi(2)).sum();
+        let prior = (weights.0 * watts * PRIOR_DEVIATION.0).powi(2) + (weights.1 * rate * PRIOR_DEVIATION.1).powi(2);
+        let one = (scatter + PRIOR_WINDOWS * prior) / (count - 1.0 + PRIOR_WINDOWS);
+        let users = baseline.users.len().max(2) as f64 / 2.0;
+        let part = f64::midpoint(weights.0 * watts, weights.1 * rate);
+        let ages = baseline.users.iter().map(|(user, ..)| age_hours(baseline, windows, *user));
+        let age = ages.sum::<f64>() / baseline.users.len() as f64;
+        let floor = FLOOR + LONELY / count;
+        variance += one * (1.0 / count + 1.0 / users) + part.powi(2) * (DRIFT_PER_ROOT_HOUR.powi(2) * age + floor.powi(2));
+    }
+    variance
+}
+
+/// Hours to the nearest window of a baseline.
+fn age_hours(baseline: &Baseline, windows: &[&Window], user: usize) -> f64 {
+    let after = baseline.windows.partition_point(|(index, ..)| *index < user);
+    let near = baseline.windows[after.saturating_sub(1)..].iter().take(2);
+    let apart = near.map(|(index, ..)| windows[*index].start.seconds_since(windows[user].start).abs());
+    apart.fold(f64::INFINITY, f64::min) / 3600.0
+}
+
+/// The phases of the nearest windows that have one, before and after each window.
+struct Neighbours {
+    before: Vec<Option<usize>>,
+    after: Vec<Option<usize>>,
+}
+
+impl Neighbours {
+    fn of(windows: &[&Window], found: &[Option<usize>]) -> Self {
+        let walk = |indices: &mut dyn Iterator<Item = usize>| {
+            let mut near = vec![None; found.len()];
+            let mut last: Option<(usize, usize)> = None;
+            for index in indices {
+                if let Some(phase) = found[index] {
+                    last = Some((index, phase));
+                }
+                let close = |(from, _): &(usize, usize)| {
+                    windows[index].start.seconds_since(windows[*from].start).abs() <= NEIGHBOUR_SECONDS
+                };
+                near[index] = last.filter(close).map(|(_, phase)| phase);
+            }
+            near
+        };
+        Self { before: walk(&mut (0..found.len())), after: walk(&mut (0..found.len()).rev()) }
+    }
+
+    fn phases(&self, index: usize) -> Option<(usize, usize)> {
+        match (self.before[index], self.after[index]) {
+            (Some(before), Some(after)) => Some((before, after)),
+            (one, other) => one.or(other).map(|phase| (phase, phase)),
+        }
+    }
+}
+
+/// Watts and samples per second of a good window.
+fn figures(window: &Window) -> (f64, f64) {
+    let seconds = seconds(window);
+    let over = |value: Option<f64>, seconds: f64| per(value, Some(seconds)).unwrap_or(0.0);
+    (over(window.run_energy, seconds.0), over(window.samples, seconds.1))
+}
+
+/// Seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known to.
+fn seconds(window: &Window) -> (f64, f64) {
+    let progress = if window.restarted { window.run_seconds } else { window.progress_seconds() };
+    (window.covered_seconds(), progress)
+}
+
+fn observation(window: &Window, setting: &Setting) -> Option<Observation> {
+    let (watts, rate) = figures(window);
+    let gpus = f64::from(window.gpus.max(1));
+    let of_sample = |ratio: Option<f64>| ratio.filter(|ratio| *ratio > 0.0).map(|ratio| (ratio * gpus / rate).ln());
+    let cycles = window.sm_active.zip(window.sm_clock_mhz).map(|(active, clock)| active * clock);
+    (watts > 0.0 && rate > 0.0).then(|| Observation {
+        start: window.start,
+        end: window.end,
+        setting: setting.index,
+        processes: setting.processes,
+        limits: setting.limits,
+        rate: rate.ln(),
+        watts: watts.ln(),
+        memory: of_sample(window.dram_active),
+        cycles: of_sample(cycles),
+        clock: window.sm_clock_mhz.filter(|clock| *clock > 0.0).map(f64::ln),
+    })
+}
+
+/// A window that can be compared with others of its setting.
+fn good(window: &Window) -> bool {
+    let known = counts(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
+    let (watts, rate) = figures(window);
+    known && !window.shared && watts > 0.0 && rate > 0.0
+}
+
+fn energy(window: &Window) -> Option<f64> {
+    window.run_energy.map(|energy| energy + window.unassigned)
+}
+
+fn counts(window: &Window) -> bool {
+    let known = window.run_energy.is_some() && window.run_coverage >= GOOD_COVERAGE && !window.gap;
+    known && (window.restarted || (window.samples.is_some() && window.progress_coverage >= GOOD_COVERAGE))
+}

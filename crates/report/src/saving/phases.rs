@@ -1,0 +1,320 @@
+//! Phases of a job's work, found in its windows alone.
+//!
+//! No controller is asked: its phases end where its own attention does. All windows of a run are known here, so a change of the work
+//! is dated to the window in which it happened.
+//!
+//! 1. **Segments.** Windows in a row with the same setting are one segment while throughput, power and memory traffic per sample stay
+//!    within the noise of the record. Two windows in a row that are apart from it begin another one; a single one belongs to none.
+//! 2. **Phases.** A segment belongs to the phase that did the same at the same setting. At a setting that the phase has not run, what
+//!    a sample needs decides: memory traffic and SM cycles, which hardly depend on caps, clocks and layouts. Right after a change of the
+//!    setting the work is taken to be what it was before, unless these say otherwise. Without such counters nothing else is recognised.
+
+use eadt_schemas::EventTime;
+
+/// What one undisturbed window shows. Figures are natural logarithms.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Observation {
+    pub start: EventTime,
+    pub end: EventTime,
+    /// Index of the setting: layout, power cap and clock together.
+    pub setting: usize,
+    /// Index of the part of the setting that only a restart changes.
+    pub processes: usize,
+    /// Power cap and SM clock; infinite where there is none.
+    pub limits: [f64; 2],
+    /// Samples per second.
+    pub rate: f64,
+    /// Power of the whole workload.
+    pub watts: f64,
+    /// Memory activity of a sample.
+    pub memory: Option<f64>,
+    /// SM cycles of a sample.
+    pub cycles: Option<f64>,
+    /// SM clock.
+    pub clock: Option<f64>,
+}
+
+/// A gap of this many seconds ends a segment.
+const SEGMENT_GAP_SECONDS: f64 = 600.0;
+/// A change of the setting within this many seconds leaves the work as it was.
+const CONTINUITY_SECONDS: f64 = 1800.0;
+/// Windows of a segment that a further one is compared with.
+const RECENT: usize = 20;
+/// Least and greatest noise of one window that is believed.
+const NOISE_RANGE: (f64, f64) = (0.004, 0.03);
+const NOISE_ASSUMED: f64 = 0.02;
+/// Difference of one window from its segment, and of two segments, that is none.
+const SAME_WINDOW: f64 = 0.035;
+const SAME_SEGMENT: f64 = 0.03;
+/// By so much may what a sample needs depend on the limits, and on the processes: memory traffic, SM cycles. Of the latter those that wait
+/// for memory fall with the clock.
+const LIMITS_SHIFT: [f64; 2] = [0.03, 0.12];
+const PROCESSES_SHIFT: [f64; 2] = [0.10, 0.30];
+
+/// Windows around a single one in which its phase is looked for.
+const NEAR: usize = 6;
+
+const FIGURES: usize = 3;
+
+impl Observation {
+    /// What a setting decides: throughput, power, memory traffic.
+    fn figures(&self) -> [Option<f64>; FIGURES] {
+        [Some(self.rate), Some(self.watts), self.memory]
+    }
+}
+
+/// The phase of each observation, numbered from 0 in order of appearance; `None` where the work changes or nothing tells.
+pub(super) fn phases(all: &[Observation]) -> Vec<Option<usize>> {
+    let noise = noise(all);
+    let mut found = vec![None; all.len()];
+    let mut phases: Vec<Phase> = Vec::new();
+    let mut last: Option<(usize, EventTime, usize)> = None;
+    for segment in segments(all, &noise) {
+        let summary = Summary::of(&segment, all);
+        let before = last
+            .filter(|(setting, end, _)| *setting != summary.setting && summary.start.seconds_since(*end) <= CONTINUITY_SECONDS);
+        let known = recognise(&phases, &summary, before.map(|(.., phase)| phase), &noise);
+        let index = match known {
+            Some(index) => index,
+            // A single window that fits nowhere is no phase, unless a change right at the start left no more.
+            None if summary.count < 2.0 && last.is_some() => continue,
+            None => {
+                phases.push(Phase::default());
+                phases.len() - 1
+            }
+        };
+        phases[index].add(&summary);
+        for window in &segment {
+            found[*window] = Some(index);
+        }
+        last = Some((summary.setting, summary.end, index));
+    }
+    // Single windows, of a setting that was just about to be changed as the work did, now that all phases are known.
+    let near = |found: &[Option<usize>], index: usize| {
+        let before = found[..index].iter().rev().take(NEAR).flatten().next().copied();
+        let after = found[index + 1..].iter().take(NEAR).flatten().next().copied();
+        [after, before]
+    };
+    for index in 0..all.len() {
+        if found[index].is_some() {
+            continue;
+        }
+        let summary = Summary::of(&[index], all);
+        let candidates = near(&found, index);
+        let apart = |phase: &Phase| match phase.settings.iter().find(|known| known.setting == summary.setting) {
+            Some(known) => Some(summary.apart(known, &noise)),
+            None => phase.settings.iter().filter_map(|known| summary.needs_apart(known, &noise)).reduce(f64::min),
+        };
+        let fitting = candidates.into_iter().flatten().filter_map(|phase| Some((apart(&phases[phase])?, phase)));
+        found[index] = fitting.filter(|(apart, _)| *apart <= 1.0).min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, phase)| phase);
+    }
+    found
+}
+
+/// Standard deviation of one window's figures, from the differences of neighbours with the same setting.
+fn noise(all: &[Observation]) -> [f64; FIGURES] {
+    let neighbours = || all.windows(2).filter(|pair| pair[0].setting == pair[1].setting && adjoin(&pair[0], &pair[1]));
+    let of = |figure: usize| {
+        let apart = |pair: &[Observation]| Some((pair[1].figures()[figure]? - pair[0].figures()[figure]?).abs());
+        let mut differences: Vec<f64> = neighbours().filter_map(apart).filter(|value| value.is_finite()).collect();
+        if differences.len() < 8 {
+            return NOISE_ASSUMED;
+        }
+        let middle = differences.len() / 2;
+        let median = *differences.select_nth_unstable_by(middle, f64::total_cmp).1;
+        // Of a normal distribution; a difference has twice the variance of one figure.
+        (1.4826 * median / std::f64::consts::SQRT_2).clamp(NOISE_RANGE.0, NOISE_RANGE.1)
+    };
+    std::array::from_fn(of)
+}
+
+fn adjoin(before: &Observation, after: &Observation) -> bool {
+    after.start.seconds_since(before.end) <= SEGMENT_GAP_SECONDS
+}
+
+/// Indices of the windows of each segment, in order of time.
+fn segments(all: &[Observation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
+    let mut segments: Vec<Vec<usize>> = Vec::new();
+    let mut present: Vec<usize> = Vec::new();
+    let together = |a: usize, b: usize| all[a].setting == all[b].setting && adjoin(&all[a], &all[b]);
+    let fits = |index: usize, others: &[usize]| {
+        let recent = &others[others.len().saturating_sub(RECENT)..];
+        let mean = |figure: usize| {
+            let values: Vec<f64> = recent.iter().filter_map(|other| all[*other].figures()[figure]).collect();
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        (0..FIGURES).all(|figure| {
+            let (Some(value), Some(mean)) = (all[index].figures()[figure], mean(figure)) else { return true };
+            let tolerance = (3.5 * noise[figure] * (1.0 + 1.0 / recent.len() as f64).sqrt()).max(SAME_WINDOW);
+            (value - mean).abs() <= tolerance
+        })
+    };
+    for index in 0..all.len() {
+        let Some(last) = present.last().copied() else {
+            present.push(index);
+            continue;
+        };
+        if !together(last, index) {
+            segments.push(std::mem::take(&mut present));
+            present.push(index);
+            continue;
+        }
+        if fits(index, &present) {
+            present.push(index);
+            continue;
+        }
+        let next = (index + 1 < all.len()).then_some(index + 1).filter(|next| together(index, *next));
+        match next {
+            // The work was another one for a moment, or it is noise.
+            Some(next) if fits(next, &present) => {}
+            // It holds some of both.
+            Some(next) if !fits(next, &[index]) => segments.push(std::mem::take(&mut present)),
+            _ => {
+                segments.push(std::mem::take(&mut present));
+                present.push(index);
+            }
+        }
+    }
+    segments.push(present);
+    segments.retain(|segment| !segment.is_empty());
+    segments
+}
+
+/// Means over a segment, or over all of a phase's segments with one setting.
+#[derive(Debug, Clone, PartialEq)]
+struct Summary {
+    setting: usize,
+    processes: usize,
+    limits: [f64; 2],
+    start: EventTime,
+    end: EventTime,
+    count: f64,
+    rate: f64,
+    watts: f64,
+    memory: Option<f64>,
+    cycles: Option<f64>,
+    clock: Option<f64>,
+}
+
+impl Summary {
+    fn of(segment: &[usize], all: &[Observation]) -> Self {
+        let (first, last) = (&all[segment[0]], &all[segment[segment.len() - 1]]);
+        let mean = |of: fn(&Observation) -> Option<f64>| {
+            let values: Vec<f64> = segment.iter().filter_map(|index| of(&all[*index])).collect();
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        Self {
+            setting: first.setting,
+            processes: first.processes,
+            limits: first.limits,
+            start: first.start,
+            end: last.end,
+            count: segment.len() as f64,
+            rate: mean(|it| Some(it.rate)).unwrap_or(0.0),
+            watts: mean(|it| Some(it.watts)).unwrap_or(0.0),
+            memory: mean(|it| it.memory),
+            cycles: mean(|it| it.cycles),
+            clock: mean(|it| it.clock),
+        }
+    }
+
+    fn figures(&self) -> [Option<f64>; FIGURES] {
+        [Some(self.rate), Some(self.watts), self.memory]
+    }
+
+    fn absorb(&mut self, other: &Self) {
+        let part = other.count / (self.count + other.count);
+        let mean = |old: f64, new: f64| old + part * (new - old);
+        let both = |old: Option<f64>, new: Option<f64>| match (old, new) {
+            (Some(old), Some(new)) => Some(mean(old, new)),
+            (old, new) => old.or(new),
+        };
+        (self.rate, self.watts) = (mean(self.rate, other.rate), mean(self.watts, other.watts));
+        (self.memory, self.cycles) = (both(self.memory, other.memory), both(self.cycles, other.cycles));
+        self.clock = both(self.clock, other.clock);
+        self.count += other.count;
+        self.end = self.end.max(other.end);
+    }
+
+    /// Distance from the same setting of a phase; above 1 it is not the same work.
+    fn apart(&self, known: &Self, noise: &[f64; FIGURES]) -> f64 {
+        let part = (1.0 / self.count + 1.0 / known.count).sqrt();
+        let apart = |figure: usize| {
+            let (Some(here), Some(there)) = (self.figures()[figure], known.figures()[figure]) else { return 0.0 };
+            (here - there).abs() / (3.0 * noise[figure] * part).max(SAME_SEGMENT)
+        };
+        (0..FIGURES).map(apart).fold(0.0, f64::max)
+    }
+
+    /// Distance in what a sample needs from another setting of a phase; above 1 it is not the same work. `None` without counters.
+    fn needs_apart(&self, known: &Self, noise: &[f64; FIGURES]) -> Option<f64> {
+        let shift = if self.processes == known.processes { LIMITS_SHIFT } else { PROCESSES_SHIFT };
+        let part = (1.0 / self.count + 1.0 / known.count).sqrt();
+        let memory = self.memory.zip(known.memory).map(|(a, b)| (a - b).abs() / (shift[0] + 2.0 * noise[2] * part));
+        let slower = self.clock.zip(known.clock).map_or(0.0, |(a, b)| a - b);
+        let outside = |apart: f64| (apart - apart.clamp(slower.min(0.0), slower.max(0.0))).abs();
+        let cycles = self.cycles.zip(known.cycles).map(|(a, b)| outside(a - b) / (shift[1] + 2.0 * noise[2] * part));
+        memory.map(|memory| cycles.map_or(memory, |cycles| cycles.max(memory)))
+    }
+
+    /// With lower limits throughput and power are not higher.
+    fn possible(&self, known: &Self, noise: &[f64; FIGURES]) -> bool {
+        if self.processes != known.processes {
+            return true;
+        }
+        let part = (1.0 / self.count + 1.0 / known.count).sqrt();
+        let slack = |figure: usize| (3.0 * noise[figure] * part).max(SAME_SEGMENT);
+        let below = |lower: &Self, upper: &Self| lower.rate <= upper.rate + slack(0) && lower.watts <= upper.watts + slack(1);
+        let lower = |a: [f64; 2], b: [f64; 2]| a[0] <= b[0] && a[1] <= b[1];
+        (!lower(self.limits, known.limits) || below(self, known)) && (!lower(known.limits, self.limits) || below(known, self))
+    }
+}
+
+/// What is known of a phase: one summary for each setting.
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Phase {
+    settings: Vec<Summary>,
+}
+
+impl Phase {
+    fn add(&mut self, summary: &Summary) {
+        match self.settings.iter_mut().find(|known| known.setting == summary.setting) {
+            Some(known) => known.absorb(summary),
+            None => self.settings.push(summary.clone()),
+        }
+    }
+}
+
+/// The phase that a segment belongs to. `before`: the phase of the windows before a change of the setting.
+fn recognise(phases: &[Phase], summary: &Summary, before: Option<usize>, noise: &[f64; FIGURES]) -> Option<usize> {
+    let mut measured: Option<(f64, usize)> = None;
+    let mut by_needs: Option<(f64, usize)> = None;
+    let mut goes_on = None;
+    for (index, phase) in phases.iter().enumerate() {
+        if let Some(known) = phase.settings.iter().find(|known| known.setting == summary.setting) {
+            let apart = summary.apart(known, noise);
+            if apart <= 1.0 && measured.is_none_or(|(least, _)| apart < least) {
+                measured = Some((apart, index));
+            }
+            continue;
+        }
+        if !phase.settings.iter().all(|known| summary.possible(known, noise)) {
+            continue;
+        }
+        // Settings with the same processes say the most.
+        let alike = phase.settings.iter().filter(|known| known.processes == summary.processes);
+        let needs = alike.filter_map(|known| summary.needs_apart(known, noise)).reduce(f64::min);
+        let needs =
+            needs.or_else(|| phase.settings.iter().filter_map(|known| summary.needs_apart(known, noise)).reduce(f64::min));
+        if before == Some(index) && needs.is_none_or(|needs| needs <= 1.0) {
+            goes_on = Some(index);
+        }
+        if let Some(needs) = needs.filter(|needs| *needs <= 1.0)
+            && by_needs.is_none_or(|(least, _)| needs < least)
+        {
+            by_needs = Some((needs, index));
+        }
+    }
+    let index = |(_, index): (f64, usize)| index;
+    measured.map(index).or(goes_on).or(by_needs.map(index))
+}

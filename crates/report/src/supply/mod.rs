@@ -1,0 +1,129 @@
+//! What a kWh costs and how much CO₂ it stands for, at the time that it was drawn: tariffs and grid intensities as their
+//! providers publish them.
+//!
+//! In: the text of a file. Out: [`Prices`] or [`GridCarbon`], and with windows a sum; or a [`SupplyError`] that names line,
+//! problem and remedy. Energy at times that a file says nothing of makes the whole sum unknown, and a note names the time.
+
+mod table;
+mod tariff;
+
+use eadt_models::energy::{Intensity, Interval, Steps, Tariff};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+pub use table::read_carbon;
+pub use tariff::read_prices;
+
+/// A file of prices or intensities that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}; {remedy}", line.map_or(String::new(), |line| format!("line {line}: ")))]
+pub struct SupplyError {
+    /// From 1.
+    pub line: Option<u64>,
+    pub problem: String,
+    pub remedy: String,
+}
+
+impl SupplyError {
+    pub(crate) fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { line: None, problem: problem.into(), remedy: remedy.into() }
+    }
+
+    pub(crate) fn at(self, line: u64) -> Self {
+        Self { line: Some(line), ..self }
+    }
+}
+
+/// What a kWh costs, by the hour or by time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Prices {
+    kind: PriceKind,
+    /// As the file names it, such as `EUR`.
+    pub currency: Option<String>,
+    /// Where it comes from, for notes.
+    pub source: String,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum PriceKind {
+    /// By month, kind of day and hour of this zone.
+    Tariff(Tariff, TimeZone),
+    /// By time.
+    Series(Steps),
+}
+
+/// CO₂-equivalent of a kWh of the grid, by time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GridCarbon {
+    pub(crate) intensity: Intensity,
+    /// Where it comes from, for notes.
+    pub source: String,
+}
+
+/// A zone of the machine's time zone database, such as `Europe/Berlin`.
+pub fn time_zone(name: &str) -> Result<TimeZone, SupplyError> {
+    if name.eq_ignore_ascii_case("utc") {
+        return Ok(TimeZone::UTC);
+    }
+    TimeZone::get(name).map_err(|_| {
+        SupplyError::new(
+            format!("{name:?} is no zone of this machine's time zone database"),
+            "name one such as Europe/Berlin, or UTC",
+        )
+    })
+}
+
+/// A sum over windows.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Priced {
+    /// `None`: a part of the energy has no price.
+    pub(crate) sum: Option<f64>,
+    pub(crate) note: String,
+}
+
+impl Prices {
+    pub(crate) fn cost(&self, intervals: &[Interval]) -> Priced {
+        match &self.kind {
+            PriceKind::Tariff(tariff, zone) => {
+                let zone_name = if *zone == TimeZone::UTC { "UTC" } else { zone.iana_name().unwrap_or("the given time zone") };
+                let note = format!("the cost is by the hours of {zone_name} ({})", self.source);
+                Priced { sum: Some(tariff.cost(intervals, zone)), note }
+            }
+            PriceKind::Series(steps) => {
+                let weighed = steps.weigh(intervals);
+                priced("cost", &self.source, weighed.sum, weighed.uncovered_joules, steps.span(), intervals)
+            }
+        }
+    }
+}
+
+impl GridCarbon {
+    pub(crate) fn grams(&self, intervals: &[Interval]) -> Priced {
+        let carbon = self.intensity.carbon(intervals);
+        let span = match &self.intensity {
+            Intensity::Series(steps) => steps.span(),
+            Intensity::Constant(_) => None,
+        };
+        priced("CO₂", &self.source, carbon.grams, carbon.uncovered_joules, span, intervals)
+    }
+}
+
+fn priced(
+    what: &str,
+    source: &str,
+    sum: f64,
+    uncovered: f64,
+    span: Option<(Timestamp, Timestamp)>,
+    intervals: &[Interval],
+) -> Priced {
+    let all: f64 = intervals.iter().map(|interval| interval.joules).sum();
+    if uncovered <= 1e-9 * all {
+        return Priced { sum: Some(sum), note: format!("the {what} is by the time of the energy ({source})") };
+    }
+    let span = span.map_or("no time".to_owned(), |(from, to)| format!("{from} to {to}, gaps apart"));
+    let part = 100.0 * uncovered / all;
+    Priced {
+        sum: None,
+        note: format!("no {what} is given: {part:.1} % of the energy lies at times that {source} does not cover ({span})"),
+    }
+}

@@ -1,0 +1,4 @@
+//! The integration tests of this package, one binary: linking is most of what another one would cost.
+
+mod calibration;
+mod lockstep;

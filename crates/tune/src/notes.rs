@@ -1,0 +1,248 @@
+//! What a careful reader of a table should know: each thing that looks wrong, and is no reason to refuse.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_models::choose::{Knob, Knobs, Measurement, find_glitches};
+use serde::{Deserialize, Serialize};
+
+use crate::points::{Key, PointGroup};
+
+/// Kinds of notes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NoteKind {
+    /// Rows that the settings beside them contradict; they are left out of every choice.
+    Glitch,
+    /// Time or power does not follow the knob.
+    Irregular,
+    /// The board drew more than its cap.
+    CapNotKept,
+    /// Groups with the same times to the last digit.
+    SameTimes,
+    /// Every setting has the same time: it may not be that of a fixed amount of work.
+    ConstantTimes,
+    /// Energy and power × time disagree.
+    EnergyAgainstPower,
+}
+
+/// One note.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub kind: NoteKind,
+    /// The groups that it is about.
+    pub groups: Vec<Key>,
+    /// Lines of the table.
+    pub rows: Vec<u64>,
+    pub text: String,
+}
+
+/// A board holds its cap within this part on average.
+const CAP_RATIO: f64 = 0.05;
+/// Energy and power × time that differ by more than this part are noted.
+const AGREE_RATIO: f64 = 0.05;
+/// Fewer equal times may be chance.
+const SAME_SETTINGS: usize = 3;
+/// So may times of few digits, over all settings that two groups have in common.
+const SAME_DIGITS: usize = 9;
+/// Lines that a note lists before it counts.
+const LINES: usize = 6;
+
+/// The notes on a table, by group and then by kind.
+pub(crate) fn notes(groups: &BTreeMap<Key, PointGroup>, knobs: Knobs) -> Vec<Note> {
+    let mut notes = Vec::new();
+    for (key, group) in groups {
+        let of = |kind, rows: Vec<u64>, text: String| Note { kind, groups: vec![key.clone()], rows, text };
+        notes.extend(glitches(group, knobs).into_iter().map(|(kind, rows, text)| of(kind, rows, text)));
+        if let Some((rows, text)) = caps_not_kept(group, knobs) {
+            notes.push(of(NoteKind::CapNotKept, rows, text));
+        }
+        if let Some((rows, text)) = constant_times(&group.measurements) {
+            notes.push(of(NoteKind::ConstantTimes, rows, text));
+        }
+        if let Some((rows, text)) = energy_against_power(group) {
+            notes.push(of(NoteKind::EnergyAgainstPower, rows, text));
+        }
+    }
+    notes.extend(same_times(groups));
+    notes
+}
+
+fn lines(rows: &[u64]) -> String {
+    let listed: Vec<String> = rows.iter().take(LINES).map(u64::to_string).collect();
+    let more = rows.len().saturating_sub(LINES);
+    let word = if rows.len() == 1 { "line" } else { "lines" };
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{word} {}{more}", listed.join(", "))
+}
+
+fn glitches(group: &PointGroup, knobs: Knobs) -> Vec<(NoteKind, Vec<u64>, String)> {
+    let checked = find_glitches(knobs.first, &group.measurements);
+    if checked.irregular {
+        let text = "more than a quarter of the settings lie outside of what the settings beside them leave: time or power does not \
+                    follow the knob; measure them again, or group by what else differs (--by)";
+        return vec![(NoteKind::Irregular, Vec::new(), text.to_owned())];
+    }
+    let note = |glitch: &eadt_models::choose::Glitch| {
+        let setting = knobs.words(glitch.setting, glitch.second_setting);
+        let text = format!("line {}: {setting}: {}; left out of every choice", glitch.row, glitch.words());
+        (NoteKind::Glitch, vec![glitch.row], text)
+    };
+    checked.glitches.iter().map(note).collect()
+}
+
+/// The cap of a row, if a knob is one.
+fn cap_of(measurement: &Measurement, knobs: Knobs) -> Option<f64> {
+    match knobs {
+        Knobs { first: Knob::PowerLimitWatts, .. } => Some(measurement.setting),
+        Knobs { second: Some(Knob::PowerLimitWatts), .. } => measurement.second_setting,
+        _ => None,
+    }
+}
+
+fn caps_not_kept(group: &PointGroup, knobs: Knobs) -> Option<(Vec<u64>, String)> {
+    // Of several boards whose energies were added up, each has the cap.
+    let boards = group.boards.max(1) as f64;
+    let mut above: Vec<(f64, f64, u64)> = Vec::new();
+    let mut settings = BTreeSet::new();
+    for m in &group.measurements {
+        let cap = cap_of(m, knobs)?;
+        settings.insert(cap.to_bits());
+        let watts = m.energy_joules / m.duration_seconds / boards;
+        if watts > cap * (1.0 + CAP_RATIO) {
+            above.push((cap, watts, m.row));
+        }
+    }
+    let mut rows: Vec<u64> = above.iter().map(|(_, _, row)| *row).collect();
+    rows.sort_unstable();
+    let off: BTreeSet<u64> = above.iter().map(|(cap, _, _)| cap.to_bits()).collect();
+    if off.is_empty() {
+        return None;
+    }
+    if off.len() == settings.len() {
+        let text = "the mean power is above the cap at every setting: it is of several GPUs (add their energies up with --map \
+                    energy_joules=gpu0+gpu1), or no cap was in force";
+        return Some((rows, text.to_owned()));
+    }
+    above.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
+    above.dedup_by_key(|(cap, _, _)| *cap);
+    let each: Vec<String> = above.iter().map(|(cap, watts, _)| format!("{watts:.0} W at {cap} W")).collect();
+    let text =
+        format!("the cap was not kept: the board drew {}; these settings were not in force ({})", each.join(", "), lines(&rows));
+    Some((rows, text))
+}
+
+fn constant_times(measurements: &[Measurement]) -> Option<(Vec<u64>, String)> {
+    let settings: BTreeSet<(u64, Option<u64>)> =
+        measurements.iter().map(|m| (m.setting.to_bits(), m.second_setting.map(f64::to_bits))).collect();
+    let first = measurements.first()?.duration_seconds;
+    if settings.len() < SAME_SETTINGS || measurements.iter().any(|m| m.duration_seconds != first) {
+        return None;
+    }
+    let text = format!(
+        "every setting took {first} s to the last digit: the times may be of a fixed time, not of a fixed amount of work, and then \
+         say nothing of a slowdown"
+    );
+    Some((Vec::new(), text))
+}
+
+fn energy_against_power(group: &PointGroup) -> Option<(Vec<u64>, String)> {
+    let off: Vec<&(u64, f64)> = group.power_ratios.iter().filter(|(_, ratio)| (ratio - 1.0).abs() > AGREE_RATIO).collect();
+    let worst = off.iter().map(|(_, ratio)| ratio - 1.0).max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
+    let rows: Vec<u64> = off.iter().map(|(row, _)| *row).collect();
+    let used = if group.energy_is_used { "energy" } else { "power" };
+    let text = format!(
+        "power × time differs from the energy by up to {:+.1} % ({} of {} rows, {}): the {used} is used; they are of different spans or \
+         different meters",
+        100.0 * worst,
+        off.len(),
+        group.power_ratios.len(),
+        lines(&rows)
+    );
+    Some((rows, text))
+}
+
+/// Digits of a number as it is written, without leading zeros.
+fn digits(value: f64) -> usize {
+    let text = format!("{value}");
+    text.chars().filter(char::is_ascii_digit).collect::<String>().trim_start_matches('0').len()
+}
+
+type Times = BTreeMap<(u64, Option<u64>), Vec<u64>>;
+
+/// Durations by setting, each in order.
+fn times(group: &PointGroup) -> Times {
+    let mut times = Times::new();
+    for m in &group.measurements {
+        let place = (m.setting.to_bits(), m.second_setting.map(f64::to_bits));
+        times.entry(place).or_default().push(m.duration_seconds.to_bits());
+    }
+    for runs in times.values_mut() {
+        runs.sort_unstable();
+    }
+    times
+}
+
+/// Whether two groups have the same times at all settings that both have, and so many that it is no chance.
+fn are_copies(a: &Times, b: &Times) -> bool {
+    let common: Vec<(&Vec<u64>, &Vec<u64>)> = a.iter().filter_map(|(place, runs)| Some((runs, b.get(place)?))).collect();
+    let distinct: BTreeSet<u64> = common.iter().flat_map(|(runs, _)| runs.iter().copied()).collect();
+    let written: usize = distinct.iter().map(|bits| digits(f64::from_bits(*bits))).sum();
+    common.len() >= SAME_SETTINGS
+        && distinct.len() >= SAME_SETTINGS
+        && written >= SAME_DIGITS
+        && common.iter().all(|(own, other)| own == other)
+}
+
+/// Groups whose times are those of another one: one measurement, copied.
+fn same_times(groups: &BTreeMap<Key, PointGroup>) -> Vec<Note> {
+    let all: Vec<(&Key, Times)> = groups.iter().map(|(key, group)| (key, times(group))).collect();
+    let mut taken = vec![false; all.len()];
+    let mut notes = Vec::new();
+    // Only groups with an equal longest time can be copies: no need to compare all pairs.
+    let mut buckets: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, (_, times)) in all.iter().enumerate() {
+        for bits in times.values().flatten().copied().collect::<BTreeSet<u64>>() {
+            buckets.entry(bits).or_default().push(index);
+        }
+    }
+    for first in 0..all.len() {
+        if taken[first] {
+            continue;
+        }
+        let near: BTreeSet<usize> = all[first]
+            .1
+            .values()
+            .flatten()
+            .filter_map(|bits| buckets.get(bits))
+            .flatten()
+            .copied()
+            .filter(|other| *other > first)
+            .collect();
+        let copies: Vec<usize> =
+            near.into_iter().filter(|other| !taken[*other] && are_copies(&all[first].1, &all[*other].1)).collect();
+        if copies.is_empty() {
+            continue;
+        }
+        let members: Vec<usize> = std::iter::once(first).chain(copies).collect();
+        for member in &members {
+            taken[*member] = true;
+        }
+        let names: Vec<String> = members.iter().map(|index| crate::points::name(all[*index].0)).collect();
+        let shown = if names.len() > LINES {
+            format!("{} and {} more", names[..LINES].join("; "), names.len() - LINES)
+        } else {
+            names.join("; ")
+        };
+        let rows = members.iter().flat_map(|index| groups[all[*index].0].measurements.iter().map(|m| m.row)).collect();
+        notes.push(Note {
+            kind: NoteKind::SameTimes,
+            groups: members.iter().map(|index| all[*index].0.clone()).collect(),
+            rows,
+            text: format!(
+                "{} groups have the same times to the last digit ({shown}): one measurement, copied; at most one of them was measured",
+                members.len()
+            ),
+        });
+    }
+    notes
+}

@@ -1,0 +1,106 @@
+//! Published sweeps: no figure claims more than their own rows say. Skipped, with a message, where they are absent.
+
+use std::path::{Path, PathBuf};
+
+use eadt_models::choose::{Choice, Knob, Method, Objective, Robust};
+use eadt_tune::points::PointGroup;
+use eadt_tune::{NoteKind, Request, points, tune};
+
+fn folder(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("EADT_TEST_SHARED_DATA")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"), PathBuf::from);
+    let folder = root.join(name);
+    if folder.is_dir() {
+        return Some(folder);
+    }
+    eprintln!("skipped: {} is absent", folder.display());
+    None
+}
+
+struct Set {
+    folder: &'static str,
+    files: &'static [&'static str],
+    knob: Knob,
+    by: &'static [&'static str],
+    maps: &'static [&'static str],
+}
+
+const SETS: [Set; 3] = [
+    Set {
+        folder: "zeus-nsdi23",
+        files: &["summary_power_v100.csv", "summary_power_rtx6000.csv"],
+        knob: Knob::PowerLimitWatts,
+        by: &["dataset", "network", "optimizer", "batch_size"],
+        maps: &["power_limit_watts=power_limit", "duration_seconds=time_per_epoch", "mean_power_watts=average_power"],
+    },
+    Set {
+        folder: "perseus-sosp24-freq",
+        files: &["gpt3-175b+a100_sxm_bf16.csv"],
+        knob: Knob::SmClockMhz,
+        by: &["stage", "instruction"],
+        maps: &["sm_clock_mhz=frequency", "duration_seconds=time", "energy_joules=energy"],
+    },
+    Set {
+        folder: "a100-dvfs-apps",
+        files: &[
+            "GA100-dvfs-LAMMPS-dcgm.csv",
+            "GA100-dvfs-LSTM-dcgm.csv",
+            "GA100-dvfs-dgemm-dcgm.csv",
+            "GA100-dvfs-accel-dcgm__subset.csv",
+        ],
+        knob: Knob::SmClockMhz,
+        by: &["application"],
+        maps: &["sm_clock_mhz=sm_app_clock", "duration_seconds=run_time", "mean_power_watts=power_usage"],
+    },
+];
+
+/// Saving and slowdown of a setting in the rows themselves.
+fn in_rows(group: &PointGroup, choice: &Choice, reference: f64) -> (f64, f64) {
+    let row = |setting: f64| group.measurements.iter().find(|m| m.setting == setting).unwrap();
+    let (own, highest) = (row(choice.setting), row(reference));
+    (1.0 - own.energy_joules / highest.energy_joules, own.duration_seconds / highest.duration_seconds - 1.0)
+}
+
+#[test]
+fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
+    for set in &SETS {
+        let Some(folder) = folder(set.folder) else { return };
+        for file in set.files {
+            for method in [Method::Measured, Method::Robust(Robust { resamples: 60, ..Robust::default() })] {
+                let request = Request {
+                    maps: set.maps.iter().map(|map| map.parse().unwrap()).collect(),
+                    by: set.by.iter().map(|&by| by.to_owned()).collect(),
+                    knobs: set.knob.into(),
+                    reference_second_setting: None,
+                    max_slowdown_ratio: Some(0.10),
+                    min_ratio: None,
+                    preset: None,
+                    objective: Objective::Energy,
+                    method,
+                    min_settings: 3,
+                    max_power_watts: 3000.0,
+                };
+                let groups = points::read(file, std::fs::File::open(folder.join(file)).unwrap(), &request).unwrap();
+                let tuning = tune(file, &groups, &request);
+                assert!(
+                    tuning.groups.len() >= groups.len().saturating_sub(groups.len() / 20 + 2),
+                    "{file}: {:?}",
+                    tuning.skipped
+                );
+                let odd = |note: &&eadt_tune::Note| matches!(note.kind, NoteKind::Glitch | NoteKind::Irregular);
+                assert_eq!(tuning.notes.iter().find(odd), None, "{file}");
+                for group in &tuning.groups {
+                    let choices = &group.choices;
+                    let all = [&choices.min_energy, &choices.constrained, &choices.min_edp, &choices.min_ed2p, &choices.knee];
+                    for choice in all.into_iter().chain(&choices.pareto) {
+                        let (saving, slowdown) = in_rows(&groups[&group.by], choice, choices.reference.setting);
+                        assert!((choice.saving_ratio - saving).abs() < 1e-9, "{file} {:?}: {choice:?}, rows: {saving}", group.by);
+                        assert!((choice.slowdown_ratio - slowdown).abs() < 1e-9, "{file} {:?}: {choice:?}", group.by);
+                        assert!(choice.saving_lower_ratio.is_none_or(|least| least <= saving + 1e-9));
+                    }
+                    assert!(choices.constrained.slowdown_ratio <= 0.10 + 1e-9);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The integration tests of this package, one binary: linking is most of what another one would cost.
+
+mod compatibility;
+mod documents;
+mod hostile;
+mod samples;

@@ -1,0 +1,117 @@
+//! `eadt backtest --plant measured`: controllers on boards that somebody measured.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, bail};
+use clap::{Args, ValueEnum};
+use eadt_backtest::{MeasuredBoard, MeasuredContest, SweepKnob, SweepPoint, measured_text};
+use eadt_models::choose::{Knob, Method, Objective};
+use eadt_tune::{Request, points, tune};
+
+use crate::cli::Backtest;
+use crate::commands::tune::{Columns, KnobName, knobs_of, maps, open};
+use crate::settings::Settings;
+
+/// What the controllers work on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlantName {
+    /// The simulated cluster.
+    Simulated,
+    /// The tables of `--table`.
+    Measured,
+}
+
+#[derive(Debug, Args)]
+pub struct MeasuredPlant {
+    /// What the controllers work on: the simulated cluster, or boards as a table has them.
+    #[arg(long, value_enum, default_value_t = PlantName::Simulated, requires_if("measured", "table"))]
+    pub plant: PlantName,
+    /// Table of operating points (CSV), as `eadt tune` reads it: a clock or a power cap, with time and energy of a fixed amount of
+    /// work; may be repeated.
+    #[arg(long, value_name = "POINTS.csv")]
+    pub table: Vec<PathBuf>,
+    /// Which column was turned [default: the one that the table has].
+    #[arg(long, value_enum)]
+    pub knob: Option<KnobName>,
+    #[command(flatten)]
+    pub columns: Columns,
+}
+
+pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
+    if args.power_budget.is_some() {
+        bail!("--power-budget shares watts among the jobs of a cluster; a table has one job a board");
+    }
+    let mut boards = Vec::new();
+    for path in &args.measured.table {
+        boards.extend(read(path, &args.measured)?);
+    }
+    if boards.is_empty() {
+        bail!("no group of the table has the two settings that a plant needs");
+    }
+    let mut names = super::or_default(&args.controller, &super::CONTROLLERS);
+    // The usual controllers know no clock.
+    if boards.iter().any(MeasuredBoard::is_of_clocks) && !names.iter().any(|name| name == "frequency") {
+        names.push("frequency".to_owned());
+    }
+    let contest = MeasuredContest {
+        boards,
+        contenders: super::contenders(&names)?,
+        days: args.days.unwrap_or(1.0),
+        seeds: args.seeds.unwrap_or(3),
+        settings: settings.processor.controller_settings.clone(),
+        delay_seconds: f64::from(settings.simulator.effect_delay_seconds),
+    };
+    contest.check()?;
+    let bar = super::progress(contest.boards.len() as u64, !args.json);
+    let report = contest.hold(&|| bar.inc(1));
+    bar.finish_and_clear();
+    let report = report?;
+    if args.json {
+        crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
+    } else {
+        crate::output::print(&measured_text(&report))
+    }
+}
+
+/// One board for each group of a table; what looks wrong in it is said.
+fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<MeasuredBoard>> {
+    let given: Vec<KnobName> = plant.knob.into_iter().collect();
+    let knobs = knobs_of(path, &plant.columns, &given)?;
+    let knob = match knobs.first {
+        Knob::SmClockMhz => SweepKnob::SmClockMhz,
+        Knob::PowerLimitWatts => SweepKnob::PowerLimitWatts,
+        other @ (Knob::MemoryClockMhz | Knob::BatchSize) => bail!("no controller turns {}", other.name()),
+    };
+    let request = Request {
+        maps: maps(&plant.columns)?,
+        by: plant.columns.by.clone(),
+        knobs,
+        reference_second_setting: None,
+        max_slowdown_ratio: Some(0.0),
+        min_ratio: None,
+        preset: None,
+        objective: Objective::Energy,
+        method: Method::Measured,
+        min_settings: 2,
+        max_power_watts: plant.columns.max_power_watts,
+    };
+    let name = path.display().to_string();
+    let groups = points::read(&name, open(path)?, &request)?;
+    let tuning = tune(&name, &groups, &request);
+    for note in &tuning.notes {
+        eprintln!("note: {}", note.text);
+    }
+    for skipped in &tuning.skipped {
+        eprintln!("warning: left out: {}: {}", points::name(&skipped.by), skipped.reason);
+    }
+    let stem = path.file_stem().map_or(name.clone(), |stem| stem.to_string_lossy().into_owned());
+    let board = |group: &eadt_tune::Group| {
+        let glitches: Vec<f64> = group.choices.glitches.iter().map(|glitch| glitch.setting).collect();
+        let kept = group.points.iter().filter(|[setting, ..]| !glitches.contains(setting));
+        let points =
+            kept.map(|&[setting, duration_seconds, energy_joules]| SweepPoint { setting, duration_seconds, energy_joules });
+        let name = if group.by.is_empty() { stem.clone() } else { format!("{stem} {}", points::name(&group.by)) };
+        MeasuredBoard::new(name, knob, points.collect())
+    };
+    tuning.groups.iter().map(board).collect::<Result<_, _>>().with_context(|| format!("{name} makes no plant"))
+}

@@ -1,0 +1,312 @@
+//! What `--help`, `--version` and the manual pages say beyond each option: groups of commands, an example of each, exit statuses.
+
+use clap::{Arg, Command, CommandFactory};
+
+use crate::cli::Cli;
+
+/// The version and the commit that the program was built from.
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
+
+/// The commands by what they are for, in the order of `eadt --help`.
+const GROUPS: [(&str, &[&str]); 5] = [
+    ("Run", &["up", "collector", "processor", "actuator", "archiver"]),
+    ("Observe", &["tail", "report", "record", "import", "replay"]),
+    ("Decide", &["profile", "tune", "partition", "policy", "backtest"]),
+    ("Learn", &["dataset", "optimizer"]),
+    ("Operate", &["doctor", "topics", "token", "archive", "config", "metrics", "completions", "man"]),
+];
+
+/// An example of each command, by its words after `eadt`.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("up", "eadt up --speed max --duration 6h --seed 7"),
+    ("collector", "eadt collector --kafka kafka:9092"),
+    ("processor", "eadt processor --kafka kafka:9092"),
+    ("actuator", "eadt actuator --kafka kafka:9092 --kubernetes"),
+    ("archiver", "eadt archiver --kafka kafka:9092 --data-dir /var/lib/eadt"),
+    ("optimizer", "eadt optimizer --dry-run --data-dir eadt-data"),
+    ("archive compact", "eadt archive compact eadt-data/archive --before 2026-01-31"),
+    ("dataset build", "eadt dataset build eadt-data --out ds"),
+    ("backtest", "eadt backtest --days 2 --seeds 2 --html backtest.html"),
+    ("policy list", "eadt policy list --all-namespaces"),
+    ("policy explain", "eadt policy explain llm-training --namespace team-a"),
+    ("policy pause", "eadt policy pause llm-training --namespace team-a"),
+    ("policy resume", "eadt policy resume --all --namespace team-a"),
+    ("policy approve", "eadt policy approve llm-training --namespace team-a"),
+    ("policy crd", "eadt policy crd | kubectl apply -f -"),
+    ("profile", "eadt profile --knob sm_clock_mhz --simulate A100:compute --out points.csv"),
+    ("tune", "eadt tune points.csv --by workload,gpu_model --max-slowdown 0.05 --html tune.html"),
+    ("tune validate", "eadt tune validate result.json fresh.csv"),
+    ("tune aggregate", "eadt tune aggregate series --format nvidia-smi --out points.csv"),
+    ("tune export", "eadt tune export result.json --as energy-policy"),
+    ("partition evaluate", "eadt partition evaluate --paper-only"),
+    ("partition choose", "eadt partition choose --solo m/solo.csv --workloads Gemm,ViT-inf"),
+    ("partition train", "eadt partition train --solo m/solo.csv --co-runs m/co_runs.csv --out model.json"),
+    ("partition simulate", "eadt partition simulate --out m"),
+    ("topics apply", "eadt topics apply --dry-run --kafka kafka:9092"),
+    ("topics check", "eadt topics check --kafka kafka:9092"),
+    ("topics list", "eadt topics list --kafka kafka:9092"),
+    ("topics desired", "eadt topics desired --strimzi my-kafka"),
+    ("topics acls", "eadt topics acls processor --grant User:eadt-processor --kafka kafka:9092"),
+    ("token create", "eadt token create --namespace team-a --expires 90d --file tokens.json"),
+    ("token list", "eadt token list --file tokens.json"),
+    ("token revoke", "eadt token revoke 0a1b2c3d --file tokens.json"),
+    ("import", "eadt import nvidia-smi power.csv --workload lab/bert --out bert.jsonl.zst"),
+    ("record", "eadt record --kafka kafka:9092 --out run.jsonl.zst"),
+    ("replay", "eadt replay bert.jsonl.zst --out bert"),
+    ("report", "eadt report eadt-data --by window"),
+    ("tail", "eadt tail decisions --from-start"),
+    ("doctor", "eadt doctor processor --kafka kafka:9092"),
+    ("config reference", "eadt config reference > configuration.md"),
+    ("config scenario", "eadt config scenario > scenario.toml"),
+    ("config show", "eadt config show --config eadt.toml"),
+    ("metrics", "eadt metrics > metrics.md"),
+    ("completions", "eadt completions bash > eadt.bash"),
+    ("man", "eadt man ."),
+];
+
+/// Options that all commands take, and the commands to which they mean something. The others still take them, and do not list them.
+const MEANINGFUL: [(&[&str], &[&str]); 3] = [
+    (
+        &["kafka", "data_dir"],
+        &[
+            "up",
+            "collector",
+            "processor",
+            "actuator",
+            "archiver",
+            "optimizer",
+            "topics",
+            "tail",
+            "record",
+            "doctor",
+            "config",
+            "archive",
+        ],
+    ),
+    (
+        &["config"],
+        &[
+            "up",
+            "collector",
+            "processor",
+            "actuator",
+            "archiver",
+            "optimizer",
+            "topics",
+            "tail",
+            "record",
+            "doctor",
+            "config",
+            "archive",
+            "token",
+            "replay",
+            "report",
+            "backtest",
+        ],
+    ),
+    (
+        &["log", "log_json"],
+        &[
+            "up",
+            "collector",
+            "processor",
+            "actuator",
+            "archiver",
+            "optimizer",
+            "topics",
+            "tail",
+            "record",
+            "doctor",
+            "archive",
+            "replay",
+            "report",
+            "backtest",
+            "profile",
+        ],
+    ),
+];
+
+const EXIT_STATUSES: &str = "\
+Exit status:
+  0    it did what was asked; also if whoever read its output went away
+  1    it failed, or a check found something wrong (`doctor`, `topics check`, `replay --check`); the reason is on standard error
+  2    the command line is not possible; nothing was done
+  130  a second signal ended it before it had drained
+
+`eadt COMMAND --help` shows each command with an example.";
+
+/// The command line with everything that help says.
+pub fn command() -> Command {
+    let mut command = Cli::command();
+    let globals: Vec<Arg> = command.get_arguments().filter(|argument| argument.is_global_set()).cloned().collect();
+    let groups = groups(&command);
+    command =
+        command.help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}");
+    command = command.before_help(groups).after_help(EXIT_STATUSES);
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    for name in names {
+        let hidden = globals.iter().filter(|argument| !is_meaningful(argument.get_id().as_str(), &name));
+        let hidden: Vec<Arg> = hidden.map(|argument| argument.clone().hide(true)).collect();
+        command = command.mut_subcommand(&name, |sub| sub.args(hidden));
+    }
+    with_examples(command, "")
+}
+
+fn is_meaningful(option: &str, command: &str) -> bool {
+    MEANINGFUL.iter().all(|(options, commands)| !options.contains(&option) || commands.contains(&command))
+}
+
+/// The list of commands, by group.
+fn groups(command: &Command) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    let wide = command.get_subcommands().map(|sub| sub.get_name().len()).max().unwrap_or_default();
+    for (title, names) in GROUPS {
+        writeln!(text, "{title}:").expect("String");
+        for name in names {
+            let about = command.find_subcommand(name).and_then(Command::get_about).map(ToString::to_string).unwrap_or_default();
+            writeln!(text, "  {name:wide$}  {about}").expect("String");
+        }
+        text.push('\n');
+    }
+    // What comes before the options ends in an empty line of its own.
+    text.trim_end().to_owned()
+}
+
+/// Names of values that are numbers or lengths of time.
+const NUMBERS: [&str; 12] =
+    ["FACTOR", "TIME", "SECONDS", "DAYS", "WATTS", "COUNT", "ROWS", "RATIO", "PERCENT", "PRICE", "GRAMS", "MHZ,…"];
+
+/// Gives each command its example, and lets every number take what begins with a minus, so that the option says what is possible
+/// instead of an option of that name being looked for.
+fn with_examples(command: Command, path: &str) -> Command {
+    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
+    let mut command = command.mut_args(|argument| {
+        if !argument.get_action().takes_values() || argument.is_positional() {
+            return argument;
+        }
+        let names = argument.get_value_names().unwrap_or_default();
+        let is_number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
+        if is_number { argument.allow_hyphen_values(true) } else { argument.allow_negative_numbers(true) }
+    });
+    if let Some((_, example)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
+        command = command.after_help(format!("Example:\n  {example}"));
+    }
+    for name in names {
+        let path = if path.is_empty() { name.clone() } else { format!("{path} {name}") };
+        command = command.mut_subcommand(&name, |sub| with_examples(sub, &path));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+
+    use super::*;
+
+    /// Each command without commands of its own, and `tune`, which is both, by its words after `eadt`.
+    fn leaves(command: &Command, path: &str, into: &mut Vec<String>) {
+        let mut subs = command.get_subcommands().peekable();
+        if subs.peek().is_none() || path == "tune" {
+            into.push(path.to_owned());
+        }
+        for sub in subs {
+            let path = if path.is_empty() { sub.get_name().to_owned() } else { format!("{path} {}", sub.get_name()) };
+            leaves(sub, &path, into);
+        }
+    }
+
+    fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
+        Cli::from_arg_matches(&command().try_get_matches_from(arguments)?)
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_is_in_one_group_and_has_an_example_that_can_be_typed() {
+        let command = command();
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| *names).copied().collect();
+        let mut names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+        grouped.sort_unstable();
+        names.sort_unstable();
+        assert_eq!(grouped, names);
+        let mut paths = Vec::new();
+        leaves(&command, "", &mut paths);
+        let mut of: Vec<&str> = EXAMPLES.iter().map(|(path, _)| *path).collect();
+        of.sort_unstable();
+        paths.sort_unstable();
+        assert_eq!(of, paths);
+        for (path, example) in EXAMPLES {
+            assert!(example.starts_with(&format!("eadt {path}")), "{example}");
+            let words: Vec<&str> = example.split(' ').take_while(|word| !["|", ">"].contains(word)).collect();
+            if let Err(error) = parse(&words) {
+                panic!("{example}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn help_shows_groups_statuses_examples_and_the_options_that_mean_something() {
+        let mut root = command();
+        root.build();
+        let text = root.render_long_help().to_string();
+        for part in ["Run:", "Observe:", "Decide:", "Learn:", "Operate:", "Exit status:", "  130  ", "--kafka"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let help = |path: &[&str]| {
+            let mut of = &mut root.clone();
+            for name in path {
+                of = of.find_subcommand_mut(name).unwrap();
+            }
+            of.render_long_help().to_string()
+        };
+        let apply = help(&["topics", "apply"]);
+        assert!(apply.contains("Example:\n  eadt topics apply") && apply.contains("--kafka"), "{apply}");
+        let tune = help(&["tune"]);
+        assert!(tune.contains("Example:\n  eadt tune") && !tune.contains("--kafka") && !tune.contains("--log"), "{tune}");
+        // They are taken all the same, before and after the command.
+        for arguments in
+            [&["eadt", "--kafka", "k:1", "report", "d"][..], &["eadt", "report", "d", "--kafka", "k:1", "--log-json"]]
+        {
+            let cli = parse(arguments).unwrap();
+            assert_eq!(cli.kafka.as_deref(), Some("k:1"), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn the_version_names_a_commit() {
+        let (version, commit) = VERSION.split_once(' ').unwrap();
+        assert_eq!(version, env!("CARGO_PKG_VERSION"));
+        let commit = commit.trim_matches(['(', ')']);
+        assert!(commit == "unknown" || commit.len() == 12 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
+    }
+
+    #[test]
+    fn a_number_that_is_not_possible_is_refused_with_what_is() {
+        for (arguments, possible) in [
+            (&["up", "--speed", "-1"][..], "or max"),
+            (&["up", "--speed", "0"], "or max"),
+            (&["up", "--speed", "nan"], "or max"),
+            (&["up", "--speed", "inf"], "or max"),
+            (&["up", "--speed", "-inf"], "or max"),
+            (&["up", "--seed", "-1"], "a whole number from 0"),
+            (&["backtest", "--days", "-1"], "a number above 0"),
+            (&["backtest", "--days", "inf"], "a number above 0"),
+            (&["backtest", "--seeds", "0"], "a whole number from 1"),
+            (&["backtest", "--seeds", "-3"], "a whole number from 1"),
+            (&["backtest", "--power-budget", "nan"], "a number above 0"),
+            (&["profile", "--knob", "sm_clock_mhz", "--out", "p", "--seed", "-1"], "a whole number from 0"),
+            (&["partition", "choose", "--solo", "s", "--workloads", "a,b", "--floor", "1.5"], "a number from 0 to 1"),
+            (&["partition", "choose", "--solo", "s", "--workloads", "a,b", "--step", "0"], "a whole number from 1 to 100"),
+        ] {
+            let words: Vec<&str> = ["eadt"].iter().chain(arguments).copied().collect();
+            let error = parse(&words).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(possible), "{arguments:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The program as its users run it, with nothing but Rust: one binary, since linking is most of what another one would cost.
+
+mod support;
+
+mod doctor;
+mod ingest;
+mod partition;
+mod power_budget;
+mod profile;
+mod recordings;
+mod replay;
+mod shared_gpu;
+mod tune;
+mod up;
+mod up_faults;

@@ -1,0 +1,224 @@
+//! `cargo xtask test`: formatting, lints and build in one pass, all tests, generated files. The totals and the times stand last.
+//!
+//! - Lints run while the code is built: `clippy-driver` is the compiler of the workspace's crates. A pass of its own would compile every
+//!   dependency once more.
+//! - All building comes first; then two lanes run side by side, one that computes and one that waits for Kafka and Kubernetes.
+//! - What takes longest is drawn anew in each run, by a seed that is printed: a third of the fault rows, a third of the fuzz targets, and
+//!   other simulated stories. CONTRIBUTING has the commands that run all.
+
+mod lanes;
+mod libtest;
+pub mod plan;
+pub mod times;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::Value;
+
+use self::lanes::{Job, run_lanes};
+use self::libtest::Totals;
+use self::plan::{Binary, Selection};
+use self::times::Times;
+use crate::{fuzz, generate, prerequisites, process};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Install missing system packages with apt-get (also with `CI=true`).
+    #[arg(long)]
+    install: bool,
+    /// Only what needs nothing but Rust, a C and a C++ compiler and make: no Apache Kafka, no Kubernetes, no Python.
+    #[arg(long)]
+    fast: bool,
+    /// Every fault row and fuzz target instead of a third of them.
+    #[arg(long)]
+    all_rows: bool,
+    /// Draw what the run with this seed drew [default: one more than the last run's].
+    #[arg(long)]
+    seed: Option<u64>,
+    /// `-p PACKAGE` and parts of tests' names: only these.
+    #[arg(last = true)]
+    extra: Vec<String>,
+}
+
+/// Tells tests where the built program is.
+const PROGRAM: &str = "EADT_TEST_PROGRAM";
+/// How long each simulation goes on, in seconds of wall time, and its first seed (`crates/testing`).
+const STORY_SECONDS: &str = "EADT_TEST_STORY_SECONDS";
+const FIRST_SEED: &str = "EADT_TEST_FIRST_SEED";
+/// Which part of the fault rows is run: `1/3` (`tests/chaos`).
+const ROWS: &str = "EADT_TEST_ROWS";
+/// Parts in which rows and targets are drawn: three consecutive seeds see all.
+const PARTS: u64 = 3;
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let selection = Selection::parse(&options.extra)?;
+    if !options.fast {
+        prerequisites::ensure(options.install || ci)?;
+    }
+    let seed = match options.seed {
+        Some(seed) => seed,
+        None => next_seed()?,
+    };
+    println!("seed {seed} (repeat with --seed {seed})");
+    let locked: &[&str] = if ci { &["--locked"] } else { &[] };
+    let mut times = Times::default();
+    let mut failed = Vec::new();
+    let mut step = |name: &str, result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            eprintln!("error: {error:#}");
+            failed.push(name.to_owned());
+        }
+    };
+
+    step("formatting", times::run("formatting", process::cargo().args(["fmt", "--all", "--check"]), &mut times));
+    let built = plan::build(options.fast, &selection, locked, &mut times);
+    let binaries = built.unwrap_or_else(|error| {
+        step("lints and build", Err(error));
+        Vec::new()
+    });
+    let whole = !options.fast && selection.is_all() && !binaries.is_empty();
+    let mut rows = Vec::new();
+    let mut targets = Vec::new();
+    if whole {
+        match plan::build_chaos(locked, &mut times) {
+            Ok(binaries) => rows = binaries,
+            Err(error) => step("build of the fault rows", Err(error)),
+        }
+        let part = (!options.all_rows).then_some((seed % PARTS, PARTS));
+        match fuzz::build(part, &mut times) {
+            Ok(built) => targets = built,
+            Err(error) => step("build of the fuzz targets", Err(error)),
+        }
+    }
+
+    let program = target_folder()?.join("debug").join(format!("eadt{}", std::env::consts::EXE_SUFFIX));
+    let environment = Environment { program: &program, seed, all_rows: options.all_rows, fast: options.fast };
+    let (real, computing): (Vec<_>, Vec<_>) = binaries.into_iter().partition(Binary::needs_real_parts);
+    let computing = plan::longest_first(computing);
+    let mut first: Vec<Job> = computing.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))).collect();
+    first.extend(targets.into_iter().map(Job::Fuzz));
+    let mut second = Vec::new();
+    if !options.fast && !real.is_empty() {
+        // No test has to wait for what takes minutes. Not by `cargo run`, which would choose features for this package alone.
+        second.push(Job::Prepare(Command::new(program.with_file_name("prepare"))));
+        second.extend(real.iter().map(|binary| Job::Test(environment.test(binary, &selection, REAL_PARTS_AT_ONCE))));
+        second.extend(rows.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))));
+    }
+    let mut totals = Totals::default();
+    for done in run_lanes(vec![(first, COMPUTING_AT_ONCE), (second, 1)], &mut std::io::stdout()) {
+        totals.add(done.totals);
+        times.extend(done.times);
+        step(&done.name, done.result);
+    }
+    if program.exists() {
+        let checked = Instant::now();
+        step("generated files", generate::check(&program));
+        times.add("generated files", checked.elapsed(), None);
+    }
+    times.tests.append(&mut totals.seconds);
+    times.add("everything", begun.elapsed(), None);
+
+    println!("\n{}", times.table());
+    println!("kept in {}; `cargo xtask times` compares it with the run before", times.write()?.display());
+    for reason in &totals.reasons {
+        println!("{reason}");
+    }
+    for failure in &totals.failures {
+        println!("failed: {}", failure.name);
+        failure.message.iter().for_each(|line| println!("    {line}"));
+    }
+    if failed.is_empty() && totals.passed == 0 {
+        failed.push("tests: none ran".to_owned());
+    }
+    println!("{}", totals.line());
+    if failed.is_empty() && totals.failed == 0 { Ok(()) } else { bail!("failed: {}", failed.join(", ")) }
+}
+
+/// Tests of the real parts wait most of the time.
+const REAL_PARTS_AT_ONCE: usize = 3;
+/// Binaries that compute, each with one thread: the longest begin first, so that both cores are busy to the end.
+const COMPUTING_AT_ONCE: usize = 2;
+/// Seconds of each simulation in a whole and in a fast run.
+const SECONDS_OF_STORIES: [&str; 2] = ["15", "3"];
+
+/// What test binaries are told.
+struct Environment<'a> {
+    program: &'a Path,
+    seed: u64,
+    all_rows: bool,
+    fast: bool,
+}
+
+impl Environment<'_> {
+    fn test(&self, binary: &Binary, selection: &Selection, threads: usize) -> (String, Command) {
+        let mut command = Command::new(&binary.executable);
+        command.args(&selection.names).args(libtest::ARGUMENTS).arg(format!("--test-threads={threads}"));
+        command.current_dir(&binary.folder).env("CARGO_MANIFEST_DIR", &binary.folder).env("RUSTC_BOOTSTRAP", "1");
+        command.env("CARGO", process::cargo().get_program()).env(PROGRAM, self.program);
+        let defaults = [
+            (STORY_SECONDS, SECONDS_OF_STORIES[usize::from(self.fast)].to_owned()),
+            (FIRST_SEED, self.seed.saturating_mul(1_000_000).to_string()),
+            (ROWS, if self.all_rows { "1/1".to_owned() } else { format!("{}/{PARTS}", self.seed % PARTS + 1) }),
+        ];
+        for (name, value) in defaults {
+            if std::env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
+        (binary.name.clone(), command)
+    }
+}
+
+/// Returns one more than the last run's seed, and keeps it; the first one comes from the clock.
+fn next_seed() -> anyhow::Result<u64> {
+    let folder = cache_folder().context("neither HOME, XDG_CACHE_HOME nor EADT_TEST_CACHE is set")?;
+    let file = folder.join("seed");
+    let last = std::fs::read_to_string(&file).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    let fresh = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs() % 1_000_000);
+    let seed = last.map_or_else(fresh, |last| last.wrapping_add(1) % 1_000_000_000);
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    std::fs::write(&file, format!("{seed}\n")).with_context(|| format!("cannot write {}", file.display()))?;
+    Ok(seed)
+}
+
+/// The folder in which the tests keep what they fetch and build.
+fn cache_folder() -> Option<PathBuf> {
+    let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));
+    path("EADT_TEST_CACHE").or_else(|| Some(user()?.join("eadt")))
+}
+
+/// Where cargo puts what it builds.
+pub fn target_folder() -> anyhow::Result<PathBuf> {
+    let output =
+        process::cargo().args(["metadata", "--format-version=1", "--no-deps"]).output().context("cannot start cargo metadata")?;
+    if !output.status.success() {
+        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
+    Ok(metadata["target_directory"].as_str().context("cargo metadata names no target_directory")?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_for_tests_are_no_settings_of_the_programs_that_they_start() {
+        for name in [PROGRAM, STORY_SECONDS, FIRST_SEED, ROWS] {
+            assert!(name.starts_with("EADT_TEST_"), "{name} would be refused as a setting that is unknown");
+        }
+    }
+
+    #[test]
+    fn three_consecutive_seeds_see_all_parts() {
+        let parts: std::collections::BTreeSet<_> = (17..17 + PARTS).map(|seed| seed % PARTS).collect();
+        assert_eq!(parts.len() as u64, PARTS);
+    }
+}

@@ -1,0 +1,428 @@
+//! `cargo xtask words`: how this code reads, as figures: names of one word, names with several meanings, the words of comments, long
+//! functions, circles of imports. It fails nothing; it shows where to look.
+//!
+//! In: the product's Rust files (tests, benchmarks and `#[cfg(test)]` modules apart). Out: a table, and the worst places of each figure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::Args;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+
+use crate::process;
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// How many places of each kind are shown.
+    #[arg(long, default_value_t = 20)]
+    worst: usize,
+    /// Only files below these folders [default: the product].
+    folders: Vec<PathBuf>,
+}
+
+/// Where the product's code is.
+const PRODUCT: [&str; 4] = ["schemas/src", "crates", "services", "src"];
+/// Crates that are there for tests only.
+const FOR_TESTS: [&str; 2] = ["crates/testing", "crates/faults"];
+/// Words of speech that readers of this field do not expect in comments.
+const DIALECT: [&str; 9] = ["said", "says", "say", "told", "tells", "tell", "stands", "stand", "heard"];
+const LONG_FUNCTION_LINES: usize = 60;
+const FILES_THAT_SHARE_A_NAME: usize = 3;
+
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let root = process::root();
+    let folders: Vec<PathBuf> =
+        if options.folders.is_empty() { PRODUCT.iter().map(PathBuf::from).collect() } else { options.folders.clone() };
+    let mut code = Code::default();
+    for folder in &folders {
+        for file in files(&root.join(folder))? {
+            let path = file.strip_prefix(&root).unwrap_or(&file).to_owned();
+            if options.folders.is_empty() && !is_product(&path) {
+                continue;
+            }
+            let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+            code.read(&path, &text).with_context(|| format!("cannot parse {}", path.display()))?;
+        }
+    }
+    print!("{}", code.report(options.worst));
+    Ok(())
+}
+
+fn is_product(path: &Path) -> bool {
+    let apart = ["tests", "benches", "examples"];
+    !FOR_TESTS.iter().any(|folder| path.starts_with(folder))
+        && !path.components().any(|part| apart.iter().any(|name| part.as_os_str() == *name))
+        && path.file_name().is_none_or(|name| name != "tests.rs")
+}
+
+fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A declared name and where it is declared.
+type Place = (String, String);
+
+/// What is known of the files that were read.
+#[derive(Debug, Default)]
+struct Code {
+    types: Vec<Place>,
+    functions: Vec<Place>,
+    long_functions: Vec<(usize, Place)>,
+    comment_words: usize,
+    dialect: Vec<(usize, String)>,
+    ifs: usize,
+    returns: usize,
+    /// Module path of each file, with the module paths that it names.
+    imports: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Code {
+    fn read(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let module = module(path);
+        let mut visitor =
+            Visitor { path: path.display().to_string(), module: module.clone(), code: self, names: BTreeSet::new() };
+        visitor.visit_file(&syn::parse_file(text)?);
+        let names = visitor.names;
+        self.imports.insert(module, names);
+        self.comments(&path.display().to_string(), text);
+        Ok(())
+    }
+
+    fn comments(&mut self, path: &str, text: &str) {
+        let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let mut dialect = 0;
+        for line in text.lines().filter_map(|line| line.trim_start().strip_prefix("//")) {
+            for word in line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()) {
+                self.comment_words += 1;
+                dialect += usize::from(DIALECT.contains(&&*word.to_lowercase()));
+                self.ifs += usize::from(word.eq_ignore_ascii_case("if"));
+                self.returns += usize::from(word.eq_ignore_ascii_case("returns"));
+            }
+        }
+        if dialect > 0 {
+            self.dialect.push((dialect, path.to_owned()));
+        }
+    }
+
+    fn report(&self, worst: usize) -> String {
+        let mut lines = Vec::new();
+        let share = |part: usize, whole: usize| 100.0 * part as f64 / whole.max(1) as f64;
+        let one_word = |places: &[Place], is_one: fn(&str) -> bool| -> Vec<Place> {
+            places.iter().filter(|(name, _)| is_one(name)).cloned().collect()
+        };
+        let types = one_word(&self.types, is_one_word_type);
+        let functions = one_word(&self.functions, is_one_word_function);
+        let shared = self.shared_names();
+        let circle = self.largest_circle();
+        let per = |count: usize| 100_000.0 * count as f64 / self.comment_words.max(1) as f64;
+        let dialect: usize = self.dialect.iter().map(|(count, _)| count).sum();
+        for (what, figure) in [
+            ("type names of one word, %", format!("{:.0} of {}", share(types.len(), self.types.len()), self.types.len())),
+            (
+                "function names of one word, %",
+                format!("{:.0} of {}", share(functions.len(), self.functions.len()), self.functions.len()),
+            ),
+            ("type names that three or more files define", shared.len().to_string()),
+            ("said, told, stands, … per 100,000 comment words", format!("{:.0} of {}", per(dialect), self.comment_words)),
+            ("\"if\" per 100,000 comment words", format!("{:.0}", per(self.ifs))),
+            ("\"returns\" per 100,000 comment words", format!("{:.0}", per(self.returns))),
+            ("functions over 60 lines, %", format!("{:.1}", share(self.long_functions.len(), self.functions.len()))),
+            ("largest circle of imports, files", circle.len().to_string()),
+        ] {
+            lines.push(format!("{what:<52} {figure}"));
+        }
+        let mut section = |title: &str, rows: Vec<String>| {
+            if !rows.is_empty() {
+                lines.push(format!("\n{title}"));
+                lines.extend(rows.into_iter().take(worst).map(|row| format!("  {row}")));
+            }
+        };
+        section(
+            "type names that most files define",
+            shared.iter().map(|(name, files)| format!("{name}: {}", files.join(", "))).collect(),
+        );
+        let mut dialect = self.dialect.clone();
+        dialect.sort_by(|a, b| b.cmp(a));
+        section("most dialect", dialect.iter().map(|(count, path)| format!("{count:>3} {path}")).collect());
+        let mut long = self.long_functions.clone();
+        long.sort_by(|a, b| b.cmp(a));
+        section(
+            "longest functions, lines",
+            long.iter().map(|(length, (name, path))| format!("{length:>3} {name} in {path}")).collect(),
+        );
+        section("largest circle of imports", circle);
+        lines.join("\n") + "\n"
+    }
+
+    /// Returns the type names that three or more files define, the most files first.
+    fn shared_names(&self) -> Vec<(&str, Vec<&str>)> {
+        let mut files: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (name, path) in &self.types {
+            files.entry(name).or_default().insert(path);
+        }
+        let shared = files.into_iter().filter(|(_, files)| files.len() >= FILES_THAT_SHARE_A_NAME);
+        let mut shared: Vec<_> = shared.map(|(name, files)| (name, files.into_iter().collect::<Vec<_>>())).collect();
+        shared.sort_by_key(|(_, files)| std::cmp::Reverse(files.len()));
+        shared
+    }
+
+    /// Returns the files of the largest set in which every file imports, by way of others, every other.
+    fn largest_circle(&self) -> Vec<String> {
+        let modules: Vec<&String> = self.imports.keys().collect();
+        // The file that a path leads to: the longest module that it begins with.
+        let target = |name: &str| {
+            let mut name = name;
+            loop {
+                if let Ok(found) = modules.binary_search_by(|module| module.as_str().cmp(name)) {
+                    return Some(found);
+                }
+                name = name.rsplit_once("::")?.0;
+            }
+        };
+        let reach: Vec<BTreeSet<usize>> = self
+            .imports
+            .iter()
+            .enumerate()
+            .map(|(own, (_, names))| names.iter().filter_map(|name| target(name)).filter(|found| *found != own).collect())
+            .collect();
+        let reachable = |from: usize| {
+            let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+            while let Some(at) = open.pop() {
+                open.extend(reach[at].iter().copied().filter(|next| seen.insert(*next)));
+            }
+            seen
+        };
+        let all: Vec<_> = (0..modules.len()).map(reachable).collect();
+        let circles =
+            (0..modules.len()).map(|at| all[at].iter().copied().filter(|to| all[*to].contains(&at)).collect::<Vec<_>>());
+        let largest = circles.max_by_key(Vec::len).unwrap_or_default();
+        largest.into_iter().map(|at| modules[at].clone()).collect()
+    }
+}
+
+/// Returns the module path of a file, its package first: `crates/core::window::summary`.
+fn module(path: &Path) -> String {
+    let text = path.with_extension("").display().to_string();
+    let (package, inside) = text.split_once("/src/").or_else(|| text.split_once("src/")).unwrap_or(("", &text));
+    let inside = inside.trim_end_matches("/mod");
+    let root = matches!(inside, "lib" | "main");
+    let inside = if root { String::new() } else { format!("::{}", inside.replace('/', "::")) };
+    format!("{}{inside}", if package.is_empty() { "." } else { package })
+}
+
+fn is_one_word_type(name: &str) -> bool {
+    name.chars().filter(|c| c.is_uppercase()).count() <= 1
+}
+
+fn is_one_word_function(name: &str) -> bool {
+    !name.trim_matches('_').contains('_')
+}
+
+struct Visitor<'a> {
+    path: String,
+    module: String,
+    code: &'a mut Code,
+    names: BTreeSet<String>,
+}
+
+impl Visitor<'_> {
+    fn place(&self, name: &syn::Ident) -> Place {
+        (name.to_string(), self.path.clone())
+    }
+
+    fn function(&mut self, name: &syn::Ident, block: Option<&syn::Block>) {
+        let place = self.place(name);
+        if let Some(block) = block {
+            let lines = block.span().end().line - block.span().start().line + 1;
+            if lines > LONG_FUNCTION_LINES {
+                self.code.long_functions.push((lines, place.clone()));
+            }
+        }
+        self.code.functions.push(place);
+    }
+
+    /// Takes a path that begins with `crate` or `super`.
+    fn import(&mut self, segments: &[String]) {
+        let package = self.module.split("::").next().unwrap_or_default();
+        let mut base = match segments.first().map(String::as_str) {
+            Some("crate") => package.to_owned(),
+            Some("super") => self.module.clone(),
+            _ => return,
+        };
+        for segment in segments {
+            match segment.as_str() {
+                "crate" => {}
+                "super" => base = base.rsplit_once("::").map_or(base.clone(), |(above, _)| above.to_owned()),
+                other => base = format!("{base}::{other}"),
+            }
+        }
+        self.names.insert(base);
+    }
+
+    fn use_tree(&mut self, tree: &syn::UseTree, before: &[String]) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                let segments = [before, &[path.ident.to_string()]].concat();
+                self.use_tree(&path.tree, &segments);
+            }
+            syn::UseTree::Name(name) => self.import(&[before, &[name.ident.to_string()]].concat()),
+            syn::UseTree::Rename(name) => self.import(&[before, &[name.ident.to_string()]].concat()),
+            syn::UseTree::Glob(_) => self.import(before),
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.use_tree(tree, before)),
+        }
+    }
+}
+
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| match &attribute.meta {
+        syn::Meta::List(list) => list.path.is_ident("cfg") && list.tokens.to_string().contains("test"),
+        meta => meta.path().is_ident("test"),
+    })
+}
+
+impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            visit::visit_item_mod(self, item);
+        }
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        let place = self.place(&item.ident);
+        self.code.types.push(place);
+        visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        let place = self.place(&item.ident);
+        self.code.types.push(place);
+        visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        let place = self.place(&item.ident);
+        self.code.types.push(place);
+        visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        let place = self.place(&item.ident);
+        self.code.types.push(place);
+        visit::visit_item_type(self, item);
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_test(&item.attrs) {
+            self.function(&item.sig.ident, Some(&item.block));
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.function(&item.sig.ident, Some(&item.block));
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        self.function(&item.sig.ident, item.default.as_ref());
+        visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        // Names of a trait's methods were chosen where the trait is.
+        if item.trait_.is_some() {
+            for inner in &item.items {
+                if let syn::ImplItem::Fn(function) = inner {
+                    visit::visit_block(self, &function.block);
+                }
+            }
+        } else {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        self.use_tree(&item.tree, &[]);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+        self.import(&segments);
+        visit::visit_path(self, path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(files: &[(&str, &str)]) -> Code {
+        let mut code = Code::default();
+        for (path, text) in files {
+            code.read(Path::new(path), text).unwrap();
+        }
+        code
+    }
+
+    #[test]
+    fn names_are_counted_and_those_of_tests_are_not() {
+        let text = "struct Seen;\nenum LogPosition { A }\nfn judge() {}\nfn write_block() {}\nimpl Seen { fn tell(&self) {} }\n\
+            impl Clone for Seen { fn clone(&self) -> Self { Self } }\n#[cfg(test)]\nmod tests { struct Fake; fn help() {} }\n";
+        let code = code(&[("crates/a/src/lib.rs", text)]);
+        assert_eq!(code.types.iter().map(|place| &*place.0).collect::<Vec<_>>(), ["Seen", "LogPosition"]);
+        assert_eq!(code.functions.iter().map(|place| &*place.0).collect::<Vec<_>>(), ["judge", "write_block", "tell"]);
+        assert!(code.report(9).contains("type names of one word, %                            50 of 2"), "{}", code.report(9));
+    }
+
+    #[test]
+    fn words_of_comments_are_counted_without_those_of_tests() {
+        let text = "//! What is said.\n/// Returns it if it can.\nfn a() {} \n#[cfg(test)]\nmod tests { // told\n}\n";
+        let code = code(&[("a/src/x.rs", text)]);
+        assert_eq!((code.comment_words, code.ifs, code.returns), (8, 1, 1));
+        assert_eq!(code.dialect, [(1, "a/src/x.rs".to_owned())]);
+    }
+
+    #[test]
+    fn names_of_three_files_and_long_functions_are_found() {
+        let long = format!("struct Step;\nfn f() {{\n{}}}\n", "();\n".repeat(60));
+        let code = code(&[("a/src/x.rs", &long), ("a/src/y.rs", "struct Step;"), ("a/src/z.rs", "struct Step;")]);
+        assert_eq!(code.shared_names(), [("Step", vec!["a/src/x.rs", "a/src/y.rs", "a/src/z.rs"])]);
+        assert_eq!(code.long_functions, [(62, ("f".to_owned(), "a/src/x.rs".to_owned()))]);
+    }
+
+    #[test]
+    fn the_largest_circle_is_found_through_uses_and_paths() {
+        let code = code(&[
+            ("crates/a/src/lib.rs", "mod x; mod y; mod z; use x::X;"),
+            ("crates/a/src/x.rs", "use crate::y::{inner::Y, Other};"),
+            ("crates/a/src/y/mod.rs", "fn f() { crate::z::g() }"),
+            ("crates/a/src/z.rs", "use super::x::X;"),
+            ("crates/b/src/x.rs", "use crate::y::Y;"),
+        ]);
+        assert_eq!(code.largest_circle(), ["crates/a::x", "crates/a::y", "crates/a::z"]);
+    }
+
+    #[test]
+    fn tests_and_test_crates_are_no_product() {
+        for path in ["crates/a/tests/x.rs", "crates/a/benches/b.rs", "crates/testing/src/lib.rs", "crates/a/src/x/tests.rs"] {
+            assert!(!is_product(Path::new(path)), "{path}");
+        }
+        assert!(is_product(Path::new("crates/a/src/x.rs")));
+    }
+}
