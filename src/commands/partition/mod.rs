@@ -220,7 +220,7 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
             say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0);
         }
         ChoiceVerdict::Infeasible => {
-            say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share")
+            say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share");
         }
     }
     if model.is_none() {
