@@ -155,7 +155,7 @@ pub struct Up {
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]
     pub kubernetes: Option<String>,
-    /// Controller that decides where a workload names none; docs/controllers.md says what each does [default: hybrid].
+    /// Controller that decides where a workload names none; docs/use/controllers.md says what each does [default: hybrid].
     #[arg(long, value_name = "NAME", value_parser = controllers())]
     pub controller: Option<String>,
     /// With `--kafka`: put before the names of the topics [default: `up.` and this host's name, as in `up.node-1.`]. Neither a settings
@@ -382,33 +382,113 @@ pub enum Token {
 
 #[derive(Debug, Args)]
 pub struct Import {
-    /// Format of the recording.
-    #[arg(value_enum)]
-    pub format: ImportFormat,
+    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may be left out.
+    #[arg(value_name = "FORMAT")]
+    pub format: FormatOrFile,
     /// Files of one run.
-    #[arg(required = true)]
     pub files: Vec<PathBuf>,
+    /// Say what would be made of the files, and write nothing: format, columns used and left out, units, time zone, boards, gaps.
+    #[arg(long, alias = "dry-run")]
+    pub explain: bool,
     /// Event log to write, `.jsonl` or `.jsonl.zst`.
-    #[arg(long, value_name = "LOG")]
-    pub out: PathBuf,
+    #[arg(long, value_name = "LOG", required_unless_present = "explain")]
+    pub out: Option<PathBuf>,
     /// Workload that the run belongs to, `namespace/name` [default: `imported/` and the first file's name].
     #[arg(long, value_name = "NS/NAME")]
     pub workload: Option<String>,
-    /// Which column holds a field, for example `power_watts=Power:mW`; may be repeated.
+    /// Which column holds a field, for example `power_watts=Power:mW`, `gpu0=A`, `power_watts=gpu{n}.power` or `power_watts=A+B`; may be
+    /// repeated.
     #[arg(long, value_name = "FIELD=COLUMN[:UNIT]")]
     pub map: Vec<String>,
     /// Form of the times: `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns` or a strptime format.
     #[arg(long, value_name = "FORMAT")]
     pub time_format: Option<String>,
-    /// Time between rows of a recording without times, for example `20ms`.
+    /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true)]
+    pub time_zone: Option<String>,
+    /// Time between the rows of a board in a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
+    /// What power and energy cover [default: node for mlperf, wall for mlperf-inference, else gpu].
+    #[arg(long, value_enum)]
+    pub meter: Option<ImportMeter>,
+    /// Mark before the fraction of numbers [default: as the numbers show].
+    #[arg(long, value_enum)]
+    pub decimal: Option<ImportDecimal>,
+    /// What rows of one time are [default: rows of one board that differ are refused].
+    #[arg(long, value_enum)]
+    pub same_time: Option<ImportSameTime>,
+    /// What several files are [default: nodes if their times overlap, else parts].
+    #[arg(long, value_enum)]
+    pub files_are: Option<ImportFilesAre>,
+    /// Findings that do not stop the import; may be repeated.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub accept: Vec<ImportAccept>,
     /// Replace the log if it exists.
     #[arg(long)]
     pub force: bool,
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The first argument of an import: a format, or a file whose format is guessed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FormatOrFile {
+    Format(ImportFormat),
+    File(PathBuf),
+}
+
+impl std::str::FromStr for FormatOrFile {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(ImportFormat::from_str(text, false).map_or_else(|_| Self::File(PathBuf::from(text)), Self::Format))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportMeter {
+    /// One GPU board.
+    Gpu,
+    /// A module of several chips.
+    Module,
+    /// A whole node.
+    Node,
+    /// What a meter at the wall covers.
+    Wall,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportDecimal {
+    Point,
+    Comma,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportSameTime {
+    /// Readings of one board: their mean.
+    Mean,
+    /// Readings of several boards without an id, in the same order each time.
+    Boards,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportFilesAre {
+    /// Each file is a node with boards of its own.
+    Nodes,
+    /// Parts of one record, such as rotated logs.
+    Parts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImportAccept {
+    /// Rows in any order: they are sorted, whatever the clock did.
+    Unordered,
+    /// What rows add may grow as a running total does.
+    GrowingSteps,
+    /// A running total may begin anew again and again.
+    FallingTotals,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

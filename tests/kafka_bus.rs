@@ -422,7 +422,7 @@ fn a_step_that_the_only_broker_took_right_before_it_was_killed_ends_with_the_nex
     killed_right_after_its_answer(false);
 }
 
-/// How to get out of it is in `docs/operations.md`.
+/// How to get out of it is in `docs/operate/operations.md`.
 #[test]
 #[ignore = "fails in about half of its runs: Apache Kafka 4.3.1 never says the positions of a transaction that it left open"]
 fn a_step_that_the_only_broker_took_right_before_it_was_killed_together_with_the_member_is_found() {

@@ -114,7 +114,7 @@ fn everything_is_accepted_strictly() {
     }
     std::fs::write(file.path(), chart::template(&ACCOUNTS).unwrap()).unwrap();
     assert!(dry(file.path()).contains("eadt-collector-reviews"));
-    let page = text("docs/collector.md");
+    let page = text("docs/operate/collector.md");
     let shown = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     std::fs::write(file.path(), shown.replace("namespace: team-a", "namespace: eadt")).unwrap();
     assert!(shown.contains("serviceAccountToken") && dry(file.path()).contains("pod/llm-training"), "{shown}");

@@ -1,4 +1,4 @@
-//! The tutorial of docs/kubernetes.md, its commands as they stand there, on a real control plane. Pods cannot run anything here, so
+//! The tutorial of docs/operate/kubernetes.md, its commands as they stand there, on a real control plane. Pods cannot run anything here, so
 //! the services that the chart installs are played by `eadt up --kubernetes` beside the cluster.
 
 use crate::support;
@@ -13,7 +13,7 @@ use eadt_tests::kubernetes::tools;
 use serde_json::Value;
 use support::{Running, eadt, signal};
 
-const PAGE: &str = include_str!("../docs/kubernetes.md");
+const PAGE: &str = include_str!("../docs/operate/kubernetes.md");
 const WITHIN: Duration = Duration::from_mins(5);
 
 /// The shell blocks of the section with this title, in order.

@@ -1,4 +1,4 @@
-//! The queries of `docs/sql` answer in `DuckDB` on a fresh archive, by the views beside them.
+//! The queries of `docs/use/sql` answer in `DuckDB` on a fresh archive, by the views beside them.
 
 use crate::support;
 
@@ -15,7 +15,7 @@ fn documented_queries_answer_in_duckdb_by_the_documented_views() {
         &["up", "--speed", "max", "--duration", "2h", "--seed", "7", "--controller", "matrix", "--no-view", "--json"],
     ));
     let root = eadt_tests::root();
-    let folder = root.join("docs/sql");
+    let folder = root.join("docs/use/sql");
     let views = folder.join("views.sql");
     let ask = |query: &Path| -> Vec<Map<String, Value>> {
         let text = eadt_tests::python::script(&root.join("tests/python/ask_duckdb.py"), &[place.path(), &views, query]).unwrap();

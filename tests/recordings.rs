@@ -362,3 +362,42 @@ fn windows_and_unassigned_of_a_simulated_log_are_the_whole() {
         assert!(windows.iter().any(|w| w["data"]["restarted"] == true), "nothing was changed: the easy case only");
     }
 }
+
+#[test]
+fn an_import_is_explained_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let smi = dir.path().join("smi.csv");
+    let rows = (0..5).map(|second| format!("2025/07/03 12:00:0{second}.000, 0, 100.00 W, P0\n")).collect::<Vec<_>>().concat();
+    std::fs::write(&smi, format!("timestamp, index, power.draw [W], pstate\n{rows}")).unwrap();
+    let smi = smi.to_str().unwrap();
+    let run = |arguments: &[&str], zone: &str| {
+        let mut command = eadt(dir.path(), arguments);
+        command.env("TZ", zone);
+        text(command)
+    };
+    let (out, err, good) = run(&["import", "--explain", smi], "CET-1CEST,M3.5.0,M10.5.0/3");
+    assert!(good, "{out}{err}");
+    for part in [
+        "format: nvidia-smi",
+        "UTF-8 text",
+        "separator: ','",
+        "left out: pstate",
+        "read as CET-1CEST",
+        "boards: 1",
+        "5 reading(s), 2025-07-03T10:00:00",
+        "nothing is written",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (out, _, good) = run(&["import", "--dry-run", "nvidia-smi", smi, "--time-zone", "-07:00"], "");
+    assert!(good && out.contains("2025-07-03T19:00:00"), "{out}");
+    let (out, _, good) = run(&["import", "csv", smi, "--explain"], "");
+    assert!(good && out.contains("if so: --map 'power_watts=power.draw [W]'"), "{out}");
+    let (_, err, good) = run(&["import", smi, "--out", "x.jsonl"], "");
+    assert!(!good && err.contains("looks like nvidia-smi, so say `eadt import nvidia-smi"), "{err}");
+    let (_, err, good) = run(&["import", "nvidia-smi", smi, "--time-zone", "Nowhere", "--out", "x.jsonl"], "");
+    assert!(!good && err.contains("\"Nowhere\" is not known here; say for example Europe/Berlin"), "{err}");
+    let files =
+        std::fs::read_dir(dir.path()).unwrap().filter_map(Result::ok).filter(|f| f.path().extension() != Some("csv".as_ref()));
+    assert!(files.filter(|file| file.path().is_file()).count() == 0, "something was written");
+}

@@ -138,7 +138,7 @@ pub fn schema_files() -> Vec<(String, String)> {
         .collect()
 }
 
-/// `docs/events.md`.
+/// `docs/reference/events.md`.
 pub fn events_page() -> String {
     let mut page = String::from(HEAD);
     page.push_str("| topic | key | kept | largest record | from | events |\n|---|---|---|---|---|---|\n");

@@ -25,7 +25,7 @@ fn checked_in_documents_are_up_to_date() {
     for (path, content) in &files {
         compare(&schemas.join(path), content);
     }
-    compare(&schemas.join("../docs/events.md"), &events_page());
+    compare(&schemas.join("../docs/reference/events.md"), &events_page());
 
     let mut known: Vec<_> = files.iter().map(|(path, _)| schemas.join(path)).collect();
     known.sort();

@@ -2,49 +2,193 @@
 
 use std::fs::File;
 use std::io::BufReader;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use eadt_recordings::{Format, Input, LogWriter, Options, parse_interval};
+use anyhow::{Context, bail};
+use eadt_recordings::{
+    Accept, DecimalMark, Explained, FilesAre, Format, Guess, Imported, Input, LogWriter, Options, SameTime, Zone, parse_interval,
+};
+use eadt_schemas::v1::Meter;
 
-use crate::cli::{Import, ImportFormat};
+use crate::cli::{FormatOrFile, Import, ImportAccept, ImportDecimal, ImportFilesAre, ImportFormat, ImportMeter, ImportSameTime};
 use crate::output::say;
 use crate::target::Target;
 
 pub fn run(args: &Import) -> anyhow::Result<()> {
-    let format = match args.format {
-        ImportFormat::Mlperf => Format::Mlperf,
-        ImportFormat::MlperfInference => Format::MlperfInference,
-        ImportFormat::Dcgmi => Format::Dcgmi,
-        ImportFormat::NvidiaSmi => Format::NvidiaSmi,
-        ImportFormat::Prometheus => Format::Prometheus,
-        ImportFormat::Csv => Format::Csv,
-    };
-    let options = Options {
-        workload: args.workload.clone(),
-        maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
-        time_format: args.time_format.as_deref().map(str::parse).transpose()?,
-        interval: args.interval.as_deref().map(parse_interval).transpose().context("--interval")?,
-        ..Options::default()
-    };
-    let (target, compression) = Target::event_log(&args.out, &args.files, args.force)?;
-    let mut inputs = Vec::new();
-    for path in &args.files {
-        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        inputs.push(Input::new(path.display().to_string(), BufReader::new(file)));
+    let (format, files) = format_and_files(args)?;
+    let options = options(args, format)?;
+    if args.explain {
+        return explain(args, format, &files, &options);
     }
-    let imported = eadt_recordings::import(format, inputs, &options)?;
-    let report = imported.report.clone();
-    let cannot = || format!("cannot write {}", args.out.display());
+    let out = args.out.as_deref().context("--out names the event log to write")?;
+    let (target, compression) = Target::event_log(out, &files, args.force)?;
+    let imported = import(format, &files, &options)?;
+    let cannot = || format!("cannot write {}", out.display());
     let mut log = LogWriter::new(target.writer()?, compression)?;
     for event in imported.events() {
         log.write(&event).with_context(cannot)?;
     }
     target.finish(log.finish().with_context(cannot)?)?;
     if args.json {
-        say!("{}", serde_json::to_string(&report)?);
+        say!("{}", serde_json::to_string(&imported.report)?);
     } else {
-        crate::output::print(&report.to_string())?;
-        say!("written to {}", args.out.display());
+        crate::output::print(&imported.report.to_string())?;
+        say!("written to {}", out.display());
     }
     Ok(())
+}
+
+fn input(path: &Path) -> anyhow::Result<Input<'static>> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Input::new(path.display().to_string(), BufReader::new(file)))
+}
+
+fn import(format: Format, files: &[PathBuf], options: &Options) -> anyhow::Result<Imported> {
+    let inputs = files.iter().map(|path| input(path)).collect::<anyhow::Result<_>>()?;
+    Ok(eadt_recordings::import(format, inputs, options)?)
+}
+
+/// Says what would be made of the files. A table without a map is only looked at.
+fn explain(args: &Import, format: Format, files: &[PathBuf], options: &Options) -> anyhow::Result<()> {
+    if format == Format::Csv && options.maps.is_empty() {
+        for path in files {
+            crate::output::print(&eadt_recordings::sketch_table(input(path)?)?.to_string())?;
+        }
+        return Ok(());
+    }
+    let report = import(format, files, options)?.report;
+    if args.json {
+        say!("{}", serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    crate::output::print(&Explained(&report).to_string())?;
+    say!("nothing is written");
+    Ok(())
+}
+
+fn format_and_files(args: &Import) -> anyhow::Result<(Format, Vec<PathBuf>)> {
+    let format = match &args.format {
+        FormatOrFile::File(first) => {
+            let files: Vec<PathBuf> = std::iter::once(first).chain(&args.files).cloned().collect();
+            return Ok((guess_format(args, first, &files)?, files));
+        }
+        FormatOrFile::Format(format) => match format {
+            ImportFormat::Mlperf => Format::Mlperf,
+            ImportFormat::MlperfInference => Format::MlperfInference,
+            ImportFormat::Dcgmi => Format::Dcgmi,
+            ImportFormat::NvidiaSmi => Format::NvidiaSmi,
+            ImportFormat::Prometheus => Format::Prometheus,
+            ImportFormat::Csv => Format::Csv,
+        },
+    };
+    if args.files.is_empty() {
+        bail!("no file to import: name the files of one run after {format}");
+    }
+    Ok((format, args.files.clone()))
+}
+
+fn guess_format(args: &Import, first: &Path, files: &[PathBuf]) -> anyhow::Result<Format> {
+    let known = Format::ALL.map(Format::name).join(", ");
+    if !args.explain && !first.exists() {
+        bail!("{} is neither a format ({known}) nor a file", first.display());
+    }
+    let first_guess = eadt_recordings::guess(input(first)?)?;
+    let Guess::Recording(format) = first_guess else {
+        bail!("{} is an event log, not a recording to import: run `eadt replay {0} --out DIR`", first.display());
+    };
+    if args.explain {
+        if !args.json {
+            say!("format: {format}, as the first lines look");
+        }
+        return Ok(format);
+    }
+    let names = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
+    bail!(
+        "the format goes first, one of {known}: {} looks like {format}, so say `eadt import {format} {names} …`",
+        first.display()
+    )
+}
+
+fn options(args: &Import, format: Format) -> anyhow::Result<Options> {
+    Ok(Options {
+        workload: args.workload.clone(),
+        maps: args.map.iter().map(|text| text.parse()).collect::<Result<_, _>>()?,
+        time_format: args.time_format.as_deref().map(str::parse).transpose()?,
+        time_zone: time_zone(args, format)?,
+        interval: args.interval.as_deref().map(parse_interval).transpose().context("--interval")?,
+        meter: args.meter.map(|meter| match meter {
+            ImportMeter::Gpu => Meter::Gpu,
+            ImportMeter::Module => Meter::Module,
+            ImportMeter::Node => Meter::Node,
+            ImportMeter::Wall => Meter::Wall,
+        }),
+        decimal: args.decimal.map(|decimal| match decimal {
+            ImportDecimal::Point => DecimalMark::Point,
+            ImportDecimal::Comma => DecimalMark::Comma,
+        }),
+        same_time: args.same_time.map(|same_time| match same_time {
+            ImportSameTime::Mean => SameTime::Mean,
+            ImportSameTime::Boards => SameTime::Boards,
+        }),
+        files_are: args.files_are.map(|files_are| match files_are {
+            ImportFilesAre::Nodes => FilesAre::Nodes,
+            ImportFilesAre::Parts => FilesAre::Parts,
+        }),
+        accept: args
+            .accept
+            .iter()
+            .map(|accept| match accept {
+                ImportAccept::Unordered => Accept::Unordered,
+                ImportAccept::GrowingSteps => Accept::GrowingSteps,
+                ImportAccept::FallingTotals => Accept::FallingTotals,
+            })
+            .collect(),
+        ..Options::default()
+    })
+}
+
+/// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
+fn time_zone(args: &Import, format: Format) -> anyhow::Result<Option<Zone>> {
+    if let Some(text) = &args.time_zone {
+        return Ok(Some(Zone::new(text, zone_file).context("--time-zone")?));
+    }
+    if !matches!(format, Format::Csv | Format::NvidiaSmi) {
+        return Ok(None);
+    }
+    let Some(text) = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let zone = Zone::new(text.trim_start_matches(':'), zone_file);
+    if zone.is_err() {
+        tracing::warn!(TZ = %text, "unknown time zone: times without an offset are read as UTC; --time-zone says another");
+    }
+    Ok(zone.ok())
+}
+
+/// Where systems keep the time zone database.
+const ZONE_FOLDERS: [&str; 4] = ["/usr/share/zoneinfo", "/usr/lib/zoneinfo", "/usr/share/lib/zoneinfo", "/etc/zoneinfo"];
+
+/// Reads the file of a zone in the time zone database.
+fn zone_file(name: &str) -> Option<Vec<u8>> {
+    let plain = |part: &str| !part.is_empty() && !part.starts_with('.');
+    if !name.split('/').all(plain) {
+        return None;
+    }
+    let folders = std::env::var_os("TZDIR").into_iter().map(PathBuf::from).chain(ZONE_FOLDERS.map(PathBuf::from));
+    folders.into_iter().find_map(|folder| std::fs::read(folder.join(name)).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zones_are_read_from_the_database() {
+        if !Path::new("/usr/share/zoneinfo/Europe/Berlin").exists() {
+            eprintln!("skipped: no time zone database");
+            return;
+        }
+        assert_eq!(Zone::new("Europe/Berlin", zone_file).unwrap().to_string(), "Europe/Berlin");
+        for name in ["Europe/Nowhere", "../zoneinfo/UTC2", "/etc/passwd", "Europe", ""] {
+            assert!(Zone::new(name, zone_file).is_err(), "{name}");
+        }
+    }
 }

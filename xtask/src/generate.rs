@@ -12,9 +12,9 @@ use crate::test::target_folder;
 
 /// Documents that the program prints: path and the arguments that print it.
 const PRINTED: [(&str, &[&str]); 15] = [
-    ("docs/configuration.md", &["config", "reference"]),
-    ("docs/metrics.md", &["metrics"]),
-    ("docs/scenario.md", &["config", "scenario", "--reference"]),
+    ("docs/reference/configuration.md", &["config", "reference"]),
+    ("docs/reference/metrics.md", &["metrics"]),
+    ("docs/reference/scenario.md", &["config", "scenario", "--reference"]),
     ("deploy/crds/energypolicies.yaml", &["policy", "crd"]),
     // A chart cannot refer to a file outside of it.
     ("deploy/helm/eadt/crds/energypolicies.yaml", &["policy", "crd"]),
@@ -65,8 +65,8 @@ fn documents_from(options: Options, program: &Path) -> anyhow::Result<()> {
     let root = process::root();
     let mut wanted: Vec<Document> =
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
-    wanted.push(("docs/events.md".into(), documents::events_page()));
-    wanted.push(("docs/tasks.md".into(), eadt_tasks::page()));
+    wanted.push(("docs/reference/events.md".into(), documents::events_page()));
+    wanted.push(("docs/reference/tasks.md".into(), eadt_tasks::page()));
     let mut failed = Vec::new();
     for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {
         match printed(program, arguments) {

@@ -36,7 +36,7 @@ enum Command {
     ReleaseSchemas,
     /// Build and run benchmarks in release mode.
     Bench(bench::Options),
-    /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/reliability.md).
+    /// Kill, stop, cut off and starve the real parts, and see what of the promises is left (docs/evidence/reliability.md).
     Chaos(chaos::Options),
     /// Look for inputs from outside that make a reader panic (tests/fuzz).
     Fuzz(fuzz::Options),

@@ -160,7 +160,7 @@ fn prometheus_scrapes_every_service_on_its_port() {
 fn the_dashboard_shows_metrics_that_exist() {
     let dashboard: Value = serde_json::from_str(&text("deploy/grafana/dashboards/eadt.json")).unwrap();
     let source = yaml("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"][0].clone();
-    let documented = text("docs/metrics.md");
+    let documented = text("docs/reference/metrics.md");
     let mut metrics = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         assert_eq!(panel["datasource"]["uid"], source["uid"], "{}", panel["title"]);
@@ -170,7 +170,7 @@ fn the_dashboard_shows_metrics_that_exist() {
                 expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| word.starts_with("eadt_"))
             {
                 let name = word.trim_end_matches("_bucket").trim_end_matches("_total");
-                assert!(documented.contains(&format!("`{name}`")), "{}: docs/metrics.md has no {name}", panel["title"]);
+                assert!(documented.contains(&format!("`{name}`")), "{}: docs/reference/metrics.md has no {name}", panel["title"]);
                 metrics += 1;
             }
         }

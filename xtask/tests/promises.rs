@@ -1,4 +1,4 @@
-//! Every claim of SECURITY.md, every bound of who may do what there, and every promise of docs/promises.md names the test or the fault row that shows it, and that exists.
+//! Every claim of SECURITY.md, every bound of who may do what there, and every promise of docs/evidence/promises.md names the test or the fault row that shows it, and that exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn every_bound_of_who_may_do_what_names_a_test_that_exists() {
 
 #[test]
 fn every_promise_names_what_shows_it() {
-    let (text, known) = (read("docs/promises.md"), known_rows());
+    let (text, known) = (read("docs/evidence/promises.md"), known_rows());
     let promises: Vec<&str> = text
         .lines()
         .filter(|line| line.starts_with('|') && !line.starts_with("|---") && !line.starts_with("| promise "))
@@ -112,15 +112,36 @@ fn every_promise_names_what_shows_it() {
 #[test]
 fn the_readme_leads_to_the_promises_and_names_nothing_that_is_not_there() {
     let (text, known) = (read("README.md"), known_rows());
-    assert!(text.contains("](docs/promises.md)"), "the README does not lead to docs/promises.md");
-    assert!(check(&text, &known) > 0);
-    let (_, today) = text.split_once("## What is true today").unwrap();
-    let (today, _) = today.split_once("\n## ").unwrap();
-    // What is not there yet shows nothing.
-    let lines =
-        today.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |") && !line.starts_with("| not there"));
-    for line in lines {
-        assert!(check(line, &known) > 0, "nothing is named: {line}");
+    assert!(text.contains("](docs/evidence/promises.md)"), "the README does not lead to docs/evidence/promises.md");
+    assert_eq!(check(&text, &known), 0, "tests and fault rows belong into docs/evidence/promises.md");
+    let words = text.split_whitespace().count();
+    assert!(words <= 600, "the README has {words} words");
+    let links = crate::links::broken(root(), Path::new("README.md"), &text);
+    assert!(links.is_empty(), "{links:#?}");
+    let commands: String = text.split("```").skip(1).step_by(2).collect();
+    let files = commands.split_whitespace().filter(|word| word.starts_with("deploy/") || word.starts_with("docs/"));
+    for file in files {
+        assert!(root().join(file).exists(), "the README names {file}");
+    }
+}
+
+/// The commands of all code blocks of a text, without comments, each on one line.
+fn commands(text: &str) -> Vec<String> {
+    let blocks: Vec<&str> = text.split("```").skip(1).step_by(2).collect();
+    let joined = blocks.join("\n").replace("\\\n", " ");
+    let without_comments = joined.lines().map(|line| line.split(" #").next().unwrap_or(line));
+    without_comments.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|line| !line.is_empty()).collect()
+}
+
+#[test]
+fn the_readmes_way_onto_a_cluster_is_the_tutorials() {
+    let (readme, page) = (read("README.md"), commands(&read("docs/operate/kubernetes.md")));
+    let (_, rest) = readme.split_once("## On a cluster").expect("the section");
+    let (section, _) = rest.split_once("\n## ").expect("a section after it");
+    let steps = commands(section);
+    assert!(steps.len() >= 5, "{steps:#?}");
+    for step in steps {
+        assert!(page.contains(&step), "docs/operate/kubernetes.md has no `{step}`");
     }
 }
 

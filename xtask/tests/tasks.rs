@@ -118,6 +118,6 @@ fn every_entry_is_used() {
 
 #[test]
 fn the_page_is_the_table() {
-    let page = fs::read_to_string(root().join("docs/tasks.md")).unwrap();
+    let page = fs::read_to_string(root().join("docs/reference/tasks.md")).unwrap();
     assert_eq!(page, eadt_tasks::page(), "run `cargo xtask generate`");
 }

@@ -332,3 +332,41 @@ fn every_integration_test_belongs_to_the_binary_of_its_package() {
     }
     assert!(seen > 60, "only {seen} files were found");
 }
+
+/// Returns the folder of a workspace member below the root, by the path in its id.
+fn folder_of(id: &str) -> Option<&str> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().and_then(Path::to_str).expect("a path of text");
+    id.split_once(root)?.1.split('#').next().map(|folder| folder.trim_start_matches('/'))
+}
+
+/// Crates that the page knows by their coming name.
+const RENAMED: [(&str, &str); 1] = [("partition", "gpu-sharing")];
+
+fn drawn(name: &str) -> &str {
+    let short = name.strip_prefix("eadt-").unwrap_or(name);
+    RENAMED.iter().find(|(old, _)| *old == short).map_or(short, |(_, new)| new)
+}
+
+#[test]
+fn the_architecture_names_every_crate_and_draws_dependencies_downwards() {
+    let workspace = workspace();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/architecture.md");
+    let page = std::fs::read_to_string(page).expect("docs/architecture.md");
+    let (_, rest) = page.split_once("Dependencies point downwards only.").expect("the drawing");
+    let drawing = rest.split("```").nth(1).expect("a code block");
+    let rows: Vec<Vec<&str>> = drawing.lines().map(|line| line.split_whitespace().collect()).collect();
+    let row_of = |name: &str| rows.iter().position(|row| row.contains(&drawn(name)));
+    for id in &workspace.members {
+        let name = &workspace.names[id];
+        let row = row_of(name).unwrap_or_else(|| panic!("{name} is not in the drawing"));
+        let folder = folder_of(id).unwrap_or_else(|| panic!("no folder in {id}"));
+        if let Some((parent, last)) = folder.rsplit_once('/') {
+            assert!(page.contains(&format!("| `{parent}/{}` |", drawn(last))), "the table has no {folder}");
+        }
+        for used in workspace.direct(name) {
+            if workspace.members.iter().any(|member| workspace.names[member] == used) {
+                assert!(row_of(used) > Some(row), "{name} uses {used}, which is not drawn below it");
+            }
+        }
+    }
+}

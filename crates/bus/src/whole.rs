@@ -43,7 +43,7 @@ pub fn read_to_end<E: From<BusError>>(
                     %at,
                     end,
                     "a partition cannot be read to its end: a broker of it is away, or a transaction in it is open; it is waited for \
-                     (docs/operations.md, \"A transaction that stays open\")"
+                     (docs/operate/operations.md, \"A transaction that stays open\")"
                 );
             }
         }

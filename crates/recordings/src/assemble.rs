@@ -1,17 +1,21 @@
 //! Readings into events: each source sorted, equal time stamps put together, figures checked against what is
 //! possible, then all sources merged by event time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::decode::Check;
-use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
+use eadt_schemas::v1::{GpuTelemetry, Origin, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, LoggedEvent};
 use serde::Serialize;
 use serde_json::value::to_raw_value;
 
+use crate::boards::{self, same_time_error};
+use crate::checks::{check_counter, check_power, power, value};
 use crate::fields::Nature;
+use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
-use crate::{CounterCheck, Field, Gap, ImportError, Options, Report};
+use crate::report::{Board, Merge};
+use crate::{Field, Format, Gap, ImportError, Options, Report, overlap};
 
 /// A recording that was read: its report, and its events in event-time order over all sources.
 #[derive(Debug)]
@@ -64,6 +68,8 @@ impl Iterator for Events<'_> {
 impl ExactSizeIterator for Events<'_> {}
 
 pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Imported, ImportError> {
+    recording.sources.retain(|source| !source.readings.is_empty());
+    boards::settle(&mut recording, options)?;
     let mut counts =
         Counts { out_of_order: recording.out_of_order, duplicates: recording.duplicates, same_stamp: recording.same_stamp };
     let mut gaps = Vec::new();
@@ -72,11 +78,11 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
     sources.retain(|source| !source.readings.is_empty());
     for source in &mut sources {
         counts.out_of_order += sort(&mut source.readings);
-        put_together(source, &mut counts, &recording)?;
+        put_together(source, &mut counts, &recording, options)?;
         find_gaps(source, &mut gaps);
-        if let SourceKind::Device(device) = &source.kind {
-            check_power(&recording, source)?;
-            let check = check_counter(&recording, source, &device.name)?;
+        if let SourceKind::Device(device) = source.kind.clone() {
+            check_power(&mut recording, source)?;
+            let check = check_counter(&mut recording, source, &device.name, options)?;
             // Those who share a device all have its whole counter.
             let shared = source.readings.iter().any(|reading| reading.portion.is_some());
             match counters.iter_mut().find(|known: &&mut CounterCheck| shared && known.device == device.name) {
@@ -87,10 +93,13 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
                 }
                 None => counters.extend(check),
             }
+            source.readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
         }
+        check_totals(&mut recording, source, options)?;
     }
+    sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
-    let order = order(&recording)?;
+    note_apart(&mut recording);
 
     let fallback = format!("imported/{}", recording.stem(0));
     let workload = |source: &Source| {
@@ -103,6 +112,8 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         collector: options.collector.clone().unwrap_or_else(|| format!("import-{}", recording.format)),
         said_by: format!("/import/{}", recording.format),
     };
+    refuse_invalid(&mut recording, &names)?;
+    let order = order(&recording)?;
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         let files = recording.files.join(", ");
         let problem = format!("no reading found in {} row(s)", recording.rows);
@@ -124,16 +135,90 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
         last_time: time(last),
         duplicates: counts.duplicates,
         same_stamp: counts.same_stamp,
+        merges: counts.merges.into_values().collect(),
         out_of_order: counts.out_of_order,
         absent_values: recording.absent,
         gaps,
         skipped: std::mem::take(&mut recording.skipped),
+        refused: std::mem::take(&mut recording.refusals.by_kind).into_iter().map(|(_, refused)| refused).collect(),
+        tables: std::mem::take(&mut recording.tables),
+        boards: recording.sources.iter().filter_map(board).collect(),
         counters,
         notes: std::mem::take(&mut recording.notes),
     };
-    let imported = Imported { report, recording, order, names };
-    imported.check()?;
-    Ok(imported)
+    Ok(Imported { report, recording, order, names })
+}
+
+/// What a report says of a device.
+fn board(source: &Source) -> Option<Board> {
+    let SourceKind::Device(device) = &source.kind else { return None };
+    let (first, last) = (source.readings.first()?, source.readings.last()?);
+    let watts: Vec<f64> = source.readings.iter().filter_map(power).collect();
+    Some(Board {
+        device: device.name.clone(),
+        node: device.node.clone(),
+        readings: source.readings.len() as u64,
+        first_time: first.time,
+        last_time: last.time,
+        mean_power_watts: (!watts.is_empty()).then(|| watts.iter().sum::<f64>() / watts.len() as f64),
+    })
+}
+
+/// Notes devices and progress that have no moment in common.
+fn note_apart(recording: &mut Recording) {
+    let range = |device: bool| {
+        let of_kind = |source: &&Source| matches!(source.kind, SourceKind::Device(_)) == device;
+        let times =
+            recording.sources.iter().filter(of_kind).flat_map(|source| source.readings.iter().map(|reading| reading.time));
+        times.clone().min().zip(times.max())
+    };
+    if let (Some(readings), Some(run)) = (range(true), range(false))
+        && matches!(recording.format, Format::Csv | Format::Prometheus)
+        && overlap::are_apart(readings, run)
+    {
+        recording.note(format!("power and progress have no time in common: {}", overlap::describe(readings, run)));
+    }
+}
+
+/// Fewer rows tell nothing of a total.
+const ROWS_OF_A_TOTAL: usize = 5;
+
+/// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
+fn check_totals(recording: &mut Recording, source: &Source, options: &Options) -> Result<(), ImportError> {
+    if recording.format != Format::Csv {
+        return Ok(());
+    }
+    for (field, step) in [
+        (Field::SamplesTotal, "samples"),
+        (Field::TokensTotal, "tokens"),
+        (Field::StepsTotal, "steps"),
+        (Field::EnergyJoulesTotal, "energy_joules"),
+    ] {
+        let known: Vec<(&Reading, f64)> =
+            source.readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
+        if recording.mapped_as.contains_key(&field) || known.len() < ROWS_OF_A_TOTAL {
+            continue;
+        }
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
+        let falls: Vec<&Reading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
+        let each = recording.map_again(step, field);
+        if falls.len() >= 2 && falls.len() * 5 >= known.len() && !options.accept.contains(&Accept::FallingTotals) {
+            let problem = format!("falls {} times in {} rows: it is no running total", falls.len(), known.len());
+            let accept = Accept::FallingTotals.name();
+            let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
+            let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
+            return Err(error.column(column));
+        }
+        let (_, first) = known[0];
+        if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
+            recording.note(format!(
+                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say {each}",
+                field.name(),
+                known.len()
+            ));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Default)]
@@ -141,6 +226,27 @@ struct Counts {
     duplicates: u64,
     same_stamp: u64,
     out_of_order: u64,
+    merges: BTreeMap<u32, Merge>,
+}
+
+impl Counts {
+    /// Counts a row that repeats another, or is put together with it.
+    fn merge(&mut self, recording: &Recording, reading: &Reading, is_duplicate: bool) {
+        let merge = self.merges.entry(reading.file).or_insert_with(|| Merge {
+            file: recording.files.get(reading.file as usize).cloned().unwrap_or_default(),
+            first_line: u64::from(reading.line),
+            duplicates: 0,
+            same_stamp: 0,
+        });
+        merge.first_line = merge.first_line.min(u64::from(reading.line));
+        let (all, of_file) = if is_duplicate {
+            (&mut self.duplicates, &mut merge.duplicates)
+        } else {
+            (&mut self.same_stamp, &mut merge.same_stamp)
+        };
+        *all += 1;
+        *of_file += 1;
+    }
 }
 
 /// Returns how many readings were older than one before them.
@@ -157,11 +263,12 @@ fn sort(readings: &mut [Reading]) -> u64 {
     wrong
 }
 
-fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording) -> Result<(), ImportError> {
+fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording, options: &Options) -> Result<(), ImportError> {
     if source.readings.windows(2).all(|pair| pair[0].time < pair[1].time) {
         return Ok(());
     }
-    let file = source.file;
+    let is_device = matches!(source.kind, SourceKind::Device(_));
+    let refuses = is_device && options.same_time.is_none() && matches!(recording.format, Format::Csv | Format::NvidiaSmi);
     let readings = std::mem::take(&mut source.readings);
     for group in readings.chunk_by(|a, b| a.time == b.time) {
         let first = &group[0];
@@ -169,18 +276,28 @@ fn put_together(source: &mut Source, counts: &mut Counts, recording: &Recording)
             source.readings.push(first.clone());
             continue;
         }
+        let contradicts = |further: &Reading| {
+            let other = |(field, known): &(Field, f64)| value(first, *field).is_some_and(|value| value != *known);
+            further.values.iter().any(other)
+        };
         // Entries of a log may tell several things of one moment; rows of a table should not.
         if !matches!(source.kind, SourceKind::Job { irregular: true, .. }) {
-            // Two readings of one line are the same row, told in two parts.
-            for further in group[1..].iter().filter(|reading| reading.line != first.line) {
-                if further.values == first.values { counts.duplicates += 1 } else { counts.same_stamp += 1 }
+            for further in &group[1..] {
+                let contradicts = contradicts(further);
+                if contradicts && refuses {
+                    return Err(same_time_error(recording, source, group));
+                }
+                // Readings of one line that say different things are the same row, in two parts.
+                if further.line != first.line || further.file != first.file || contradicts {
+                    counts.merge(recording, further, further.values == first.values);
+                }
             }
         }
         let mark = put_marks_together(group).map_err(|problem| {
-            recording.error(file, u64::from(first.line), problem, "one call imports one run that takes time")
+            let line = u64::from(first.line);
+            recording.error(first.file as usize, line, problem, "one call imports one run that takes time")
         })?;
-        let values = put_values_together(group);
-        source.readings.push(Reading { values, mark, ..first.clone() });
+        source.readings.push(Reading { values: put_values_together(group), mark, ..first.clone() });
     }
     Ok(())
 }
@@ -243,106 +360,6 @@ fn find_gaps(source: &Source, gaps: &mut Vec<Gap>) {
     gaps.extend(long.map(|(from, to)| Gap { source: name.clone(), from, to, seconds: to.seconds_since(from) }));
 }
 
-/// More than this no such thing draws: a reading above it is in another unit.
-fn most_watts(meter: Meter) -> (f64, &'static str) {
-    match meter {
-        Meter::Gpu => (5_000.0, "one GPU board"),
-        Meter::Module => (10_000.0, "one module"),
-        Meter::Node => (200_000.0, "one node"),
-        Meter::Wall => (1e7, "one metered system"),
-    }
-}
-
-fn unit_remedy(recording: &Recording, field: Field) -> String {
-    let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
-    let (unit, meter) = match field {
-        Field::EnergyJoulesTotal => ("mJ", ""),
-        _ => ("mW", ", or what the meter covers if it is more than one GPU (gpu, module, node, wall)"),
-    };
-    format!("say the unit, for example --map {}={column}:{unit}{meter}", field.name())
-}
-
-fn blame(recording: &Recording, source: &Source, reading: &Reading, field: Field, problem: String) -> ImportError {
-    let error = recording.error(source.file, u64::from(reading.line), problem, unit_remedy(recording, field));
-    error.column(recording.columns.get(&field).map_or(field.name(), String::as_str))
-}
-
-fn value(reading: &Reading, field: Field) -> Option<f64> {
-    reading.values.iter().find(|(f, _)| *f == field).map(|(_, value)| *value)
-}
-
-/// Returns the stay that a reading belongs to.
-fn tenure(reading: &Reading) -> Option<u64> {
-    reading.portion.as_ref().map(|portion| portion.tenure)
-}
-
-fn power(reading: &Reading) -> Option<f64> {
-    value(reading, Field::PowerWatts).or_else(|| value(reading, Field::PowerAverageWatts))
-}
-
-fn check_power(recording: &Recording, source: &Source) -> Result<(), ImportError> {
-    let (most, what) = most_watts(recording.meter);
-    for reading in &source.readings {
-        for field in [Field::PowerWatts, Field::PowerAverageWatts, Field::PowerLimitWatts] {
-            if let Some(watts) = value(reading, field).filter(|watts| *watts > most) {
-                let problem = format!("{watts} W is more than {what} can draw ({most} W)");
-                return Err(blame(recording, source, reading, field, problem));
-            }
-        }
-    }
-    // A board idles at some watts: a whole recording below one is in kilowatts, say.
-    let highest = source.readings.iter().filter_map(power).fold(0.0, f64::max);
-    if recording.meter == Meter::Gpu && highest > 0.0 && highest < 1.0 && source.readings.len() >= 10 {
-        let first = &source.readings[0];
-        let problem = format!("no reading reaches 1 W (highest: {highest} W), which no GPU board can do");
-        return Err(blame(recording, source, first, Field::PowerWatts, problem));
-    }
-    Ok(())
-}
-
-/// Energy by counter and by power over the same readings; refuses what cannot both be true.
-fn check_counter(recording: &Recording, source: &Source, device: &str) -> Result<Option<CounterCheck>, ImportError> {
-    let field = Field::EnergyJoulesTotal;
-    let (mut counter_joules, mut integral_joules, mut seconds) = (0.0, 0.0, 0.0);
-    let mut before: Option<(&Reading, f64)> = None;
-    let mut with_power = true;
-    for reading in &source.readings {
-        let Some(counter) = value(reading, field) else { continue };
-        if let Some((earlier, earlier_counter)) = before {
-            // A fall is a reset: nothing is known about the time between. Between two stays the device was another's.
-            if counter >= earlier_counter && tenure(earlier) == tenure(reading) {
-                let step = reading.time.seconds_since(earlier.time);
-                counter_joules += counter - earlier_counter;
-                seconds += step;
-                match (power(earlier), power(reading)) {
-                    (Some(a), Some(b)) => integral_joules += f64::midpoint(a, b) * step,
-                    _ => with_power = false,
-                }
-            }
-        }
-        before = Some((reading, counter));
-    }
-    let Some((last, _)) = before.filter(|_| seconds >= 1.0) else { return Ok(None) };
-    let (most, what) = most_watts(recording.meter);
-    let mean = counter_joules / seconds;
-    if mean > most {
-        let problem = format!("the energy counter grows by {mean:.0} W on average, more than {what} can draw ({most} W)");
-        return Err(blame(recording, source, last, field, problem));
-    }
-    if !with_power {
-        return Ok(None);
-    }
-    let far = counter_joules > 20.0 * integral_joules || integral_joules > 20.0 * counter_joules;
-    if far && integral_joules > 0.0 && counter_joules > 0.0 {
-        let problem = format!(
-            "the energy counter says {counter_joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J: one of \
-             the two is in another unit"
-        );
-        return Err(blame(recording, source, last, field, problem));
-    }
-    Ok(Some(CounterCheck::new(device, counter_joules, integral_joules)))
-}
-
 fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
     let total: usize = recording.sources.iter().map(|source| source.readings.len()).sum();
     if u32::try_from(total).is_err() {
@@ -360,89 +377,105 @@ fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
     Ok(order)
 }
 
+/// Refuses readings that the pipeline would send to the dead letters; returns an error if most of a source are such.
+fn refuse_invalid(recording: &mut Recording, names: &Names) -> Result<(), ImportError> {
+    for number in 0..recording.sources.len() {
+        let mut invalid = Vec::new();
+        for index in 0..recording.sources[number].readings.len() {
+            let refused = match &recording.sources[number].kind {
+                SourceKind::Device(_) => telemetry(recording, names, number, index).check(),
+                SourceKind::Job { .. } => progress(recording, names, number, index).check(),
+            };
+            let Err(refusal) = refused else { continue };
+            let field = refusal.field.unwrap_or("row");
+            let column = Field::from_name(field).and_then(|field| recording.columns.get(&field));
+            let reading = &recording.sources[number].readings[index];
+            let remedy = "correct the unit or take the row out";
+            let error = recording.error(reading.file as usize, u64::from(reading.line), refusal.detail, remedy);
+            invalid.push((index, error.column(column.map_or(field, String::as_str))));
+        }
+        let readings = &mut recording.sources[number].readings;
+        if invalid.len() * 2 > readings.len() {
+            return Err(invalid.swap_remove(0).1);
+        }
+        for (index, _) in invalid.iter().rev() {
+            readings.remove(*index);
+        }
+        for (_, error) in invalid {
+            recording.refuse("value", error);
+        }
+    }
+    Ok(())
+}
+
+fn telemetry(recording: &Recording, names: &Names, number: usize, index: usize) -> GpuTelemetry {
+    let source = &recording.sources[number];
+    let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
+    let reading = &source.readings[index];
+    let mut event = GpuTelemetry {
+        time: reading.time,
+        workload: names.workloads[number].clone(),
+        device: device.name.clone(),
+        collector: names.collector.clone(),
+        meter: recording.meter,
+        origin: Origin::Imported,
+        node: device.node.clone(),
+        gpu_index: device.gpu_index,
+        gpu_model: device.gpu_model.clone(),
+        last: index + 1 == source.readings.len(),
+        ..GpuTelemetry::default()
+    };
+    for (field, value) in &reading.values {
+        field.set_telemetry(&mut event, *value);
+    }
+    if let Some(portion) = &reading.portion {
+        let ends = event.last;
+        portion.apply(&mut event);
+        event.last |= ends;
+    }
+    event
+}
+
+fn progress(recording: &Recording, names: &Names, number: usize, index: usize) -> TrainingProgress {
+    let source = &recording.sources[number];
+    let SourceKind::Job { rank, .. } = source.kind else { unreachable!("called for jobs only") };
+    let reading = &source.readings[index];
+    let mark = reading.mark.as_deref();
+    let mut event = TrainingProgress {
+        time: reading.time,
+        workload: names.workloads[number].clone().unwrap_or_default(),
+        rank,
+        collector: names.collector.clone(),
+        origin: Origin::Imported,
+        phase: mark.map_or(Phase::Progress, |mark| mark.phase),
+        span: mark.and_then(|mark| mark.span.clone()),
+        last: index + 1 == source.readings.len(),
+        ..TrainingProgress::default()
+    };
+    for (field, value) in &reading.values {
+        field.set_progress(&mut event, *value);
+    }
+    event
+}
+
 impl Imported {
-    /// Refuses what the pipeline would send to the dead letters, naming the row.
-    fn check(&self) -> Result<(), ImportError> {
-        for (number, source) in self.recording.sources.iter().enumerate() {
-            for index in 0..source.readings.len() {
-                let refused = match &source.kind {
-                    SourceKind::Device(_) => self.telemetry(number, index).check(),
-                    SourceKind::Job { .. } => self.progress(number, index).check(),
-                };
-                if let Err(refusal) = refused {
-                    let field = refusal.field.unwrap_or("row");
-                    let column = Field::from_name(field).and_then(|field| self.recording.columns.get(&field));
-                    let line = u64::from(source.readings[index].line);
-                    let remedy = "correct the unit or take the row out";
-                    let error = self.recording.error(source.file, line, refusal.detail, remedy);
-                    return Err(error.column(column.map_or(field, String::as_str)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn telemetry(&self, number: usize, index: usize) -> GpuTelemetry {
-        let source = &self.recording.sources[number];
-        let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
-        let reading = &source.readings[index];
-        let mut event = GpuTelemetry {
-            time: reading.time,
-            workload: self.names.workloads[number].clone(),
-            device: device.name.clone(),
-            collector: self.names.collector.clone(),
-            meter: self.recording.meter,
-            origin: Origin::Imported,
-            node: device.node.clone(),
-            gpu_index: device.gpu_index,
-            gpu_model: device.gpu_model.clone(),
-            last: index + 1 == source.readings.len(),
-            ..GpuTelemetry::default()
-        };
-        for (field, value) in &reading.values {
-            field.set_telemetry(&mut event, *value);
-        }
-        if let Some(portion) = &reading.portion {
-            let ends = event.last;
-            portion.apply(&mut event);
-            event.last |= ends;
-        }
-        event
-    }
-
-    fn progress(&self, number: usize, index: usize) -> TrainingProgress {
-        let source = &self.recording.sources[number];
-        let SourceKind::Job { rank, .. } = source.kind else { unreachable!("called for jobs only") };
-        let reading = &source.readings[index];
-        let mark = reading.mark.as_deref();
-        let mut event = TrainingProgress {
-            time: reading.time,
-            workload: self.names.workloads[number].clone().unwrap_or_default(),
-            rank,
-            collector: self.names.collector.clone(),
-            origin: Origin::Imported,
-            phase: mark.map_or(Phase::Progress, |mark| mark.phase),
-            span: mark.and_then(|mark| mark.span.clone()),
-            last: index + 1 == source.readings.len(),
-            ..TrainingProgress::default()
-        };
-        for (field, value) in &reading.values {
-            field.set_progress(&mut event, *value);
-        }
-        event
-    }
-
     fn event(&self, number: usize, index: usize) -> LoggedEvent {
         let micros = self.recording.sources[number].readings[index].time.micros();
         match &self.recording.sources[number].kind {
             SourceKind::Device(device) => {
                 let prefix = self.names.workloads[number].as_ref().map(|workload| format!("{workload}:")).unwrap_or_default();
                 let id = format!("{prefix}{}:{micros}", device.name);
-                self.logged(EventType::GpuTelemetry, id, number, index, &self.telemetry(number, index))
+                self.logged(EventType::GpuTelemetry, id, number, index, &telemetry(&self.recording, &self.names, number, index))
             }
             SourceKind::Job { rank, .. } => {
                 let id = format!("{}:rank-{rank}:{micros}", self.key(number));
-                self.logged(EventType::TrainingProgress, id, number, index, &self.progress(number, index))
+                self.logged(
+                    EventType::TrainingProgress,
+                    id,
+                    number,
+                    index,
+                    &progress(&self.recording, &self.names, number, index),
+                )
             }
         }
     }

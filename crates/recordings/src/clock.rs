@@ -6,14 +6,11 @@ use std::str::FromStr;
 use eadt_schemas::EventTime;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 
 use crate::InvalidOption;
 
-/// How a column tells time.
-///
-/// Texts without an offset are read as UTC: a recording does not say where it was made, and differences are what
-/// counts.
+/// How a column tells time. Texts without an offset are in the [`Zone`] that is given, else in UTC.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TimeFormat {
     /// RFC 3339, or `YYYY-MM-DD HH:MM:SS[.fraction]` with `-` or `/`, with or without an offset. Numbers are refused.
@@ -66,54 +63,220 @@ impl fmt::Display for TimeFormat {
 }
 
 impl TimeFormat {
-    /// Reads a time; the error goes on after "TEXT is", and says what to do.
+    /// Reads a time, in UTC if it has no offset; an error goes on after "TEXT is", and says what to do.
     pub(crate) fn parse(&self, text: &str) -> Result<EventTime, String> {
+        Clock::new(Some(self.clone()), None).read(text).map(|stamp| stamp.after(None))
+    }
+}
+
+/// The zone of times that say none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Zone {
+    name: String,
+    zone: TimeZone,
+}
+
+impl Zone {
+    pub fn utc() -> Self {
+        Self { name: "UTC".to_owned(), zone: TimeZone::UTC }
+    }
+
+    /// Reads an offset from UTC such as `+02:00`, `-7` or `+0530`, a POSIX rule such as `CET-1CEST,M3.5.0,M10.5.0/3`, or an IANA name,
+    /// whose rules `zone_file` returns: the bytes of its file in the time zone database.
+    pub fn new(text: &str, zone_file: impl FnOnce(&str) -> Option<Vec<u8>>) -> Result<Self, InvalidOption> {
         let text = text.trim();
+        let named = |zone| Self { name: text.to_owned(), zone };
+        if matches!(text, "UTC" | "utc" | "GMT" | "Z" | "z") {
+            return Ok(Self::utc());
+        }
+        if let Some(offset) = offset(text) {
+            return Ok(named(TimeZone::fixed(offset)));
+        }
+        // Without rules, `UTC+2` would be west of Greenwich by POSIX, which nobody means.
+        let rules = text.contains(',').then(|| TimeZone::posix(text).ok()).flatten();
+        let zone = rules.or_else(|| TimeZone::tzif(text, &zone_file(text)?).ok());
+        zone.map(named).ok_or_else(|| {
+            let forms = "say for example Europe/Berlin, UTC or +02:00";
+            InvalidOption::new(format!("time zone {text:?} is not known here; {forms}"))
+        })
+    }
+}
+
+impl fmt::Display for Zone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// `+02:00`, `+0200`, `+02`, `+2`, `-07:30`.
+fn offset(text: &str) -> Option<Offset> {
+    let (sign, digits) = match text.split_at_checked(1)? {
+        ("+", digits) => (1, digits),
+        ("-" | "−", digits) => (-1, digits),
+        _ => return None,
+    };
+    let (hours, minutes) = match (digits.split_once(':'), digits.len()) {
+        (Some(parts), _) => parts,
+        (None, 1 | 2) => (digits, "0"),
+        (None, 4) => digits.split_at(2),
+        _ => return None,
+    };
+    let number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<i32>().ok()).flatten();
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if hours > 18 || minutes > 59 {
+        return None;
+    }
+    Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
+}
+
+/// A time as a file says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// With an offset of its own, or a count since 1970.
+    At(EventTime),
+    /// Without an offset.
+    Local(EventTime),
+    /// Without an offset, in the hour that comes twice when clocks are set back.
+    Twice { first: EventTime, second: EventTime },
+}
+
+impl Stamp {
+    /// Returns the time. One that comes twice is the second if the first is not after `before`, the time of the same board's row above.
+    pub(crate) fn after(self, before: Option<EventTime>) -> EventTime {
         match self {
-            Self::Auto => auto(text),
-            Self::Rfc3339 => text.parse().map_err(|_| {
-                "not an RFC 3339 time with an offset; leave --time-format out for local times without one".to_owned()
-            }),
-            Self::Unix => number(text, 1_000_000),
-            Self::UnixMs => number(text, 1_000),
-            Self::UnixUs => number(text, 1),
-            Self::UnixNs => nanoseconds(text),
-            Self::Pattern(pattern) => with_pattern(pattern, text),
+            Self::At(time) | Self::Local(time) => time,
+            Self::Twice { first, second } => match before {
+                Some(before) if first <= before => second,
+                _ => first,
+            },
         }
     }
 }
 
-fn auto(text: &str) -> Result<EventTime, String> {
-    if let Ok(time) = text.parse::<EventTime>() {
-        return Ok(time);
-    }
-    if let Some(time) = civil(text) {
-        return Ok(time);
-    }
-    if let Ok(value) = text.parse::<f64>() {
-        let guess = match value.abs() {
-            x if x < 1e11 => "unix",
-            x if x < 1e14 => "unix_ms",
-            x if x < 1e17 => "unix_us",
-            _ => "unix_ns",
-        };
-        return Err(format!("a number, and its unit is not known; say --time-format {guess} if that is what it is"));
-    }
-    Err("not a time of a known form; say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern".to_owned())
+/// Reads the times of a file.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    format: TimeFormat,
+    zone: Zone,
 }
 
-/// `YYYY-MM-DD HH:MM:SS[.fraction]`, `/` for `-` and `T` for the blank allowed; UTC.
-pub(crate) fn civil(text: &str) -> Option<EventTime> {
+impl Clock {
+    pub(crate) fn new(format: Option<TimeFormat>, zone: Option<Zone>) -> Self {
+        Self { format: format.unwrap_or_default(), zone: zone.unwrap_or_else(Zone::utc) }
+    }
+
+    /// Reads a time; an error goes on after "TEXT is", and says what to do.
+    pub(crate) fn read(&self, text: &str) -> Result<Stamp, String> {
+        let text = text.trim();
+        let at = |micros: Result<EventTime, String>| micros.map(Stamp::At);
+        match &self.format {
+            TimeFormat::Auto => self.auto(text),
+            TimeFormat::Rfc3339 => at(text.parse().map_err(|_| {
+                "not an RFC 3339 time with an offset; leave --time-format out for local times without one".to_owned()
+            })),
+            TimeFormat::Unix => at(number(text, 1_000_000)),
+            TimeFormat::UnixMs => at(number(text, 1_000)),
+            TimeFormat::UnixUs => at(number(text, 1)),
+            TimeFormat::UnixNs => at(nanoseconds(text)),
+            TimeFormat::Pattern(pattern) => self.with_pattern(pattern, text),
+        }
+    }
+
+    fn auto(&self, text: &str) -> Result<Stamp, String> {
+        if let Ok(time) = text.parse::<EventTime>() {
+            return Ok(Stamp::At(time));
+        }
+        let (clock, offset) = split_offset(text);
+        if let Some(time) = datetime(clock) {
+            return match offset {
+                Some(offset) => {
+                    let timestamp = offset.to_timestamp(time).map_err(|_| "outside the years 0 to 9999".to_owned())?;
+                    checked(timestamp.as_microsecond() as f64)?;
+                    Ok(Stamp::At(EventTime::from_micros(timestamp.as_microsecond())))
+                }
+                None => self.local(time),
+            };
+        }
+        if let Ok(value) = text.replace(',', ".").parse::<f64>() {
+            let guess = match value.abs() {
+                x if x < 1e11 => "unix",
+                x if x < 1e14 => "unix_ms",
+                x if x < 1e17 => "unix_us",
+                _ => "unix_ns",
+            };
+            return Err(format!("a number, and its unit is not known; say --time-format {guess} if that is what it is"));
+        }
+        if let Some((first, rest)) = text.split_once('/')
+            && matches!(first.len(), 1 | 2)
+        {
+            let (year, clock) = (if rest.len() > 8 { "%Y" } else { "%y" }, if text.contains(':') { " %H:%M:%S" } else { "" });
+            return Err(format!(
+                "a date of which the day or the month may come first; say --time-format \"%d/%m/{year}{clock}\" or \
+                 \"%m/%d/{year}{clock}\""
+            ));
+        }
+        let forms = "say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern";
+        Err(format!("not a time of a known form; {forms}"))
+    }
+
+    fn local(&self, time: DateTime) -> Result<Stamp, String> {
+        let zone = &self.zone;
+        let outside = || "outside the years 0 to 9999; check --time-format".to_owned();
+        let micros = |offset: Offset| -> Result<EventTime, String> {
+            let micros = offset.to_timestamp(time).map_err(|_| outside())?.as_microsecond();
+            checked(micros as f64).map(|_| EventTime::from_micros(micros))
+        };
+        match zone.zone.to_ambiguous_timestamp(time).offset() {
+            AmbiguousOffset::Unambiguous { offset } => Ok(Stamp::Local(micros(offset)?)),
+            AmbiguousOffset::Fold { before, after } => Ok(Stamp::Twice { first: micros(before)?, second: micros(after)? }),
+            AmbiguousOffset::Gap { .. } => {
+                Err(format!("no time in {zone}, where clocks were set forward over it; check --time-zone"))
+            }
+        }
+    }
+
+    fn with_pattern(&self, pattern: &str, text: &str) -> Result<Stamp, String> {
+        let parts =
+            strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
+        if let Ok(timestamp) = parts.to_timestamp() {
+            let micros = timestamp.as_microsecond();
+            return checked(micros as f64).map(|_| Stamp::At(EventTime::from_micros(micros)));
+        }
+        let time = parts.to_datetime().map_err(|_| {
+            format!("no full date and time in the form --time-format {pattern:?}; name year, month, day and hour")
+        })?;
+        self.local(time)
+    }
+}
+
+/// A time and the offset at its end: ` UTC`, ` GMT`, ` +0200`, `+02:00`.
+fn split_offset(text: &str) -> (&str, Option<Offset>) {
+    for name in ["UTC", "GMT", "Z"] {
+        if let Some(clock) = text.strip_suffix(name) {
+            return (clock.trim_end(), Some(Offset::UTC));
+        }
+    }
+    // The date's own hyphens stand before.
+    let sign = text.get(10..).and_then(|rest| rest.rfind(['+', '-'])).map(|at| at + 10);
+    match sign.and_then(|at| Some((text.get(..at)?.trim_end(), offset(text.get(at..)?)?))) {
+        Some((clock, offset)) => (clock, Some(offset)),
+        None => (text, None),
+    }
+}
+
+/// `YYYY-MM-DD HH:MM[:SS[.fraction]]`, or with `/`, or `DD.MM.YYYY`; `T` for the blank and a comma before the fraction are allowed.
+fn datetime(text: &str) -> Option<DateTime> {
     let text = text.trim();
     // Ten characters are the date; jiff wants hyphens there.
-    let date = text.get(..10)?;
-    let text = if date.contains('/') { format!("{}{}", date.replace('/', "-"), text.get(10..)?) } else { text.to_owned() };
-    utc(text.parse::<DateTime>().ok()?)
-}
-
-fn utc(datetime: DateTime) -> Option<EventTime> {
-    let micros = TimeZone::UTC.to_timestamp(datetime).ok()?.as_microsecond();
-    Some(EventTime::from_micros(micros))
+    let (date, clock) = (text.get(..10)?, text.get(10..)?);
+    let parts: Vec<&str> = date.split(['-', '/', '.']).collect();
+    let date = match (parts.as_slice(), date.contains('.')) {
+        ([year, month, day], false) if year.len() == 4 => format!("{year}-{month}-{day}"),
+        ([day, month, year], true) if year.len() == 4 => format!("{year}-{month}-{day}"),
+        ([year, month, day], true) if year.len() == 4 => format!("{year}-{month}-{day}"),
+        _ => return None,
+    };
+    format!("{date}{}", clock.replace(',', ".")).parse().ok()
 }
 
 fn checked(micros: f64) -> Result<EventTime, String> {
@@ -130,7 +293,7 @@ fn number(text: &str, micros: i64) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
         return checked(whole as f64 * micros as f64).map(|_| EventTime::from_micros(whole.saturating_mul(micros)));
     }
-    let value: f64 = text.parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
+    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
     checked(value * micros as f64)
 }
 
@@ -138,33 +301,24 @@ fn nanoseconds(text: &str) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
         return Ok(EventTime::from_micros(whole.div_euclid(1000)));
     }
-    let value: f64 = text.parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
+    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
     checked(value / 1000.0)
-}
-
-fn with_pattern(pattern: &str, text: &str) -> Result<EventTime, String> {
-    let parts = strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
-    let micros = match parts.to_timestamp() {
-        Ok(timestamp) => timestamp.as_microsecond(),
-        // Without an offset: UTC.
-        Err(_) => parts
-            .to_datetime()
-            .ok()
-            .and_then(utc)
-            .ok_or_else(|| {
-                format!("no full date and time in the form --time-format {pattern:?}; name year, month, day and hour")
-            })?
-            .micros(),
-    };
-    checked(micros as f64).map(|_| EventTime::from_micros(micros))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// As `Europe/Berlin` and `America/New_York`, without the database.
+    const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+    const NEW_YORK: &str = "EST5EDT,M3.2.0,M11.1.0";
+
+    fn clock(format: &str, zone: &str) -> Clock {
+        Clock::new(Some(format.parse().unwrap()), Some(Zone::new(zone, |_| None).unwrap()))
+    }
+
     fn read(format: &str, text: &str) -> Result<String, String> {
-        format.parse::<TimeFormat>().unwrap().parse(text).map(|time| time.to_string())
+        clock(format, "UTC").read(text).map(|stamp| stamp.after(None).to_string())
     }
 
     #[test]
@@ -181,6 +335,14 @@ mod tests {
             ("unix_ns", "1715341130099001999", "2024-05-10T11:38:50.099001Z"),
             ("%m-%d-%Y %H:%M:%S%.f", "07-12-2024 23:12:57.304", "2024-07-12T23:12:57.304000Z"),
             ("%Y-%m-%d %H:%M:%S %z", "2024-07-12 23:12:57 +0200", "2024-07-12T21:12:57.000000Z"),
+            ("auto", "2025-02-03 10:00:00,250", "2025-02-03T10:00:00.250000Z"),
+            ("auto", "03.02.2025 10:00:00", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "03.02.2025 10:00", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "2025-02-03 10:00:00 UTC", "2025-02-03T10:00:00.000000Z"),
+            ("auto", "2025-02-03 10:00:00 +0200", "2025-02-03T08:00:00.000000Z"),
+            ("auto", "2025/02/03 10:00:00.5-07:30", "2025-02-03T17:30:00.500000Z"),
+            ("auto", "2025-02-03T10:00:00", "2025-02-03T10:00:00.000000Z"),
+            ("unix", "1700000000,25", "2023-11-14T22:13:20.250000Z"),
         ] {
             assert_eq!(read(format, text).as_deref(), Ok(expected), "{format} {text}");
         }
@@ -194,7 +356,47 @@ mod tests {
         assert!(read("rfc3339", "2023-11-16 18:17").is_err());
         assert!(read("unix", "1e300").unwrap_err().contains("years"));
         assert!(read("unix", "NaN").is_err());
+        assert!(read("auto", "02/03/2025 10:00:00").unwrap_err().contains("\"%d/%m/%Y %H:%M:%S\" or \"%m/%d/%Y"));
         assert!(read("%H:%M", "12:30").unwrap_err().contains("full date"));
         assert!("weekly".parse::<TimeFormat>().is_err());
+    }
+
+    #[test]
+    fn reads_zones() {
+        for (zone, text, expected) in [
+            (BERLIN, "2025-07-03 12:00:00", "2025-07-03T10:00:00.000000Z"),
+            (BERLIN, "2025-02-03 12:00:00", "2025-02-03T11:00:00.000000Z"),
+            (NEW_YORK, "2025-07-03 12:00:00", "2025-07-03T16:00:00.000000Z"),
+            ("+05:30", "2025-07-03 12:00:00", "2025-07-03T06:30:00.000000Z"),
+            ("+2", "2025-07-03 12:00:00", "2025-07-03T10:00:00.000000Z"),
+            ("-0730", "2025-07-03 12:00:00", "2025-07-03T19:30:00.000000Z"),
+            (BERLIN, "2025-07-03 12:00:00Z", "2025-07-03T12:00:00.000000Z"),
+        ] {
+            assert_eq!(clock("auto", zone).read(text).unwrap().after(None).to_string(), expected, "{zone} {text}");
+        }
+        for zone in ["", "Berlin", "+99", "+2:75", "UTC+2", "CEST", "++2"] {
+            let error = Zone::new(zone, |_| Some(b"no zone".to_vec())).unwrap_err().to_string();
+            assert!(error.contains("is not known here; say for example"), "{zone}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_hour_that_comes_twice_follows_the_row_above() {
+        let berlin = clock("auto", BERLIN);
+        let mut before = None;
+        let mut hours = Vec::new();
+        for text in ["01:50", "02:00", "02:50", "02:00", "02:50", "03:00"] {
+            let time = berlin.read(&format!("2024-10-27 {text}:00")).unwrap().after(before);
+            hours.push(time.to_string()[11..16].to_owned());
+            before = Some(time);
+        }
+        assert_eq!(hours, ["23:50", "00:00", "00:50", "01:00", "01:50", "02:00"]);
+        let hourly = berlin.read("2024-10-27 02:00:00").unwrap();
+        let first = hourly.after(None);
+        assert_eq!(hourly.after(Some(first)).seconds_since(first), 3600.0);
+        let pattern = clock("%d.%m.%Y %H:%M", BERLIN).read("27.10.2024 02:00").unwrap();
+        assert_eq!(pattern.after(Some(first)), hourly.after(Some(first)));
+        let skipped = berlin.read("2025-03-30 02:30:00").unwrap_err();
+        assert!(skipped.contains("no time in CET-1CEST") && skipped.contains("--time-zone"), "{skipped}");
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 
+use crate::absent::is_absent_number;
 use crate::error::quote;
 use crate::lines::Lines;
 use crate::recording::{Device, FileId, Recording, SourceId};
-use crate::units::{Cell, Dimension, Unit, cell, is_dcgm_sentinel};
+use crate::units::{Cell, Dimension, Unit, cell};
 use crate::{Field, ImportError, Options};
 
 /// The column's short name in dcgmi, our field, and dcgmi's unit where it is not ours.
@@ -34,7 +35,6 @@ const COLUMNS: &[(&str, Field, &str)] = &[
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
     let interval = options.interval.unwrap_or_default().as_micros() as i64;
     let start = options.start.unwrap_or(Options::DEFAULT_START);
-    let several = files.len() > 1;
     for (name, field, _) in COLUMNS {
         recording.columns.insert(*field, (*name).to_owned());
     }
@@ -61,43 +61,44 @@ pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, o
                 continue;
             };
             recording.rows += 1;
+            let (source, row) = devices.entry(id).or_insert_with(|| {
+                let name = format!("{}:gpu-{id}", recording.label(file));
+                (recording.add_device(file, Device { name, gpu_index: Some(id), ..Device::default() }), 0)
+            });
+            let time = start.plus_micros(interval.saturating_mul(*row));
+            *row += 1;
             let cells: Vec<&str> = cells.collect();
             if cells.len() != header.len() {
                 let problem = format!("row has {} value(s), its header {} column(s)", cells.len(), header.len());
                 let remedy = "the file is truncated or damaged here: restore the row or take it out";
-                return Err(recording.error(file, line, problem, remedy));
+                let error = recording.error(file, line, problem, remedy);
+                recording.refuse("cells", error);
+                continue;
             }
             values.clear();
+            let mut damaged = None;
             for ((text, column), name) in cells.iter().zip(&header).zip(&names) {
                 let Some((field, unit)) = column else { continue };
                 match cell(text) {
-                    Cell::Number(value) if is_dcgm_sentinel(value) && *field != Field::EnergyJoulesTotal => recording.absent += 1,
-                    Cell::Number(value) if value >= 9.2e18 => recording.absent += 1,
+                    Cell::Number(value) if is_absent_number(*field, value, recording.meter) => recording.absent += 1,
                     Cell::Number(value) => values.push((*field, unit.to_ours(value))),
                     Cell::Absent => recording.absent += 1,
                     Cell::Other => {
                         let problem = format!("{} is not a number", quote(text));
-                        return Err(recording.error(file, line, problem, "restore the row or take it out").column(name));
+                        damaged = Some(recording.error(file, line, problem, "restore the row or take it out").column(name));
                     }
                 }
             }
-            let (source, row) = devices.entry(id).or_insert_with(|| {
-                let device = if several { format!("{}:gpu-{id}", recording.stem(file)) } else { format!("gpu-{id}") };
-                let device = Device { name: device, gpu_index: Some(id), ..Device::default() };
-                (recording.add_device(file, device), 0)
-            });
-            let time = start.plus_micros(interval.saturating_mul(*row));
-            *row += 1;
-            recording.push(*source, time, line, &values, None);
-        }
-        for name in names.iter().filter(|name| column(name).is_none()) {
-            let note = format!("column {name} has no field in the events and is left out");
-            if !recording.notes.contains(&note) {
-                recording.notes.push(note);
+            match damaged {
+                Some(error) => recording.refuse("number", error),
+                None => recording.push(*source, time, line, &values, None),
             }
         }
+        for name in names.iter().filter(|name| column(name).is_none()) {
+            recording.note(format!("column {name} has no field in the events and is left out"));
+        }
     }
-    Ok(())
+    recording.check_refusals()
 }
 
 fn column(name: &str) -> Option<(Field, Unit)> {

@@ -26,6 +26,14 @@ impl ImportError {
         Self { line: Some(line), ..Self::whole(file, problem, remedy) }
     }
 
+    /// What happened, with the column but without file and line.
+    pub(crate) fn without_place(&self) -> String {
+        match &self.column {
+            Some(column) => format!("column {column:?}: {}", self.problem),
+            None => self.problem.clone(),
+        }
+    }
+
     pub(crate) fn column(mut self, column: impl Into<String>) -> Self {
         self.column = Some(column.into());
         self

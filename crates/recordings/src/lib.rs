@@ -5,13 +5,17 @@
 //! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
 //! What the labels of a Prometheus series say is in [`series`] and [`stays`], which the collector asks, too.
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
-//! never drops a row without counting it.
+//! never drops a row without counting it. A damaged row costs that row.
 
+mod absent;
 mod assemble;
+mod boards;
+mod checks;
 mod clock;
 mod csv_table;
 mod dcgmi;
 mod duration;
+mod encoding;
 mod error;
 mod fields;
 mod format;
@@ -24,24 +28,32 @@ mod options;
 mod overlap;
 mod prometheus;
 pub mod prometheus_text;
+mod quantity;
 mod recording;
 mod report;
 pub mod series;
+mod sketch;
 pub mod stays;
+mod table;
 pub mod units;
 
 use std::fmt;
 use std::io::Read;
 
+use eadt_schemas::EventTime;
+
 pub use assemble::{Events, Imported};
-pub use clock::TimeFormat;
+pub use clock::{TimeFormat, Zone};
 pub use duration::{parse_duration, parse_interval};
+pub use encoding::Encoding;
 pub use error::ImportError;
 pub use fields::Field;
 pub use format::Format;
 pub use log::{Chunk, Compression, EventRef, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
-pub use options::{FieldMap, InvalidOption, Options};
-pub use report::{CounterCheck, Gap, Report, Skipped};
+pub use options::{Accept, FieldMap, FilesAre, InvalidOption, Options, SameTime};
+pub use quantity::DecimalMark;
+pub use report::{Board, ColumnUse, CounterCheck, Explained, Gap, Merge, Report, Skipped, TableUse};
+pub use sketch::{Guess, TableSketch, guess, sketch_table};
 
 /// One file of a recording.
 pub struct Input<'a> {
@@ -61,6 +73,12 @@ impl fmt::Debug for Input<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Input").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+/// Returns what is to be said of power readings and a run, each from its first to its last moment, that have no moment in common, and the
+/// difference of time zones that would explain it; `None` if they have one.
+pub fn describe_apart(readings: (EventTime, EventTime), run: (EventTime, EventTime)) -> Option<String> {
+    overlap::are_apart(readings, run).then(|| overlap::describe(readings, run))
 }
 
 /// Reads the files of one run.

@@ -1,8 +1,10 @@
-//! Lines of one input, numbered and bounded, decompressed where they are zstd.
+//! Lines of one input, numbered and bounded; zstd is decompressed, UTF-16 decoded.
 
+use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
 
 use crate::ImportError;
+use crate::encoding::{Encoding, decode, line_text};
 
 /// Longest accepted line. `MLPerf`'s longest are 100 kB; a query result may be one line.
 pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
@@ -12,6 +14,7 @@ pub(crate) struct Lines<'a> {
     reader: Box<dyn BufRead + 'a>,
     buffer: Vec<u8>,
     pub(crate) number: u64,
+    pub(crate) encoding: Encoding,
 }
 
 /// Decompresses where the first bytes say that it is zstd.
@@ -32,32 +35,37 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
 
 impl<'a> Lines<'a> {
     pub(crate) fn new(name: &str, reader: impl Read + 'a) -> Result<Self, ImportError> {
-        let reader = decompressed(reader).map_err(|error| unreadable(name, None, &error))?;
-        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0 })
+        let (reader, encoding) = decompressed(reader).and_then(decode).map_err(|error| unreadable(name, None, &error))?;
+        Ok(Self { name: name.to_owned(), reader, buffer: Vec::new(), number: 0, encoding })
     }
 
-    /// The next line without its end, a byte-order mark removed; bytes that are no UTF-8 become U+FFFD.
-    pub(crate) fn next_line(&mut self) -> Result<Option<(u64, std::borrow::Cow<'_, str>)>, ImportError> {
+    /// Returns the next line without its end. A line that is no UTF-8 is read as Windows-1252.
+    pub(crate) fn next_line(&mut self) -> Result<Option<(u64, Cow<'_, str>)>, ImportError> {
+        self.next_line_within(MAX_LINE_BYTES)
+    }
+
+    /// As [`Self::next_line`]; returns an error if the line is longer than `max_bytes`, and holds no more of it.
+    pub(crate) fn next_line_within(&mut self, max_bytes: u64) -> Result<Option<(u64, Cow<'_, str>)>, ImportError> {
         self.buffer.clear();
         let read = (&mut self.reader)
-            .take(MAX_LINE_BYTES)
+            .take(max_bytes)
             .read_until(b'\n', &mut self.buffer)
             .map_err(|error| unreadable(&self.name, Some(self.number + 1), &error))?;
         if read == 0 {
             return Ok(None);
         }
         self.number += 1;
-        if read as u64 == MAX_LINE_BYTES && self.buffer.last() != Some(&b'\n') {
-            let problem = format!("line is longer than {} MiB", MAX_LINE_BYTES >> 20);
+        if read as u64 == max_bytes && self.buffer.last() != Some(&b'\n') {
+            let problem = format!("line is longer than {} MiB", max_bytes >> 20);
             return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
         }
-        let mut line = self.buffer.as_slice();
-        if self.number == 1 {
-            line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
-        }
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = self.buffer.strip_suffix(b"\n").unwrap_or(&self.buffer);
         let line = line.strip_suffix(b"\r").unwrap_or(line);
-        Ok(Some((self.number, String::from_utf8_lossy(line))))
+        let (text, windows_1252) = line_text(line);
+        if windows_1252 {
+            self.encoding = Encoding::Windows1252;
+        }
+        Ok(Some((self.number, text)))
     }
 
     /// The rest of the input as one reader, for formats that are not made of lines.

@@ -1,16 +1,25 @@
 //! `nvidia-smi --query-gpu=timestamp,… --format=csv[,nounits]`, repeated headers allowed.
 //!
-//! Units stand in the header (`power.draw [W]`) and, without `nounits`, in the cells, too (`62.35 W`). Local times are
-//! read as UTC. `power.draw` is an average over about a second on Ampere and later except GA100: it becomes
+//! Units stand in the header (`power.draw [W]`) and, without `nounits`, in the cells, too (`62.35 W`). Times have no offset.
+//! A board is known by its UUID or serial number, in any file; by its PCI bus id or index, which another node may have, too.
+//! `power.draw` is an average over about a second on Ampere and later except GA100: it becomes
 //! `power_watts` where the name says that the board is older or GA100, else `power_average_watts`.
 
 use std::collections::HashMap;
 
+use eadt_schemas::EventTime;
+
+use crate::absent::{is_absent_number, is_absent_text};
+use crate::clock::{Clock, Stamp};
+use crate::csv_table::{decimal_mark, short};
 use crate::error::quote;
 use crate::lines::Lines;
-use crate::recording::{Device, FileId, Recording, SourceId};
-use crate::units::{Cell, Unit, cell};
-use crate::{Field, ImportError, Options};
+use crate::quantity::{DecimalMark, Quantity, quantity};
+use crate::recording::{Device, FileId, Recording, RowError, SourceId};
+use crate::report::{ColumnUse, TableUse};
+use crate::table::{Cells, Table, Wanted};
+use crate::units::Unit;
+use crate::{Field, ImportError, Options, SameTime};
 
 /// What a column of the query is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +27,8 @@ enum Column {
     Time,
     Index,
     Uuid,
+    Serial,
+    BusId,
     Name,
     /// `power.draw`: instant or average depends on the board.
     PowerDraw,
@@ -29,6 +40,8 @@ fn known(name: &str) -> Option<Column> {
         "timestamp" => Column::Time,
         "index" => Column::Index,
         "uuid" | "gpu_uuid" => Column::Uuid,
+        "serial" | "gpu_serial" => Column::Serial,
+        "pci.bus_id" | "gpu_bus_id" => Column::BusId,
         "name" | "gpu_name" => Column::Name,
         "power.draw" => Column::PowerDraw,
         "power.draw.instant" => Column::Value(Field::PowerWatts),
@@ -68,147 +81,289 @@ fn draws_instantly(model: &str) -> bool {
 }
 
 #[derive(Debug)]
-struct Header {
-    columns: Vec<(String, Option<Column>, Option<Unit>)>,
+struct NamedColumn {
+    text: String,
+    /// Without the unit.
+    name: String,
+    use_as: Option<Column>,
+    unit: Option<Unit>,
 }
 
-fn header(recording: &mut Recording, file: FileId, line: u64, cells: &[&str]) -> Result<Header, ImportError> {
-    let mut columns = Vec::new();
-    for text in cells {
-        let (name, unit) = match text.split_once('[') {
-            Some((name, unit)) => (name.trim(), Unit::named(unit.trim_end_matches(']').trim())),
-            None => (text.trim(), None),
-        };
-        let mut column = known(name);
-        // The limit in force is asked for under two names; where both are there, one is enough.
-        if name == "power.limit" && !cells.iter().any(|other| other.trim().starts_with("enforced.power.limit")) {
-            column = Some(Column::Value(Field::PowerLimitWatts));
-        }
-        // The present value is worth more than one of unknown kind.
-        if column == Some(Column::PowerDraw) && cells.iter().any(|other| other.trim().starts_with("power.draw.instant")) {
-            column = None;
-        }
-        match column {
-            None => {
-                let note = format!("column {name:?} is left out");
-                if !recording.notes.contains(&note) {
-                    recording.notes.push(note);
+#[derive(Debug)]
+struct Columns {
+    all: Vec<NamedColumn>,
+    has_id: bool,
+    names: Cells,
+}
+
+impl Columns {
+    fn new(recording: &mut Recording, file: FileId, line: u64, names: Cells) -> Result<Self, ImportError> {
+        let has = |wanted: &str| names.iter().any(|text| name_and_unit(text).0 == wanted);
+        let mut columns = Vec::new();
+        for text in names.iter() {
+            let (name, unit) = name_and_unit(text);
+            let mut use_as = known(name);
+            // The limit in force is asked for under two names; where both are there, one is enough.
+            if name == "power.limit" && !has("enforced.power.limit") {
+                use_as = Some(Column::Value(Field::PowerLimitWatts));
+            }
+            // The present value is worth more than one of unknown kind.
+            if use_as == Some(Column::PowerDraw) && has("power.draw.instant") {
+                use_as = None;
+            }
+            match use_as {
+                Some(Column::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
+                Some(Column::PowerDraw) => {
+                    recording.columns.insert(Field::PowerWatts, text.to_owned());
+                    recording.columns.insert(Field::PowerAverageWatts, text.to_owned());
                 }
+                _ => {}
             }
-            Some(Column::Value(field)) => {
-                recording.columns.insert(field, (*text).to_owned());
-            }
-            Some(Column::PowerDraw) => {
-                recording.columns.insert(Field::PowerWatts, (*text).to_owned());
-                recording.columns.insert(Field::PowerAverageWatts, (*text).to_owned());
-            }
-            Some(_) => {}
+            columns.push(NamedColumn { text: text.to_owned(), name: name.to_owned(), use_as, unit: unit.and_then(Unit::named) });
         }
-        columns.push((name.to_owned(), column, unit));
-    }
-    if !columns.iter().any(|(_, column, _)| *column == Some(Column::Time)) {
-        let problem = "the first row is not a header with a timestamp column";
-        let remedy =
-            "record with --query-gpu=timestamp,uuid,power.draw,… --format=csv (not noheader), or import as csv with --map";
-        return Err(recording.error(file, line, problem, remedy));
-    }
-    if !columns.iter().any(|(_, column, _)| matches!(column, Some(Column::Uuid | Column::Index))) {
-        let note = "neither uuid nor index is recorded: all rows of a file count as one board".to_owned();
-        if !recording.notes.contains(&note) {
-            recording.notes.push(note);
+        let has_column = |wanted: Column| columns.iter().any(|column| column.use_as == Some(wanted));
+        if !has_column(Column::Time) {
+            let problem = "the first row is not a header with a timestamp column";
+            let remedy = "record with --query-gpu=timestamp,uuid,power.draw,… --format=csv (not noheader), or import as csv with the \
+                          numbers of the columns, for example --map time=#1 --map device=#2 --map power_watts=#3:W";
+            return Err(recording.error(file, line, problem, remedy));
         }
+        let has_id = [Column::Uuid, Column::Serial, Column::BusId, Column::Index].into_iter().any(has_column);
+        Ok(Self { all: columns, has_id, names })
     }
-    Ok(Header { columns })
+
+    fn left_out(&self) -> Vec<String> {
+        self.all.iter().filter(|column| column.use_as.is_none()).map(|column| column.text.clone()).collect()
+    }
+}
+
+fn name_and_unit(text: &str) -> (&str, Option<&str>) {
+    match text.split_once('[') {
+        Some((name, unit)) => (name.trim(), Some(unit.trim_end_matches(']').trim())),
+        None => (text.trim(), None),
+    }
+}
+
+fn known_names(cells: &Cells) -> usize {
+    cells.iter().filter(|text| known(name_and_unit(text).0).is_some()).count()
+}
+
+fn is_header(cells: &Cells) -> bool {
+    cells.iter().any(|text| text == "timestamp")
 }
 
 pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
-    let clock = options.time_format.clone().unwrap_or_default();
-    // Files that were rotated go on with the same boards.
-    let mut devices: HashMap<String, SourceId> = HashMap::new();
-    for (file, mut lines) in files {
-        let mut head: Option<Header> = None;
-        while let Some((line, text)) = lines.next_line()? {
-            if text.trim().is_empty() {
-                continue;
-            }
-            let cells: Vec<&str> = text.split(',').map(str::trim).collect();
-            if head.is_none() {
-                head = Some(header(recording, file, line, &cells)?);
-                continue;
-            }
-            if cells.contains(&"timestamp") {
-                head = Some(header(recording, file, line, &cells)?);
+    let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
+    let mut boards = Boards::default();
+    for (file, lines) in files {
+        let wanted = Wanted { names: &known_names, is_data: &|_| false };
+        let (mut table, header) = Table::open(lines, recording, file, &wanted)?;
+        let Some(header) = header else { continue };
+        let columns = Columns::new(recording, file, header.line, header.names)?;
+        let numbers = columns.all.iter().enumerate();
+        let numbers = numbers.filter(|(_, column)| matches!(column.use_as, Some(Column::Value(_) | Column::PowerDraw)));
+        let numbers: Vec<usize> = numbers.map(|(index, _)| index).collect();
+        let (decimal, _) = decimal_mark(&table, &numbers, options);
+        let mut reader = FileReader { file, columns, clock: &clock, decimal, last: HashMap::new(), local_times: false };
+        let mut cells = Cells::default();
+        while let Some(line) = table.next_row(recording, file, &mut cells)? {
+            if is_header(&cells) {
+                if cells != reader.columns.names {
+                    reader.columns = Columns::new(recording, file, line, cells.clone())?;
+                }
                 recording.skip(file, line, "repeated header");
                 continue;
             }
-            let Some(head) = &head else { continue };
             recording.rows += 1;
-            read_row(recording, file, line, head, &cells, &clock, &mut devices)?;
+            let row = reader.read_row(recording, &mut boards, line, &cells);
+            recording.settle_row(row)?;
         }
+        reader.finish(recording, &table, header.line, options);
     }
-    Ok(())
+    recording.check_refusals()
 }
 
-fn read_row(
-    recording: &mut Recording,
+struct FileReader<'c> {
     file: FileId,
-    line: u64,
-    head: &Header,
-    cells: &[&str],
-    clock: &crate::TimeFormat,
-    devices: &mut HashMap<String, SourceId>,
-) -> Result<(), ImportError> {
-    if cells.len() != head.columns.len() {
-        let problem = format!("row has {} cell(s), its header {}", cells.len(), head.columns.len());
-        let remedy = "the file is truncated or damaged here: restore the row or take it out";
-        return Err(recording.error(file, line, problem, remedy));
+    columns: Columns,
+    clock: &'c Clock,
+    decimal: Option<DecimalMark>,
+    /// The time of the last row of each board.
+    last: HashMap<SourceId, EventTime>,
+    local_times: bool,
+}
+
+const RESTORE: &str = "restore the row or take it out";
+
+impl FileReader<'_> {
+    fn text<'c>(&self, cells: &'c Cells, wanted: Column) -> Option<&'c str> {
+        let index = self.columns.all.iter().position(|column| column.use_as == Some(wanted))?;
+        cells.get(index).filter(|text| !is_absent_text(text))
     }
-    let text_of = |wanted: Column| {
-        let found = head.columns.iter().zip(cells).find(|((_, column, _), _)| *column == Some(wanted));
-        found.map(|(_, text)| *text).filter(|text| !text.is_empty() && !text.starts_with('['))
-    };
-    let stamp = text_of(Column::Time).unwrap_or_default();
-    let time = clock.parse(stamp).map_err(|problem| {
-        recording
-            .error(file, line, format!("{} is {problem}", quote(stamp)), "restore the row or take it out")
-            .column("timestamp")
-    })?;
-    let model = text_of(Column::Name);
-    let index = text_of(Column::Index).and_then(|text| text.parse::<u32>().ok());
-    let device = text_of(Column::Uuid).map(str::to_owned).or_else(|| index.map(|index| format!("gpu-{index}")));
-    let device = device.unwrap_or_else(|| recording.stem(file));
-    let mut values = Vec::with_capacity(head.columns.len());
-    for ((name, column, unit), text) in head.columns.iter().zip(cells) {
-        let field = match column {
-            Some(Column::Value(field)) => *field,
-            Some(Column::PowerDraw) if model.is_some_and(draws_instantly) => Field::PowerWatts,
-            Some(Column::PowerDraw) => Field::PowerAverageWatts,
-            _ => continue,
-        };
-        let wrong = |recording: &Recording, problem: String| {
-            recording.error(file, line, problem, "restore the row or take it out").column(name.as_str())
-        };
-        // "62.35 W"; "[N/A]" has no unit.
-        let (number, unit) = match text.rsplit_once(' ') {
-            Some((number, suffix)) if !text.starts_with('[') => match Unit::named(suffix) {
-                Some(unit) => (number, Some(unit)),
-                None => return Err(wrong(recording, format!("{} has an unknown unit", quote(text)))),
-            },
-            _ => (*text, unit.or_else(|| usual_unit(field))),
-        };
-        match (cell(number), unit.filter(|unit| unit.dimension == field.dimension())) {
-            (Cell::Number(value), Some(unit)) => values.push((field, unit.to_ours(value))),
-            (Cell::Number(_), None) => {
-                return Err(wrong(recording, format!("{} is not in a unit of {}", quote(text), field.name())));
-            }
-            (Cell::Absent, _) => recording.absent += 1,
-            (Cell::Other, _) => return Err(wrong(recording, format!("{} is not a number", quote(text)))),
+
+    fn read_row(&mut self, recording: &mut Recording, boards: &mut Boards, line: u64, cells: &Cells) -> Result<(), RowError> {
+        let file = self.file;
+        let width = self.columns.all.len();
+        let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
+        if cells.len() < width || surplus {
+            let problem = format!("row has {} cell(s), its header {width}", cells.len());
+            let remedy = "the file is truncated or damaged here: restore the row or take it out";
+            return Err(RowError::damaged("cells", recording.error(file, line, problem, remedy)));
         }
+        let stamp = self.text(cells, Column::Time).unwrap_or_default();
+        let time = self.clock.read(stamp).map_err(|problem| {
+            let problem = format!("{} is {problem}", quote(stamp));
+            RowError::damaged("time", recording.error(file, line, problem, RESTORE).column("timestamp"))
+        })?;
+        self.local_times |= !matches!(time, Stamp::At(_));
+        let model = self.text(cells, Column::Name);
+        let mut values = Vec::with_capacity(width);
+        let mut absent = 0;
+        for (column, text) in self.columns.all.iter().zip(cells.iter()) {
+            let field = match column.use_as {
+                Some(Column::Value(field)) => field,
+                Some(Column::PowerDraw) if model.is_some_and(draws_instantly) => Field::PowerWatts,
+                Some(Column::PowerDraw) => Field::PowerAverageWatts,
+                _ => continue,
+            };
+            let refused = |kind, problem: String| {
+                RowError::damaged(kind, recording.error(file, line, problem, RESTORE).column(column.name.as_str()))
+            };
+            let (value, unit) = match quantity(text, self.decimal) {
+                Quantity::Absent => {
+                    absent += 1;
+                    continue;
+                }
+                Quantity::Number(value, unit) => (value, unit.or(column.unit).or_else(|| usual_unit(field))),
+                Quantity::UnknownUnit => return Err(refused("unit", format!("{} has an unknown unit", quote(text)))),
+                Quantity::Ambiguous => {
+                    let problem = format!("{} may be a thousand and more, or one and a fraction", quote(text));
+                    let error = recording.error(file, line, problem, "say --decimal point or --decimal comma");
+                    return Err(RowError::stop(error.column(column.name.as_str())));
+                }
+                Quantity::NotANumber => return Err(refused("number", format!("{} is not a number", quote(text)))),
+            };
+            let Some(unit) = unit.filter(|unit| unit.dimension == field.dimension()) else {
+                return Err(refused("unit", format!("{} is not in a unit of {}", quote(text), field.name())));
+            };
+            if is_absent_number(field, value, recording.meter) {
+                absent += 1;
+            } else {
+                values.push((field, unit.to_ours(value)));
+            }
+        }
+        recording.absent += absent;
+        let id = BoardId {
+            unique: self.text(cells, Column::Uuid).or_else(|| self.text(cells, Column::Serial)).filter(|id| *id != "0"),
+            bus_id: self.text(cells, Column::BusId),
+            index: self.text(cells, Column::Index),
+        };
+        if self.columns.has_id && id.is_empty() {
+            let problem = "row has no id of a board".to_owned();
+            return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
+        }
+        let source = boards.source(recording, file, &id, model);
+        let time = time.after(self.last.get(&source).copied());
+        self.last.insert(source, time);
+        recording.push_from(file, source, time, line, &values, None);
+        Ok(())
     }
-    let source = *devices.entry(device.clone()).or_insert_with(|| {
-        let device = Device { name: device, gpu_index: index, gpu_model: model.map(str::to_owned), ..Device::default() };
-        recording.add_device(file, device)
-    });
-    recording.push(source, time, line, &values, None);
-    Ok(())
+
+    fn finish(self, recording: &mut Recording, table: &Table<'_>, header_line: u64, options: &Options) {
+        let field = |column: Column| match column {
+            Column::Time => "time".to_owned(),
+            Column::Index | Column::Uuid | Column::Serial | Column::BusId => "device".to_owned(),
+            Column::Name => "gpu_model".to_owned(),
+            Column::PowerDraw => "power_watts or power_average_watts, as the model's power.draw is".to_owned(),
+            Column::Value(field) => field.name().to_owned(),
+        };
+        let left_out = self.columns.left_out();
+        if !self.columns.has_id && options.same_time != Some(SameTime::Boards) {
+            recording
+                .note("neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned());
+        }
+        recording.note_left_out(&left_out);
+        if self.local_times {
+            recording.note_local_times(options);
+        }
+        let uses = self.columns.all.iter().filter_map(|column| {
+            let unit = match column.use_as? {
+                Column::Value(field) => column.unit.or_else(|| usual_unit(field)),
+                Column::PowerDraw => column.unit.or_else(|| Unit::named("W")),
+                _ => None,
+            };
+            let unit = unit.map(|unit| unit.name.to_owned());
+            Some(ColumnUse { column: column.text.clone(), field: field(column.use_as?), unit })
+        });
+        let zone = options.time_zone.as_ref().map_or("UTC".to_owned(), ToString::to_string);
+        recording.tables.push(TableUse {
+            file: recording.files[self.file].clone(),
+            encoding: table.encoding(),
+            separator: table.separator(),
+            decimal: self.decimal,
+            header_line: Some(header_line),
+            columns: uses.collect(),
+            left_out,
+            time_zone: self.local_times.then_some(zone),
+        });
+    }
+}
+
+struct BoardId<'c> {
+    /// UUID or serial number.
+    unique: Option<&'c str>,
+    bus_id: Option<&'c str>,
+    index: Option<&'c str>,
+}
+
+impl BoardId<'_> {
+    fn is_empty(&self) -> bool {
+        self.unique.is_none() && self.bus_id.is_none() && self.index.is_none()
+    }
+}
+
+#[derive(Default)]
+struct Boards {
+    sources: HashMap<(Option<FileId>, String), SourceId>,
+    /// Boards with an id by their index in a file, for rows that have the index only.
+    by_index: HashMap<(FileId, String), SourceId>,
+}
+
+impl Boards {
+    /// The source of a board: of all files if its id is unique, else of its file.
+    fn source(&mut self, recording: &mut Recording, file: FileId, id: &BoardId<'_>, model: Option<&str>) -> SourceId {
+        let index = id.index.and_then(|text| text.parse::<u32>().ok());
+        let has_more = id.unique.is_some() || id.bus_id.is_some();
+        if let (Some(index), false) = (id.index, has_more)
+            && let Some(source) = self.by_index.get(&(file, index.to_owned()))
+        {
+            return *source;
+        }
+        let (scope, own) = match id {
+            BoardId { unique: Some(unique), .. } => (None, (*unique).to_owned()),
+            BoardId { bus_id: Some(bus_id), .. } => (Some(file), (*bus_id).to_owned()),
+            BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
+            _ => (Some(file), String::new()),
+        };
+        let source = *self.sources.entry((scope, own.clone())).or_insert_with(|| {
+            let name = match (scope, own.as_str()) {
+                (None, own) => own.to_owned(),
+                (Some(file), "") => recording.label(file),
+                (Some(file), own) => format!("{}:{own}", recording.label(file)),
+            };
+            let device = Device {
+                name: short(&name),
+                gpu_index: index,
+                gpu_model: model.map(str::to_owned),
+                is_anonymous: own.is_empty(),
+                local_id: Some(own).filter(|own| scope.is_some() && !own.is_empty()),
+                ..Device::default()
+            };
+            recording.add_device(file, device)
+        });
+        if let (Some(index), true) = (id.index, has_more) {
+            self.by_index.entry((file, index.to_owned())).or_insert(source);
+        }
+        source
+    }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Meter;
 
-use crate::{Format, ImportError, TimeFormat};
+use crate::{DecimalMark, Format, ImportError, TimeFormat, Zone};
 
 /// A setting of an import that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -19,6 +19,45 @@ impl InvalidOption {
     }
 }
 
+/// What several rows of one moment are, where a board has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SameTime {
+    /// Readings of one board: gauges become their mean, counters the last one.
+    Mean,
+    /// Readings of several boards without an id, in the same order each time.
+    Boards,
+}
+
+/// What several files of a table are, where boards have names that only their node knows, such as an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilesAre {
+    /// Each file is a node with boards of its own.
+    Nodes,
+    /// Parts of one record, such as rotated logs.
+    Parts,
+}
+
+/// A finding that stops an import unless it is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accept {
+    /// Rows stand in any order: a clock that goes back is none.
+    Unordered,
+    /// What rows add never falls, as a running total does.
+    GrowingSteps,
+    /// A running total falls again and again.
+    FallingTotals,
+}
+
+impl Accept {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unordered => "unordered",
+            Self::GrowingSteps => "growing-steps",
+            Self::FallingTotals => "falling-totals",
+        }
+    }
+}
+
 /// What the recording itself does not say.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -29,6 +68,16 @@ pub struct Options {
     pub maps: Vec<FieldMap>,
     /// How the time column is written; formats `csv` and `nvidia-smi`.
     pub time_format: Option<TimeFormat>,
+    /// The zone of times that say none; formats `csv` and `nvidia-smi`. Default: UTC.
+    pub time_zone: Option<Zone>,
+    /// What separates a number's whole part from its fraction; formats `csv` and `nvidia-smi`. Default: as the numbers show.
+    pub decimal: Option<DecimalMark>,
+    /// What several rows of one moment are. Default: rows that differ are refused.
+    pub same_time: Option<SameTime>,
+    /// What several files are. Default: nodes if their times overlap, else parts.
+    pub files_are: Option<FilesAre>,
+    /// Findings that do not stop the import.
+    pub accept: Vec<Accept>,
     /// Time between two rows where rows have no time; formats `dcgmi` and `csv`.
     pub interval: Option<Duration>,
     /// Time of the first row where rows have no time. Default: 2000-01-01T00:00:00Z.
@@ -66,6 +115,12 @@ impl Options {
         if self.time_format.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
             return wrong(format!("--time-format is for csv and nvidia-smi, not for {format}"), "leave it out");
         }
+        if self.time_zone.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
+            return wrong(format!("--time-zone is for csv and nvidia-smi; times of {format} are no local times"), "leave it out");
+        }
+        if self.decimal.is_some() && !matches!(format, Format::Csv | Format::NvidiaSmi) {
+            return wrong(format!("--decimal is for csv and nvidia-smi, not for {format}"), "leave it out");
+        }
         match (self.interval, format) {
             (None, Format::Dcgmi) => wrong(
                 "dcgmi logs have no times".to_owned(),
@@ -87,10 +142,15 @@ impl Options {
 /// FIELD is a [`crate::Field`] by name (`power_watts`, `samples_total`, …); `time`, `device`, `node`, `gpu_model`
 /// (texts); or `samples`, `tokens`, `steps`, `energy_joules`: what one row adds to the counter of that name, where
 /// COLUMN `*` stands for one per row. The column is found by its name as the header has it, or by `#` and its number
-/// from 1. Without UNIT the header's own (`Power [mW]`) or the field's is taken.
+/// from 1. Without UNIT the cell's own (`250 W`), the header's (`Power [mW]`) or the field's is taken.
+///
+/// A table with a column for each board takes `FIELD[BOARD]=COLUMN`; `gpu0=COLUMN` is short for `power_watts[gpu0]=COLUMN`; and
+/// `FIELD=gpu.{n}.power` maps each column of this form to a board, named by what stands for the braces. `FIELD=A+B` is a sum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldMap {
     pub(crate) field: String,
+    /// The board that a column of a wide table is about.
+    pub(crate) board: Option<String>,
     /// As given, unit included: only the header tells whether the last colon separates one.
     pub(crate) column: String,
 }
@@ -99,18 +159,36 @@ impl FromStr for FieldMap {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        let (field, column) = text
+        let (target, column) = text
             .split_once('=')
-            .map(|(field, column)| (field.trim(), column.trim()))
-            .filter(|(field, column)| !field.is_empty() && !column.is_empty())
+            .map(|(target, column)| (target.trim(), column.trim()))
+            .filter(|(target, column)| !target.is_empty() && !column.is_empty())
             .ok_or_else(|| InvalidOption::new(format!("--map {text:?} is not FIELD=COLUMN[:UNIT]")))?;
+        let (field, board) = match target.strip_suffix(']').and_then(|target| target.split_once('[')) {
+            Some((field, board)) => (field.trim(), Some(board.trim())),
+            None if is_gpu_name(target) => ("power_watts", Some(target)),
+            None => (target, None),
+        };
         let known = crate::csv_table::known_targets();
         if !known.contains(&field) {
             let problem = format!("--map: unknown field {field:?}; known: {}", known.join(", "));
             return Err(InvalidOption::new(problem));
         }
-        Ok(Self { field: field.to_owned(), column: column.to_owned() })
+        if let Some(board) = board
+            && (!crate::csv_table::is_of_a_board(field) || board.is_empty() || board.chars().any(char::is_control))
+        {
+            let problem = format!("--map {text:?}: {field:?} is no figure of a board; a board is named as in power_watts[gpu0]");
+            return Err(InvalidOption::new(problem));
+        }
+        Ok(Self { field: field.to_owned(), board: board.map(str::to_owned), column: column.to_owned() })
     }
+}
+
+/// `gpu0`, `gpu-1`, `GPU 2`.
+fn is_gpu_name(text: &str) -> bool {
+    let rest = text.get(..3).filter(|start| start.eq_ignore_ascii_case("gpu")).and_then(|_| text.get(3..));
+    let digits = rest.map(|rest| rest.trim_start_matches(['-', '_', ' ']));
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 #[cfg(test)]
@@ -120,7 +198,20 @@ mod tests {
     #[test]
     fn reads_maps() {
         let map: FieldMap = "power_watts=Power:mW".parse().unwrap();
-        assert_eq!((map.field.as_str(), map.column.as_str()), ("power_watts", "Power:mW"));
+        assert_eq!((map.field.as_str(), map.board.as_deref(), map.column.as_str()), ("power_watts", None, "Power:mW"));
+        for (text, board) in
+            [("power_watts[gpu0]=A", "gpu0"), ("gpu1=A", "gpu1"), ("GPU-2=A", "GPU-2"), ("power_watts[x y]=A", "x y")]
+        {
+            let map: FieldMap = text.parse().unwrap();
+            assert_eq!(
+                (map.field.as_str(), map.board.as_deref(), map.column.as_str()),
+                ("power_watts", Some(board), "A"),
+                "{text}"
+            );
+        }
+        for text in ["loss[gpu0]=A", "time[a]=b", "power_watts[]=A"] {
+            assert!(text.parse::<FieldMap>().unwrap_err().to_string().contains("no figure of a board"), "{text}");
+        }
         assert!("power=Power".parse::<FieldMap>().unwrap_err().to_string().contains("power_watts"));
         for text in ["power_watts", "=x", "power_watts="] {
             assert!(text.parse::<FieldMap>().is_err(), "{text}");
@@ -134,6 +225,8 @@ mod tests {
         assert!(refused(Options::default(), Format::Csv).contains("--map"));
         let options = Options { interval: Some(Duration::from_secs(1)), ..Options::default() };
         assert!(refused(options, Format::Mlperf).contains("has its own"));
+        let options = Options { time_zone: Some(Zone::utc()), ..Options::default() };
+        assert!(refused(options, Format::Mlperf).contains("no local times"));
         for workload in ["bert", "a/b/c", "/x", "x/"] {
             let options = Options { workload: Some(workload.to_owned()), ..Options::default() };
             assert!(refused(options, Format::Mlperf).contains("namespace/name"), "{workload}");

@@ -643,7 +643,7 @@ fn device(labels: &Labels) -> Device {
         ..crate::series::Board::default()
     });
     let node = named.node.or_else(|| label("instance").map(str::to_owned));
-    Device { name: named.device, node, gpu_index: named.gpu_index, gpu_model: named.gpu_model }
+    Device { name: named.device, node, gpu_index: named.gpu_index, gpu_model: named.gpu_model, ..Device::default() }
 }
 
 /// The job of a series: of the pod that serves it, which is the target itself.

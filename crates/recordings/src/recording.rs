@@ -6,7 +6,8 @@ use std::path::Path;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Phase};
 
-use crate::report::Skipped;
+use crate::csv_table::shell_quote;
+use crate::report::{Skipped, TableUse};
 use crate::stays::Portion;
 use crate::{Field, Format, ImportError, Options};
 
@@ -22,6 +23,12 @@ pub(crate) struct Recording {
     pub(crate) sources: Vec<Source>,
     /// What the file calls a field, for error messages.
     pub(crate) columns: BTreeMap<Field, String>,
+    /// What `--map` calls a field, where that is not its name: `energy_joules` for what rows add to `energy_joules_total`.
+    pub(crate) mapped_as: BTreeMap<Field, &'static str>,
+    /// Units that `--map` says.
+    pub(crate) asked_units: BTreeMap<Field, &'static str>,
+    /// Times without an offset are read as UTC, for want of a zone.
+    pub(crate) has_local_times: bool,
     /// What device figures cover.
     pub(crate) meter: Meter,
     pub(crate) rows: u64,
@@ -32,7 +39,19 @@ pub(crate) struct Recording {
     pub(crate) duplicates: u64,
     pub(crate) same_stamp: u64,
     pub(crate) skipped: Vec<Skipped>,
+    /// Rows that are damaged.
+    pub(crate) refusals: Refusals,
+    /// How each table is read.
+    pub(crate) tables: Vec<TableUse>,
     pub(crate) notes: Vec<String>,
+}
+
+/// Rows that become no event because they are damaged.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    first: Option<ImportError>,
+    pub(crate) by_kind: Vec<(&'static str, Skipped)>,
+    rows: u64,
 }
 
 #[derive(Debug)]
@@ -64,12 +83,17 @@ pub(crate) struct Device {
     pub(crate) node: Option<String>,
     pub(crate) gpu_index: Option<u32>,
     pub(crate) gpu_model: Option<String>,
+    /// A name that means this board in this file only, such as an index: another file may be another node.
+    pub(crate) local_id: Option<String>,
+    /// Rows have no id of a board: they may be of several.
+    pub(crate) is_anonymous: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) time: EventTime,
     pub(crate) line: u32,
+    pub(crate) file: u32,
     pub(crate) values: Box<[(Field, f64)]>,
     pub(crate) mark: Option<Box<Mark>>,
     /// Of a device that changes hands or is shared.
@@ -84,6 +108,24 @@ pub(crate) struct Mark {
     pub(crate) span: Option<String>,
 }
 
+/// Why a row becomes no event.
+pub(crate) enum RowError {
+    /// The row is damaged, in a way that is counted; the rest goes on.
+    Damaged(&'static str, Box<ImportError>),
+    /// More than the row is wrong: the import stops.
+    Stop(Box<ImportError>),
+}
+
+impl RowError {
+    pub(crate) fn damaged(kind: &'static str, error: ImportError) -> Self {
+        Self::Damaged(kind, Box::new(error))
+    }
+
+    pub(crate) fn stop(error: ImportError) -> Self {
+        Self::Stop(Box::new(error))
+    }
+}
+
 impl Recording {
     pub(crate) fn new(format: Format, options: &Options) -> Self {
         let meter = match format {
@@ -96,6 +138,9 @@ impl Recording {
             files: Vec::new(),
             sources: Vec::new(),
             columns: BTreeMap::new(),
+            mapped_as: BTreeMap::new(),
+            asked_units: BTreeMap::new(),
+            has_local_times: false,
             meter: options.meter.unwrap_or(meter),
             rows: 0,
             absent: 0,
@@ -103,6 +148,8 @@ impl Recording {
             duplicates: 0,
             same_stamp: 0,
             skipped: Vec::new(),
+            refusals: Refusals::default(),
+            tables: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -123,13 +170,27 @@ impl Recording {
 
     /// Adds a reading; one without values and marks says nothing and is left out.
     pub(crate) fn push(&mut self, source: SourceId, time: EventTime, line: u64, values: &[(Field, f64)], mark: Option<Mark>) {
+        self.push_from(self.sources[source].file, source, time, line, values, mark);
+    }
+
+    /// As [`Self::push`], from another file than the source's first.
+    pub(crate) fn push_from(
+        &mut self,
+        file: FileId,
+        source: SourceId,
+        time: EventTime,
+        line: u64,
+        values: &[(Field, f64)],
+        mark: Option<Mark>,
+    ) {
         if values.is_empty() && mark.is_none() {
             return;
         }
-        let line = u32::try_from(line).unwrap_or(u32::MAX);
+        let (line, file) = (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(file).unwrap_or(u32::MAX));
         self.sources[source].readings.push(Reading {
             time,
             line,
+            file,
             values: values.into(),
             mark: mark.map(Box::new),
             portion: None,
@@ -145,8 +206,73 @@ impl Recording {
         portion: Option<Portion>,
     ) {
         if !values.is_empty() {
+            let file = u32::try_from(self.sources[source].file).unwrap_or(u32::MAX);
             let (line, portion) = (u32::try_from(line).unwrap_or(u32::MAX), portion.map(Box::new));
-            self.sources[source].readings.push(Reading { time, line, values: values.into(), mark: None, portion });
+            self.sources[source].readings.push(Reading { time, line, file, values: values.into(), mark: None, portion });
+        }
+    }
+
+    /// Counts a row if it is damaged; returns the error if the import stops.
+    pub(crate) fn settle_row(&mut self, row: Result<(), RowError>) -> Result<(), ImportError> {
+        match row {
+            Ok(()) => Ok(()),
+            Err(RowError::Damaged(kind, error)) => {
+                self.refuse(kind, *error);
+                Ok(())
+            }
+            Err(RowError::Stop(error)) => Err(*error),
+        }
+    }
+
+    /// Counts a row that is damaged; the rest goes on. The `error` of the first row of a `kind` is the one that is shown.
+    pub(crate) fn refuse(&mut self, kind: &'static str, error: ImportError) {
+        self.refusals.rows += 1;
+        let same = |(other, skipped): &&mut (&'static str, Skipped)| *other == kind && skipped.file == error.file;
+        if let Some((_, skipped)) = self.refusals.by_kind.iter_mut().find(same) {
+            skipped.lines += 1;
+        } else {
+            let (file, first_line) = (error.file.clone(), error.line.unwrap_or(0));
+            let skipped = Skipped { file, reason: error.without_place(), lines: 1, first_line };
+            self.refusals.by_kind.push((kind, skipped));
+        }
+        self.refusals.first.get_or_insert(error);
+    }
+
+    /// Returns the first refusal as an error if more than half of the rows are refused: then it is not the rows that are wrong.
+    pub(crate) fn check_refusals(&mut self) -> Result<(), ImportError> {
+        if self.refusals.rows * 2 > self.rows { self.refusals.first.take().map_or(Ok(()), Err) } else { Ok(()) }
+    }
+
+    /// A `--map` of the column of a field, with the unit that was asked for, under another name.
+    pub(crate) fn map_again(&self, name: &str, field: Field) -> String {
+        let column = self.columns.get(&field).map_or(field.name(), String::as_str);
+        let unit = self.asked_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
+        format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
+    }
+
+    /// Notes the columns of a table that become nothing.
+    pub(crate) fn note_left_out(&mut self, columns: &[String]) {
+        if !columns.is_empty() {
+            self.note(format!("columns left out: {}", columns.join(", ")));
+        }
+    }
+
+    /// Notes in which zone times without an offset were read.
+    pub(crate) fn note_local_times(&mut self, options: &Options) {
+        self.has_local_times |= options.time_zone.is_none();
+        self.note(match &options.time_zone {
+            Some(zone) => format!("times without an offset are read as {zone}"),
+            None => {
+                "times without an offset are read as UTC; if they are local, say the zone, for example --time-zone Europe/Berlin"
+                    .to_owned()
+            }
+        });
+    }
+
+    /// Adds a note that is not there yet.
+    pub(crate) fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
         }
     }
 
@@ -161,6 +287,18 @@ impl Recording {
 
     pub(crate) fn error(&self, file: FileId, line: u64, problem: impl Into<String>, remedy: impl Into<String>) -> ImportError {
         ImportError::at(&self.files[file], line, problem, remedy)
+    }
+
+    /// A name of a file for its boards: of its folder and its stem, and a number if several files would have it.
+    pub(crate) fn label(&self, file: FileId) -> String {
+        let plain = |file: FileId| {
+            let folder = Path::new(&self.files[file]).parent().and_then(Path::file_name);
+            let stem = self.stem(file);
+            folder.map_or(stem.clone(), |folder| format!("{}-{stem}", clean_name(&folder.to_string_lossy())))
+        };
+        let label = plain(file);
+        let same = (0..file).filter(|other| plain(*other) == label).count();
+        if same == 0 { label } else { format!("{label}-{}", same + 1) }
     }
 
     /// A name made from a file's: without folder and ending, with nothing but letters, digits, `.`, `_` and `-`.

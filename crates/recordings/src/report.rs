@@ -5,7 +5,8 @@ use std::fmt;
 use eadt_schemas::EventTime;
 use serde::Serialize;
 
-use crate::Format;
+use crate::encoding::Encoding;
+use crate::{DecimalMark, Format};
 
 /// What an import read, what became of it, and what a careful reader wants to know about it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -27,6 +28,8 @@ pub struct Report {
     /// Further rows with the time stamp of another row of their source and other values; put together into one event:
     /// gauges by their mean, counters by the last one in the file.
     pub same_stamp: u64,
+    /// Where rows were dropped or put together.
+    pub merges: Vec<Merge>,
     /// Rows older than one before them; sorted.
     pub out_of_order: u64,
     /// Cells that say that there is no value.
@@ -35,6 +38,12 @@ pub struct Report {
     pub gaps: Vec<Gap>,
     /// Lines that became no event, by reason.
     pub skipped: Vec<Skipped>,
+    /// Damaged rows and impossible readings that became no event, by kind; the reason is that of the first.
+    pub refused: Vec<Skipped>,
+    /// How each table was read.
+    pub tables: Vec<TableUse>,
+    /// Each device: GPU, node or meter.
+    pub boards: Vec<Board>,
     /// For each device with an energy counter and power: what the two say.
     pub counters: Vec<CounterCheck>,
     /// Anything else that a user should know.
@@ -59,6 +68,55 @@ pub struct Skipped {
     pub lines: u64,
     /// Counted from 1.
     pub first_line: u64,
+}
+
+/// Rows of one file that repeat, or add to, another row of their source and time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Merge {
+    pub file: String,
+    /// Counted from 1.
+    pub first_line: u64,
+    pub duplicates: u64,
+    pub same_stamp: u64,
+}
+
+/// How a table was read.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TableUse {
+    pub file: String,
+    pub encoding: Encoding,
+    /// `None` if each row is one cell.
+    pub separator: Option<char>,
+    /// `None` if no number shows it.
+    pub decimal: Option<DecimalMark>,
+    /// Counted from 1; `None` if the table has no header.
+    pub header_line: Option<u64>,
+    pub columns: Vec<ColumnUse>,
+    pub left_out: Vec<String>,
+    /// Zone of times without an offset; `None` if the table has none.
+    pub time_zone: Option<String>,
+}
+
+/// What a column was read as.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ColumnUse {
+    pub column: String,
+    /// The field, with its board in brackets if the column is about one.
+    pub field: String,
+    /// `None` if the cells or the field say it.
+    pub unit: Option<String>,
+}
+
+/// A device that the recording is about.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Board {
+    pub device: String,
+    pub node: Option<String>,
+    pub readings: u64,
+    pub first_time: EventTime,
+    pub last_time: EventTime,
+    /// Mean of the readings, in watts; `None` if no power is known.
+    pub mean_power_watts: Option<f64>,
 }
 
 /// A device's energy by its counter and by the trapezoidal integral of its power, over the same time.
@@ -89,6 +147,10 @@ impl fmt::Display for Report {
         writeln!(f, "time: {} to {} ({seconds:.3} s)", self.first_time, self.last_time)?;
         writeln!(f, "repeated rows dropped: {}", self.duplicates)?;
         writeln!(f, "rows with a time stamp of another row, put together: {}", self.same_stamp)?;
+        for merge in self.merges.iter().take(SHOWN) {
+            let Merge { file, first_line, duplicates, same_stamp } = merge;
+            writeln!(f, "  {file}: {duplicates} dropped, {same_stamp} put together, the first at line {first_line}")?;
+        }
         writeln!(f, "rows out of order, sorted: {}", self.out_of_order)?;
         writeln!(f, "cells without a value: {}", self.absent_values)?;
         writeln!(f, "gaps: {}", self.gaps.len())?;
@@ -102,6 +164,9 @@ impl fmt::Display for Report {
             let Skipped { file, reason, lines, first_line } = skipped;
             writeln!(f, "skipped: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
         }
+        for Skipped { file, reason, lines, first_line } in &self.refused {
+            writeln!(f, "refused: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
+        }
         for check in &self.counters {
             write!(f, "{}: counter {:.3} J, integral {:.3} J", check.device, check.counter_joules, check.integral_joules)?;
             match check.difference_ratio {
@@ -113,5 +178,48 @@ impl fmt::Display for Report {
             writeln!(f, "note: {note}")?;
         }
         Ok(())
+    }
+}
+
+/// A report as `eadt import --explain` prints it: how each table is read, and which boards are in it, before what was found.
+#[derive(Debug)]
+pub struct Explained<'a>(pub &'a Report);
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let report = self.0;
+        for table in &report.tables {
+            writeln!(f, "{}: {} text", table.file, table.encoding.name())?;
+            let separator = match table.separator {
+                Some('\t') => "tab".to_owned(),
+                Some(separator) => format!("{separator:?}"),
+                None => "none: one cell a row".to_owned(),
+            };
+            let decimal = table.decimal.map_or("point, as far as numbers show", DecimalMark::name);
+            writeln!(f, "  separator: {separator}; decimal mark: {decimal}")?;
+            match table.header_line {
+                Some(line) => writeln!(f, "  header: line {line}")?,
+                None => writeln!(f, "  header: none, the first line has readings")?,
+            }
+            for ColumnUse { column, field, unit } in &table.columns {
+                let unit = unit.as_ref().map_or(String::new(), |unit| format!(", in {unit}"));
+                writeln!(f, "  column {column:?}: {field}{unit}")?;
+            }
+            if !table.left_out.is_empty() {
+                writeln!(f, "  left out: {}", table.left_out.join(", "))?;
+            }
+            match &table.time_zone {
+                Some(zone) => writeln!(f, "  times: without an offset, read as {zone}")?,
+                None => writeln!(f, "  times: no local times")?,
+            }
+        }
+        writeln!(f, "boards: {}", report.boards.len())?;
+        for board in &report.boards {
+            let power = board.mean_power_watts.map_or("no power".to_owned(), |watts| format!("{watts:.1} W on average"));
+            let node = board.node.as_ref().map_or(String::new(), |node| format!(" of node {node}"));
+            let Board { device, readings, first_time, last_time, .. } = board;
+            writeln!(f, "  {device}{node}: {readings} reading(s), {first_time} to {last_time}, {power}")?;
+        }
+        write!(f, "{report}")
     }
 }

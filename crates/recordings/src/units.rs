@@ -1,5 +1,7 @@
 //! Units of measurement as people write them, and numbers that may be absent.
 
+use crate::absent::is_absent_text;
+
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dimension {
@@ -38,28 +40,22 @@ const UNITS: &[Unit] = &[
     unit("µW", Power, 1e-6),
     unit("kW", Power, 1e3),
     unit("MW", Power, 1e6),
-    unit("watts", Power, 1.0),
-    unit("Watts", Power, 1.0),
     unit("J", Energy, 1.0),
     unit("mJ", Energy, 1e-3),
     unit("uJ", Energy, 1e-6),
     unit("µJ", Energy, 1e-6),
     unit("kJ", Energy, 1e3),
     unit("MJ", Energy, 1e6),
-    unit("joules", Energy, 1.0),
-    unit("Joules", Energy, 1.0),
     unit("mWh", Energy, 3.6),
     unit("Wh", Energy, 3600.0),
     unit("kWh", Energy, 3.6e6),
     unit("ratio", Ratio, 1.0),
     unit("%", Ratio, 0.01),
-    unit("percent", Ratio, 0.01),
     unit("MHz", Clock, 1.0),
     unit("Hz", Clock, 1e-6),
     unit("kHz", Clock, 1e-3),
     unit("GHz", Clock, 1e3),
     unit("B", Bytes, 1.0),
-    unit("bytes", Bytes, 1.0),
     unit("kB", Bytes, 1e3),
     unit("MB", Bytes, 1e6),
     unit("GB", Bytes, 1e9),
@@ -74,10 +70,8 @@ const UNITS: &[Unit] = &[
     unit("MiB/s", BytesPerSecond, 1_048_576.0),
     unit("GiB/s", BytesPerSecond, 1_073_741_824.0),
     unit("C", Temperature, 1.0),
-    unit("°C", Temperature, 1.0),
     Unit { name: "K", dimension: Temperature, scale: 1.0, offset: -273.15 },
     Unit { name: "F", dimension: Temperature, scale: 1.0 / 1.8, offset: -32.0 / 1.8 },
-    Unit { name: "°F", dimension: Temperature, scale: 1.0 / 1.8, offset: -32.0 / 1.8 },
     unit("s", Duration, 1.0),
     unit("ms", Duration, 1e-3),
     unit("us", Duration, 1e-6),
@@ -87,9 +81,65 @@ const UNITS: &[Unit] = &[
     unit("h", Duration, 3600.0),
 ];
 
+/// Further spellings, where letter case leaves no doubt: `mw` may be milliwatts or megawatts and is not one of them.
+const SPELLINGS: &[(&str, &str)] = &[
+    ("w", "W"),
+    ("watt", "W"),
+    ("Watt", "W"),
+    ("WATTS", "W"),
+    ("watts", "W"),
+    ("Watts", "W"),
+    ("kw", "kW"),
+    ("KW", "kW"),
+    ("μW", "µW"),
+    ("milliwatts", "mW"),
+    ("kilowatts", "kW"),
+    ("joule", "J"),
+    ("Joule", "J"),
+    ("joules", "J"),
+    ("Joules", "J"),
+    ("kj", "kJ"),
+    ("KJ", "kJ"),
+    ("μJ", "µJ"),
+    ("wh", "Wh"),
+    ("WH", "Wh"),
+    ("kwh", "kWh"),
+    ("KWH", "kWh"),
+    ("KWh", "kWh"),
+    ("mhz", "MHz"),
+    ("Mhz", "MHz"),
+    ("MHZ", "MHz"),
+    ("ghz", "GHz"),
+    ("Ghz", "GHz"),
+    ("KB", "kB"),
+    ("Byte", "B"),
+    ("byte", "B"),
+    ("Bytes", "B"),
+    ("bytes", "B"),
+    ("mib", "MiB"),
+    ("gib", "GiB"),
+    ("percent", "%"),
+    ("pct", "%"),
+    ("celsius", "C"),
+    ("Celsius", "C"),
+    ("degC", "C"),
+    ("deg C", "C"),
+    ("degrees C", "C"),
+    ("ºC", "C"),
+    ("°C", "C"),
+    ("°F", "F"),
+    ("sec", "s"),
+    ("secs", "s"),
+    ("second", "s"),
+    ("seconds", "s"),
+    ("minutes", "min"),
+    ("hours", "h"),
+];
+
 impl Unit {
-    /// Any unit by its name.
+    /// Returns a unit by its name or another spelling of it.
     pub fn named(name: &str) -> Option<Self> {
+        let name = SPELLINGS.iter().find(|(spelling, _)| *spelling == name).map_or(name, |(_, name)| *name);
         UNITS.iter().copied().find(|unit| unit.name == name)
     }
 
@@ -119,13 +169,10 @@ pub enum Cell {
     Other,
 }
 
-/// Reads a cell. `NaN`, and text in brackets such as `[N/A]`, say that there is no value.
+/// Reads a cell without a unit. `NaN`, and text in brackets such as `[N/A]`, say that there is no value.
 pub fn cell(text: &str) -> Cell {
     let text = text.trim();
-    if text.is_empty() || text.starts_with('[') && text.ends_with(']') {
-        return Cell::Absent;
-    }
-    if text.len() <= 4 && ["-", "n/a", "na", "nan", "null", "none"].iter().any(|word| text.eq_ignore_ascii_case(word)) {
+    if is_absent_text(text) {
         return Cell::Absent;
     }
     match text.parse::<f64>() {

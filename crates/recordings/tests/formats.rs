@@ -1,6 +1,6 @@
 //! Each format on small recordings made for the purpose.
 
-use eadt_recordings::{Format, Imported, Input, Options, TimeFormat, import};
+use eadt_recordings::{Format, Imported, Input, Options, SameTime, TimeFormat, import};
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
 
@@ -535,8 +535,9 @@ fn dcgmi_makes_times_from_the_interval_and_keeps_absent_apart_from_zero() {
     assert!(imported.report.notes.iter().any(|note| note.contains("SACLK")));
     assert!(imported.report.skipped.iter().any(|skipped| skipped.first_line == 10));
     let cut = DMON.replace("1410  53\nSwitch 0  1 2 3 4 5\n", "");
-    let error = read(Format::Dcgmi, &[("a.txt", &cut)], &options).unwrap_err();
-    assert!(error.contains("a.txt:9: row has 3 value(s), its header 5"), "{error}");
+    let refused = read(Format::Dcgmi, &[("a.txt", &cut)], &options).unwrap().report.refused;
+    assert_eq!((refused[0].first_line, refused[0].lines), (9, 1));
+    assert!(refused[0].reason.contains("row has 3 value(s), its header 5"), "{refused:?}");
     let two = read(Format::Dcgmi, &[("a.txt", DMON), ("b.txt", DMON)], &options).unwrap();
     let devices: std::collections::BTreeSet<String> =
         telemetry(&two.events().collect::<Vec<_>>()).into_iter().map(|row| row.device).collect();
@@ -561,8 +562,11 @@ fn nvidia_smi_with_and_without_units() {
     let a100 = read(Format::NvidiaSmi, &[("smi.csv", &with.replace("H100", "A100"))], &Options::default()).unwrap();
     assert_eq!(telemetry(&a100.events().collect::<Vec<_>>())[0].power_watts, Some(62.35));
     let bad = with.replace("62.35 W", "62.35 V");
-    let error = read(Format::NvidiaSmi, &[("smi.csv", &bad)], &Options::default()).unwrap_err();
-    assert!(error.contains("smi.csv:2: column \"power.draw\": \"62.35 V\" has an unknown unit"), "{error}");
+    let refused = read(Format::NvidiaSmi, &[("smi.csv", &bad)], &Options::default()).unwrap().report.refused;
+    assert_eq!(
+        (refused[0].first_line, refused[0].reason.as_str()),
+        (2, "column \"power.draw\": \"62.35 V\" has an unknown unit")
+    );
     let headless = with.split_once('\n').unwrap().1;
     assert!(read(Format::NvidiaSmi, &[("smi.csv", headless)], &Options::default()).unwrap_err().contains("noheader"));
 }
@@ -618,12 +622,12 @@ fn csv_reads_units_and_refuses_impossible_ones() {
     assert_eq!(
         error(&["power_watts=Power"]),
         "board.csv:2: column \"Power\": 350000 W is more than one GPU board can draw (5000 W); say the unit, for example \
-         --map power_watts=Power:mW, or what the meter covers if it is more than one GPU (gpu, module, node, wall)"
+         --map power_watts=Power:mW, or what the meter covers if it is more than one GPU, --meter module, node or wall"
     );
     assert!(error(&["power_watts=Watt"]).contains("has no column \"Watt\"; the columns are: \"Time\", \"Power\""));
     assert!(error(&["power_watts=Power:bananas"]).contains("unknown unit \"bananas\""));
     assert!(error(&["power_watts=Power:MHz"]).contains("MHz is not a unit of power_watts; units of power_watts: W, mW"));
-    assert!(error(&["energy_joules_total=Energy:kWh"]).contains("--map says kWh, the header says mJ"));
+    assert!(error(&["power_watts=Energy"]).contains("the header says mJ, which is not a unit of power_watts"));
     assert!(error(&["utilization_ratio=Util"]).contains("board.csv:2: column \"Util\": field utilization_ratio: 50 is not"));
     assert!(error(&["power_watts=Power:mW", "time=#9"]).contains("has no column \"#9\""));
     let counter = text.replace("[mJ]", "");
@@ -669,8 +673,14 @@ fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
         text.lines().filter_map(|line| line.strip_prefix("1700000005,")).map(|watts| watts.parse().unwrap()).collect();
     assert_ne!(fives[0], fives[1]);
     let options = Options { time_format: Some(TimeFormat::Unix), ..maps(&["power_watts=w"]) };
+    let error = read(Format::Csv, &[("a.csv", &text)], &options).unwrap_err();
+    assert!(error.starts_with("a.csv:9: 2 rows without the id of a board have the time"), "{error}");
+    assert!(error.contains("--map device=COLUMN") && error.contains("--same-time mean"), "{error}");
+    let options = Options { same_time: Some(SameTime::Mean), ..options };
     let imported = read(Format::Csv, &[("a.csv", &text)], &options).unwrap();
     let report = &imported.report;
+    let merges: Vec<_> = report.merges.iter().map(|merge| (merge.first_line, merge.duplicates, merge.same_stamp)).collect();
+    assert_eq!(merges, [(7, 1, 1)]);
     assert_eq!((report.rows, report.events), (10, 8));
     assert_eq!((report.duplicates, report.same_stamp, report.out_of_order), (1, 1, 2));
     assert_eq!(report.gaps.len(), 1);
@@ -702,7 +712,12 @@ fn csv_counts_requests_and_adds_up_tokens() {
 #[test]
 fn csv_names_damage_by_line() {
     let error = |text: &str| read(Format::Csv, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap_err();
-    assert!(error("time,w\n2022-07-13 02:07:36,1\n2022-07-13 02:0").starts_with("a.csv:3: row has 1 cell(s)"));
+    let torn = "time,w\n2022-07-13 02:07:36,1\n2022-07-13 02:0";
+    let imported = read(Format::Csv, &[("a.csv", torn)], &maps(&["power_watts=w"])).unwrap();
+    let refused = &imported.report.refused[0];
+    assert_eq!((imported.report.events, refused.first_line, refused.lines), (1, 3, 1));
+    assert!(imported.report.to_string().contains("refused: 1 line(s) of a.csv, the first at 3: row has 1 cell(s)"));
+    assert!(error("time,w\n2022-07-13 02:0\n2022-07-13 02\n").starts_with("a.csv:2: row has 1 cell(s)"));
     assert!(error("time,w\n2022-07-13 02:07:36,1e999\n").contains("a.csv:2: column \"w\": \"1e999\" is not a number"));
     assert!(error("time,w\n1700000000,5\n").contains("say --time-format unix "));
     assert!(error("x,w\n1,5\n").contains("--map time=COLUMN"));

@@ -50,7 +50,7 @@ pub struct WorkloadReport {
     pub currency: Option<String>,
     pub co2_grams: Option<f64>,
     /// Energy that the starting layout would have taken for the samples of the compared windows, less what they took, restarts, failed
-    /// trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job (docs/report.md); with a
+    /// trials and redone work included, in J. Negative: the changes cost energy. An estimate by phases of the job (docs/use/report.md); with a
     /// baseline given by the user a comparison with a fixed figure.
     pub saving_joules: Option<f64>,
     /// `saving_joules` over what the starting layout would have taken.

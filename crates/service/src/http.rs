@@ -49,7 +49,7 @@ struct Failures;
 
 impl Collector for Failures {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Tasks that failed or panicked; docs/tasks.md says what it means";
+        let help = "Tasks that failed or panicked; docs/reference/tasks.md says what it means";
         let mut family = encoder.encode_descriptor("task_failures", help, None, MetricType::Counter)?;
         for task in eadt_tasks::ALL.iter().filter(|task| task.has_begun()) {
             let label = [("task", task.name)];

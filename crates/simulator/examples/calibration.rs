@@ -1,4 +1,4 @@
-//! Prints `docs/calibration.md`: the GPU model held against measurements by others.
+//! Prints `docs/evidence/calibration.md`: the GPU model held against measurements by others.
 
 #[path = "../tests/support/sweeps.rs"]
 #[allow(dead_code, reason = "tests use the rest")]

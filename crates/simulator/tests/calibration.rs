@@ -48,6 +48,6 @@ fn pairs_gain_what_the_paper_measured() {
 
 #[test]
 fn the_page_has_the_parameters_of_the_code() {
-    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/calibration.md")).unwrap();
-    assert!(page.ends_with(&parameter_tables()), "generate docs/calibration.md again; its first lines say how");
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence/calibration.md")).unwrap();
+    assert!(page.ends_with(&parameter_tables()), "generate docs/evidence/calibration.md again; its first lines say how");
 }

@@ -1,4 +1,4 @@
-//! The table. One screen answers what happens when a task fails; docs/tasks.md is made from it.
+//! The table. One screen answers what happens when a task fails; docs/reference/tasks.md is made from it.
 
 use crate::OnFailure::{Fatal, Report, Restart, Starter};
 use crate::Task;

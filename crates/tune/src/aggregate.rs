@@ -153,50 +153,15 @@ fn power_remedy(format: Format) -> &'static str {
 /// The power is `power_watts`; of boards that give a one-second average only (Hopper and later), `power_average_watts`.
 pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options: &Options) -> Result<Profile, TableError> {
     let bad = |problem: String, remedy: &str| TableError::new(file, problem, remedy);
-    let mut reader = std::io::BufReader::new(reader);
-    if reader.fill_buf().is_ok_and(<[u8]>::is_empty) {
-        return Err(bad("the file is empty".to_owned(), "record the run again, or take the file out"));
-    }
-    let imported = import(format, vec![Input::new(file, reader)], options).map_err(|error| TableError {
-        file: error.file,
-        line: error.line,
-        column: error.column,
-        problem: error.problem,
-        remedy: error.remedy,
-    })?;
-    let mut boards: BTreeMap<String, Board> = BTreeMap::new();
-    let mut rows = 0;
-    for event in imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry)) {
-        let Some(data) = &event.data else { continue };
-        let sample: GpuTelemetry = eadt_schemas::decode(data.get().as_bytes())
-            .map_err(|error| bad(format!("row {rows}: {error}"), "correct the row"))?;
-        rows += 1;
-        let board = boards.entry(sample.device).or_default();
-        if let Some(joules) = sample.energy_joules_total {
-            board.counters = Some((board.counters.map_or(joules, |(first, _)| first), joules));
-        }
-        let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
-        board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
-    }
-    boards.retain(|_, board| board.readings.len() >= 2);
-    let readings = || boards.values().flat_map(|board| board.readings.iter());
+    let (boards, rows) = read_boards(file, reader, format, options)?;
+    let readings = || boards.iter().flat_map(|board| board.readings.iter());
     let Some(first) = readings().map(|reading| reading.0).min() else {
         return Err(bad(format!("fewer than 2 power readings in {rows} row(s)"), power_remedy(format)));
     };
     let known = readings().any(|reading| reading.2.is_some());
     let active = |reading: &Reading| !known || reading.2.is_some_and(|ratio| ratio > 0.0);
-    let mut busy_span: Option<(EventTime, EventTime)> = None;
-    let mut active_rows = 0;
-    for board in boards.values() {
-        let (Some(begin), Some(end)) = (board.readings.iter().position(active), board.readings.iter().rposition(active)) else {
-            continue;
-        };
-        active_rows += board.readings[begin..=end].iter().filter(|reading| active(reading)).count();
-        // A row stands for the time up to the next one: the last active row's, too.
-        let (from, to) = (board.readings[begin].0, board.readings[(end + 1).min(board.readings.len() - 1)].0);
-        busy_span = Some(busy_span.map_or((from, to), |(begin, end)| (begin.min(from), end.max(to))));
-    }
-    let Some((begin, end)) = busy_span else {
+    let active_rows = readings().filter(|reading| active(reading)).count();
+    let Some((begin, end)) = busy_span(&boards, &active) else {
         return Err(bad("the GPU did no work in it".to_owned(), "take the file out, or name it in no pattern"));
     };
     if active_rows < 2 || begin == end {
@@ -205,7 +170,7 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
     let (from, to) = (begin.seconds_since(first), end.seconds_since(first));
     let (mut energy_joules, mut active_power_watts) = (0.0, 0.0);
     let (mut counted, mut integrated) = (0.0, 0.0);
-    for board in boards.values() {
+    for board in &boards {
         let points = board.readings.iter().map(|(time, watts, _)| Sample { seconds: time.seconds_since(first), watts: *watts });
         let series = Series::new(points).map_err(|error| bad(error.to_string(), "correct the file"))?;
         energy_joules += series.energy_between(from, to, Rule::Trapezoid, None).joules;
@@ -233,6 +198,47 @@ pub fn read(file: &str, reader: impl Read, columns: Key, format: Format, options
         counter_ratio,
         start: (format != Format::Dcgmi && options.interval.is_none()).then_some(first),
     })
+}
+
+/// The boards of a file that have at least two readings, and the number of rows.
+fn read_boards(file: &str, reader: impl Read, format: Format, options: &Options) -> Result<(Vec<Board>, usize), TableError> {
+    let mut reader = std::io::BufReader::new(reader);
+    if reader.fill_buf().is_ok_and(<[u8]>::is_empty) {
+        return Err(TableError::new(file, "the file is empty", "record the run again, or take the file out"));
+    }
+    let imported = import(format, vec![Input::new(file, reader)], options).map_err(|error| TableError {
+        file: error.file,
+        line: error.line,
+        column: error.column,
+        problem: error.problem,
+        remedy: error.remedy,
+    })?;
+    let mut boards: BTreeMap<String, Board> = BTreeMap::new();
+    let mut rows = 0;
+    for event in imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry)) {
+        let Some(data) = &event.data else { continue };
+        let sample: GpuTelemetry = eadt_schemas::decode(data.get().as_bytes())
+            .map_err(|error| TableError::new(file, format!("row {rows}: {error}"), "correct the row"))?;
+        rows += 1;
+        let board = boards.entry(sample.device).or_default();
+        if let Some(joules) = sample.energy_joules_total {
+            board.counters = Some((board.counters.map_or(joules, |(first, _)| first), joules));
+        }
+        let Some(watts) = sample.power_watts.or(sample.power_average_watts) else { continue };
+        board.readings.push((sample.time, watts, sample.graphics_active_ratio.or(sample.utilization_ratio)));
+    }
+    Ok((boards.into_values().filter(|board| board.readings.len() >= 2).collect(), rows))
+}
+
+/// From the first to the last reading in which any board worked; `None` if none did.
+fn busy_span(boards: &[Board], active: &impl Fn(&Reading) -> bool) -> Option<(EventTime, EventTime)> {
+    let of = |board: &Board| {
+        let begin = board.readings.iter().position(active)?;
+        let end = board.readings.iter().rposition(active)?;
+        // A row stands for the time up to the next one: the last active row's, too.
+        Some((board.readings[begin].0, board.readings[(end + 1).min(board.readings.len() - 1)].0))
+    };
+    boards.iter().filter_map(of).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 /// An operating point.

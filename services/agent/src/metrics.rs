@@ -115,12 +115,12 @@ mod tests {
     /// The page names every metric.
     #[test]
     fn the_page_names_every_metric() {
-        let page = include_str!("../../../docs/agent.md");
+        let page = include_str!("../../../docs/operate/agent.md");
         let source = include_str!("metrics.rs");
         let names: Vec<&str> = source.split("registry.register(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert!(names.len() > 8, "{names:?}");
         for name in names.into_iter().filter(|name| !name.contains(')')) {
-            assert!(page.contains(&format!("`eadt_agent_{name}`")), "docs/agent.md says nothing of eadt_agent_{name}");
+            assert!(page.contains(&format!("`eadt_agent_{name}`")), "docs/operate/agent.md says nothing of eadt_agent_{name}");
         }
     }
 }

@@ -373,13 +373,13 @@ mod tests {
     /// The page tells every setting with its default.
     #[test]
     fn the_page_names_every_setting() {
-        let page = include_str!("../../../docs/agent.md");
+        let page = include_str!("../../../docs/operate/agent.md");
         let mut all = Vec::new();
         leaves(&serde_json::to_value(RawSettings::default()).unwrap(), "", &mut all);
         assert!(all.len() > 15);
         for (key, default) in all {
             let row = format!("| `{key}` | {default} |");
-            assert!(page.contains(&row), "docs/agent.md lacks the row {row}");
+            assert!(page.contains(&row), "docs/operate/agent.md lacks the row {row}");
         }
     }
 }

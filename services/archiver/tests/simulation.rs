@@ -6,7 +6,7 @@
 //! at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` tells so many.
 //!
 //! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only there, a file
-//! can be published after another archiver took over (docs/archive.md), and no story may tell that it was not.
+//! can be published after another archiver took over (docs/use/archive.md), and no story may tell that it was not.
 
 mod bus;
 

@@ -727,7 +727,7 @@ mod tests {
 
     #[test]
     fn every_example_of_the_documentation_is_accepted() {
-        let text = include_str!("../../../docs/collector.md");
+        let text = include_str!("../../../docs/operate/collector.md");
         let examples: Vec<&str> = text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
         for section in ["[[collector.dcgm]]", "[[collector.jobs]]", "[[collector.assignments]]", "[collector.nvml]"] {
             assert!(examples.iter().any(|example| example.contains(section)), "{section} has no example");

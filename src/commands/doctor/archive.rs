@@ -14,7 +14,7 @@ pub fn look(settings: &Settings, bus: Option<&dyn Bus>, findings: &mut Findings)
     let (archive, listing) = match listing {
         Ok(found) => found,
         Err(error) => {
-            findings.wrong("archive", chain(&error), "docs/archive.md has what belongs there");
+            findings.wrong("archive", chain(&error), "docs/use/archive.md has what belongs there");
             return;
         }
     };

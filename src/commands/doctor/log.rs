@@ -106,7 +106,7 @@ fn copies(existing: &[TopicSpec], findings: &mut Findings) {
         findings.notice(
             "topics",
             format!("{alone} of {} have one copy: what their broker's disk loses is gone, and a broker that is killed may leave a transaction open", existing.len()),
-            "with three brokers: topics.replication = 3 before the topics are made; with one: docs/operations.md, \"A transaction that stays open\"",
+            "with three brokers: topics.replication = 3 before the topics are made; with one: docs/operate/operations.md, \"A transaction that stays open\"",
         );
     }
 }
@@ -216,7 +216,7 @@ pub fn embedded(settings: &Settings, findings: &mut Findings) -> Option<Arc<dyn 
                 findings
                     .unchecked("log", format!("{}: another process has it open; stop that one to look closer", dir.display()));
             } else {
-                let remedy = "docs/operations.md says how a damaged or newer log is replaced by a copy";
+                let remedy = "docs/operate/operations.md says how a damaged or newer log is replaced by a copy";
                 findings.wrong("log", said, remedy);
             }
             return None;

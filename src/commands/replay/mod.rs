@@ -1,5 +1,6 @@
 //! `eadt replay`: windows and decisions from an event log or an archive, at full speed.
 
+mod apart;
 mod archive;
 mod batches;
 mod check;
@@ -98,6 +99,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         fold.idle_grace = None;
     }
 
+    let mut ranges = apart::Ranges::default();
     let progress = if std::io::stderr().is_terminal() {
         indicatif::ProgressBar::new_spinner().with_style(
             indicatif::ProgressStyle::with_template("{spinner} {msg}")
@@ -114,6 +116,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
             ReplayOutput::Window(window) => {
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
                 progress.tick();
+                ranges.add(window);
             }
             ReplayOutput::Refused { topic, offset, refusal } => {
                 let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
@@ -143,6 +146,9 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
         out.finish()?;
     }
     progress.finish_and_clear();
+    for line in ranges.describe() {
+        tracing::warn!("{line}");
+    }
     let seconds = began.elapsed().as_secs_f64();
     let mut recorded = Own::default();
     recorded.settings = recorded_by;

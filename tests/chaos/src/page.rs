@@ -1,4 +1,4 @@
-//! `docs/reliability.md`: what was promised, what was found, what was not looked at.
+//! `docs/evidence/reliability.md`: what was promised, what was found, what was not looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -345,9 +345,12 @@ mod tests {
 
     #[test]
     fn the_page_is_what_the_figures_say() {
-        let state = State::read(&root().join("docs/reliability.json")).unwrap();
-        let written = std::fs::read_to_string(root().join("docs/reliability.md")).unwrap();
-        assert!(page(&state) == written, "docs/reliability.md is not what docs/reliability.json says: cargo xtask chaos --page");
+        let state = State::read(&root().join("docs/evidence/reliability.json")).unwrap();
+        let written = std::fs::read_to_string(root().join("docs/evidence/reliability.md")).unwrap();
+        assert!(
+            page(&state) == written,
+            "docs/evidence/reliability.md is not what docs/evidence/reliability.json says: cargo xtask chaos --page"
+        );
         assert!(state.rows.values().all(Found::is_good), "a row is broken or does not bite");
         assert!(state.rows.keys().all(|name| ROWS.iter().any(|row| row.name == *name)), "a row is no row any more");
     }
@@ -374,11 +377,11 @@ mod tests {
 
     #[test]
     fn every_row_of_the_page_has_what_it_said_when_it_was_run() {
-        let state = State::read(&root().join("docs/reliability.json")).unwrap();
+        let state = State::read(&root().join("docs/evidence/reliability.json")).unwrap();
         let without: Vec<_> = state.rows.iter().filter(|(_, found)| found.words.is_none()).map(|(name, _)| name).collect();
         assert!(
             without.is_empty(),
-            "docs/reliability.json lacks \"words\" of {without:?}: take them from the row at its newest commit"
+            "docs/evidence/reliability.json lacks \"words\" of {without:?}: take them from the row at its newest commit"
         );
     }
 

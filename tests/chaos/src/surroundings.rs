@@ -41,7 +41,7 @@ const OPTIMISED: &str = if matches!(env!("EADT_CHAOS_OPT_LEVEL").as_bytes(), b"0
 /// What the commit is marked with where there are changes beside it.
 const CHANGED: &str = ", changed";
 /// What a run of the harness writes itself, from the root of the repository.
-const WRITTEN: [&str; 2] = ["docs/reliability.json", "docs/reliability.md"];
+const WRITTEN: [&str; 2] = ["docs/evidence/reliability.json", "docs/evidence/reliability.md"];
 
 impl Surroundings {
     /// Whether no commit is what was run.
@@ -84,8 +84,11 @@ mod tests {
 
     #[test]
     fn what_the_harness_writes_itself_is_no_change() {
-        assert!(!has_code("") && !has_code(" M docs/reliability.json\nM  docs/reliability.md\n"));
-        assert!(has_code(" M docs/reliability.md\n M tests/chaos/src/row.rs\n") && has_code("?? docs/reliability.md.rs\n"));
+        assert!(!has_code("") && !has_code(" M docs/evidence/reliability.json\nM  docs/evidence/reliability.md\n"));
+        assert!(
+            has_code(" M docs/evidence/reliability.md\n M tests/chaos/src/row.rs\n")
+                && has_code("?? docs/evidence/reliability.md.rs\n")
+        );
     }
 
     #[test]

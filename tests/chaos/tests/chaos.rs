@@ -14,7 +14,7 @@ const AT_ONCE: usize = 3;
 /// All rows, by how long their short runs take as far as the kept figures tell, the longest first: a long one that begins last runs
 /// alone.
 fn longest_first() -> Vec<&'static Row> {
-    let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reliability.json");
+    let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence/reliability.json");
     let kept = State::read(&figures).unwrap_or_else(|error| panic!("{error:#}"));
     let seconds = |row: &Row| {
         // Where a round is nothing, the start is what takes time: a tenth of a batch.

@@ -362,7 +362,7 @@ fn committed(consumer: &BaseConsumer<Context>, group: &str, of: &[TopicPartition
             what(),
             format!(
                 "no broker said them within {ANSWER:?}: it is away, or a transaction stays open in them \
-                 (see \"A transaction that stays open\" in docs/operations.md)"
+                 (see \"A transaction that stays open\" in docs/operate/operations.md)"
             ),
         ),
         _ => from_error(what(), &error, Remedy::Retry),

@@ -1,4 +1,4 @@
-//! Every name that EADT reads on other people's objects. `docs/policy.md` explains them.
+//! Every name that EADT reads on other people's objects. `docs/operate/policy.md` explains them.
 
 /// API group of `EnergyPolicy`.
 pub const GROUP: &str = "eadt.dev";

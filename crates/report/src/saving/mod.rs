@@ -1,6 +1,6 @@
 //! What the changes saved: J/sample as it was against J/sample as the starting layout would have had it, with a 90 % interval.
 //!
-//! docs/report.md has the method for readers. In short:
+//! docs/use/report.md has the method for readers. In short:
 //!
 //! 1. Every tumbling window of the run has a setting (`timeline`): layout, power cap and clocks. The first one is the starting
 //!    setting; one that somebody sets from outside is the starting setting from then on.
@@ -68,7 +68,7 @@ const FLOOR: f64 = 0.008;
 const LONELY: f64 = 0.03;
 
 const ESTIMATE: &str = "the saving is an estimate, with a 90 % interval: each window is compared with what the starting layout did in the \
-     same phase of the job (docs/report.md). Only --baseline compares with a fixed figure";
+     same phase of the job (docs/use/report.md). Only --baseline compares with a fixed figure";
 const NO_BASELINE: &str =
     "the saving is not known: in no phase of the job in which the layout was another one was the starting layout measured";
 

@@ -305,7 +305,7 @@ impl Process {
     /// middle.
     ///
     /// Nobody takes over between the answer that a partition is this process's own and the file that follows from it: that hole is
-    /// known (docs/archive.md).
+    /// known (docs/use/archive.md).
     pub fn call<T, E>(
         &self,
         what: &str,

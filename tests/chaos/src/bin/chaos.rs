@@ -42,7 +42,7 @@ struct Arguments {
     /// Print the rows and end.
     #[arg(long)]
     list: bool,
-    /// Write docs/reliability.md from what is kept, where something is, beside the rows that are there already, and end. A full run
+    /// Write docs/evidence/reliability.md from what is kept, where something is, beside the rows that are there already, and end. A full run
     /// does so by itself. What is kept must be of a commit, not of a tree with changes.
     #[arg(long)]
     page: bool,
@@ -82,7 +82,7 @@ fn run() -> Result<bool> {
         let kept = if resume { State::read_if_there(&arguments.state)? } else { None };
         let written = State::read_if_there(&docs().join(FIGURES))?;
         if let Some(why) = run::why_no_page(&rows, &Surroundings::here(), kept, written.as_ref(), across_builds) {
-            eprintln!("{why}: docs/reliability.md will not be written");
+            eprintln!("{why}: docs/evidence/reliability.md will not be written");
             writes = false;
         }
     }
@@ -105,7 +105,7 @@ fn run() -> Result<bool> {
 }
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence")
 }
 
 /// Adds what is kept to the figures of the documentation, and writes its page.

@@ -247,7 +247,7 @@ fn unmarked(log: &str) -> BTreeSet<String> {
     partitions.map(str::to_owned).collect()
 }
 
-/// What an operator does about a transaction that a broker forgot to mark when it was killed (docs/operations.md, "A transaction that
+/// What an operator does about a transaction that a broker forgot to mark when it was killed (docs/operate/operations.md, "A transaction that
 /// stays open"); the partitions that had a part in it.
 fn end_forgotten(broker: &Kafka) -> Result<Vec<String>> {
     const TOOL: &str = "org.apache.kafka.tools.TransactionsCommand";

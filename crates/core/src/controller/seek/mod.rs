@@ -548,7 +548,8 @@ impl Seek {
     /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is owed.
     fn account(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
         let (start, end) = (window.window_start, window.window_end);
-        let done = match window.samples {
+        let by_rate = window.samples_per_second.map(|rate| rate * end.seconds_since(start));
+        let done = match window.samples.or(by_rate) {
             Some(samples) => samples,
             None if window.restarted => 0.0,
             None => return,

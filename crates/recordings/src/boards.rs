@@ -1,0 +1,432 @@
+//! Whose rows are whose: boards without an id, the same index in several files, and rows over which a clock went back.
+
+use eadt_schemas::EventTime;
+
+use crate::options::{Accept, FilesAre, SameTime};
+use crate::recording::{Device, FileId, Reading, Recording, Source, SourceKind};
+use crate::{Field, Format, ImportError, Options};
+
+/// Settles what a table leaves open: splits rows without an id, refuses a clock that goes back, joins parts of one record.
+///
+/// Readings must stand in the order of their files.
+pub(crate) fn settle(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    if !matches!(recording.format, Format::Csv | Format::NvidiaSmi) {
+        return Ok(());
+    }
+    split_interleaved(recording, options)?;
+    if !options.accept.contains(&Accept::Unordered) {
+        for source in &recording.sources {
+            for readings in source.readings.chunk_by(|a, b| a.file == b.file) {
+                refuse_clock_back(recording, readings, options)?;
+            }
+        }
+    }
+    join_parts(recording, options)
+}
+
+/// How rows are told apart in a format.
+fn way_to_tell_boards(format: Format) -> &'static str {
+    match format {
+        Format::NvidiaSmi => "record with --query-gpu=timestamp,uuid,…",
+        _ => "say which column tells them apart, --map device=COLUMN",
+    }
+}
+
+fn whose(device: &Device) -> String {
+    if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
+}
+
+/// What to do about rows of one board and moment.
+fn way_to_tell_apart(format: Format, device: &Device) -> String {
+    if device.is_anonymous {
+        let way = way_to_tell_boards(format);
+        return format!(
+            "if they are of several boards, {way}, or say --same-time boards if they come in the same order each time; if they are \
+             readings of one board, say --same-time mean"
+        );
+    }
+    let way = match format {
+        Format::NvidiaSmi => "import the file of each node under a name of its own",
+        _ => "say which column tells the nodes apart, --map node=COLUMN",
+    };
+    format!("if they are of several nodes, {way}; if they are readings of one board, say --same-time mean")
+}
+
+/// Returns the error for rows of one board and moment that differ.
+pub(crate) fn same_time_error(recording: &Recording, source: &Source, group: &[Reading]) -> ImportError {
+    let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
+    let (first, second) = (&group[0], &group[1]);
+    let other = if second.file == first.file {
+        format!("line {}", first.line)
+    } else {
+        format!("{}:{}", recording.files[first.file as usize], first.line)
+    };
+    let whose = whose(device);
+    let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
+    let mut remedy = way_to_tell_apart(recording.format, device);
+    if group.len() == 2 && recording.has_local_times {
+        remedy.push_str("; if summer time ends here, say the zone, for example --time-zone Europe/Berlin");
+    }
+    recording.error(second.file as usize, u64::from(second.line), problem, remedy)
+}
+
+/// Splits sources whose rows have no id and come in bursts, once for each tick.
+fn split_interleaved(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    // What rows add makes two readings of each, close together.
+    let has_steps = recording.mapped_as.contains_key(&Field::EnergyJoulesTotal);
+    for number in 0..recording.sources.len() {
+        let source = &recording.sources[number];
+        let SourceKind::Device(device) = &source.kind else { continue };
+        if source.readings.is_empty() || has_steps {
+            continue;
+        }
+        let times: Vec<EventTime> = source.readings.iter().map(|reading| reading.time).collect();
+        let bursts = bursts(&times);
+        match (options.same_time, bursts) {
+            (Some(SameTime::Mean), _) | (None, None) => {}
+            (None, Some(bursts)) => {
+                let second = &source.readings[bursts.first + 1];
+                let whose = whose(device);
+                let problem = format!("{} rows {whose} come close together again and again", bursts.size);
+                let remedy = way_to_tell_apart(recording.format, device);
+                return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
+            }
+            (Some(SameTime::Boards), _) if !device.is_anonymous => {}
+            (Some(SameTime::Boards), None) => {
+                let first = &source.readings[0];
+                let problem = "--same-time boards: rows do not come in groups of one size";
+                let remedy = way_to_tell_boards(recording.format);
+                return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
+            }
+            (Some(SameTime::Boards), Some(bursts)) => split(recording, number, &bursts),
+        }
+    }
+    Ok(())
+}
+
+fn split(recording: &mut Recording, number: usize, bursts: &Bursts) {
+    let source = &mut recording.sources[number];
+    let SourceKind::Device(device) = source.kind.clone() else { return };
+    let (file, readings) = (source.file, std::mem::take(&mut source.readings));
+    let mut boards: Vec<Vec<Reading>> = vec![Vec::new(); bursts.size];
+    let mut place = 0;
+    for (index, reading) in readings.into_iter().enumerate() {
+        if bursts.starts.binary_search(&index).is_ok() {
+            place = 0;
+        }
+        boards[place.min(bursts.size - 1)].push(reading);
+        place += 1;
+    }
+    for (index, readings) in boards.into_iter().enumerate() {
+        let device = Device {
+            name: format!("{}:gpu-{index}", device.name),
+            gpu_index: u32::try_from(index).ok(),
+            is_anonymous: false,
+            ..device.clone()
+        };
+        let source = recording.add_device(file, device);
+        recording.sources[source].readings = readings;
+    }
+}
+
+/// Rows that come in groups of one size.
+#[derive(Debug, PartialEq)]
+struct Bursts {
+    size: usize,
+    /// Indices of the first row of each group.
+    starts: Vec<usize>,
+    /// The first group that has the size.
+    first: usize,
+}
+
+/// More rows a tick are no boards of one node.
+const MOST_BOARDS: usize = 64;
+
+/// Returns the groups of rows if nearly all have one size, of two or more, and last a tenth of the time between them at most.
+fn bursts(times: &[EventTime]) -> Option<Bursts> {
+    let gaps: Vec<f64> = times.windows(2).map(|pair| pair[1].seconds_since(pair[0])).collect();
+    // Within a millisecond nothing is told apart.
+    let mut sorted: Vec<f64> = gaps.iter().filter(|gap| **gap >= 0.0).map(|gap| gap.max(1e-3)).collect();
+    sorted.sort_by(f64::total_cmp);
+    let widest = sorted.windows(2).max_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])))?;
+    if widest[1] < 10.0 * widest[0] {
+        return None;
+    }
+    let threshold = (widest[0] * widest[1]).sqrt();
+    let breaks = gaps.iter().enumerate().filter(|(_, gap)| **gap > threshold || **gap < 0.0).map(|(index, _)| index + 1);
+    let starts: Vec<usize> = std::iter::once(0).chain(breaks).collect();
+    let ends = starts[1..].iter().copied().chain([times.len()]);
+    let sizes: Vec<usize> = starts.iter().zip(ends).map(|(start, end)| end - start).collect();
+    if sizes.len() < 3 {
+        return None;
+    }
+    let mut by_size = sizes.clone();
+    by_size.sort_unstable();
+    let size = by_size[by_size.len() / 2];
+    let odd = sizes.iter().filter(|other| **other != size).count();
+    if !(2..=MOST_BOARDS).contains(&size) || odd > 2 + sizes.len() / 20 || odd * 2 > sizes.len() {
+        return None;
+    }
+    let spans = |index: &usize| times[(index + size - 1).min(times.len() - 1)].seconds_since(times[*index]);
+    let longest =
+        starts.iter().zip(&sizes).filter(|(_, other)| **other == size).map(|(start, _)| spans(start)).fold(0.0, f64::max);
+    let mut periods: Vec<f64> = starts.windows(2).map(|pair| times[pair[1]].seconds_since(times[pair[0]])).collect();
+    periods.sort_by(f64::total_cmp);
+    let first = *starts.iter().zip(&sizes).find(|(_, other)| **other == size)?.0;
+    (longest <= periods[periods.len() / 2] / 10.0).then_some(Bursts { size, starts, first })
+}
+
+/// Returns an error if the clock of rows that are otherwise in order goes back over times that rows above have.
+///
+/// Sorted, the two passes would be mixed: an hour would be lost.
+fn refuse_clock_back(recording: &Recording, readings: &[Reading], options: &Options) -> Result<(), ImportError> {
+    let Some((index, seconds)) = clock_back(readings) else { return Ok(()) };
+    let reading = &readings[index];
+    let problem =
+        format!("the clock goes back by {seconds} s here, over times that rows above have, in rows that are otherwise in order");
+    let zone = match options.time_zone {
+        None => "if summer time ends here, say the zone, for example --time-zone Europe/Berlin",
+        Some(_) => "in this zone no clock is set back here",
+    };
+    let accept = Accept::Unordered.name();
+    let remedy = format!("{zone}; else correct the times, or say --accept {accept} to have the rows sorted");
+    Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
+}
+
+fn clock_back(readings: &[Reading]) -> Option<(usize, f64)> {
+    let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
+    // More of them are rows in no order.
+    if falls == 0 || falls > 2 + readings.len() / 100 {
+        return None;
+    }
+    let mut newest = readings[0].time;
+    for index in 1..readings.len() {
+        let reading = &readings[index];
+        if reading.time < newest && reading.time < readings[index - 1].time {
+            let again: Vec<&Reading> = readings[index..].iter().take_while(|later| later.time <= newest).collect();
+            let (from, to) = (reading.time, again.iter().map(|later| later.time).max()?);
+            let above: Vec<&Reading> = readings[..index].iter().filter(|above| (from..=to).contains(&above.time)).collect();
+            // A file that is there twice has repeats, which are counted; but so has an hour of even load at the end of summer time.
+            let back = newest.seconds_since(from);
+            let interval = newest.seconds_since(readings[index.saturating_sub(2)].time).max(1.0);
+            let is_zone_change = [3600.0, 1800.0].iter().any(|hour| (back - hour).abs() <= 2.0 * interval);
+            let same = |later: &Reading| above.iter().any(|above| above.time == later.time && above.values == later.values);
+            let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
+            if again.len() >= 2 && !above.is_empty() && !repeats {
+                return Some((index, back));
+            }
+        }
+        newest = newest.max(reading.time);
+    }
+    None
+}
+
+/// Joins the boards of files that are parts of one record; files whose times overlap are of several nodes.
+fn join_parts(recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    let mut files: Vec<FileId> = recording.sources.iter().filter(|source| local_id(source).is_some()).map(|s| s.file).collect();
+    files.sort_unstable();
+    files.dedup();
+    if files.len() < 2 || options.files_are == Some(FilesAre::Nodes) {
+        return Ok(());
+    }
+    files.sort_by_key(|file| (first_time(recording, *file), *file));
+    // Of each node, its files in order of time.
+    let mut nodes: Vec<Vec<FileId>> = Vec::new();
+    for file in files {
+        let goes_on = |node: &Vec<FileId>| -> Result<bool, ImportError> {
+            let mut shares_a_board = false;
+            for before in node {
+                match relation(recording, *before, file) {
+                    Relation::NoBoardInCommon => {}
+                    Relation::Overlap if options.files_are.is_none() => return Ok(false),
+                    Relation::Copy(board) if options.files_are.is_none() => {
+                        let (a, b) = (&recording.files[*before], &recording.files[file]);
+                        let problem = format!("has the same rows of {board} as {a}");
+                        let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another node, say \
+                                      --files-are nodes";
+                        return Err(ImportError::whole(b, problem, remedy));
+                    }
+                    Relation::Apart | Relation::Overlap | Relation::Copy(_) => shares_a_board = true,
+                }
+            }
+            Ok(shares_a_board)
+        };
+        let mut candidates = Vec::new();
+        for (index, node) in nodes.iter().enumerate() {
+            if goes_on(node)? {
+                let common = common_prefix(&recording.files[node[0]], &recording.files[file]);
+                candidates.push((common, std::cmp::Reverse(index)));
+            }
+        }
+        match candidates.iter().max() {
+            Some((_, std::cmp::Reverse(index))) => nodes[*index].push(file),
+            None => nodes.push(vec![file]),
+        }
+    }
+    let several_nodes = nodes.len() > 1;
+    for node in nodes {
+        for later in &node[1..] {
+            join(recording, node[0], *later);
+        }
+        if node.len() > 1 {
+            let names: Vec<&str> = node.iter().map(|file| recording.files[*file].as_str()).collect();
+            recording.note(format!("files taken for parts of one record, as their times do not overlap: {}", names.join(", ")));
+        }
+    }
+    if several_nodes {
+        recording.note("files whose times overlap are taken for nodes with boards of their own".to_owned());
+    }
+    Ok(())
+}
+
+fn common_prefix(a: &str, b: &str) -> usize {
+    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
+}
+
+fn local_id(source: &Source) -> Option<&str> {
+    match &source.kind {
+        SourceKind::Device(device) if !source.readings.is_empty() => device.local_id.as_deref(),
+        _ => None,
+    }
+}
+
+fn first_time(recording: &Recording, file: FileId) -> Option<EventTime> {
+    let of_file = recording.sources.iter().filter(|source| source.file == file && local_id(source).is_some());
+    of_file.flat_map(|source| source.readings.iter().map(|reading| reading.time)).min()
+}
+
+enum Relation {
+    NoBoardInCommon,
+    /// The later file begins where the earlier ended, or after.
+    Apart,
+    Overlap,
+    /// What overlaps is the same, row by row.
+    Copy(String),
+}
+
+fn relation(recording: &Recording, before: FileId, file: FileId) -> Relation {
+    let of_file =
+        |wanted: FileId| recording.sources.iter().filter(move |source| source.file == wanted && local_id(source).is_some());
+    let mut relation = Relation::NoBoardInCommon;
+    for a in of_file(before) {
+        let Some(b) = of_file(file).find(|b| local_id(b) == local_id(a)) else { continue };
+        let range = |source: &Source| {
+            let times = source.readings.iter().map(|reading| reading.time);
+            (times.clone().min().unwrap_or(EventTime::MIN), times.max().unwrap_or(EventTime::MIN))
+        };
+        let ((a_from, a_to), (b_from, b_to)) = (range(a), range(b));
+        if a_to <= b_from {
+            if matches!(relation, Relation::NoBoardInCommon) {
+                relation = Relation::Apart;
+            }
+            continue;
+        }
+        let (from, to) = (a_from.max(b_from), a_to.min(b_to));
+        if overlapping(a, from, to) != overlapping(b, from, to) {
+            return Relation::Overlap;
+        }
+        if !matches!(relation, Relation::Copy(_)) {
+            relation = Relation::Copy(local_id(a).unwrap_or_default().to_owned());
+        }
+    }
+    relation
+}
+
+type Values = Box<[(Field, f64)]>;
+
+fn overlapping(source: &Source, from: EventTime, to: EventTime) -> Vec<(EventTime, &Values)> {
+    let inside = source.readings.iter().filter(|reading| (from..=to).contains(&reading.time));
+    let mut inside: Vec<_> = inside.map(|reading| (reading.time, &reading.values)).collect();
+    inside.sort_by_key(|(time, _)| *time);
+    inside
+}
+
+/// Adds the readings of one file's boards to those of another.
+fn join(recording: &mut Recording, into: FileId, from: FileId) {
+    let numbers = |wanted: FileId| -> Vec<usize> {
+        let of_file =
+            |number: &usize| recording.sources[*number].file == wanted && local_id(&recording.sources[*number]).is_some();
+        (0..recording.sources.len()).filter(of_file).collect()
+    };
+    let (targets, later) = (numbers(into), numbers(from));
+    for number in later {
+        let id = local_id(&recording.sources[number]).map(str::to_owned);
+        let target = targets.iter().find(|target| local_id(&recording.sources[**target]) == id.as_deref());
+        let Some(target) = target.copied() else {
+            // A board that the first part does not have.
+            recording.sources[number].file = into;
+            continue;
+        };
+        let readings = std::mem::take(&mut recording.sources[number].readings);
+        recording.sources[target].readings.extend(readings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(seconds: &[f64]) -> Vec<EventTime> {
+        seconds.iter().map(|seconds| EventTime::from_seconds(1.7e9 + seconds)).collect()
+    }
+
+    fn readings(rows: &[(f64, f64)]) -> Vec<Reading> {
+        let reading = |(index, (seconds, watts)): (usize, &(f64, f64))| Reading {
+            time: EventTime::from_seconds(1.7e9 + seconds),
+            line: index as u32 + 2,
+            file: 0,
+            values: vec![(Field::PowerWatts, *watts)].into(),
+            mark: None,
+        };
+        rows.iter().enumerate().map(reading).collect()
+    }
+
+    #[test]
+    fn finds_rows_that_come_in_bursts() {
+        let ticks = |boards: usize, step: f64, ticks: usize| -> Vec<f64> {
+            (0..ticks).flat_map(|tick| (0..boards).map(move |board| tick as f64 + board as f64 * step)).collect()
+        };
+        for (seconds, size) in [
+            (ticks(4, 0.0, 6), Some(4)),
+            (ticks(2, 0.003, 11), Some(2)),
+            (ticks(8, 0.002, 5), Some(8)),
+            (ticks(16, 0.0, 20), Some(16)),
+            (ticks(1, 0.0, 20), None),
+            // A pause is no tick, and phases of ten rows each are no boards.
+            ([ticks(1, 0.0, 20), vec![90.0, 91.0, 92.0]].concat(), None),
+            ((0..10).flat_map(|phase| (0..10).map(move |row| f64::from(phase) * 11.0 + f64::from(row))).collect(), None),
+            (vec![0.0, 0.0, 0.0], None),
+            (vec![0.0, 1.0, 2.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0], None),
+        ] {
+            assert_eq!(bursts(&times(&seconds)).map(|bursts| bursts.size), size, "{seconds:?}");
+        }
+        let cut = ticks(4, 0.0, 6)[1..].to_vec();
+        let found = bursts(&times(&cut)).unwrap();
+        assert_eq!((found.size, found.first), (4, 3), "a record may begin within a tick");
+    }
+
+    #[test]
+    fn finds_a_clock_that_goes_back() {
+        let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {
+            minutes.iter().enumerate().map(|(row, minute)| (60.0 * f64::from(*minute), 100.0 + row as f64)).collect()
+        };
+        for (rows, expected) in [
+            (minutes(&[40, 45, 50, 55, 0, 5, 10, 40, 45, 50, 55, 60]), Some((4, 3300.0))),
+            (minutes(&[0, 30, 0, 30, 60]), Some((2, 1800.0))),
+            (minutes(&[0, 1, 2, 3, 4, 5]), None),
+            // A row out of place, a block out of place, two records in the wrong order.
+            (minutes(&[0, 1, 3, 2, 4, 5]), None),
+            (minutes(&[0, 1, 2, 6, 7, 8, 3, 4, 5, 9]), None),
+            (minutes(&[60, 61, 62, 0, 1, 2]), None),
+            (minutes(&[5, 3, 4, 1, 2, 0, 4, 3]), None),
+        ] {
+            assert_eq!(clock_back(&readings(&rows)), expected, "{rows:?}");
+        }
+        let twice: Vec<(f64, f64)> = (0..2).flat_map(|_| (0..5).map(|second| (f64::from(second), 100.0))).collect();
+        assert_eq!(clock_back(&readings(&twice)), None, "the same rows twice are repeats");
+        let even = |rows: &[i32]| -> Vec<(f64, f64)> { rows.iter().map(|minute| (60.0 * f64::from(*minute), 100.0)).collect() };
+        let hour: Vec<i32> = (0..60).step_by(2).collect();
+        assert_eq!(clock_back(&readings(&even(&[hour.clone(), hour].concat()))), Some((30, 3480.0)), "an hour of even load");
+        assert_eq!(clock_back(&readings(&even(&[0, 1, 2, 3, 4, 5, 3, 4, 5, 6]))), Some((6, 120.0)), "a clock that was set");
+    }
+}

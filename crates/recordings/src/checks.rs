@@ -1,0 +1,282 @@
+//! Figures against what is possible: power against what a board can draw, an energy counter against its power.
+
+use eadt_schemas::v1::Meter;
+
+use crate::csv_table::shell_quote;
+use crate::recording::{Reading, Recording, Source};
+use crate::{CounterCheck, Field, ImportError, Options};
+
+/// More than this no such thing draws: a reading above it is in another unit, or damaged.
+fn most_watts(meter: Meter) -> (f64, &'static str) {
+    match meter {
+        Meter::Gpu => (5_000.0, "one GPU board"),
+        Meter::Module => (10_000.0, "one module"),
+        Meter::Node => (200_000.0, "one node"),
+        Meter::Wall => (1e7, "one metered system"),
+    }
+}
+
+fn unit_remedy(recording: &Recording, field: Field) -> String {
+    let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+    let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+    let (unit, meter) = match field {
+        Field::EnergyJoulesTotal => ("mJ", ""),
+        _ => ("mW", ", or what the meter covers if it is more than one GPU, --meter module, node or wall"),
+    };
+    format!("say the unit, for example --map {}{meter}", shell_quote(&format!("{name}={column}:{unit}")))
+}
+
+fn blame(recording: &Recording, reading: &Reading, field: Field, problem: String) -> ImportError {
+    let error = recording.error(reading.file as usize, u64::from(reading.line), problem, unit_remedy(recording, field));
+    error.column(recording.columns.get(&field).map_or(field.name(), String::as_str))
+}
+
+pub(crate) fn value(reading: &Reading, field: Field) -> Option<f64> {
+    reading.values.iter().find(|(f, _)| *f == field).map(|(_, value)| *value)
+}
+
+pub(crate) fn power(reading: &Reading) -> Option<f64> {
+    value(reading, Field::PowerWatts).or_else(|| value(reading, Field::PowerAverageWatts))
+}
+
+fn remove(reading: &mut Reading, field: Field) {
+    reading.values = reading.values.iter().copied().filter(|(other, _)| *other != field).collect();
+}
+
+/// Refuses readings that no such device can draw; returns an error if most are such, as in another unit.
+pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Result<(), ImportError> {
+    let (most, what) = most_watts(recording.meter);
+    for field in [Field::PowerWatts, Field::PowerAverageWatts, Field::PowerLimitWatts] {
+        let too_much = |reading: &Reading| value(reading, field).is_some_and(|watts| watts > most);
+        let wrong = source.readings.iter().filter(|reading| too_much(reading)).count();
+        if wrong == 0 {
+            continue;
+        }
+        let all = source.readings.iter().filter(|reading| value(reading, field).is_some()).count();
+        for reading in source.readings.iter_mut().filter(|reading| too_much(reading)) {
+            let watts = value(reading, field).unwrap_or_default();
+            let error = blame(recording, reading, field, format!("{watts} W is more than {what} can draw ({most} W)"));
+            if wrong * 2 > all {
+                return Err(error);
+            }
+            recording.refuse("power", error);
+            remove(reading, field);
+        }
+    }
+    // A board idles at some watts: a whole recording below one is in kilowatts, say.
+    let highest = source.readings.iter().filter_map(power).fold(0.0, f64::max);
+    if recording.meter == Meter::Gpu && highest > 0.0 && highest < 1.0 && source.readings.len() >= 10 {
+        let first = &source.readings[0];
+        let problem = format!("no reading reaches 1 W (highest: {highest} W), which no GPU board can do");
+        return Err(blame(recording, first, Field::PowerWatts, problem));
+    }
+    Ok(())
+}
+
+/// Returns the stay that a reading belongs to.
+fn tenure(reading: &Reading) -> Option<u64> {
+    reading.portion.as_ref().map(|portion| portion.tenure)
+}
+
+/// The counter between two of its readings.
+struct CounterStep<'r> {
+    from: &'r Reading,
+    to: &'r Reading,
+    seconds: f64,
+    joules: f64,
+    /// `None` if power is not known at both ends.
+    integral_joules: Option<f64>,
+}
+
+/// The steps of a counter; a fall is a reset, and nothing is known about the time between.
+fn counter_steps(readings: &[Reading]) -> Vec<CounterStep<'_>> {
+    let field = Field::EnergyJoulesTotal;
+    let known: Vec<(&Reading, f64)> = readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
+    let step = |pair: &[(&'_ Reading, f64)]| pair[1].1 - pair[0].1;
+    // Between two stays the device was another's.
+    let stays = |pair: &[(&'_ Reading, f64)]| tenure(pair[0].0) == tenure(pair[1].0);
+    let steps = known.windows(2).filter(|pair| step(pair) >= 0.0 && stays(pair)).map(|pair| {
+        let (from, to) = (pair[0].0, pair[1].0);
+        let seconds = to.time.seconds_since(from.time);
+        let watts = power(from).zip(power(to)).map(|(a, b)| f64::midpoint(a, b));
+        CounterStep { from, to, seconds, joules: step(pair), integral_joules: watts.map(|watts| watts * seconds) }
+    });
+    steps.collect()
+}
+
+/// Compares energy by counter and by power over the same readings.
+///
+/// A counter that contradicts the power is left out, with a note; an error is returned if both may be in another unit, or if there is
+/// no power to go by.
+pub(crate) fn check_counter(
+    recording: &mut Recording,
+    source: &mut Source,
+    device: &str,
+    options: &Options,
+) -> Result<Option<CounterCheck>, ImportError> {
+    let field = Field::EnergyJoulesTotal;
+    let (most, what) = most_watts(recording.meter);
+    refuse_glitches(recording, &mut source.readings, most, what);
+    let steps = counter_steps(&source.readings);
+    let sum = |value: fn(&CounterStep<'_>) -> f64| steps.iter().map(value).sum::<f64>();
+    let (joules, seconds) = (sum(|step| step.joules), sum(|step| step.seconds));
+    if seconds < 1.0 {
+        return Ok(None);
+    }
+    let integral_joules: Option<f64> = steps.iter().map(|step| step.integral_joules).sum();
+    let steepest = steepest_step(&steps);
+    if let Some((step, watts)) = steepest.filter(|(_, watts)| *watts > most) {
+        let mean = joules / seconds;
+        let problem = if mean > most {
+            format!("the energy counter grows by {mean:.0} W on average, more than {what} can draw ({most} W)")
+        } else {
+            format!("the energy counter grows by {watts:.0} W here, more than {what} can draw ({most} W)")
+        };
+        if mean > most || integral_joules.is_none() {
+            return Err(blame(recording, step.to, field, problem));
+        }
+        let note = format!("{device}: {problem}, at line {}: the counter is left out, energy is that of the power", step.to.line);
+        leave_counter_out(recording, source, note);
+        return Ok(None);
+    }
+    let Some(integral_joules) = integral_joules else { return Ok(None) };
+    if let Some(note) = describe_standstill(&steps, integral_joules) {
+        leave_counter_out(recording, source, format!("{device}: {note}: the counter is left out, energy is that of the power"));
+        return Ok(None);
+    }
+    let first = steps[0].from;
+    let ratio = joules / integral_joules;
+    if integral_joules > 0.0 && joules > 0.0 {
+        let both = format!("the energy counter says {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
+        if !(1.0 / 20.0..=20.0).contains(&ratio) {
+            return Err(blame(recording, first, field, format!("{both}: one of the two is in another unit")));
+        }
+        let made_times = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio));
+        if let Some(interval) = made_times {
+            let problem = format!("{both}: the time between rows seems to be {:.3} s", interval.as_secs_f64() * ratio);
+            let remedy = format!("check --interval {interval:?}, and the units of both");
+            return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
+        }
+        if !(0.5..=2.0).contains(&ratio) {
+            recording.note(format!("{device}: {both}: one of the two is wrong"));
+        }
+    }
+    Ok(Some(CounterCheck::new(device, joules, integral_joules)))
+}
+
+fn leave_counter_out(recording: &mut Recording, source: &mut Source, note: String) {
+    recording.note(note);
+    for reading in &mut source.readings {
+        remove(reading, Field::EnergyJoulesTotal);
+    }
+}
+
+/// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
+fn refuse_glitches(recording: &mut Recording, readings: &mut [Reading], most: f64, what: &str) {
+    let field = Field::EnergyJoulesTotal;
+    let known: Vec<(usize, f64)> =
+        readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
+    for three in known.windows(3) {
+        let [(before_at, before), (at, joules), (_, after)] = [three[0], three[1], three[2]];
+        let seconds = readings[at].time.seconds_since(readings[before_at].time).max(1.0);
+        if (joules - before) / seconds > most && after >= before && after < joules {
+            let problem = format!("the energy counter jumps to {joules} J and back, more than {what} can draw ({most} W)");
+            let error = blame(recording, &readings[at], field, problem);
+            recording.refuse("counter", error);
+            remove(&mut readings[at], field);
+        }
+    }
+}
+
+/// A growth of a counter, and the time for which it stands.
+struct Growth<'s, 'r> {
+    step: &'s CounterStep<'r>,
+    seconds: f64,
+    /// A reset lies before.
+    is_first: bool,
+}
+
+/// The growths of a counter. One of coarse steps makes good for the time in which it stood still; before its first step that is not known.
+fn growths<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Vec<Growth<'s, 'r>> {
+    let is_coarse = steps.iter().filter(|step| step.joules <= 0.0).count() * 2 > steps.len();
+    let mut growths = Vec::new();
+    let (mut seconds, mut is_first) = (0.0, true);
+    for (at, step) in steps.iter().enumerate() {
+        if at > 0 && steps[at - 1].to.time != step.from.time {
+            (seconds, is_first) = (0.0, true);
+        }
+        seconds += step.seconds;
+        if step.joules > 0.0 {
+            if !(is_coarse && is_first) {
+                growths.push(Growth { step, seconds, is_first });
+            }
+            (seconds, is_first) = (0.0, false);
+        }
+    }
+    growths
+}
+
+/// The step over which a counter grows fastest, in watts over a second at least: counters are brought up to date a few times a second.
+fn steepest_step<'s, 'r>(steps: &'s [CounterStep<'r>]) -> Option<(&'s CounterStep<'r>, f64)> {
+    let growths = growths(steps);
+    let mut steepest: Option<(&CounterStep<'_>, f64)> = None;
+    let (mut first, mut joules, mut seconds) = (0, 0.0, 0.0);
+    for (at, growth) in growths.iter().enumerate() {
+        if growth.is_first {
+            (first, joules, seconds) = (at, 0.0, 0.0);
+        }
+        joules += growth.step.joules;
+        seconds += growth.seconds;
+        while seconds - growths[first].seconds >= 1.0 {
+            joules -= growths[first].step.joules;
+            seconds -= growths[first].seconds;
+            first += 1;
+        }
+        if seconds >= 1.0 {
+            let watts = joules / seconds;
+            let culprit = growths[first..=at].iter().max_by(|a, b| a.step.joules.total_cmp(&b.step.joules))?.step;
+            if steepest.is_none_or(|(_, most)| watts > most) {
+                steepest = Some((culprit, watts));
+            }
+        }
+    }
+    steepest
+}
+
+/// What is to be said of a counter that stands still while power is drawn; `None` if it does not.
+///
+/// A counter of coarse steps stands still between them, and then makes good for it.
+fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Option<String> {
+    let at = steps.first()?;
+    let joules_at = |step: &CounterStep<'_>| value(step.from, Field::EnergyJoulesTotal).unwrap_or_default();
+    let describe = |from: &CounterStep<'_>, seconds: f64, missing: f64| {
+        let (line, total) = (from.from.line, joules_at(from));
+        format!(
+            "the energy counter stands still at {total} J from line {line} on for {seconds:.3} s, in which power says {missing:.3} J"
+        )
+    };
+    if integral_joules <= 0.0 {
+        return None;
+    }
+    let seconds = |steps: &[CounterStep<'_>]| steps.iter().map(|step| step.seconds).sum::<f64>();
+    let integral = |steps: &[CounterStep<'_>]| steps.iter().filter_map(|step| step.integral_joules).sum::<f64>();
+    if steps.iter().all(|step| step.joules <= 0.0) {
+        return (steps.len() >= 2).then(|| describe(at, seconds(steps), integral_joules));
+    }
+    let largest = steps.iter().map(|step| step.joules).fold(0.0, f64::max);
+    let mut first = 0;
+    for end in 0..steps.len() {
+        let is_still = steps[end].joules <= 0.0;
+        if is_still && end + 1 < steps.len() {
+            continue;
+        }
+        let stretch = &steps[first..=end];
+        let missing = integral(stretch) - steps[end].joules;
+        let still = stretch.len() - usize::from(!is_still);
+        if still >= 3 && missing > 0.05 * integral_joules && missing > 2.0 * largest && missing > 0.5 * integral(stretch) {
+            return Some(describe(&stretch[0], seconds(stretch), missing));
+        }
+        first = end + 1;
+    }
+    None
+}

@@ -1,0 +1,516 @@
+//! Any table; [`crate::FieldMap`]s say what its columns are.
+//!
+//! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals: the counter keeps its
+//! value up to the row's time and has the new one a microsecond later, so that each row counts in the window
+//! that it lies in and a silence counts nothing. A table that has nothing but progress is taken for
+//! a whole run, from its first row to its last.
+
+mod plan;
+mod steps;
+
+use std::collections::HashMap;
+
+use eadt_schemas::EventTime;
+
+pub(crate) use self::plan::shell_quote;
+use self::plan::{Figure, NumberColumn, Plan, Take};
+use self::steps::Steps;
+use crate::absent::is_absent_number;
+use crate::clock::{Clock, Stamp};
+use crate::error::quote;
+use crate::lines::Lines;
+use crate::quantity::{DecimalMark, Quantity, is_quantity, proven_mark, quantity};
+use crate::recording::{Device, FileId, Recording, RowError, SourceId, SourceKind};
+use crate::report::TableUse;
+use crate::table::{Cells, Header, Table, Wanted};
+use crate::{Field, ImportError, Options};
+
+/// What one row adds to a counter.
+const STEPS: [(&str, Field); 4] = [
+    ("samples", Field::SamplesTotal),
+    ("tokens", Field::TokensTotal),
+    ("steps", Field::StepsTotal),
+    ("energy_joules", Field::EnergyJoulesTotal),
+];
+const TEXTS: [&str; 4] = ["time", "device", "node", "gpu_model"];
+/// Looked for, in this order, where no `time=` is given.
+pub(crate) const TIME_NAMES: [&str; 7] = ["time", "timestamp", "datetime", "date_time", "ts", "date", "_timestamp"];
+
+/// Every FIELD that a map may name.
+pub(crate) fn known_targets() -> Vec<&'static str> {
+    let texts = TEXTS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
+    texts.chain(Field::ALL.iter().map(|field| field.name())).collect()
+}
+
+/// Whether a FIELD may be of one of several boards.
+pub(crate) fn is_of_a_board(target: &str) -> bool {
+    let step = STEPS.iter().find(|(name, _)| *name == target).map(|(_, field)| *field);
+    step.or_else(|| Field::from_name(target)).is_some_and(|field| !field.is_progress())
+}
+
+pub(crate) fn read(files: Vec<(FileId, Lines<'_>)>, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+    let clock = Clock::new(options.time_format.clone(), options.time_zone.clone());
+    let mut sources = Sources::default();
+    for (file, lines) in files {
+        let names = |cells: &Cells| wanted_names(cells, options);
+        let is_data = |cells: &Cells| has_readings(cells, options, &clock);
+        let (mut table, header) = Table::open(lines, recording, file, &Wanted { names: &names, is_data: &is_data })?;
+        let Some(header) = header else {
+            let file = &recording.files[file];
+            return Err(ImportError::whole(file, "is empty: it has no header", "check that this is the right file"));
+        };
+        let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
+        let mut cells = Cells::default();
+        let mut below_header = true;
+        while let Some(line) = table.next_row(recording, file, &mut cells)? {
+            if reader.is_repeated_header(recording, line, &cells)? {
+                continue;
+            }
+            if std::mem::take(&mut below_header) && reader.plan.take_units(&cells) {
+                recording.skip(file, line, "units below the header");
+                continue;
+            }
+            recording.rows += 1;
+            let row = reader.read_row(recording, &mut sources, line, &cells);
+            recording.settle_row(row)?;
+        }
+        reader.finish(recording, table.encoding());
+    }
+    recording.check_refusals()?;
+    sources.steps.finish(recording, options)
+}
+
+/// How many of the mapped columns, or usual columns of time, a row names.
+fn wanted_names(cells: &Cells, options: &Options) -> usize {
+    let plain = |text: &str| text.split(['[', '(']).next().unwrap_or(text).trim().to_owned();
+    let named = |name: &str| {
+        let without_unit = name.rsplit_once(':').map_or(name, |(name, _)| name).trim();
+        let same = |cell: &str| !cell.is_empty() && (cell == name || cell == without_unit || plain(cell) == without_unit);
+        cells.iter().any(same)
+    };
+    let mapped = |column: &str| {
+        if let Some((prefix, _)) = column.split_once('{') {
+            return cells.iter().any(|cell| !prefix.is_empty() && cell.starts_with(prefix));
+        }
+        named(column) || column.contains('+') && column.split('+').all(|part| named(part.trim()))
+    };
+    let found = options.maps.iter().filter(|map| !map.column.starts_with('#') && mapped(&map.column)).count();
+    let time = cells.iter().any(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name)));
+    found + usize::from(time)
+}
+
+/// Whether a row that names no column has readings: each column that is mapped by number then has a number, or a time.
+fn has_readings(cells: &Cells, options: &Options, clock: &Clock) -> bool {
+    let is_time = |cell: &str| clock.read(cell).is_ok() || Clock::new(None, None).read(cell).is_ok();
+    let mut numbers = 0;
+    for map in &options.maps {
+        let name = map.column.split(':').next().unwrap_or_default();
+        let index =
+            name.strip_prefix('#').and_then(|number| number.parse::<usize>().ok()).and_then(|number| number.checked_sub(1));
+        let Some(cell) = index.and_then(|index| cells.get(index)) else { continue };
+        let fits = match map.field.as_str() {
+            "time" => is_time(cell),
+            "device" | "node" | "gpu_model" => true,
+            _ => is_quantity(cell),
+        };
+        if !fits {
+            return false;
+        }
+        numbers += usize::from(!TEXTS.contains(&map.field.as_str()));
+    }
+    numbers > 0 || cells.iter().any(is_quantity) && cells.iter().all(|cell| is_quantity(cell) || is_time(cell))
+}
+
+struct FileReader<'o> {
+    file: FileId,
+    plan: Plan,
+    header: Header,
+    clock: &'o Clock,
+    options: &'o Options,
+    separator: Option<char>,
+    /// Rows of each source so far, and the time of the last one.
+    ticks: HashMap<SourceId, Tick>,
+    local_times: bool,
+    /// The first row with a number that has either mark but for which the table's was taken.
+    guessed_mark: Option<u64>,
+    mixed_marks: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Tick {
+    rows: i64,
+    last: Option<EventTime>,
+}
+
+impl<'o> FileReader<'o> {
+    fn new(
+        recording: &mut Recording,
+        file: FileId,
+        table: &Table<'_>,
+        header: Header,
+        clock: &'o Clock,
+        options: &'o Options,
+    ) -> Result<Self, ImportError> {
+        let mut plan = Plan::new(recording, file, &header, options)?;
+        let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
+        let (decimal, mixed_marks) = decimal_mark(table, &columns, options);
+        plan.decimal = decimal;
+        Ok(Self {
+            file,
+            plan,
+            header,
+            clock,
+            options,
+            separator: table.separator(),
+            ticks: HashMap::new(),
+            local_times: false,
+            guessed_mark: None,
+            mixed_marks,
+        })
+    }
+
+    /// Whether a row is the header once more; takes it as the new header if its columns have changed.
+    fn is_repeated_header(&mut self, recording: &mut Recording, line: u64, cells: &Cells) -> Result<bool, ImportError> {
+        let begins_as_number = |column: &NumberColumn| {
+            cells
+                .get(column.index)
+                .is_some_and(|cell| cell.starts_with(|first: char| first.is_ascii_digit() || "-+.".contains(first)))
+        };
+        if self.header.is_data || self.plan.number_columns().any(begins_as_number) {
+            return Ok(false);
+        }
+        if *cells != self.header.names {
+            let wanted = wanted_names(&self.header.names, self.options);
+            if wanted == 0 || wanted_names(cells, self.options) < wanted || has_readings(cells, self.options, self.clock) {
+                return Ok(false);
+            }
+            let header = Header { line, names: cells.clone(), is_data: false };
+            let decimal = self.plan.decimal;
+            self.plan = Plan::new(recording, self.file, &header, self.options)?;
+            self.plan.decimal = decimal;
+            self.header = header;
+        }
+        recording.skip(self.file, line, "repeated header");
+        Ok(true)
+    }
+
+    fn read_row(&mut self, recording: &mut Recording, sources: &mut Sources, line: u64, cells: &Cells) -> Result<(), RowError> {
+        let width = self.plan.names.len();
+        let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
+        if cells.len() < width || surplus {
+            let problem = format!("row has {} cell(s), its header {width}", cells.len());
+            let remedy =
+                "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out";
+            let devices: Vec<SourceId> =
+                if self.plan.device.is_none() { self.ticks.keys().copied().collect() } else { Vec::new() };
+            for source in devices {
+                self.ticks.entry(source).or_default().rows += 1;
+            }
+            return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
+        }
+        let devices = sources.devices(recording, self, cells);
+        let job = self.plan.has_progress().then(|| sources.job(recording, self.file));
+        let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
+        let time = self.time(recording, line, cells, first)?;
+        for source in devices.iter().copied().chain(job) {
+            let tick = self.ticks.entry(source).or_default();
+            tick.rows += 1;
+            tick.last = Some(time);
+        }
+        let figures = std::mem::take(&mut self.plan.figures);
+        let read = self.values(recording, line, cells, &figures);
+        if let Ok(values) = &read {
+            for (board, source) in devices.iter().enumerate() {
+                let of_board = |figure: &Figure| !figure.field.is_progress() && figure.board.unwrap_or(0) == board;
+                let values = values.iter().filter(|(figure, _)| of_board(figure));
+                sources.add(recording, self.file, *source, time, line, values);
+            }
+            if let Some(job) = job {
+                let values = values.iter().filter(|(figure, _)| figure.field.is_progress());
+                sources.add(recording, self.file, job, time, line, values);
+            }
+        }
+        let read = read.map(drop);
+        self.plan.figures = figures;
+        read
+    }
+
+    /// Returns the values of a row.
+    fn values<'f>(
+        &mut self,
+        recording: &mut Recording,
+        line: u64,
+        cells: &Cells,
+        figures: &'f [Figure],
+    ) -> Result<Vec<(&'f Figure, f64)>, RowError> {
+        let mut values = Vec::with_capacity(figures.len());
+        let mut absent = 0;
+        for figure in figures {
+            match self.value(recording, line, cells, figure)? {
+                Some(value) => values.push((figure, value)),
+                None => absent += 1,
+            }
+        }
+        recording.absent += absent;
+        Ok(values)
+    }
+
+    fn time(&mut self, recording: &Recording, line: u64, cells: &Cells, source: SourceId) -> Result<EventTime, RowError> {
+        let tick = self.ticks.get(&source).copied().unwrap_or_default();
+        let Some(column) = self.plan.time else {
+            let interval = self.options.interval.unwrap_or_default().as_micros() as i64;
+            let start = self.options.start.unwrap_or(Options::DEFAULT_START);
+            return Ok(start.plus_micros(interval.saturating_mul(tick.rows)));
+        };
+        let mut text = std::borrow::Cow::from(cells.get(column).unwrap_or_default());
+        if let Some(clock) = self.plan.time_of_day.and_then(|column| cells.get(column)) {
+            text = format!("{text} {clock}").into();
+        }
+        let stamp = self.clock.read(&text).map_err(|problem| {
+            let problem = format!("{} is {problem}", quote(&text));
+            RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
+        })?;
+        self.local_times |= !matches!(stamp, Stamp::At(_));
+        Ok(stamp.after(tick.last))
+    }
+
+    /// Returns the value of a figure, or `None` if there is none.
+    fn value(&mut self, recording: &Recording, line: u64, cells: &Cells, figure: &Figure) -> Result<Option<f64>, RowError> {
+        let columns = match &figure.take {
+            Take::One => return Ok(Some(1.0)),
+            Take::Columns(columns) => columns,
+        };
+        let mut sum = 0.0;
+        for column in columns {
+            match self.number(recording, line, cells, figure, *column)? {
+                Some(value) => sum += value,
+                None => return Ok(None),
+            }
+        }
+        if figure.adds && sum < 0.0 {
+            let problem = format!("{sum} cannot be added to {}", figure.field.name());
+            let error = recording.error(self.file, line, problem, "correct the row or take it out");
+            return Err(RowError::damaged("negative step", error));
+        }
+        Ok(Some(sum))
+    }
+
+    fn number(
+        &mut self,
+        recording: &Recording,
+        line: u64,
+        cells: &Cells,
+        figure: &Figure,
+        column: NumberColumn,
+    ) -> Result<Option<f64>, RowError> {
+        let text = cells.get(column.index).unwrap_or_default();
+        let file = self.file;
+        let name = || self.plan.column_name(column.index);
+        let error = |problem: String, remedy: &str| recording.error(file, line, problem, remedy).column(name());
+        let take_out = "correct the row, take it out, or leave the cell empty";
+        let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
+        let field = figure.field;
+        let (value, unit) = match quantity(text, self.plan.decimal) {
+            Quantity::Absent => return Ok(None),
+            Quantity::Number(value, unit) => (value, unit),
+            Quantity::Ambiguous => {
+                let problem = format!("{} may be a thousand and more, or one and a fraction", quote(text));
+                return Err(RowError::stop(error(problem, "say --decimal point or --decimal comma")));
+            }
+            Quantity::UnknownUnit => return Err(damaged("unit", format!("{} has an unknown unit", quote(text)))),
+            Quantity::NotANumber => {
+                let problem = format!("{} is not a number for {}", quote(text), field.name());
+                return Err(damaged("number", problem));
+            }
+        };
+        if is_absent_number(field, value, recording.meter) {
+            return Ok(None);
+        }
+        let unit = match (unit, column.unit) {
+            (Some(own), _) if own.dimension != field.dimension() => {
+                let problem = format!("{} is not in a unit of {}", quote(text), field.name());
+                return Err(damaged("unit", problem));
+            }
+            (Some(own), Some(asked)) if column.asked && own != asked => {
+                let problem = format!("--map says {}, the cell says {}", asked.name, quote(text));
+                return Err(RowError::stop(error(problem, "leave the unit out of --map: the cells have their own")));
+            }
+            (own, of_column) => own.or(of_column),
+        };
+        if text.contains([',', '.']) && !self.check_mark(line, text) {
+            let problem = format!("{} has another decimal mark than line {}", quote(text), self.guessed_mark.unwrap_or(0));
+            let error = recording.error(file, line, problem, "say --decimal point or --decimal comma");
+            return Err(RowError::stop(error.column(self.plan.column_name(column.index))));
+        }
+        Ok(Some(unit.map_or(value, |unit| unit.to_ours(value))))
+    }
+
+    /// Returns false if a number proves another decimal mark than numbers above were read with, which have either reading.
+    fn check_mark(&mut self, line: u64, text: &str) -> bool {
+        if self.options.decimal.is_some() || self.mixed_marks {
+            return true;
+        }
+        match proven_mark(text) {
+            None => {
+                self.guessed_mark.get_or_insert(line);
+                true
+            }
+            Some(mark) => self.guessed_mark.is_none() || self.plan.decimal.unwrap_or(DecimalMark::Point) == mark,
+        }
+    }
+
+    fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) {
+        let (columns, left_out) = self.plan.uses();
+        let zone = self.options.time_zone.as_ref().map_or("UTC".to_owned(), ToString::to_string);
+        recording.note_left_out(&left_out);
+        if self.local_times {
+            recording.note_local_times(self.options);
+        }
+        if self.plan.time.is_none() && self.ticks.len() > 1 {
+            let rows: Vec<i64> = self.ticks.values().map(|tick| tick.rows).collect();
+            let (fewest, most) = (rows.iter().min().copied().unwrap_or(0), rows.iter().max().copied().unwrap_or(0));
+            if fewest < most {
+                recording.note(format!(
+                    "{}: boards have {fewest} to {most} rows: times made from their numbers drift apart",
+                    recording.files[self.file]
+                ));
+            }
+        }
+        recording.tables.push(TableUse {
+            file: recording.files[self.file].clone(),
+            encoding,
+            separator: self.separator,
+            decimal: self.plan.decimal,
+            header_line: (!self.header.is_data).then_some(self.header.line),
+            columns,
+            left_out,
+            time_zone: self.local_times.then_some(zone),
+        });
+    }
+}
+
+/// The decimal mark of a table by the rows that are read ahead, and whether numbers of both marks are among them.
+pub(crate) fn decimal_mark(table: &Table<'_>, columns: &[usize], options: &Options) -> (Option<DecimalMark>, bool) {
+    if options.decimal.is_some() {
+        return (options.decimal, false);
+    }
+    let (mut points, mut commas, mut either_point, mut either_comma) = (false, false, false, false);
+    table.peek(|cells| {
+        for cell in columns.iter().filter_map(|column| cells.get(*column)) {
+            match proven_mark(cell) {
+                Some(DecimalMark::Point) => points = true,
+                Some(DecimalMark::Comma) => commas = true,
+                None if is_quantity(cell) => {
+                    either_point |= cell.contains('.');
+                    either_comma |= cell.contains(',');
+                }
+                None => {}
+            }
+        }
+    });
+    let mark = match (points, commas) {
+        (true, true) => return (None, true),
+        (true, false) => Some(DecimalMark::Point),
+        (false, true) => Some(DecimalMark::Comma),
+        (false, false) if !either_comma => None,
+        (false, false) if either_point => None,
+        // `1,234` alone: who separates columns with a comma has no decimal comma.
+        (false, false) if table.separator() == Some(',') => Some(DecimalMark::Point),
+        (false, false) if table.separator() == Some(';') => Some(DecimalMark::Comma),
+        (false, false) => None,
+    };
+    (mark, false)
+}
+
+#[derive(Default)]
+struct Sources {
+    devices: HashMap<(Option<FileId>, String, usize), SourceId>,
+    job: Option<SourceId>,
+    steps: Steps,
+}
+
+impl Sources {
+    /// The sources of a row: one, or one for each board that has columns of its own.
+    fn devices(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &Cells) -> Vec<SourceId> {
+        let plan = &reader.plan;
+        if !plan.has_telemetry() {
+            return Vec::new();
+        }
+        let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !text.is_empty());
+        let (device, node, model) = (text(plan.device), text(plan.node), text(plan.model));
+        let is_global = node.is_some() || device.is_some_and(is_unique_id);
+        let file = reader.file;
+        let count = plan.boards.len().max(1);
+        let mut sources = Vec::with_capacity(count);
+        for index in 0..count {
+            let scope = if is_global { None } else { Some(file) };
+            let key = (scope, format!("{}\u{0}{}", node.unwrap_or_default(), device.unwrap_or_default()), index);
+            if let Some(source) = self.devices.get(&key) {
+                sources.push(*source);
+                continue;
+            }
+            let board = plan.boards.get(index).map(String::as_str);
+            let id: Vec<&str> = [device, board].into_iter().flatten().collect();
+            let id = (!id.is_empty()).then(|| id.join(":"));
+            let own = id.clone().or_else(|| if node.is_some() { None } else { plan.main_column() });
+            let place = match (node, is_global) {
+                (Some(node), _) => Some(node.to_owned()),
+                (None, true) => None,
+                (None, false) => Some(recording.label(file)),
+            };
+            let name = [place, own].into_iter().flatten().collect::<Vec<_>>().join(":");
+            let gpu_index = board.or(device).and_then(|text| text.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok());
+            let device = Device {
+                name: short(&name),
+                node: node.map(str::to_owned),
+                gpu_model: model.map(str::to_owned),
+                gpu_index: gpu_index.filter(|index| *index < 1024),
+                local_id: id.clone().filter(|_| !is_global),
+                is_anonymous: id.is_none() && node.is_none(),
+            };
+            let source = recording.add_device(file, device);
+            self.devices.insert(key, source);
+            sources.push(source);
+        }
+        sources
+    }
+
+    fn job(&mut self, recording: &mut Recording, file: FileId) -> SourceId {
+        let job = SourceKind::Job { rank: 0, irregular: false };
+        *self.job.get_or_insert_with(|| recording.add_source(file, None, job))
+    }
+
+    /// Adds the values of a row to a source: levels as a reading, steps for later.
+    fn add<'v>(
+        &mut self,
+        recording: &mut Recording,
+        file: FileId,
+        source: SourceId,
+        time: EventTime,
+        line: u64,
+        values: impl Iterator<Item = &'v (&'v Figure, f64)>,
+    ) {
+        let (mut levels, mut added) = (Vec::new(), Vec::new());
+        for (figure, value) in values {
+            if figure.adds { &mut added } else { &mut levels }.push((figure.field, *value));
+        }
+        recording.push_from(file, source, time, line, &levels, None);
+        self.steps.add(file, source, time, line, added);
+    }
+}
+
+/// Whether a name is one of a board anywhere, such as a UUID, and not only in its node.
+fn is_unique_id(text: &str) -> bool {
+    let hexadecimal = text.chars().filter(char::is_ascii_hexdigit).count();
+    (text.starts_with("GPU-") || text.starts_with("MIG-")) && text.len() > 8
+        || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3
+}
+
+/// At most as many bytes as a name in an event may have.
+pub(crate) fn short(name: &str) -> String {
+    let mut end = name.len().min(eadt_schemas::decode::MAX_NAME_BYTES);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name[..end].chars().map(|character| if character.is_control() { '-' } else { character }).collect()
+}

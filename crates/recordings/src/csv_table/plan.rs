@@ -1,0 +1,527 @@
+//! What each column of a table is, from its header and the `--map`s.
+
+use crate::csv_table::{STEPS, TIME_NAMES};
+use crate::error::quote;
+use crate::quantity::DecimalMark;
+use crate::recording::{FileId, Recording};
+use crate::report::ColumnUse;
+use crate::table::{Cells, Header};
+use crate::units::Unit;
+use crate::{Field, FieldMap, ImportError, Options};
+
+/// A column that holds numbers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NumberColumn {
+    pub(super) index: usize,
+    pub(super) unit: Option<Unit>,
+    /// The unit is the user's.
+    pub(super) asked: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Take {
+    /// The sum of some cells.
+    Columns(Vec<NumberColumn>),
+    /// One per row.
+    One,
+}
+
+/// A field and where its values come from.
+#[derive(Debug, Clone)]
+pub(super) struct Figure {
+    pub(super) field: Field,
+    /// A row adds its value to the counter.
+    pub(super) adds: bool,
+    /// Index into [`Plan::boards`].
+    pub(super) board: Option<usize>,
+    pub(super) take: Take,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Empty texts if the table has no header.
+    pub(super) names: Vec<String>,
+    pub(super) time: Option<usize>,
+    /// The column of the time of day, where `time` is one of the date only.
+    pub(super) time_of_day: Option<usize>,
+    pub(super) device: Option<usize>,
+    pub(super) node: Option<usize>,
+    pub(super) model: Option<usize>,
+    pub(super) figures: Vec<Figure>,
+    /// Boards that have columns of their own.
+    pub(super) boards: Vec<String>,
+    pub(super) decimal: Option<DecimalMark>,
+}
+
+/// A column expression, resolved.
+struct Resolved {
+    board: Option<String>,
+    columns: Vec<NumberColumn>,
+}
+
+impl Plan {
+    pub(super) fn new(recording: &mut Recording, file: FileId, header: &Header, options: &Options) -> Result<Self, ImportError> {
+        let mut planner = Planner {
+            recording,
+            file,
+            header,
+            options,
+            plan: Self { names: header.names.iter().map(str::to_owned).collect(), ..Self::default() },
+        };
+        for map in &options.maps {
+            planner.add(map)?;
+        }
+        planner.find_time()?;
+        planner.check_boards()?;
+        Ok(planner.plan)
+    }
+
+    /// The name of a column, or its number where the table has no header.
+    pub(super) fn column_name(&self, index: usize) -> String {
+        self.names.get(index).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| format!("#{}", index + 1))
+    }
+
+    /// The columns that hold numbers.
+    pub(super) fn number_columns(&self) -> impl Iterator<Item = &NumberColumn> {
+        self.figures.iter().flat_map(|figure| match &figure.take {
+            Take::Columns(columns) => columns.as_slice(),
+            Take::One => &[],
+        })
+    }
+
+    pub(super) fn has_progress(&self) -> bool {
+        self.figures.iter().any(|figure| figure.field.is_progress())
+    }
+
+    pub(super) fn has_telemetry(&self) -> bool {
+        self.figures.iter().any(|figure| !figure.field.is_progress())
+    }
+
+    /// The column that names a board where nothing else does: that of power, else of energy, else the first.
+    pub(super) fn main_column(&self) -> Option<String> {
+        let rank = |field: Field| match field {
+            Field::PowerWatts => 0,
+            Field::PowerAverageWatts => 1,
+            Field::EnergyJoulesTotal => 2,
+            _ => 3,
+        };
+        let figures = self.figures.iter().filter(|figure| !figure.field.is_progress());
+        let figure = figures.min_by_key(|figure| rank(figure.field))?;
+        let Take::Columns(columns) = &figure.take else { return None };
+        Some(columns.iter().map(|column| self.column_name(column.index)).collect::<Vec<_>>().join("+"))
+    }
+
+    /// What each column is read as, and the names of those that are left out.
+    pub(super) fn uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
+        let mut uses = Vec::new();
+        let texts = [
+            (self.time, "time"),
+            (self.time_of_day, "time"),
+            (self.device, "device"),
+            (self.node, "node"),
+            (self.model, "gpu_model"),
+        ];
+        for (index, field) in texts {
+            if let Some(index) = index {
+                uses.push((index, field.to_owned(), None));
+            }
+        }
+        for figure in &self.figures {
+            let Take::Columns(columns) = &figure.take else { continue };
+            let mut field = step_name(figure).unwrap_or(figure.field.name()).to_owned();
+            if let Some(board) = figure.board {
+                field = format!("{field}[{}]", self.boards[board]);
+            }
+            for column in columns {
+                uses.push((column.index, field.clone(), column.unit.map(|unit| unit.name.to_owned())));
+            }
+        }
+        let used = |index: usize| uses.iter().any(|(other, ..)| *other == index);
+        let left_out = (0..self.names.len()).filter(|index| !used(*index)).map(|index| self.column_name(index)).collect();
+        uses.sort_by_key(|(index, ..)| *index);
+        let uses = uses.into_iter().map(|(index, field, unit)| ColumnUse { column: self.column_name(index), field, unit });
+        (uses.collect(), left_out)
+    }
+
+    /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number.
+    pub(super) fn take_units(&mut self, cells: &Cells) -> bool {
+        let unit = |index: usize| Unit::named(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
+        let mut found = false;
+        for figure in &self.figures {
+            let Take::Columns(columns) = &figure.take else { continue };
+            for column in columns {
+                match unit(column.index) {
+                    Some(unit) if unit.dimension == figure.field.dimension() => found = true,
+                    _ if cells.get(column.index).is_some_and(str::is_empty) => {}
+                    _ => return false,
+                }
+            }
+        }
+        for figure in &mut self.figures {
+            let Take::Columns(columns) = &mut figure.take else { continue };
+            for column in columns.iter_mut().filter(|column| !column.asked) {
+                column.unit = unit(column.index).or(column.unit);
+            }
+        }
+        found
+    }
+}
+
+fn step_name(figure: &Figure) -> Option<&'static str> {
+    STEPS.iter().find(|(_, field)| figure.adds && *field == figure.field).map(|(name, _)| *name)
+}
+
+struct Planner<'p> {
+    recording: &'p mut Recording,
+    file: FileId,
+    header: &'p Header,
+    options: &'p Options,
+    plan: Plan,
+}
+
+impl Planner<'_> {
+    fn error(&self, problem: impl Into<String>, remedy: impl Into<String>) -> ImportError {
+        self.recording.error(self.file, self.header.line, problem, remedy)
+    }
+
+    fn add(&mut self, map: &FieldMap) -> Result<(), ImportError> {
+        let step = STEPS.iter().find(|(name, _)| *name == map.field).map(|(_, field)| *field);
+        if let Some(field) = step
+            && map.column == "*"
+        {
+            return self.add_figure(map, Figure { field, adds: true, board: None, take: Take::One });
+        }
+        let text = match map.field.as_str() {
+            "time" => Some(self.plan.time),
+            "device" => Some(self.plan.device),
+            "node" => Some(self.plan.node),
+            "gpu_model" => Some(self.plan.model),
+            _ => None,
+        };
+        if let Some(before) = text {
+            let index = match (self.find(&map.column)?, map.field.as_str(), map.column.split_once('+')) {
+                (Some(index), ..) => index,
+                (None, "time", Some((date, clock))) => {
+                    let clock = clock.trim();
+                    self.plan.time_of_day = Some(self.find(clock)?.ok_or_else(|| self.no_column(map, clock))?);
+                    self.find(date.trim())?.ok_or_else(|| self.no_column(map, date.trim()))?
+                }
+                (None, ..) => return Err(self.no_column(map, &map.column)),
+            };
+            if before.is_some() {
+                let problem = format!("{} is mapped twice", map.field);
+                return Err(self.error(problem, "keep one --map of it"));
+            }
+            match map.field.as_str() {
+                "time" => self.plan.time = Some(index),
+                "device" => self.plan.device = Some(index),
+                "node" => self.plan.node = Some(index),
+                _ => self.plan.model = Some(index),
+            }
+            return Ok(());
+        }
+        let Some(field) = step.or_else(|| Field::from_name(&map.field)) else {
+            unreachable!("FieldMap accepts known names only")
+        };
+        for resolved in self.resolve(map)? {
+            let mut columns = Vec::with_capacity(resolved.columns.len());
+            for column in resolved.columns {
+                columns.push(NumberColumn { unit: self.unit(field, column)?, ..column });
+            }
+            let board = resolved.board.map(|board| self.board(board));
+            self.add_figure(map, Figure { field, adds: step.is_some(), board, take: Take::Columns(columns) })?;
+        }
+        Ok(())
+    }
+
+    fn board(&mut self, name: String) -> usize {
+        let known = self.plan.boards.iter().position(|other| *other == name);
+        known.unwrap_or_else(|| {
+            self.plan.boards.push(name);
+            self.plan.boards.len() - 1
+        })
+    }
+
+    fn add_figure(&mut self, map: &FieldMap, figure: Figure) -> Result<(), ImportError> {
+        let name = figure.field.name();
+        let same = |other: &&Figure| other.field == figure.field && other.board == figure.board;
+        if let Some(other) = self.plan.figures.iter().find(same) {
+            if other.adds != figure.adds {
+                return Err(
+                    self.error(format!("{name} is filled by two --map, by a total and by what rows add"), "keep one of them")
+                );
+            }
+            let first = match &other.take {
+                Take::Columns(columns) => {
+                    columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+")
+                }
+                Take::One => "*".to_owned(),
+            };
+            let field = &map.field;
+            let second = map.column.as_str();
+            let problem = format!("{field} is filled by two --map, by {} and by {}", quote(&first), quote(second));
+            let remedy = if figure.field.is_progress() {
+                format!("keep one of them, or say their sum: --map {}", shell_quote(&format!("{field}={first}+{second}")))
+            } else {
+                format!(
+                    "say which board each is, --map {} --map {}, or their sum, --map {}",
+                    shell_quote(&format!("{field}[gpu0]={first}")),
+                    shell_quote(&format!("{field}[gpu1]={second}")),
+                    shell_quote(&format!("{field}={first}+{second}"))
+                )
+            };
+            return Err(self.error(problem, remedy));
+        }
+        if let Take::Columns(columns) = &figure.take {
+            let column = columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+");
+            self.recording.columns.insert(figure.field, column);
+        }
+        if let Take::Columns(columns) = &figure.take
+            && let Some(unit) = columns[0].unit.filter(|_| columns[0].asked)
+        {
+            self.recording.asked_units.insert(figure.field, unit.name);
+        }
+        if let Some(step) = step_name(&figure) {
+            self.recording.mapped_as.insert(figure.field, step);
+        }
+        self.plan.figures.push(figure);
+        Ok(())
+    }
+
+    fn find_time(&mut self) -> Result<(), ImportError> {
+        if self.plan.time.is_some() || self.options.interval.is_some() {
+            return Ok(());
+        }
+        let named = |name: &&str| self.plan.names.iter().position(|have| have.eq_ignore_ascii_case(name));
+        self.plan.time = TIME_NAMES.iter().find_map(named);
+        if self.plan.time.is_some() {
+            return Ok(());
+        }
+        if self.header.is_data {
+            let problem = "the first row has readings: the table has no header";
+            return Err(self.error(problem, "say the number of the column of the times, for example --map time=#1"));
+        }
+        let problem = format!("no column is called time or timestamp; the columns are: {}", self.list());
+        Err(self.error(problem, "say --map time=COLUMN, or --interval where rows have no time"))
+    }
+
+    /// Where boards have columns of their own, a figure without a board belongs to none of them.
+    fn check_boards(&self) -> Result<(), ImportError> {
+        let plan = &self.plan;
+        let loose = |figure: &&Figure| figure.board.is_none() && !figure.field.is_progress();
+        if let Some(figure) = plan.figures.iter().find(loose).filter(|_| !plan.boards.is_empty()) {
+            let name = step_name(figure).unwrap_or(figure.field.name());
+            let problem = format!("{name} is of no board, where other figures are of {}", plan.boards.join(", "));
+            return Err(self.error(problem, format!("say whose it is, for example --map {name}[{}]=COLUMN", plan.boards[0])));
+        }
+        for (at, figure) in plan.figures.iter().enumerate().filter(|(_, figure)| figure.board.is_some()) {
+            let Take::Columns(columns) = &figure.take else { continue };
+            let same = |other: &&Figure| match &other.take {
+                Take::Columns(others) => {
+                    other.field == figure.field
+                        && others.iter().any(|other| columns.iter().any(|column| column.index == other.index))
+                }
+                Take::One => false,
+            };
+            if plan.figures[at + 1..].iter().any(|other| same(&other)) {
+                let problem = format!("column {:?} is mapped to two boards", plan.column_name(columns[0].index));
+                return Err(self.error(problem, "keep one of them"));
+            }
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> String {
+        let names = &self.plan.names;
+        let shown = names.iter().take(40).map(|name| quote(name)).collect::<Vec<_>>().join(", ");
+        if names.len() > 40 { format!("{shown} and {} more", names.len() - 40) } else { shown }
+    }
+
+    fn no_column(&self, map: &FieldMap, name: &str) -> ImportError {
+        if self.header.is_data {
+            let problem = format!("has no column {}: the first row has readings, there is no header", quote(name));
+            return self.error(problem, format!("say columns by their number, for example --map {}=#2", map.field));
+        }
+        let problem = format!("has no column {}; the columns are: {}", quote(name), self.list());
+        self.error(problem, format!("correct --map {}", shell_quote(&map_text(map))))
+    }
+
+    /// The column of a name: as it stands, by its number, without its unit, or in other letter case.
+    fn find(&self, name: &str) -> Result<Option<usize>, ImportError> {
+        let names = &self.plan.names;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let by_number = || name.strip_prefix('#')?.parse::<usize>().ok()?.checked_sub(1).filter(|index| *index < names.len());
+        let plain = |text: &str| text.split(['[', '(']).next().unwrap_or(text).trim().to_owned();
+        let ways: [&dyn Fn(&str) -> bool; 3] =
+            [&|have| have == name, &|have| plain(have) == name, &|have| have.eq_ignore_ascii_case(name)];
+        for (way, same) in ways.iter().enumerate() {
+            let found: Vec<usize> = (0..names.len()).filter(|index| same(&names[*index])).collect();
+            if found.len() > 1 {
+                let numbers = found.iter().map(|index| format!("#{}", index + 1)).collect::<Vec<_>>().join(", ");
+                let problem = format!("{} columns are called {}", found.len(), quote(name));
+                return Err(self.error(problem, format!("say the number of the one that is meant: {numbers}")));
+            }
+            if let Some(index) = found.first() {
+                return Ok(Some(*index));
+            }
+            if way == 0
+                && let Some(index) = by_number()
+            {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
+    /// A column with the unit at its end, if it has one.
+    fn find_with_unit(&self, map: &FieldMap, text: &str) -> Result<Option<NumberColumn>, ImportError> {
+        if let Some(index) = self.find(text)? {
+            return Ok(Some(NumberColumn { index, unit: None, asked: false }));
+        }
+        let Some((name, unit)) = text.rsplit_once(':') else { return Ok(None) };
+        let Some(index) = self.find(name.trim())? else { return Ok(None) };
+        Ok(Some(NumberColumn { index, unit: Some(self.named_unit(map, name, unit)?), asked: true }))
+    }
+
+    fn named_unit(&self, map: &FieldMap, column: &str, unit: &str) -> Result<Unit, ImportError> {
+        Unit::named(unit.trim()).ok_or_else(|| {
+            let remedy = format!("correct --map {}", shell_quote(&map_text(map)));
+            self.error(format!("unknown unit {}", quote(unit.trim())), remedy).column(column.trim())
+        })
+    }
+
+    fn resolve(&self, map: &FieldMap) -> Result<Vec<Resolved>, ImportError> {
+        let text = map.column.as_str();
+        if let Some(column) = self.find_with_unit(map, text)? {
+            return Ok(vec![Resolved { board: map.board.clone(), columns: vec![column] }]);
+        }
+        if let Some(pattern) = Pattern::new(text) {
+            return self.resolve_pattern(map, &pattern);
+        }
+        if text.contains('+') {
+            return Ok(vec![Resolved { board: map.board.clone(), columns: self.resolve_sum(map)? }]);
+        }
+        let name =
+            text.rsplit_once(':').map_or(text, |(name, unit)| if Unit::named(unit.trim()).is_some() { name } else { text });
+        Err(self.no_column(map, name))
+    }
+
+    /// `A+B`, `A + B:mW`: the unit at the end holds for all that have none.
+    fn resolve_sum(&self, map: &FieldMap) -> Result<Vec<NumberColumn>, ImportError> {
+        let mut columns = Vec::new();
+        for part in map.column.split('+') {
+            columns.push(self.find_with_unit(map, part.trim())?.ok_or_else(|| self.no_column(map, part.trim()))?);
+        }
+        let last = columns[columns.len() - 1];
+        for column in columns.iter_mut().filter(|column| !column.asked && last.asked) {
+            (column.unit, column.asked) = (last.unit, true);
+        }
+        Ok(columns)
+    }
+
+    fn resolve_pattern(&self, map: &FieldMap, pattern: &Pattern<'_>) -> Result<Vec<Resolved>, ImportError> {
+        if map.board.is_some() {
+            return Err(self.error(
+                format!("--map {} names a board and a column for each", shell_quote(&map_text(map))),
+                "leave out the board: what stands for the braces names it",
+            ));
+        }
+        let with_unit = pattern.suffix.rsplit_once(':');
+        for (suffix, unit) in
+            [(pattern.suffix, None), with_unit.map_or((pattern.suffix, None), |(suffix, unit)| (suffix, Some(unit)))]
+        {
+            let pattern = Pattern { suffix, ..*pattern };
+            let matching = |(index, name): (usize, &String)| pattern.board(name).map(|board| (index, board));
+            let matching: Vec<(usize, String)> = self.plan.names.iter().enumerate().filter_map(matching).collect();
+            if matching.is_empty() {
+                continue;
+            }
+            let unit = unit.map(|unit| self.named_unit(map, &map.column, unit)).transpose()?;
+            let resolved = |(index, board): (usize, String)| Resolved {
+                board: Some(board),
+                columns: vec![NumberColumn { index, unit, asked: unit.is_some() }],
+            };
+            return Ok(matching.into_iter().map(resolved).collect());
+        }
+        Err(self.no_column(map, &map.column))
+    }
+
+    /// The unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the field's.
+    fn unit(&mut self, field: Field, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
+        let name = self.plan.column_name(column.index);
+        let bracketed = bracketed_unit(&name);
+        let fits = |unit: &Unit| unit.dimension == field.dimension();
+        let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
+        match (column.unit, bracketed) {
+            (Some(asked), _) if !fits(&asked) => {
+                Err(self.error(format!("{} is not a unit of {}", asked.name, field.name()), remedy).column(name))
+            }
+            (None, Some(own)) if !fits(&own) => {
+                let problem = format!("the header says {}, which is not a unit of {}", own.name, field.name());
+                Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name))
+            }
+            (Some(asked), Some(own)) if asked != own => {
+                let note = format!("column {name:?}: the header says {}, --map says {}, which is taken", own.name, asked.name);
+                self.recording.note(note);
+                Ok(Some(asked))
+            }
+            (asked, own) => Ok(asked.or(own).or_else(|| suffix_unit(&name).filter(fits))),
+        }
+    }
+}
+
+/// The unit in the last brackets of a name: `Power [mW]`, `Temperature (edge) (C)`.
+fn bracketed_unit(name: &str) -> Option<Unit> {
+    let inside = name.trim_end().strip_suffix([']', ')'])?;
+    let (_, unit) = inside.rsplit_once(['[', '('])?;
+    Unit::named(unit.trim())
+}
+
+/// The unit after the last separator of a name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
+fn suffix_unit(name: &str) -> Option<Unit> {
+    let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
+    Unit::named(unit.trim())
+}
+
+/// `gpu.{n}.power`: `{n}` stands for digits, another word in braces for any text.
+#[derive(Debug, Clone, Copy)]
+struct Pattern<'t> {
+    prefix: &'t str,
+    suffix: &'t str,
+    digits: bool,
+}
+
+impl<'t> Pattern<'t> {
+    fn new(text: &'t str) -> Option<Self> {
+        let (prefix, rest) = text.split_once('{')?;
+        let (word, suffix) = rest.split_once('}')?;
+        Some(Self { prefix, suffix, digits: word.trim() == "n" })
+    }
+
+    /// The board of a column's name, with its unit in brackets or without: `gpu0` for digits, else what stands for the braces.
+    fn board(&self, name: &str) -> Option<String> {
+        let plain = name.split(['[', '(']).next().unwrap_or(name).trim();
+        [name, plain].into_iter().find_map(|name| {
+            let middle = name.strip_prefix(self.prefix)?.strip_suffix(self.suffix)?;
+            let digits = middle.bytes().all(|byte| byte.is_ascii_digit());
+            let fits = !middle.is_empty() && (digits || !self.digits);
+            fits.then(|| if digits { format!("gpu{middle}") } else { middle.to_owned() })
+        })
+    }
+}
+
+/// A map as it was given.
+fn map_text(map: &FieldMap) -> String {
+    match &map.board {
+        Some(board) => format!("{}[{board}]={}", map.field, map.column),
+        None => format!("{}={}", map.field, map.column),
+    }
+}
+
+/// Quotes an argument for a shell, if it needs it.
+pub(crate) fn shell_quote(text: &str) -> String {
+    let plain = |character: char| character.is_alphanumeric() || "_-./:=#+@%".contains(character);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
+}

@@ -1,0 +1,145 @@
+//! What rows add to counters: requests, tokens, joules of an epoch.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::Phase;
+
+use super::STEPS;
+use crate::options::Accept;
+use crate::recording::{FileId, Mark, Recording, SourceId, SourceKind};
+use crate::{Field, ImportError, Options};
+
+/// A row that adds to counters.
+struct Step {
+    time: EventTime,
+    line: u64,
+    file: FileId,
+    added: Vec<(Field, f64)>,
+}
+
+/// What rows add to the counters of each source, gathered until the end because rows may be out of order.
+#[derive(Default)]
+pub(super) struct Steps {
+    by_source: BTreeMap<SourceId, Vec<Step>>,
+}
+
+/// Fewer rows tell nothing of a running total.
+const ROWS_OF_A_TOTAL: usize = 5;
+
+impl Steps {
+    pub(super) fn add(&mut self, file: FileId, source: SourceId, time: EventTime, line: u64, added: Vec<(Field, f64)>) {
+        if !added.is_empty() {
+            self.by_source.entry(source).or_default().push(Step { time, line, file, added });
+        }
+    }
+
+    /// Turns what rows add into counters.
+    pub(super) fn finish(self, recording: &mut Recording, options: &Options) -> Result<(), ImportError> {
+        for (source, mut steps) in self.by_source {
+            if !options.accept.contains(&Accept::GrowingSteps) {
+                refuse_running_totals(recording, &steps)?;
+            }
+            let mut newest = EventTime::MIN;
+            for step in &steps {
+                recording.out_of_order += u64::from(step.time < newest);
+                newest = newest.max(step.time);
+            }
+            steps.sort_by_key(|step| step.time);
+            let mut totals: Vec<(Field, f64)> = Vec::new();
+            for (field, _) in steps.iter().flat_map(|step| &step.added) {
+                if !totals.iter().any(|(known, _)| known == field) {
+                    totals.push((*field, 0.0));
+                }
+            }
+            push_counters(recording, source, &steps, totals);
+            // The two readings of a row stand close together, and are of one board.
+            if let SourceKind::Device(device) = &mut recording.sources[source].kind {
+                device.is_anonymous = false;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn push_counters(recording: &mut Recording, source: SourceId, steps: &[Step], mut totals: Vec<(Field, f64)>) {
+    let whole_run = !recording.sources.iter().any(|source| matches!(source.kind, SourceKind::Device(_)));
+    let mut last = EventTime::MIN;
+    let first = recording.sources[source].readings.len();
+    for same_time in steps.chunk_by(|a, b| a.time == b.time) {
+        let Step { time, line, file, .. } = same_time[0];
+        if time > last {
+            recording.push_from(file, source, time, line, &totals, None);
+        }
+        for (field, value) in same_time.iter().flat_map(|step| &step.added) {
+            if let Some((_, total)) = totals.iter_mut().find(|(known, _)| known == field) {
+                *total += value;
+            }
+        }
+        last = time.plus_micros(1);
+        recording.push_from(file, source, last, line, &totals, None);
+    }
+    if let [started, .., finished] = &mut recording.sources[source].readings[first..]
+        && whole_run
+    {
+        let mark = |phase| Some(Box::new(Mark { phase, span: None }));
+        started.mark = mark(Phase::Started);
+        finished.mark = mark(Phase::Finished);
+    }
+}
+
+/// Returns an error if a column that is mapped as what rows add looks like a running total.
+fn refuse_running_totals(recording: &Recording, steps: &[Step]) -> Result<(), ImportError> {
+    for (name, field) in STEPS {
+        let of_field = |step: &Step| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+        let values: Vec<(&Step, f64)> = steps.iter().filter_map(|step| Some((step, of_field(step)?))).collect();
+        if !is_running_total(&values.iter().map(|(_, value)| *value).collect::<Vec<_>>()) {
+            continue;
+        }
+        let ((first_step, first), (_, last)) = (values[0], values[values.len() - 1]);
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let problem = format!(
+            "grows from {first} to {last} over {} rows and never falls, as a running total does, not what a row adds",
+            values.len()
+        );
+        let (total, accept) = (recording.map_again(field.name(), field), Accept::GrowingSteps.name());
+        let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
+        return Err(recording.error(first_step.file, first_step.line, problem, remedy).column(column));
+    }
+    Ok(())
+}
+
+fn is_running_total(values: &[f64]) -> bool {
+    let rises = values.windows(2).filter(|pair| pair[1] > pair[0]).count();
+    let falls = values.windows(2).any(|pair| pair[1] < pair[0]);
+    if values.len() < ROWS_OF_A_TOTAL || falls || rises * 5 < (values.len() - 1) * 4 {
+        return false;
+    }
+    let (first, last) = (values[0], values[values.len() - 1]);
+    first == 0.0 || last >= 1.5 * first || values.len() >= 2 * ROWS_OF_A_TOTAL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_running_totals_from_what_rows_add() {
+        for total in
+            [&[0.0, 10.0, 20.0, 30.0, 40.0][..], &[100.0, 130.0, 170.0, 220.0, 260.0], &[0.0, 0.0, 8.0, 16.0, 24.0, 32.0]]
+        {
+            assert!(is_running_total(total), "{total:?}");
+        }
+        let counter: Vec<f64> = (0..20).map(|row| 1e6 + 32.0 * f64::from(row)).collect();
+        assert!(is_running_total(&counter));
+        for steps in [
+            &[32.0, 32.0, 32.0, 32.0, 32.0, 32.0][..],
+            &[0.0, 10.0, 20.0],
+            &[600_000.0, 600_000.0],
+            &[100.0, 101.0, 102.0, 103.0, 104.0],
+            &[10.0, 12.0, 9.0, 14.0, 15.0, 20.0],
+        ] {
+            assert!(!is_running_total(steps), "{steps:?}");
+        }
+    }
+}

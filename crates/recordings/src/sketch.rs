@@ -1,0 +1,240 @@
+//! What a file seems to be, before anybody has said it: its format, and the columns of a table with the maps that they suggest.
+
+use std::fmt;
+
+use crate::clock::Clock;
+use crate::csv_table::{TIME_NAMES, shell_quote};
+use crate::error::quote;
+use crate::lines::Lines;
+use crate::quantity::{Quantity, is_quantity, quantity};
+use crate::recording::Recording;
+use crate::table::{Cells, Table, Wanted};
+use crate::{Format, ImportError, Input, Options};
+
+/// What a file seems to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guess {
+    Recording(Format),
+    /// One of our own, which needs no import.
+    EventLog,
+}
+
+/// Lines by which a format is known.
+const HEAD_LINES: usize = 200;
+
+/// Guesses the format of a file by its first lines; what is nothing else is taken for a table.
+pub fn guess(input: Input<'_>) -> Result<Guess, ImportError> {
+    let mut lines = Lines::new(&input.name, input.reader)?;
+    for _ in 0..HEAD_LINES {
+        let Some((_, line)) = lines.next_line()? else { break };
+        let line = line.trim();
+        let guess = match () {
+            () if line.contains("\"specversion\"") => Guess::EventLog,
+            () if line.contains("\"power_begin\"") || line.contains("loadgen") => Guess::Recording(Format::MlperfInference),
+            () if line.starts_with("Time,") && line.contains(",Watts,") => Guess::Recording(Format::MlperfInference),
+            () if line.contains(":::MLLOG") => Guess::Recording(Format::Mlperf),
+            () if line.starts_with("#Entity") || line.starts_with("# Entity") => Guess::Recording(Format::Dcgmi),
+            () if line.starts_with("# HELP") || line.starts_with("# TYPE") || line.starts_with("DCGM_FI_") => {
+                Guess::Recording(Format::Prometheus)
+            }
+            () if line.starts_with("{\"status\"") || line.starts_with("{__name__") => Guess::Recording(Format::Prometheus),
+            () if line.contains("timestamp")
+                && ["power.draw", "utilization.gpu", "memory.used"].iter().any(|n| line.contains(n)) =>
+            {
+                Guess::Recording(Format::NvidiaSmi)
+            }
+            () => continue,
+        };
+        return Ok(guess);
+    }
+    Ok(Guess::Recording(Format::Csv))
+}
+
+/// The columns of a table, and the maps that their names and values suggest.
+#[derive(Debug)]
+pub struct TableSketch {
+    file: String,
+    encoding: &'static str,
+    separator: Option<char>,
+    header_line: Option<u64>,
+    columns: Vec<ColumnSketch>,
+}
+
+#[derive(Debug)]
+struct ColumnSketch {
+    name: String,
+    values: String,
+    /// A `--map`, or another option, that fits.
+    suggestion: Option<String>,
+}
+
+/// Looks at the first rows of a table of which nobody has said what its columns are.
+pub fn sketch_table(input: Input<'_>) -> Result<TableSketch, ImportError> {
+    let mut recording = Recording::new(Format::Csv, &Options::default());
+    let file = recording.add_file(&input.name);
+    let lines = Lines::new(&input.name, input.reader)?;
+    let clock = Clock::new(None, None);
+    let plain = |cells: &Cells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
+    let names = |cells: &Cells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();
+    let (table, header) = Table::open(lines, &mut recording, file, &Wanted { names: &names, is_data: &plain })?;
+    let Some(header) = header else {
+        return Err(ImportError::whole(&input.name, "is empty: it has no header", "check that this is the right file"));
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    table.peek(|cells| rows.push(cells.iter().map(str::to_owned).collect()));
+    let width = header.names.len();
+    let names = header.names.iter().enumerate();
+    let names: Vec<String> =
+        names.map(|(index, name)| if name.is_empty() { format!("#{}", index + 1) } else { name.to_owned() }).collect();
+    let mut columns: Vec<ColumnSketch> = (0..width)
+        .map(|index| {
+            let cells: Vec<&str> = rows.iter().filter_map(|row| row.get(index).map(String::as_str)).collect();
+            let (values, suggestion) = sketch_column(&names[index], &cells, &clock);
+            ColumnSketch { name: names[index].clone(), values, suggestion }
+        })
+        .collect();
+    number_boards(&mut columns);
+    Ok(TableSketch {
+        file: input.name,
+        encoding: table.encoding().name(),
+        separator: table.separator(),
+        header_line: (!header.is_data).then_some(header.line),
+        columns,
+    })
+}
+
+fn sketch_column(name: &str, cells: &[&str], clock: &Clock) -> (String, Option<String>) {
+    let known: Vec<&str> = cells.iter().copied().filter(|cell| !crate::absent::is_absent_text(cell)).collect();
+    let Some(first) = known.first() else { return ("no values".to_owned(), None) };
+    let lower = name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let map = |field: &str| Some(format!("--map {}", shell_quote(&format!("{field}={name}"))));
+    if known.iter().all(|cell| clock.read(cell).is_ok()) {
+        let usual = TIME_NAMES.iter().any(|time| lower == *time);
+        return (format!("times from {first}"), if usual { None } else { map("time") });
+    }
+    let numbers: Vec<f64> = known
+        .iter()
+        .filter_map(|cell| match quantity(cell, None) {
+            Quantity::Number(value, unit) => Some(unit.map_or(value, |unit| unit.to_ours(value))),
+            _ => None,
+        })
+        .collect();
+    if numbers.len() < known.len() {
+        let suggestion = match () {
+            () if has(&["uuid", "device", "gpu", "card", "serial", "bus_id"]) && !has(&["name", "model"]) => map("device"),
+            () if has(&["host", "node"]) => map("node"),
+            () if has(&["model", "name"]) => map("gpu_model"),
+            () => None,
+        };
+        return (format!("texts such as {}", quote(first)), suggestion);
+    }
+    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let values = format!("numbers from {low} to {high}");
+    let suggestion = match () {
+        () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
+        () if has(&["power", "watt"]) => map("power_watts"),
+        () if has(&["energy", "joule"]) => map("energy_joules_total"),
+        () if has(&["util"]) && high > 1.05 => Some(format!("--map {}", shell_quote(&format!("utilization_ratio={name}:%")))),
+        () if has(&["util"]) => map("utilization_ratio"),
+        () if has(&["temp"]) => map("temperature_celsius"),
+        () if has(&["samples_per", "throughput"]) => map("samples_per_second"),
+        () if has(&["sample", "image"]) => map("samples_total"),
+        () if has(&["token"]) => map("tokens_total"),
+        () if lower == "step" || has(&["steps", "iteration"]) => map("steps_total"),
+        () if lower == "loss" => map("loss"),
+        () if (has(&["time"]) || lower == "ts") && low >= 1e8 => {
+            let format = match high {
+                x if x < 1e11 => "unix",
+                x if x < 1e14 => "unix_ms",
+                x if x < 1e17 => "unix_us",
+                _ => "unix_ns",
+            };
+            Some(format!("--map {} --time-format {format}", shell_quote(&format!("time={name}"))))
+        }
+        () if has(&["gpu", "device", "index", "card"]) => map("device"),
+        () => None,
+    };
+    (values, suggestion)
+}
+
+/// Names boards where several columns suggest the same figure of a device.
+fn number_boards(columns: &mut [ColumnSketch]) {
+    for field in ["power_watts", "energy_joules_total", "utilization_ratio", "temperature_celsius"] {
+        for quote in ["", "'"] {
+            let start = format!("--map {quote}{field}=");
+            let fits = |column: &&mut ColumnSketch| column.suggestion.as_ref().is_some_and(|text| text.starts_with(&start));
+            let same: Vec<&mut ColumnSketch> = columns.iter_mut().filter(fits).collect();
+            if same.len() < 2 {
+                continue;
+            }
+            for (number, column) in same.into_iter().enumerate() {
+                let name = &column.name;
+                let unit = if column.suggestion.as_ref().is_some_and(|text| text.ends_with(":%")) { ":%" } else { "" };
+                column.suggestion = Some(format!("--map {}", shell_quote(&format!("{field}[gpu{number}]={name}{unit}"))));
+            }
+        }
+    }
+}
+
+impl fmt::Display for TableSketch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: a table in {} text", self.file, self.encoding)?;
+        match self.separator {
+            Some('\t') => writeln!(f, "  separator: tab")?,
+            Some(separator) => writeln!(f, "  separator: {separator:?}")?,
+            None => writeln!(f, "  separator: none, one cell a row")?,
+        }
+        match self.header_line {
+            Some(line) => writeln!(f, "  header: line {line}")?,
+            None => writeln!(f, "  header: none, the first line has readings")?,
+        }
+        for ColumnSketch { name, values, suggestion } in &self.columns {
+            let suggestion = suggestion.as_ref().map_or(String::new(), |suggestion| format!("; if so: {suggestion}"));
+            writeln!(f, "  column {name:?}: {values}{suggestion}")?;
+        }
+        writeln!(f, "say what its columns are with --map FIELD=COLUMN, and explain again")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_formats() {
+        for (text, format) in [
+            ("timestamp, index, power.draw [W]\n", Format::NvidiaSmi),
+            ("# Entity  POWER\n", Format::Dcgmi),
+            ("noise\n:::MLLOG {\"key\": \"run_start\"}\n", Format::Mlperf),
+            ("Time,07-12-2024 23:12:57.304,Watts,100\n", Format::MlperfInference),
+            ("# HELP DCGM_FI_DEV_POWER_USAGE x\n", Format::Prometheus),
+            ("{\"status\":\"success\"}", Format::Prometheus),
+            ("time;w\n1;2\n", Format::Csv),
+            ("", Format::Csv),
+        ] {
+            assert_eq!(guess(Input::new("f", text.as_bytes())).unwrap(), Guess::Recording(format), "{text:?}");
+        }
+        assert_eq!(guess(Input::new("f", &b"{\"specversion\":\"1.0\"}\n"[..])).unwrap(), Guess::EventLog);
+    }
+
+    #[test]
+    fn suggests_maps() {
+        let text =
+            "_timestamp,host,gpu.0.powerWatts,gpu.1.powerWatts,util %\n1738576800,c1,100,300,50\n1738576815,c1,100,300,60\n";
+        let shown = sketch_table(Input::new("w.csv", text.as_bytes())).unwrap().to_string();
+        for part in [
+            "w.csv: a table in UTF-8 text",
+            "separator: ','",
+            "header: line 1",
+            "--map time=_timestamp --time-format unix",
+            "texts such as \"c1\"; if so: --map node=host",
+            "--map 'power_watts[gpu0]=gpu.0.powerWatts'",
+            "--map 'power_watts[gpu1]=gpu.1.powerWatts'",
+            "--map 'utilization_ratio=util %:%'",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! Tables of any writing: the separator, the header and the comments are found once, for all readers.
+//!
+//! The separator is `,`, `;`, a tab or `|`, as the header and the lines below it agree best. The header is the line that has the
+//! wanted columns; lines above it are passed over. A row is a line, or several if a quoted cell has line breaks.
+
+use std::collections::VecDeque;
+
+use crate::ImportError;
+use crate::encoding::Encoding;
+use crate::lines::Lines;
+use crate::quantity::is_quantity;
+use crate::recording::{FileId, Recording};
+
+/// Longest accepted row.
+const MAX_ROW_BYTES: u64 = 1 << 20;
+/// Lines in which the header is looked for, and by which the separator is chosen.
+const HEAD_LINES: usize = 200;
+/// Most lines of one row.
+const MAX_ROW_LINES: usize = 100;
+const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
+/// Stands for any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
+const BLANKS: char = ' ';
+
+/// The cells of one row, in memory that is used again.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Cells {
+    text: String,
+    ends: Vec<usize>,
+}
+
+impl Cells {
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Option<&str> {
+        let end = *self.ends.get(index)?;
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        Some(&self.text[start..end])
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+    }
+
+    fn close(&mut self, start: usize) {
+        // Blanks before the separator are no part of the cell.
+        let length = self.text[start..].trim_end().len();
+        self.text.truncate(start + length);
+        self.ends.push(self.text.len());
+    }
+
+    /// Splits a row; `""` within quotes is a quote. Returns false if a quoted cell does not end.
+    fn split(&mut self, row: &str, separator: Option<char>) -> bool {
+        self.clear();
+        let Some(separator) = separator else {
+            self.text.push_str(row.trim().trim_matches('"'));
+            self.ends.push(self.text.len());
+            return true;
+        };
+        if separator == BLANKS {
+            for cell in row.split_whitespace() {
+                self.text.push_str(cell.trim_matches('"'));
+                self.ends.push(self.text.len());
+            }
+            return true;
+        }
+        if !row.contains('"') {
+            for cell in row.split(separator) {
+                self.text.push_str(cell.trim());
+                self.ends.push(self.text.len());
+            }
+            return true;
+        }
+        let blank = |character: char| character.is_whitespace() && character != separator;
+        let mut rest = row;
+        loop {
+            let start = self.text.len();
+            rest = rest.trim_start_matches(blank);
+            if let Some(quoted) = rest.strip_prefix('"') {
+                rest = quoted;
+                loop {
+                    let Some(at) = rest.find('"') else { return false };
+                    self.text.push_str(&rest[..at]);
+                    rest = &rest[at + 1..];
+                    match rest.strip_prefix('"') {
+                        Some(after) => rest = after,
+                        None => break,
+                    }
+                    self.text.push('"');
+                }
+            }
+            let Some((cell, after)) = rest.split_once(separator) else {
+                self.text.push_str(rest);
+                self.close(start);
+                return true;
+            };
+            self.text.push_str(cell);
+            self.close(start);
+            rest = after;
+        }
+    }
+}
+
+/// What a reader looks for.
+pub(crate) struct Wanted<'f> {
+    /// Returns how many of the wanted columns a row names.
+    pub(crate) names: &'f dyn Fn(&Cells) -> usize,
+    /// Returns whether a row has readings where the wanted columns are, for tables without a header.
+    pub(crate) is_data: &'f dyn Fn(&Cells) -> bool,
+}
+
+pub(crate) struct Table<'a> {
+    lines: Lines<'a>,
+    ahead: VecDeque<(u64, String)>,
+    separator: Option<char>,
+    /// Cells of the header.
+    width: Option<usize>,
+    row: String,
+}
+
+/// The names of the columns, and the line that has them.
+#[derive(Debug, Clone)]
+pub(crate) struct Header {
+    pub(crate) line: u64,
+    /// Empty texts if the table has no header.
+    pub(crate) names: Cells,
+    /// The first row has readings.
+    pub(crate) is_data: bool,
+}
+
+impl<'a> Table<'a> {
+    /// Finds separator and header. Returns no header if the file has no row.
+    pub(crate) fn open(
+        mut lines: Lines<'a>,
+        recording: &mut Recording,
+        file: FileId,
+        wanted: &Wanted<'_>,
+    ) -> Result<(Self, Option<Header>), ImportError> {
+        let mut ahead = VecDeque::new();
+        while ahead.len() < HEAD_LINES {
+            let Some((line, text)) = lines.next_line_within(MAX_ROW_BYTES)? else { break };
+            if !text.trim().is_empty() {
+                ahead.push_back((line, text.into_owned()));
+            }
+        }
+        // Spreadsheets take a first line such as `sep=;` as this.
+        let declared = ahead.front().and_then(|(_, text)| text.trim().trim_matches('"').strip_prefix("sep="));
+        let declared = declared.and_then(|text| if text.is_empty() { None } else { text.chars().next() });
+        if declared.is_some() {
+            ahead.pop_front();
+        }
+        let Some(found) = find_header(ahead.make_contiguous(), declared, wanted) else {
+            return Ok((Self { lines, ahead, separator: None, width: None, row: String::new() }, None));
+        };
+        for (line, text) in ahead.drain(..found.index) {
+            let reason = if is_comment(&text) { "comment line" } else { "line above the header" };
+            recording.skip(file, line, reason);
+        }
+        let line = ahead.front().map_or(1, |(line, _)| *line);
+        let mut table = Self { lines, ahead, separator: found.separator, width: None, row: String::new() };
+        let mut names = found.cells;
+        if found.is_data {
+            names = Cells { text: String::new(), ends: vec![0; names.len()] };
+        } else {
+            // A quoted name may have a line break.
+            let is_comment = table.ahead.front().is_some_and(|(_, text)| is_comment(text));
+            if is_comment {
+                table.ahead.pop_front();
+            } else {
+                table.next_cells(&mut names)?;
+            }
+        }
+        table.width = Some(names.len());
+        Ok((table, Some(Header { line, names, is_data: found.is_data })))
+    }
+
+    pub(crate) fn separator(&self) -> Option<char> {
+        self.separator
+    }
+
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.lines.encoding
+    }
+
+    /// Calls `visit` with the rows that are read ahead.
+    pub(crate) fn peek(&self, mut visit: impl FnMut(&Cells)) {
+        let mut cells = Cells::default();
+        for (_, text) in self.ahead.iter().filter(|(_, text)| !is_comment(text)) {
+            if cells.split(text, self.separator) {
+                visit(&cells);
+            }
+        }
+    }
+
+    /// Reads the next row and returns its line; comments and blank lines are passed over, the former counted.
+    pub(crate) fn next_row(
+        &mut self,
+        recording: &mut Recording,
+        file: FileId,
+        cells: &mut Cells,
+    ) -> Result<Option<u64>, ImportError> {
+        loop {
+            let Some(line) = self.next_cells(cells)? else { return Ok(None) };
+            if is_comment(&self.row) {
+                recording.skip(file, line, "comment line");
+            } else if !self.row.trim().is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    fn next_line(&mut self) -> Result<Option<(u64, String)>, ImportError> {
+        match self.ahead.pop_front() {
+            Some(ahead) => Ok(Some(ahead)),
+            None => Ok(self.lines.next_line_within(MAX_ROW_BYTES)?.map(|(line, text)| (line, text.into_owned()))),
+        }
+    }
+
+    fn next_cells(&mut self, cells: &mut Cells) -> Result<Option<u64>, ImportError> {
+        if self.ahead.is_empty() {
+            let Some((line, text)) = self.lines.next_line_within(MAX_ROW_BYTES)? else { return Ok(None) };
+            self.row.clear();
+            self.row.push_str(&text);
+            if cells.split(&self.row, self.separator) {
+                return Ok(Some(line));
+            }
+            return self.join_lines(line, cells);
+        }
+        let Some((line, text)) = self.next_line()? else { return Ok(None) };
+        self.row = text;
+        if cells.split(&self.row, self.separator) {
+            return Ok(Some(line));
+        }
+        self.join_lines(line, cells)
+    }
+
+    /// Adds lines until the quoted cell ends. If that makes no row of the header's length, the first line is a row of its own, its quote
+    /// left out.
+    fn join_lines(&mut self, line: u64, cells: &mut Cells) -> Result<Option<u64>, ImportError> {
+        let mut whole = self.row.clone();
+        let mut taken = Vec::new();
+        while taken.len() < MAX_ROW_LINES && (whole.len() as u64) < MAX_ROW_BYTES {
+            let Some((number, text)) = self.next_line()? else { break };
+            whole.push('\n');
+            whole.push_str(&text);
+            taken.push((number, text));
+            if cells.split(&whole, self.separator) {
+                if self.width.is_some_and(|width| width != cells.len()) {
+                    break;
+                }
+                self.row = whole;
+                return Ok(Some(line));
+            }
+        }
+        for back in taken.into_iter().rev() {
+            self.ahead.push_front(back);
+        }
+        cells.split(&self.row.replace('"', ""), self.separator);
+        Ok(Some(line))
+    }
+}
+
+fn is_comment(text: &str) -> bool {
+    let text = text.trim_start();
+    text.starts_with('#') || text.starts_with("//")
+}
+
+/// A comment without its sign: some programs write the header as one.
+fn uncommented(text: &str) -> &str {
+    text.trim_start().trim_start_matches(['#', '/']).trim_start()
+}
+
+struct Found {
+    separator: Option<char>,
+    /// Of the header's line.
+    index: usize,
+    cells: Cells,
+    is_data: bool,
+}
+
+/// How well a separator fits: wanted names, lines of the header's length, cells that are plain.
+type Score = (usize, usize, usize);
+
+fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &Wanted<'_>) -> Option<Found> {
+    let mut best: Option<(Score, Found)> = None;
+    let candidates: Vec<Option<char>> = match declared {
+        Some(separator) => vec![Some(separator)],
+        None => [None].into_iter().chain(SEPARATORS.into_iter().chain([BLANKS]).map(Some)).collect(),
+    };
+    for separator in candidates {
+        let (names, index, cells) = line_with_names(lines, separator, wanted)?;
+        let (consistent, plain) = agreement(&lines[index + 1..], separator, cells.len());
+        let score = (names, consistent, plain);
+        let is_better = |most: &Score| if separator == Some(BLANKS) { names > most.0 && consistent > 0 } else { score > *most };
+        if best.as_ref().is_none_or(|(most, _)| is_better(most)) {
+            let is_data = names == 0 && (wanted.is_data)(&cells);
+            best = Some((score, Found { separator, index, cells, is_data }));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// Returns the first line with most of the wanted names; the first line that is no comment if none has any.
+fn line_with_names(lines: &[(u64, String)], separator: Option<char>, wanted: &Wanted<'_>) -> Option<(usize, usize, Cells)> {
+    let mut best: Option<(usize, usize, Cells)> = None;
+    let mut cells = Cells::default();
+    for (index, (_, text)) in lines.iter().enumerate() {
+        let comment = is_comment(text);
+        for text in [Some(text.as_str()), comment.then(|| uncommented(text))].into_iter().flatten() {
+            cells.split(text, separator);
+            let names = (wanted.names)(&cells);
+            let better = match &best {
+                Some((most, ..)) => names > *most,
+                None => names > 0 || !comment,
+            };
+            if better {
+                best = Some((names, index, cells.clone()));
+            }
+        }
+    }
+    best.or_else(|| {
+        let (_, text) = lines.first()?;
+        cells.split(text, separator);
+        Some((0, 0, cells))
+    })
+}
+
+/// Returns how many lines have as many cells as the header, and how many of their cells are numbers, times or plain words.
+fn agreement(lines: &[(u64, String)], separator: Option<char>, width: usize) -> (usize, usize) {
+    if width < 2 {
+        return (0, 0);
+    }
+    let (mut consistent, mut plain) = (0, 0);
+    let mut cells = Cells::default();
+    for (_, text) in lines.iter().filter(|(_, text)| !is_comment(text)).take(50) {
+        if cells.split(text, separator) && cells.len() == width {
+            consistent += 1;
+            plain += cells.iter().filter(|cell| is_plain(cell)).count();
+        }
+    }
+    (consistent, plain)
+}
+
+fn is_plain(cell: &str) -> bool {
+    let time = cell.bytes().all(|byte| byte.is_ascii_digit() || b"-/.:T Z+,".contains(&byte));
+    is_quantity(cell) || time || !cell.contains(SEPARATORS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Format, Options};
+
+    /// Header and rows, with `|` between cells, and the lines passed over.
+    fn rows(text: &str, names: &[&str]) -> (Option<char>, Vec<String>, u64) {
+        let mut recording = Recording::new(Format::Csv, &Options::default());
+        let file = recording.add_file("t");
+        let found = |cells: &Cells| names.iter().filter(|name| cells.iter().any(|cell| cell == **name)).count();
+        let is_data = |cells: &Cells| cells.iter().all(is_plain) && cells.iter().any(is_quantity);
+        let wanted = Wanted { names: &found, is_data: &is_data };
+        let lines = Lines::new("t", text.as_bytes()).unwrap();
+        let (mut table, header) = Table::open(lines, &mut recording, file, &wanted).unwrap();
+        let mut rows = vec![header.unwrap().names.iter().collect::<Vec<_>>().join("|")];
+        let mut cells = Cells::default();
+        while table.next_row(&mut recording, file, &mut cells).unwrap().is_some() {
+            rows.push(cells.iter().collect::<Vec<_>>().join("|"));
+        }
+        (table.separator(), rows, recording.skipped.iter().map(|skipped| skipped.lines).sum())
+    }
+
+    #[test]
+    fn finds_separators_headers_and_comments() {
+        for (text, separator, expected, skipped) in [
+            ("time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),
+            ("time;w\n1;2,5\n", Some(';'), vec!["time|w", "1|2,5"], 0),
+            ("time;w, all\n1;2,5\n3;4,5\n", Some(';'), vec!["time|w, all", "1|2,5", "3|4,5"], 0),
+            ("time\tw\r\n1\t2\r\n", Some('\t'), vec!["time|w", "1|2"], 0),
+            ("time|w\n1|2\n", Some('|'), vec!["time|w", "1|2"], 0),
+            ("sep=;\ntime;w\n1;2\n", Some(';'), vec!["time|w", "1|2"], 0),
+            ("# a, b\n# c\n\ntime,w\n# d\n1,2\n\n", Some(','), vec!["time|w", "1|2"], 3),
+            ("# time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),
+            ("Device: X;;\nSerial;5\ntime;w\n1;2\n", Some(';'), vec!["time|w", "1|2"], 2),
+            ("\"time\" , \"w \"\"x\"\"\"\n\"1\",\"2,5\"\n", Some(','), vec!["time|w \"x\"", "1|2,5"], 0),
+            ("time,w\n1,\"two\nlines\"\n3,4\n", Some(','), vec!["time|w", "1|two\nlines", "3|4"], 0),
+            ("time,w\n1,\"torn\n3,4\n", Some(','), vec!["time|w", "1|torn", "3|4"], 0),
+            ("time,w\n1,\"torn\n3,4\n5,\"6\n7,8\n", Some(','), vec!["time|w", "1|torn", "3|4", "5|6", "7|8"], 0),
+            ("time   w\n1      2\n3\t4\n", Some(' '), vec!["time|w", "1|2", "3|4"], 0),
+            ("w\n200\n", None, vec!["w", "200"], 0),
+            ("w\n200,5\n", None, vec!["w", "200,5"], 0),
+            ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),
+        ] {
+            assert_eq!(
+                rows(text, &["time", "w"]),
+                (separator, expected.iter().map(|row| (*row).to_owned()).collect(), skipped),
+                "{text:?}"
+            );
+        }
+        let (_, without_header, _) = rows("2025/02/03 10:00:00,0,120\n2025/02/03 10:00:01,0,120\n", &[]);
+        assert_eq!(without_header.len(), 3, "{without_header:?}");
+        assert_eq!(without_header[0], "||");
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_with_its_number() {
+        let mut recording = Recording::new(Format::Csv, &Options::default());
+        let file = recording.add_file("t");
+        let wanted = Wanted { names: &|_| 0, is_data: &|_| false };
+        let text = std::io::Read::chain("time,w\n".as_bytes(), std::io::repeat(b'7'));
+        let lines = Lines::new("t", text).unwrap();
+        let error = Table::open(lines, &mut recording, file, &wanted).err().unwrap().to_string();
+        assert!(error.starts_with("t:2: line is longer than 1 MiB"), "{error}");
+    }
+}

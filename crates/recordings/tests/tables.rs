@@ -1,0 +1,532 @@
+//! Tables as they are met: whose rows are whose, in which zone, in which writing, and what costs a row or stops an import.
+
+use std::time::Duration;
+
+use eadt_recordings::{Accept, FilesAre, Format, Imported, Input, Options, SameTime, TimeFormat, Zone, import};
+use eadt_schemas::Topic;
+use eadt_schemas::v1::{GpuTelemetry, Meter, TrainingProgress};
+
+const SMI: Format = Format::NvidiaSmi;
+const CSV: Format = Format::Csv;
+/// As `Europe/Berlin`.
+const BERLIN: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+
+fn read(format: Format, files: &[(&str, &str)], options: &Options) -> Result<Imported, String> {
+    let inputs = files.iter().map(|(name, text)| Input::new(*name, text.as_bytes())).collect();
+    import(format, inputs, options).map_err(|error| error.to_string())
+}
+
+fn maps(texts: &[&str]) -> Options {
+    Options { maps: texts.iter().map(|text| text.parse().unwrap()).collect(), ..Options::default() }
+}
+
+fn plain() -> Options {
+    Options::default()
+}
+
+fn telemetry(imported: &Imported) -> Vec<GpuTelemetry> {
+    let telemetry = imported.events().filter(|event| event.topic() == Some(Topic::GpuTelemetry));
+    telemetry.map(|event| eadt_schemas::decode(event.data.unwrap().get().as_bytes()).unwrap()).collect()
+}
+
+fn progress(imported: &Imported) -> Vec<TrainingProgress> {
+    let progress = imported.events().filter(|event| event.topic() == Some(Topic::TrainingProgress));
+    progress.map(|event| eadt_schemas::decode(event.data.unwrap().get().as_bytes()).unwrap()).collect()
+}
+
+/// Joules of each device, by the trapezoid over its readings.
+fn joules(imported: &Imported) -> Vec<(String, f64)> {
+    let rows = telemetry(imported);
+    let mut devices: Vec<String> = rows.iter().map(|row| row.device.clone()).collect();
+    devices.sort();
+    devices.dedup();
+    let of = |device: &String| {
+        let own = rows.iter().filter(|row| row.device == *device);
+        let points: Vec<(f64, f64)> = own
+            .filter_map(|row| {
+                let watts = row.power_watts.or(row.power_average_watts)?;
+                Some((row.time.seconds_since(eadt_schemas::EventTime::from_micros(0)), watts))
+            })
+            .collect();
+        points.windows(2).map(|pair| f64::midpoint(pair[0].1, pair[1].1) * (pair[1].0 - pair[0].0)).sum()
+    };
+    devices.iter().map(|device| (device.clone(), of(device))).collect()
+}
+
+fn total(imported: &Imported) -> f64 {
+    joules(imported).iter().map(|(_, joules)| joules).sum()
+}
+
+fn near(got: f64, expected: f64, what: &str) {
+    assert!((got - expected).abs() < 1e-6 * expected.abs().max(1.0), "{what}: {got} instead of {expected}");
+}
+
+/// Rows of some boards at each second: the cells before the power are `id(board)`.
+fn smi(header: &str, boards: &[f64], seconds: std::ops::RangeInclusive<u32>, id: impl Fn(usize) -> String) -> String {
+    let mut text = format!("{header}\n");
+    for second in seconds {
+        for (board, watts) in boards.iter().enumerate() {
+            text.extend([format!("2025/02/03 10:{:02}:{:02}.{board:03}, {}{watts:.2} W\n", second / 60, second % 60, id(board))]);
+        }
+    }
+    text
+}
+
+#[test]
+fn one_board_has_one_identity() {
+    let index = |boards: &[f64], seconds| smi("timestamp, index, power.draw [W]", boards, seconds, |board| format!("{board}, "));
+    let unique = |boards: &[f64], seconds| {
+        smi("timestamp, uuid, power.draw [W]", boards, seconds, |board| format!("GPU-{board}{}, ", "0123-4567"))
+    };
+    let bus = smi("timestamp, pci.bus_id, power.draw [W]", &[100.0, 300.0], 0..=10, |board| format!("0000:{board}7:00.0, "));
+    let serial = smi("timestamp, serial, index, power.draw [W]", &[100.0, 300.0], 0..=10, |board| format!("16{board}, 0, "));
+    let (a, b) = (index(&[100.0, 110.0], 0..=10), index(&[300.0, 310.0], 0..=10));
+    let later = index(&[100.0, 110.0], 11..=20);
+    for (what, files, boards, expected) in [
+        ("pci.bus_id", vec![("smi.csv", bus.as_str())], 2, 4000.0),
+        ("serial", vec![("smi.csv", &serial)], 2, 4000.0),
+        ("two nodes with the same indices", vec![("n1.csv", &a), ("n2.csv", &b)], 4, 8200.0),
+        ("two nodes, files of one name", vec![("n1/smi.csv", &a), ("n2/smi.csv", &b)], 4, 8200.0),
+        ("a rotated log", vec![("smi.csv.1", &a), ("smi.csv", &later)], 2, 4200.0),
+        ("a rotated log, newest first", vec![("smi.csv", &later), ("smi.csv.1", &a)], 2, 4200.0),
+        ("one board in two files", vec![("a.csv", &unique(&[100.0], 0..=5)), ("b.csv", &unique(&[100.0], 5..=10))], 1, 1000.0),
+    ] {
+        let imported = read(SMI, &files, &plain()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(joules(&imported).len(), boards, "{what}: {:?}", joules(&imported));
+        near(total(&imported), expected, what);
+        let ids: std::collections::BTreeSet<String> = imported.events().map(|event| event.id).collect();
+        assert_eq!(ids.len() as u64, imported.report.events, "{what}");
+    }
+    let copies = read(SMI, &[("n1.csv", &a), ("n2.csv", &a)], &plain()).unwrap_err();
+    assert!(
+        copies.starts_with("n2.csv: has the same rows of gpu-0 as n1.csv") && copies.contains("--files-are nodes"),
+        "{copies}"
+    );
+    for (files_are, boards, expected) in [(FilesAre::Nodes, 4, 4200.0), (FilesAre::Parts, 2, 2100.0)] {
+        let options = Options { files_are: Some(files_are), ..plain() };
+        let imported = read(SMI, &[("n1.csv", &a), ("n2.csv", &a)], &options).unwrap();
+        assert_eq!(joules(&imported).len(), boards);
+        near(total(&imported), expected, "copies");
+    }
+}
+
+#[test]
+fn rows_without_an_id_are_refused_or_told_apart_by_their_order() {
+    let boards = [100.0, 200.0, 300.0, 400.0];
+    let interleaved = smi("timestamp, power.draw [W]", &boards, 0..=5, |_| String::new());
+    let one_stamp = interleaved.replace(".001,", ".000,").replace(".002,", ".000,").replace(".003,", ".000,");
+    let equal = one_stamp.replace("200.00", "100.00").replace("300.00", "100.00").replace("400.00", "100.00");
+    let table = "time,w\n2025-02-03 10:00:00,100\n2025-02-03 10:00:00,300\n2025-02-03 10:00:01,100\n2025-02-03 10:00:01,300\n\
+                 2025-02-03 10:00:02,100\n2025-02-03 10:00:02,300\n";
+    let power = maps(&["power_watts=w"]);
+    for (what, format, text, options, expected) in [
+        ("milliseconds apart", SMI, interleaved.as_str(), plain(), 5000.0),
+        ("one stamp", SMI, &one_stamp, plain(), 5000.0),
+        ("equal rows", SMI, &equal, plain(), 2000.0),
+        ("a table", CSV, table, power, 800.0),
+    ] {
+        let error = read(format, &[("log.csv", text)], &options).unwrap_err();
+        assert!(error.starts_with("log.csv:3: ") && error.contains("--same-time boards"), "{what}: {error}");
+        let options = Options { same_time: Some(SameTime::Boards), ..options };
+        let imported = read(format, &[("log.csv", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(total(&imported), expected, what);
+        let options = Options { same_time: Some(SameTime::Mean), ..options };
+        assert_eq!(joules(&read(format, &[("log.csv", text)], &options).unwrap()).len(), 1, "{what}");
+    }
+    let nodes =
+        (0..6).map(|second| format!("10:00:0{second}.000,0,100\n10:00:0{second}.070,0,300\n")).collect::<Vec<_>>().concat();
+    let nodes = format!("time,gpu,w\n{}", nodes.replace("10:00:0", "2025-02-03 10:00:0"));
+    let error = read(CSV, &[("n.csv", &nodes)], &maps(&["device=gpu", "power_watts=w"])).unwrap_err();
+    assert!(error.starts_with("n.csv:3: 2 rows of n:0 come close together") && error.contains("--map node=COLUMN"), "{error}");
+    // Two nodes' logs in one file.
+    let index = "timestamp, index, power.draw [W]\n2025/02/03 10:00:00.000, 0, 100 W\n2025/02/03 10:00:00.000, 0, 300 W\n";
+    let error = read(SMI, &[("log.csv", index)], &plain()).unwrap_err();
+    assert!(error.starts_with("log.csv:3: 2 rows of log:gpu-0 have the time") && error.contains("several nodes"), "{error}");
+}
+
+#[test]
+fn columns_of_a_table_name_their_boards() {
+    let nodes = "time,host,gpu,w\n2025-02-03T10:00:00Z,c1,0,100\n2025-02-03T10:00:00Z,c1,1,110\n2025-02-03T10:00:00Z,c2,0,300\n\
+                 2025-02-03T10:00:00Z,c2,1,310\n2025-02-03T10:00:09Z,c1,0,100\n2025-02-03T10:00:09Z,c1,1,110\n\
+                 2025-02-03T10:00:09Z,c2,0,300\n2025-02-03T10:00:09Z,c2,1,310\n";
+    let imported = read(CSV, &[("p.csv", nodes)], &maps(&["node=host", "device=gpu", "power_watts=w:W"])).unwrap();
+    near(total(&imported), 7380.0, "node and device");
+    let named: Vec<String> = joules(&imported).into_iter().map(|(device, _)| device).collect();
+    assert_eq!(named, ["c1:0", "c1:1", "c2:0", "c2:1"]);
+    let row = &telemetry(&imported)[0];
+    assert_eq!((row.node.as_deref(), row.gpu_index), (Some("c1"), Some(0)));
+    let gpu = "time,gpu,w\n2025-02-03T10:00:00Z,0,100\n2025-02-03T10:00:10Z,0,100\n";
+    let other = gpu.replace(",100", ",300");
+    let imported = read(CSV, &[("n1.csv", gpu), ("n2.csv", &other)], &maps(&["device=gpu", "power_watts=w"])).unwrap();
+    near(total(&imported), 4000.0, "two files by device");
+
+    // One import a column, replayed together later.
+    let wide = "time,a,b\n2025-02-03T10:00:00Z,100,300\n2025-02-03T10:00:10Z,100,300\n";
+    let ids = |map: &str| -> Vec<String> {
+        read(CSV, &[("w.csv", wide)], &maps(&[map])).unwrap().events().map(|event| event.id).collect()
+    };
+    let (a, b) = (ids("power_watts=a"), ids("power_watts=b"));
+    assert!(a.iter().all(|id| !b.contains(id)), "{a:?} {b:?}");
+}
+
+#[test]
+fn wide_tables_are_mapped_whole() {
+    let text = ",_timestamp,system.gpu.0.powerWatts,system.gpu.1.powerWatts,system.gpu.0.temp,system.gpu.1.temp\n\
+                0,1738576800,100,300,60,61\n1,1738576815,100,300,61,61\n2,1738576950,100,300,62,\n";
+    let wide = |texts: &[&str]| {
+        let options = Options { time_format: Some(TimeFormat::Unix), ..maps(texts) };
+        read(CSV, &[("wandb.csv", text)], &options)
+    };
+    let (first, second) = ("system.gpu.0.powerWatts", "system.gpu.1.powerWatts");
+    for texts in [
+        vec![format!("gpu0={first}"), format!("gpu1={second}")],
+        vec![format!("power_watts[a]={first}"), format!("power_watts[b]={second}:W")],
+        vec!["power_watts=system.gpu.{n}.powerWatts".to_owned(), "temperature_celsius=system.gpu.{n}.temp".to_owned()],
+        vec!["power_watts=system.gpu.{n}.powerWatts: W".to_owned()],
+        vec!["power_watts=system.{board}.powerWatts".to_owned()],
+    ] {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let imported = wide(&texts).unwrap_or_else(|error| panic!("{texts:?}: {error}"));
+        let joules: Vec<f64> = joules(&imported).into_iter().map(|(_, joules)| joules).collect();
+        assert_eq!(joules, [15_000.0, 45_000.0], "{texts:?}");
+    }
+    let imported = wide(&["power_watts=system.gpu.{n}.powerWatts", "temperature_celsius=system.gpu.{n}.temp"]).unwrap();
+    let rows = telemetry(&imported);
+    assert_eq!((rows[0].device.as_str(), rows[0].gpu_index, rows[0].temperature_celsius), ("wandb:gpu0", Some(0), Some(60.0)));
+    assert_eq!(imported.report.absent_values, 1);
+    assert_eq!(imported.report.tables[0].left_out, ["#1"]);
+    let sum = wide(&[&format!("power_watts={first}+{second}")]).unwrap();
+    assert_eq!(joules(&sum).iter().map(|(_, joules)| *joules).collect::<Vec<_>>(), [60_000.0]);
+    let sum = wide(&[&format!("power_watts={first} + {second}:mW")]).unwrap();
+    near(total(&sum), 60.0, "a unit of all parts");
+
+    let error = |texts: &[&str]| wide(texts).unwrap_err();
+    let twice = error(&[&format!("power_watts={first}"), &format!("power_watts={second}")]);
+    assert!(twice.contains("power_watts is filled by two --map") && twice.contains("'power_watts[gpu0]="), "{twice}");
+    assert!(twice.contains(&format!("power_watts={first}+{second}")), "{twice}");
+    let loose = error(&[&format!("gpu0={first}"), "temperature_celsius=system.gpu.0.temp"]);
+    assert!(loose.contains("temperature_celsius is of no board"), "{loose}");
+    assert!(error(&[&format!("gpu0={first}"), &format!("gpu1={first}")]).contains("mapped to two boards"));
+    assert!(error(&["power_watts=gpu{n}.watts"]).contains("has no column \"gpu{n}.watts\"; the columns are"));
+    assert!(error(&["time=_timestamp", "time=#1", "power_watts=#3"]).contains("time is mapped twice"));
+    let doubled = read(CSV, &[("w.csv", "time,w,w\n2025-02-03T10:00:00Z,1,2\n")], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(doubled.contains("2 columns are called \"w\"") && doubled.contains("#2, #3"), "{doubled}");
+}
+
+#[test]
+fn an_interval_counts_the_rows_of_each_device() {
+    let rows: String = (0..11).map(|_| "card0,100\ncard1,200\n").collect();
+    let text = format!("device,Power (W)\n{rows}");
+    let options = Options { interval: Some(Duration::from_secs(1)), ..maps(&["device=device", "power_watts=Power (W)"]) };
+    near(total(&read(CSV, &[("rocm.csv", &text)], &options).unwrap()), 3000.0, "each card");
+    // A row that is refused has taken its time.
+    let damaged = text.replacen("card0,100\ncard1,200\n", "card0,1x0\ncard1,200\n", 2).replacen("card0,1x0", "card0,100", 1);
+    let imported = read(CSV, &[("rocm.csv", &damaged)], &options).unwrap();
+    near(total(&imported), 3000.0, "a damaged row");
+    assert_eq!(imported.report.refused[0].first_line, 4);
+    let wide = "a,b\n100,200\n100,200\n100,200\n";
+    let options = Options { interval: Some(Duration::from_secs(1)), ..maps(&["gpu0=a", "gpu1=b"]) };
+    near(total(&read(CSV, &[("w.csv", wide)], &options).unwrap()), 600.0, "a wide table");
+}
+
+#[test]
+fn the_first_row_is_no_header_if_it_has_readings() {
+    let rows = (0..11).map(|second| format!("2025/02/03 10:00:{second:02}.000, 0, 120.00\n")).collect::<Vec<_>>().concat();
+    let imported = read(CSV, &[("smi.csv", &rows)], &maps(&["time=#1", "power_watts=#3:W"])).unwrap();
+    near(total(&imported), 1200.0, "without a header");
+    assert_eq!((imported.report.rows, imported.report.tables[0].header_line), (11, None));
+    let headed = format!("when,gpu,watts\n{rows}");
+    let imported = read(CSV, &[("smi.csv", &headed)], &maps(&["time=#1", "power_watts=#3:W"])).unwrap();
+    assert_eq!((imported.report.rows, imported.report.tables[0].header_line), (11, Some(1)));
+    let error = read(CSV, &[("smi.csv", &rows)], &maps(&["power_watts=power"])).unwrap_err();
+    assert!(error.contains("there is no header") && error.contains("#2"), "{error}");
+    let error = read(SMI, &[("smi.csv", &rows)], &plain()).unwrap_err();
+    assert!(error.contains("not noheader") && error.contains("--map time=#1"), "{error}");
+}
+
+#[test]
+fn a_clock_that_goes_back_is_a_zone_or_stops() {
+    let mut text = "timestamp, uuid, power.draw.instant [W]\n".to_owned();
+    for minute in (40..60).step_by(2) {
+        text.extend([format!("2024/10/27 02:{minute}:00.000, GPU-1, 100.00 W\n")]);
+    }
+    for minute in (0..60).step_by(2) {
+        text.extend([format!("2024/10/27 02:{minute:02}:00.000, GPU-1, 400.00 W\n")]);
+    }
+    let error = read(SMI, &[("smi.csv", &text)], &plain()).unwrap_err();
+    assert!(error.starts_with("smi.csv:12: the clock goes back by 3480 s here") && error.contains("--time-zone"), "{error}");
+    let zone = |zone: &str| Options { time_zone: Some(Zone::new(zone, |_| None).unwrap()), ..plain() };
+    let imported = read(SMI, &[("smi.csv", &text)], &zone(BERLIN)).unwrap();
+    near(total(&imported), 1_530_000.0, "the hour that comes twice");
+    assert!(imported.report.notes.iter().any(|note| note.contains(BERLIN)), "{:?}", imported.report.notes);
+    let error = read(SMI, &[("smi.csv", &text)], &zone("+02:00")).unwrap_err();
+    assert!(error.contains("in this zone no clock is set back here"), "{error}");
+    let sorted = Options { accept: vec![Accept::Unordered], same_time: Some(SameTime::Mean), ..plain() };
+    assert!(read(SMI, &[("smi.csv", &text)], &sorted).unwrap().report.out_of_order > 0);
+    // The same in a table with several boards.
+    let rows = text.lines().skip(1).map(|line| line.replace(" W", "").replace(", ", ","));
+    let boards = rows.map(|row| format!("{row}\n{}\n", row.replace("GPU-1", "GPU-2"))).collect::<Vec<_>>().concat();
+    let options = Options { ..maps(&["time=#1", "device=#2", "power_watts=#3"]) };
+    assert!(read(CSV, &[("b.csv", &boards)], &options).unwrap_err().starts_with("b.csv:21: the clock goes back"));
+    let options = Options { maps: options.maps, ..zone(BERLIN) };
+    near(total(&read(CSV, &[("b.csv", &boards)], &options).unwrap()), 3_060_000.0, "several boards");
+    // An hour of even load is no repeat; hourly rows have one time.
+    let even = text.replace("400.00", "100.00");
+    assert!(read(SMI, &[("smi.csv", &even)], &plain()).unwrap_err().contains("the clock goes back"));
+    near(total(&read(SMI, &[("smi.csv", &even)], &zone(BERLIN)).unwrap()), 468_000.0, "even load");
+    let hourly = "time,w\n2024-10-27 01:00,100\n2024-10-27 02:00,100\n2024-10-27 02:00,400\n2024-10-27 03:00,400\n";
+    let error = read(CSV, &[("h.csv", hourly)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("if summer time ends here, say the zone"), "{error}");
+    let options = Options { time_zone: Some(Zone::new(BERLIN, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
+    near(total(&read(CSV, &[("h.csv", hourly)], &options).unwrap()), 2_700_000.0, "hourly rows");
+    let note = read(SMI, &[("smi.csv", &text.replace("2024/10/27", "2024/10/26")[..200])], &plain()).unwrap().report.notes;
+    assert!(note.iter().any(|note| note.contains("read as UTC") && note.contains("--time-zone")), "{note:?}");
+}
+
+#[test]
+fn absent_values_are_absent_in_every_table() {
+    let absent = [
+        "",
+        "-1",
+        "nan",
+        "N/A",
+        "[N/A]",
+        "[Not Supported]",
+        "ERR!",
+        "-",
+        "0",
+        "18446744073709551614",
+        "4294967294",
+        "2147483632",
+    ];
+    for text in absent {
+        let table =
+            format!("time,w,u\n2025-02-03T10:00:00Z,100,50\n2025-02-03T10:00:05Z,{text},50\n2025-02-03T10:00:10Z,100,50\n");
+        let imported = read(CSV, &[("a.csv", &table)], &maps(&["power_watts=w", "utilization_ratio=u:%"])).unwrap();
+        assert_eq!((imported.report.absent_values, imported.report.refused.len()), (1, 0), "csv {text:?}");
+        near(total(&imported), 1000.0, text);
+        let smi = format!(
+            "timestamp, uuid, power.draw [W], utilization.gpu [%]\n2025/02/03 10:00:00.000, GPU-1, 100, 5\n\
+             2025/02/03 10:00:05.000, GPU-1, {text}, 5\n2025/02/03 10:00:10.000, GPU-1, 100, 5\n"
+        );
+        let imported = read(SMI, &[("a.csv", &smi)], &plain()).unwrap();
+        assert_eq!((imported.report.absent_values, imported.report.refused.len()), (1, 0), "nvidia-smi {text:?}");
+    }
+    let sacct = "JobID,End,ConsumedEnergyRaw\n101,2025-02-03T10:10:00,600000\n102,2025-02-03T10:20:00,18446744073709551614\n\
+                 103,2025-02-03T10:30:00,600000\n104,2025-02-03T10:40:00,4294967294\n";
+    let imported = read(CSV, &[("sacct.csv", sacct)], &maps(&["time=End", "energy_joules=ConsumedEnergyRaw"])).unwrap();
+    assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(1_200_000.0));
+    assert_eq!(imported.report.absent_values, 2);
+}
+
+#[test]
+fn a_bad_line_costs_that_line() {
+    let good: Vec<String> = (0..20).map(|second| format!("2025/02/03 10:00:{second:02}.000, GPU-1, 100.00 W")).collect();
+    for (bad, kind) in [
+        ("Unable to determine the device handle for GPU 0000:CA:00.0: Unknown Error", "row has 1 cell(s)"),
+        ("2025/02/03 10:00:05.500, GPU-1", "row has 2 cell(s)"),
+        ("2025/02/03 10:00:05.500, GPU-1, 1x0 W", "is not a number"),
+        ("2025/02/03 10:00:05.500, GPU-1, 100 V", "has an unknown unit"),
+        ("2025/02/03 10:00:05.500, GPU-1, 100 MHz", "is not in a unit of"),
+        ("yesterday, GPU-1, 100 W", "is not a time"),
+        ("2025/02/03 10:00:05.500, GPU-1, 183000 W", "is more than one GPU board can draw"),
+        ("2025/02/03 10:00:05.500, GPU-1, -5 W", "is not between"),
+        ("2025/02/03 10:00:05.500, GPU-1, \"100 W", "row"),
+        ("\u{0}\u{0}\u{0}\u{1}", "row has 1 cell(s)"),
+    ] {
+        for at in [0, 7, 20] {
+            let mut lines = good.clone();
+            lines.insert(at, bad.to_owned());
+            let text = format!("timestamp, uuid, power.draw [W]\n{}\n", lines.join("\n"));
+            let imported = read(SMI, &[("a.csv", &text)], &plain()).unwrap_or_else(|error| panic!("{bad}: {error}"));
+            near(total(&imported), 1900.0, bad);
+            if kind != "row" {
+                let refused = &imported.report.refused[0];
+                assert_eq!((refused.first_line, refused.lines), (at as u64 + 2, 1), "{bad}");
+                assert!(refused.reason.contains(kind), "{bad}: {refused:?}");
+            }
+        }
+    }
+    // The next of a table of any columns: half of the rows may be damaged, no more.
+    let text = "time,w\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:05Z,x\n2025-02-03T10:00:10Z,100\n";
+    assert_eq!(read(CSV, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap().report.refused[0].lines, 1);
+    let text = text.replace(",100", ",y");
+    assert!(read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w"])).unwrap_err().starts_with("a.csv:2: column \"w\": \"y\""));
+}
+
+#[test]
+fn tables_are_read_in_any_writing() {
+    let semicolons =
+        "Zeit;Leistung [W];Last [%]\n03.02.2025 10:00:00;\"200,5\";\"0,0\"\n03.02.2025 10:00:10;\"200,5\";\"10,0\"\n";
+    let power = |column: &str| maps(&["time=Zeit", &format!("power_watts={column}")]);
+    for (what, text, map, expected) in [
+        ("decimal commas", semicolons.to_owned(), "Leistung [W]", 2005.0),
+        ("unquoted", semicolons.replace('"', ""), "Leistung", 2005.0),
+        ("tabs", semicolons.replace(';', "\t"), "Leistung", 2005.0),
+        ("bars", semicolons.replace(';', "|"), "Leistung", 2005.0),
+        ("units in cells", semicolons.replace("200,5", "200,5 W"), "Leistung", 2005.0),
+        ("kilowatts in cells", semicolons.replace("200,5", "0,2005 kW"), "Leistung", 2005.0),
+        ("thousands", semicolons.replace("200,5", "1.200,5"), "Leistung", 12_005.0),
+        ("thousands with blanks", semicolons.replace("200,5", "1 200,5"), "Leistung", 12_005.0),
+        (
+            "a title and units below",
+            format!("Zähler 5\n\n{}", semicolons.replace(" [W]", "").replacen('\n', "\n;kW;%\n", 1).replace("200,5", "0,2005")),
+            "Leistung",
+            2005.0,
+        ),
+        ("comments", format!("# from 3.2.\n{}", semicolons.replacen('\n', "\n# one\n", 1)), "Leistung", 2005.0),
+        ("a header as a comment", format!("# {semicolons}"), "Leistung", 2005.0),
+        ("repeated headers", format!("{semicolons}{}", semicolons.replace("10:00:", "10:01:")), "Leistung", 14_035.0),
+        ("sep=", format!("sep=;\n{semicolons}"), "Leistung", 2005.0),
+        ("carriage returns", semicolons.replace('\n', "\r\n"), "Leistung", 2005.0),
+        ("a mark", format!("\u{feff}{semicolons}"), "Leistung", 2005.0),
+    ] {
+        let imported = read(CSV, &[("m.csv", &text)], &power(map)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(total(&imported), expected, what);
+        assert!(imported.report.refused.is_empty(), "{what}: {:?}", imported.report.refused);
+    }
+    let smi = "timestamp, uuid, power.draw [W]\r\n2025/02/03 10:00:00.000, GPU-1, 100.00 W\r\n2025/02/03 10:00:10.000, GPU-1, 100.00 W\r\n";
+    for big in [false, true] {
+        for mark in ["", "\u{feff}"] {
+            let units = format!("{mark}{smi}").encode_utf16().collect::<Vec<u16>>();
+            let bytes: Vec<u8> =
+                units.iter().flat_map(|unit| if big { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect();
+            for (format, options) in [(SMI, plain()), (CSV, maps(&["power_watts=power.draw [W]"]))] {
+                let imported = import(format, vec![Input::new("smi.csv", bytes.as_slice())], &options).unwrap();
+                near(total(&imported), 1000.0, "UTF-16");
+            }
+        }
+    }
+    let two = "Datum;Uhrzeit;Leistung (kW)\n03.02.2025;10:00:00;0,2\n03.02.2025;10:00:10;0,2\n";
+    let imported = read(CSV, &[("two.csv", two)], &maps(&["time=Datum+Uhrzeit", "power_watts=Leistung"])).unwrap();
+    near(total(&imported), 2000.0, "date and time of day");
+    let latin = b"time,Power \xb5\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:10Z,3\n";
+    let imported = import(CSV, vec![Input::new("l.csv", &latin[..])], &maps(&["power_watts=Power µ:kW"])).unwrap();
+    near(total(&imported), 20_000.0, "Windows-1252");
+    let either = "time;w\n2025-02-03T10:00:00Z;1,234\n2025-02-03T10:00:10Z;1.234\n";
+    let error = read(CSV, &[("e.csv", either)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.starts_with("e.csv:2: column \"w\": \"1,234\" may be") && error.contains("--decimal"), "{error}");
+}
+
+#[test]
+fn units_are_the_cells_the_users_or_the_headers() {
+    let energy = "time,GPU Energy (J)\n2026-01-01T00:00:00Z,900000\n2026-01-01T00:00:01Z,900000\n2026-01-01T00:00:02Z,900000\n";
+    let error = read(CSV, &[("t.csv", energy)], &maps(&["energy_joules=GPU Energy (J)"])).unwrap_err();
+    assert!(error.contains("grows by") && error.contains("--map 'energy_joules=GPU Energy (J):mJ'"), "{error}");
+    let imported = read(CSV, &[("t.csv", energy)], &maps(&["energy_joules=GPU Energy (J):mJ"])).unwrap();
+    assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(2700.0));
+    assert!(imported.report.notes.iter().any(|note| note.contains("the header says J, --map says mJ")));
+    let cells = "time,w\n2026-01-01T00:00:00Z,1.2 kW\n2026-01-01T00:00:10Z,900 W\n";
+    near(total(&read(CSV, &[("t.csv", cells)], &maps(&["power_watts=w"])).unwrap()), 10_500.0, "each cell's own");
+    let error = read(CSV, &[("t.csv", cells)], &maps(&["power_watts=w:W"])).unwrap_err();
+    assert!(error.contains("--map says W, the cell says \"1.2 kW\"") && error.contains("leave the unit out"), "{error}");
+    let suffix = "time,power_mW,util_pct\n2026-01-01T00:00:00Z,100000,50\n2026-01-01T00:00:10Z,100000,50\n";
+    let imported = read(CSV, &[("t.csv", suffix)], &maps(&["power_watts=power_mW", "utilization_ratio=util_pct"])).unwrap();
+    near(total(&imported), 1000.0, "the header's end");
+    let ipmi = "time,watts\n2025-02-03T10:00:00Z,9800 Watts\n2025-02-03T10:03:00Z,9830 Watts\n";
+    let error = read(CSV, &[("i.csv", ipmi)], &maps(&["power_watts=watts"])).unwrap_err();
+    assert!(error.contains("--meter module, node or wall"), "{error}");
+    let imported = read(CSV, &[("i.csv", ipmi)], &Options { meter: Some(Meter::Node), ..maps(&["power_watts=watts"]) }).unwrap();
+    near(total(&imported), 1_766_700.0, "a node");
+    assert_eq!(telemetry(&imported)[0].meter, Meter::Node);
+}
+
+#[test]
+fn totals_and_what_rows_add_are_not_mixed_up() {
+    let table = |values: &[u32]| -> String {
+        let rows = values.iter().enumerate().map(|(row, value)| format!("2025-02-03T10:00:{row:02}Z,{value}\n"));
+        "time,n\n".to_owned() + &rows.collect::<String>()
+    };
+    let total = table(&[0, 10, 20, 30, 40, 50]);
+    let error = read(CSV, &[("t.csv", &total)], &maps(&["samples=n"])).unwrap_err();
+    assert!(error.starts_with("t.csv:2: column \"n\": grows from 0 to 50") && error.contains("--map samples_total=n"), "{error}");
+    assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &maps(&["samples_total=n"])).unwrap())[5].samples_total, Some(50.0));
+    let kilo = read(CSV, &[("t.csv", &total)], &maps(&["energy_joules=n:kWh"])).unwrap_err();
+    assert!(kilo.contains("--map energy_joules_total=n:kWh"), "{kilo}");
+    let accepted = Options { accept: vec![Accept::GrowingSteps], ..maps(&["samples=n"]) };
+    assert_eq!(progress(&read(CSV, &[("t.csv", &total)], &accepted).unwrap()).last().unwrap().samples_total, Some(150.0));
+    let each = table(&[32, 30, 33, 31, 32, 29]);
+    let error = read(CSV, &[("t.csv", &each)], &maps(&["samples_total=n"])).unwrap_err();
+    assert!(error.contains("falls 3 times in 6 rows") && error.contains("--map samples=n"), "{error}");
+    assert!(
+        read(CSV, &[("t.csv", &each)], &Options { accept: vec![Accept::FallingTotals], ..maps(&["samples_total=n"]) }).is_ok()
+    );
+    assert_eq!(
+        progress(&read(CSV, &[("t.csv", &each)], &maps(&["samples=n"])).unwrap()).last().unwrap().samples_total,
+        Some(187.0)
+    );
+    let same = read(CSV, &[("t.csv", &table(&[32; 6]))], &maps(&["samples_total=n"])).unwrap();
+    assert!(same.report.notes.iter().any(|note| note.contains("nothing got done") && note.contains("--map samples=n")));
+}
+
+#[test]
+fn a_counter_that_contradicts_the_power_is_left_out() {
+    // Each row: watts, and joules of the counter.
+    let table = |rows: &[(f64, f64)]| -> String {
+        let line = |(row, (watts, joules)): (usize, &(f64, f64))| {
+            format!("2026-01-01T00:{:02}:{:02}Z,{watts},{joules}\n", row * 5 / 60, row * 5 % 60)
+        };
+        "time,w,j\n".to_owned() + &rows.iter().enumerate().map(line).collect::<String>()
+    };
+    let counts = |row: u32| (300.0, 1e6 + 1500.0 * f64::from(row));
+    let power = maps(&["power_watts=w:W", "energy_joules_total=j:J"]);
+    let import = |rows: &[(f64, f64)]| read(CSV, &[("g.csv", &table(rows))], &power);
+    let has_counter = |imported: &Imported| telemetry(imported).iter().any(|row| row.energy_joules_total.is_some());
+    let stuck_after: Vec<_> = (0..40).map(|row| counts(row.min(15))).collect();
+    let mut leap: Vec<_> = (0..40).map(counts).collect();
+    leap[20..].iter_mut().for_each(|(_, joules)| *joules += 915_000.0);
+    for (what, rows, said) in [
+        ("never moves", vec![(300.0, 4742.776); 13], "stands still at 4742.776 J from line 2 on for 60.000 s"),
+        ("stops", stuck_after, "stands still at 1022500 J from line 17 on for 120.000 s"),
+        ("leaps", leap, "grows by 183300 W here, more than one GPU board can draw (5000 W), at line 22"),
+    ] {
+        let imported = import(&rows).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(!has_counter(&imported), "{what}");
+        near(total(&imported), 300.0 * 5.0 * (rows.len() - 1) as f64, what);
+        assert!(
+            imported.report.notes.iter().any(|note| note.contains(said) && note.contains("left out")),
+            "{what}: {:?}",
+            imported.report.notes
+        );
+    }
+    // Steps of a coarse counter, and a pause without load, are none of that; a reading that leaps and comes back costs itself.
+    let coarse: Vec<_> = (0..60).map(|row| (300.0, 36_000.0 * (f64::from(row) / 24.0).floor())).collect();
+    let idle: Vec<_> = (0..40).map(|row| if row < 20 { counts(row) } else { (0.5, counts(20).1) }).collect();
+    let mut glitch: Vec<_> = (0..40).map(counts).collect();
+    glitch[7].1 = 9e12;
+    for (what, rows) in [("coarse", coarse), ("idle", idle), ("glitch", glitch)] {
+        let imported = import(&rows).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(has_counter(&imported), "{what}: {:?}", imported.report.notes);
+        assert_eq!(imported.report.refused.len(), usize::from(what == "glitch"), "{what}");
+    }
+    let wrong_interval = "w,j\n300,1000\n300,2500\n300,4000\n300,5500\n";
+    let options = Options { interval: Some(Duration::from_secs(1)), ..power };
+    let error = read(CSV, &[("g.csv", wrong_interval)], &options).unwrap_err();
+    assert!(error.contains("the time between rows seems to be 5.000 s") && error.contains("check --interval"), "{error}");
+}
+
+#[test]
+fn a_shift_between_two_clocks_is_named() {
+    let text =
+        "time,w,n\n2025-07-03T12:00:00Z,300,\n2025-07-03T12:05:00Z,300,\n2025-07-03T10:00:00Z,,0\n2025-07-03T10:05:00Z,,300\n";
+    let imported = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w", "samples_total=n"])).unwrap();
+    assert!(
+        imported.report.notes.iter().any(|note| note.contains("no time in common") && note.contains("-2 h")),
+        "{:?}",
+        imported.report.notes
+    );
+}
+
+#[test]
+fn left_out_columns_and_merges_are_named() {
+    let text = "time,w,fan,note\n2025-02-03T10:00:00Z,100,3,x\n2025-02-03T10:00:10Z,100,3,x\n2025-02-03T10:00:10Z,100,3,x\n";
+    let report = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap().report;
+    assert!(report.notes.contains(&"columns left out: fan, note".to_owned()), "{:?}", report.notes);
+    assert_eq!((report.merges.len(), report.merges[0].first_line, report.merges[0].duplicates), (1, 4, 1));
+    let shown = eadt_recordings::Explained(&report).to_string();
+    for part in
+        ["a.csv: UTF-8 text", "separator: ','", "header: line 1", "column \"w\": power_watts", "left out: fan, note", "boards: 1"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+}
