@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::value::to_raw_value;
 
 use crate::boards::{self, same_time_error};
-use crate::checks::{check_counter, check_power, power, value};
+use crate::checks::{check_counter, check_power, power, tenure, value};
 use crate::fields::Nature;
 use crate::options::Accept;
 use crate::recording::{Mark, Reading, Recording, Source, SourceKind};
@@ -70,8 +70,12 @@ impl ExactSizeIterator for Events<'_> {}
 pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Imported, ImportError> {
     recording.sources.retain(|source| !source.readings.is_empty());
     boards::settle(&mut recording, options)?;
-    let mut counts =
-        Counts { out_of_order: recording.out_of_order, duplicates: recording.duplicates, same_stamp: recording.same_stamp };
+    let mut counts = Counts {
+        out_of_order: recording.out_of_order,
+        duplicates: recording.duplicates,
+        same_stamp: recording.same_stamp,
+        ..Counts::default()
+    };
     let mut gaps = Vec::new();
     let mut counters = Vec::new();
     let mut sources = std::mem::take(&mut recording.sources);
@@ -85,7 +89,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &Options) -> Result<Im
             let check = check_counter(&mut recording, source, &device.name, options)?;
             // Those who share a device all have its whole counter.
             let shared = source.readings.iter().any(|reading| reading.portion.is_some());
-            match counters.iter_mut().find(|known: &&mut CounterCheck| shared && known.device == device.name) {
+            match counters.iter_mut().find(|known: &&mut crate::CounterCheck| shared && known.device == device.name) {
                 Some(known) => {
                     if let Some(check) = check.filter(|check| check.counter_joules > known.counter_joules) {
                         *known = check;

@@ -377,6 +377,7 @@ mod tests {
             file: 0,
             values: vec![(Field::PowerWatts, *watts)].into(),
             mark: None,
+            portion: None,
         };
         rows.iter().enumerate().map(reading).collect()
     }

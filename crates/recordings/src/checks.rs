@@ -74,7 +74,7 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut Source) -> Res
 }
 
 /// Returns the stay that a reading belongs to.
-fn tenure(reading: &Reading) -> Option<u64> {
+pub(crate) fn tenure(reading: &Reading) -> Option<u64> {
     reading.portion.as_ref().map(|portion| portion.tenure)
 }
 

@@ -3,6 +3,8 @@
 mod event_log;
 mod formats;
 mod fuzz;
+mod prometheus;
 mod shared_data;
 mod support;
+mod tables;
 mod through_the_fold;

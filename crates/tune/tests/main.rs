@@ -3,3 +3,4 @@
 mod aggregate;
 mod export;
 mod points;
+mod published;
