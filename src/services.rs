@@ -6,13 +6,13 @@ mod tokens;
 use std::sync::Arc;
 
 use anyhow::Context;
-use eadt_actuator::Service as Actuator;
+use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
-use eadt_processor::{HeartbeatClock, Service as Processor};
+use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{beside, on_signals};
@@ -53,7 +53,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
         }
         Single::Actuator(cli::Actuator { kubernetes: Some(context), .. }) => {
-            let clock: eadt_kubernetes::Clock = Arc::new(|| Clock::wall().now());
+            let clock: eadt_kubernetes::ClockFn = Arc::new(|| Clock::wall().now());
             let cluster = connect(&settings, &context, Origin::Measured, clock).await?;
             spawn_leading(&mut supervisor, &settings, &bus, &cluster, &shutdown, &metrics, &health);
         }
@@ -113,9 +113,11 @@ pub fn spawn_collector(
     supervisor.spawn(&tasks::COLLECTOR, async move {
         if collector.asks_api_server() || collector.asks_for_reviews() {
             let what = if collector.asks_api_server() { "kubelet.api_server" } else { "progress.service_accounts" };
-            let client = eadt_kubernetes::client(context.as_deref()).await.with_context(|| format!("collector.{what}"))?;
-            let (pods, reviews) =
-                (eadt_kubernetes::pods::Pods::new(client.clone()), eadt_kubernetes::reviews::Reviews::new(client));
+            let client = eadt_kubernetes::connect(context.as_deref()).await.with_context(|| format!("collector.{what}"))?;
+            let (pods, reviews) = (
+                eadt_kubernetes::api::pods::PodFactsReader::new(client.clone()),
+                eadt_kubernetes::api::reviews::TokenReviews::new(client),
+            );
             environment.owners = collector.asks_api_server().then(|| Arc::new(pods::ByApiServer::new(pods)) as _);
             environment.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ByTokenReview::new(reviews)) as _);
         }
@@ -130,11 +132,11 @@ pub async fn connect(
     settings: &Settings,
     context: &str,
     origin: Origin,
-    clock: eadt_kubernetes::Clock,
+    clock: eadt_kubernetes::ClockFn,
 ) -> anyhow::Result<KubernetesCluster> {
     settings.kubernetes.check().map_err(anyhow::Error::msg)?;
     let context = Some(context).filter(|context| !context.is_empty()).or(settings.kubernetes.context.as_deref());
-    let client = eadt_kubernetes::client(context).await?;
+    let client = eadt_kubernetes::connect(context).await?;
     Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
 }
 
@@ -159,7 +161,7 @@ pub fn spawn_leading(
         ready: health.part("actuator"),
     };
     supervisor.spawn(&tasks::ACTUATOR, async move {
-        let acting = cluster.run_for(eadt_actuator::lead(service, cluster.leading())).await;
+        let acting = cluster.run_for(eadt_actuator::run_while_leading(service, cluster.subscribe_leadership())).await;
         anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
     });
 }
@@ -181,7 +183,7 @@ pub fn spawn_actuator(
         metrics: metrics.clone(),
         ready: health.part("actuator"),
     };
-    supervisor.spawn_thread(&tasks::ACTUATOR, move || eadt_actuator::run(&service));
+    supervisor.spawn_thread(&tasks::ACTUATOR, move || eadt_actuator::run_actuator(&service));
 }
 
 pub fn spawn_processor(
@@ -203,14 +205,14 @@ pub fn spawn_processor(
     };
     if settings.processor.shares_power() {
         let cluster = service("cluster", clock.clone());
-        supervisor.spawn_thread(&tasks::CLUSTER, move || eadt_processor::run_cluster(&cluster));
+        supervisor.spawn_thread(&tasks::CLUSTER, move || eadt_processor::run_power_budget(&cluster));
     }
-    if settings.processor.sm_partition.enabled {
+    if settings.processor.gpu_sharing.enabled {
         let gpu = service("gpu", clock.clone());
-        supervisor.spawn_thread(&tasks::GPU, move || eadt_processor::run_gpu(&gpu));
+        supervisor.spawn_thread(&tasks::GPU, move || eadt_processor::run_gpu_sharing(&gpu));
     }
     let service = service("processor", clock);
-    supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run(&service));
+    supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&service));
 }
 
 pub fn spawn_archiver(

@@ -7,7 +7,7 @@ use eadt_bus::Outgoing;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{Repartition, apply, desired, plan};
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -36,8 +36,8 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
     send_all(&hostile, &[in_value, in_key, outgoing(&telemetry, "lab/a", "behind them")]);
 
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let service = Service {
-        settings: Settings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..Settings::default() },
+    let service = ProcessorService {
+        settings: ProcessorSettings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..ProcessorSettings::default() },
         bus: Arc::new(bus.clone()),
         // It stands: nothing is quiet.
         clock: HeartbeatClock::new(|| EventTime::from_micros(0)),
@@ -45,7 +45,7 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
         metrics,
         ready: health.part("processor"),
     };
-    let processor = std::thread::spawn(move || run(&service));
+    let processor = std::thread::spawn(move || run_processor(&service));
     let letters = read_count(&bus, &name(Topic::DeadLetters), 1, 3);
     shutdown.cancel();
     processor.join().unwrap().unwrap();

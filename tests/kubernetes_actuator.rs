@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actuator::{NODES, Rig, energy_policy, environment, layout, now, owners, training};
-use eadt_cluster::{Change, Cluster};
+use eadt_cluster::{Cluster, WorkloadChange};
 use eadt_schemas::v1::{Action, Decision, Directive, Layout, Origin, Outcome, Precision, TrainingProgress, Validation};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde_json::json;
@@ -652,7 +652,7 @@ fn a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm() {
     rig.change("d-1", Action::Decrease, layout(6, 40, 2), Outcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     let old = rig.cluster();
-    let stale = Change {
+    let stale = WorkloadChange {
         workload: rig.workload(),
         decision_id: "late".into(),
         decision_time: (rig.clock)(),

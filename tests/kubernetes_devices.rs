@@ -11,7 +11,7 @@ use std::time::Duration;
 use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_pods};
 use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
-use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary};
+use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, Log, RawSettings};
 use eadt_bus::Bus;
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::Topic;
@@ -263,7 +263,7 @@ fn a_cap_that_is_held_asks_nothing_of_the_api_server_and_misses_nothing() {
 /// The agent of a node, in this process.
 struct Agent {
     stop: Shutdown,
-    task: tokio::task::JoinHandle<Result<Summary, AgentError>>,
+    task: tokio::task::JoinHandle<Result<AgentSummary, AgentError>>,
 }
 
 impl Agent {
@@ -277,7 +277,7 @@ impl Agent {
         allow(&mut raw);
         let (bus, stop): (Arc<dyn Bus>, _) = (Arc::new(rig.log.clone()), Shutdown::new());
         let log = Log::new(move || Ok(bus.clone()));
-        let environment = Environment::new(Some(log), Metrics::default(), Health::default(), stop.clone());
+        let environment = AgentEnvironment::new(Some(log), Metrics::default(), Health::default(), stop.clone());
         let settings = raw.validate("host").unwrap();
         Self { stop, task: rig.runtime.spawn(eadt_agent::run(settings, environment)) }
     }

@@ -387,7 +387,7 @@ fn an_api_server_that_is_killed_and_an_etcd_that_is_restarted_delay_decisions_an
     through(Component::Etcd, &|_| {});
     // For longer than a leader trusts itself; for minutes: `cargo xtask chaos api-server-away`.
     through(Component::ApiServer, &|rig| {
-        let leading = rig.cluster().leading();
+        let leading = rig.cluster().subscribe_leadership();
         let begun = Instant::now();
         while *leading.borrow() {
             assert!(begun.elapsed() < WITHIN, "it leads although it cannot know that it does");

@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_kubernetes::pods::{FOLLOWED, Pods};
+use eadt_kubernetes::api::pods::{FOLLOWED_OWNERS, PodFactsReader};
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_schemas::v1::ShareMethod;
@@ -202,7 +202,7 @@ async fn gpus_are_of_the_workloads_of_their_pods_owners() {
 
     let (library, folder) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
     let socket = kubelet.serve(folder.path());
-    let owners = ByApiServer::new(Pods::new(rig.account().await));
+    let owners = ByApiServer::new(PodFactsReader::new(rig.account().await));
     let running = start_with(
         &format!(
             "[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\nrate_hertz = 10\ncounter_check_seconds = 0\n\
@@ -238,7 +238,7 @@ async fn gpus_are_of_the_workloads_of_their_pods_owners() {
         .map(|request| (request.group.clone(), request.resource.clone(), request.verb.clone()))
         .collect();
     assert_eq!(granted(RULES), used, "granted, and used");
-    let followed = FOLLOWED.map(|(group, _, plural)| (group.to_owned(), plural.to_owned(), "get".to_owned()));
+    let followed = FOLLOWED_OWNERS.map(|(group, _, plural)| (group.to_owned(), plural.to_owned(), "get".to_owned()));
     assert_eq!(granted(RULES), BTreeSet::from(followed));
     // Refused until the rights were in force, which was waited for with pods.
     let refused: Vec<_> = own.iter().filter(|request| request.code == 403 && request.resource != "pods").collect();

@@ -16,7 +16,7 @@ fn kubernetes() -> &'static Kubernetes {
     static ONCE: Once = Once::new();
     let kubernetes = Kubernetes::shared();
     ONCE.call_once(|| {
-        kubernetes.define(&policy::yaml()).unwrap();
+        kubernetes.define(&policy::crd_yaml()).unwrap();
     });
     kubernetes
 }
@@ -49,7 +49,7 @@ fn the_schema_is_structural_and_in_force() -> Result<()> {
 fn the_short_name_is_nobody_elses() -> Result<()> {
     // `ep` is that of Endpoints, which kubectl prefers; and a second `ep` has kubectl warn everybody who asks for those.
     let listed = kubernetes().kubectl(&["api-resources", "--no-headers"])?;
-    let own = policy::definition().spec.names.short_names.unwrap_or_default();
+    let own = policy::crd_definition().spec.names.short_names.unwrap_or_default();
     assert!(!own.is_empty());
     for name in own {
         let users: Vec<_> = listed

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use actuator::account::{CLUSTER_RULES, LEASE_RULES, NAME, RULES};
 use actuator::agents::{answer, cap, nodes, sees_all_pods};
 use actuator::{Rig, energy_policy, kubernetes, layout, training};
-use eadt_kubernetes::kinds::KINDS;
+use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
 use eadt_schemas::v1::{Action, Outcome, SettingOutcome};
 use eadt_tests::kubernetes::rights::{Right, granted};
 use serde_json::json;
@@ -67,7 +67,8 @@ fn all_are_used(mut rig: Rig) {
 
     let all: BTreeSet<Right> = [RULES, CLUSTER_RULES, LEASE_RULES].into_iter().flat_map(granted).collect();
     // Each of the other kinds is held to it where it is changed.
-    let kinds: BTreeSet<(String, String)> = KINDS.iter().map(|kind| (kind.group.to_owned(), kind.plural.to_owned())).collect();
+    let kinds: BTreeSet<(String, String)> =
+        WORKLOAD_KINDS.iter().map(|kind| (kind.group.to_owned(), kind.plural.to_owned())).collect();
     let of_kind = |right: &Right| kinds.contains(&(right.0.clone(), right.1.clone()));
     let verbs = |rights: &BTreeSet<Right>, kind: &(String, String)| -> BTreeSet<String> {
         let own = rights.iter().filter(|right| (&right.0, &right.1) == (&kind.0, &kind.1));

@@ -6,7 +6,7 @@ use crate::support;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use eadt_kubernetes::reviews::Reviews;
+use eadt_kubernetes::api::reviews::TokenReviews;
 use eadt_tests::Kubernetes;
 use eadt_tests::kubernetes::rights::{Right, granted};
 use eadt_tests::kubernetes::{Component, Settings};
@@ -131,7 +131,7 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     }
     // The API server says so, too, where what the token says of itself is not looked at.
     runtime.block_on(async {
-        let reviews = Reviews::new(kubernetes.client().await.unwrap());
+        let reviews = TokenReviews::new(kubernetes.client().await.unwrap());
         for (token, audience, found) in [
             (&vaults, "eadt", false),
             (&vaults, "vault", true),

@@ -33,7 +33,7 @@ pub fn run(args: &Backtest, settings: &Settings) -> anyhow::Result<()> {
     let (days, seeds) = (args.days.unwrap_or(DAYS), args.seeds.unwrap_or(SEEDS));
     let mut names = or_default(&args.controller, &CONTROLLERS);
     if args.power_budget.is_some() {
-        names.push(eadt_core::budget::CONTROLLER.to_owned());
+        names.push(eadt_core::power_budget::allocation::CONTROLLER.to_owned());
     }
     let contest = Contest {
         subjects: subjects(&or_default(&args.scenario, &["random-days"]))?,

@@ -14,8 +14,8 @@ pub fn reference() -> String {
     health.register(&metrics);
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
-    eadt_processor::metrics::ClusterMetrics::new(&metrics);
-    eadt_processor::metrics::GpuMetrics::new(&metrics).touch();
+    eadt_processor::metrics::PowerBudgetMetrics::new(&metrics);
+    eadt_processor::metrics::GpuSharingMetrics::new(&metrics).touch();
     eadt_actuator::metrics::ActuatorMetrics::new(&metrics).touch();
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
     eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();

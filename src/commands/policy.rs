@@ -1,7 +1,7 @@
 //! `eadt policy`: policies on Kubernetes, for people.
 
-use eadt_kubernetes::policy::access::Access;
-use eadt_kubernetes::policy::{words, yaml};
+use eadt_kubernetes::policy::access::PolicyAccess;
+use eadt_kubernetes::policy::{crd_yaml, words};
 use eadt_schemas::EventTime;
 use serde_json::json;
 
@@ -10,7 +10,7 @@ use crate::output::say;
 
 pub fn run(command: &Policy) -> anyhow::Result<()> {
     if let Policy::Crd = command {
-        return crate::output::print(&yaml());
+        return crate::output::print(&crd_yaml());
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(ask(command))
@@ -24,13 +24,13 @@ async fn ask(command: &Policy) -> anyhow::Result<()> {
             let wanted = (!all_namespaces).then_some(namespace.as_str());
             let views = access.list(wanted).await?;
             if *json {
-                let policies: Vec<_> = views.iter().map(words::value).collect();
+                let policies: Vec<_> = views.iter().map(words::policy_json).collect();
                 say!("{}", json!({ "policies": policies }));
             } else if views.is_empty() {
                 let place = wanted.map_or_else(|| "any namespace".to_owned(), |namespace| format!("namespace {namespace}"));
                 say!("there is no policy in {place}");
             } else {
-                crate::output::print(&words::table(&views))?;
+                crate::output::print(&words::policy_table(&views))?;
             }
             Ok(())
         }
@@ -38,9 +38,9 @@ async fn ask(command: &Policy) -> anyhow::Result<()> {
             let (access, namespace) = open(cluster).await?;
             let view = access.get(&namespace, name).await?;
             if *json {
-                say!("{}", words::value(&view));
+                say!("{}", words::policy_json(&view));
             } else {
-                crate::output::print(&words::explain(&view))?;
+                crate::output::print(&words::explain_policy(&view))?;
             }
             Ok(())
         }
@@ -87,8 +87,8 @@ async fn pause(what: &PolicyPause, pause: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn open(cluster: &ClusterOptions) -> anyhow::Result<(Access, String)> {
-    let access = Access::open(cluster.context.as_deref()).await?;
+async fn open(cluster: &ClusterOptions) -> anyhow::Result<(PolicyAccess, String)> {
+    let access = PolicyAccess::open(cluster.context.as_deref()).await?;
     let namespace = cluster.namespace.clone().unwrap_or_else(|| access.namespace().to_owned());
     Ok((access, namespace))
 }

@@ -3,14 +3,14 @@
 use eadt_collector::kubelet::holders::Pod;
 use eadt_collector::kubelet::owners::{Owners, PodFacts};
 use eadt_collector::source::Boxed;
-use eadt_kubernetes::pods::Pods;
+use eadt_kubernetes::api::pods::PodFactsReader;
 
 /// Finds the workloads of pods by their owners.
 #[derive(Debug)]
-pub struct ByApiServer(Pods);
+pub struct ByApiServer(PodFactsReader);
 
 impl ByApiServer {
-    pub fn new(pods: Pods) -> Self {
+    pub fn new(pods: PodFactsReader) -> Self {
         Self(pods)
     }
 }

@@ -2,14 +2,14 @@
 
 use eadt_collector::progress::reviews::{Bearer, Reviewer};
 use eadt_collector::source::Boxed;
-use eadt_kubernetes::reviews::Reviews;
+use eadt_kubernetes::api::reviews::TokenReviews;
 
 /// Puts tokens to the API server.
 #[derive(Debug)]
-pub struct ByTokenReview(Reviews);
+pub struct ByTokenReview(TokenReviews);
 
 impl ByTokenReview {
-    pub fn new(reviews: Reviews) -> Self {
+    pub fn new(reviews: TokenReviews) -> Self {
         Self(reviews)
     }
 }

@@ -49,9 +49,9 @@ pub struct Settings {
     /// GPU telemetry and training progress.
     pub collector: eadt_collector::RawSettings,
     /// Windows and decisions.
-    pub processor: eadt_processor::Settings,
+    pub processor: eadt_processor::ProcessorSettings,
     /// Applying decisions.
-    pub actuator: eadt_actuator::Settings,
+    pub actuator: eadt_actuator::ActuatorSettings,
     /// Kubernetes, where decisions are applied to it.
     pub kubernetes: eadt_kubernetes::Settings,
     /// Parquet.

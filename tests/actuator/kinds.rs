@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_kubernetes::kinds::KINDS;
+use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
 use eadt_tests::kubernetes::rights::granted;
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ pub fn report(rig: &Rig, kind: &str, status: &Value) {
 
 /// What the role grants for a kind is what its actuator asked for.
 pub fn every_right_was_used(rig: &Rig, kind: &str) {
-    let kind = KINDS.iter().find(|known| known.kind == kind).unwrap();
+    let kind = WORKLOAD_KINDS.iter().find(|known| known.kind == kind).unwrap();
     let account = format!("{}/{NAME}", rig.namespace);
     let granted: BTreeSet<String> =
         granted(RULES).into_iter().filter(|right| right.0 == kind.group && right.1 == kind.plural).map(|right| right.2).collect();

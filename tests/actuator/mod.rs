@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use eadt_actuator::Service;
+use eadt_actuator::ActuatorService;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Record, Start, TopicPartition, topics};
 use eadt_cluster::Cluster;
@@ -42,7 +42,7 @@ pub fn kubernetes() -> &'static Kubernetes {
     let settings = Settings { nodes: NODES, gpus_per_node: 16, ..Settings::default() };
     SHARED.get_or_init(|| {
         let kubernetes = Kubernetes::start_with(&settings).unwrap();
-        kubernetes.define(&policy::yaml()).unwrap();
+        kubernetes.define(&policy::crd_yaml()).unwrap();
         kubernetes
     })
 }
@@ -162,7 +162,7 @@ impl Rig {
         let stop = Shutdown::new();
         let (running, until) = (cluster.clone(), stop.clone());
         let task = self.runtime.spawn(async move { running.run(until.cancelled()).await });
-        let mut leading = cluster.leading();
+        let mut leading = cluster.subscribe_leadership();
         self.runtime.block_on(async {
             tokio::time::timeout(WITHIN, leading.wait_for(|leads| *leads)).await.expect("it leads").unwrap();
         });
@@ -176,23 +176,23 @@ impl Rig {
     /// Acts on decisions with the present connection, whenever it leads.
     pub fn act(&mut self, rollout_seconds: f64) {
         let cluster = self.cluster();
-        let leading = cluster.leading();
+        let leading = cluster.subscribe_leadership();
         let service = self.service(Arc::new(cluster), rollout_seconds);
         let (stop, runtime) = (service.shutdown.clone(), self.runtime.handle().clone());
-        let thread = std::thread::spawn(move || runtime.block_on(eadt_actuator::lead(service, leading)).unwrap());
+        let thread = std::thread::spawn(move || runtime.block_on(eadt_actuator::run_while_leading(service, leading)).unwrap());
         self.acting = Some(Acting { stop, thread });
     }
 
-    fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> Service {
-        Service {
-            settings: eadt_actuator::Settings {
+    fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> ActuatorService {
+        ActuatorService {
+            settings: eadt_actuator::ActuatorSettings {
                 prefix: PREFIX.into(),
                 rollout_deadline_seconds: rollout_seconds,
                 retry_max_seconds: 1.0,
                 checkpoint_wait_seconds: self.checkpoint_wait_seconds,
                 // Tests decide faster than anybody else.
                 change_interval_seconds: 0.0,
-                ..eadt_actuator::Settings::default()
+                ..eadt_actuator::ActuatorSettings::default()
             },
             bus: Arc::new(self.log.clone()),
             cluster,

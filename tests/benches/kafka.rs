@@ -166,7 +166,7 @@ fn child(what: &str, brokers: &str, prefix: &str, seconds: u64, place: &str) -> 
             let bus = bus_with(brokers, &[("fetch.wait.max.ms", "10")])?;
             windows(Arc::new(AtLeastOnce(bus)), prefix, seconds)?;
         }
-        "processor" => return Ok(eadt_processor::run(&processor(Arc::new(bus), prefix, &Metrics::default()).0)?),
+        "processor" => return Ok(eadt_processor::run_processor(&processor(Arc::new(bus), prefix, &Metrics::default()).0)?),
         "archive" => archive(&bus, prefix, seconds, place)?,
         other => return Err(format!("no {other}").into()),
     }
@@ -234,9 +234,9 @@ fn total(text: &str, name: &str) -> f64 {
 }
 
 /// A processor of these topics, and what ends it.
-fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_processor::Service, Shutdown) {
+fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_processor::ProcessorService, Shutdown) {
     let (shutdown, health) = (Shutdown::new(), Health::default());
-    let settings = eadt_processor::Settings {
+    let settings = eadt_processor::ProcessorSettings {
         prefix: prefix.to_owned(),
         group: format!("{prefix}processor"),
         instance: format!("{prefix}processor-0"),
@@ -244,9 +244,9 @@ fn processor(bus: Arc<dyn Bus>, prefix: &str, metrics: &Metrics) -> (eadt_proces
         // The log is filled within seconds of its own time, and stamped years after these events.
         join_grace_seconds: 0.0,
         max_future_seconds: Limit(None),
-        ..eadt_processor::Settings::default()
+        ..eadt_processor::ProcessorSettings::default()
     };
-    let service = eadt_processor::Service {
+    let service = eadt_processor::ProcessorService {
         settings,
         bus,
         clock: HeartbeatClock::wall(),
@@ -261,7 +261,7 @@ fn windows(bus: Arc<dyn Bus>, prefix: &str, seconds: u64) -> Result<(), Error> {
     let metrics = Metrics::default();
     let (service, shutdown) = processor(bus, prefix, &metrics);
     let began = Instant::now();
-    let thread = std::thread::spawn(move || eadt_processor::run(&service));
+    let thread = std::thread::spawn(move || eadt_processor::run_processor(&service));
     let expected = events(seconds) as f64;
     while metric(&metrics.text(), "eadt_processor_events_total") < expected {
         assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());

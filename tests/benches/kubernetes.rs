@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{cpu_seconds, peak_mib};
-use eadt_actuator::Service;
+use eadt_actuator::ActuatorService;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Outgoing, topics};
-use eadt_cluster::{Change, Changes, Cluster, ClusterError, Devices, Managed, RollBack};
+use eadt_cluster::{Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
 use eadt_kubernetes::{KubernetesCluster, Settings};
 use eadt_schemas::v1::{Action, Decision, Layout, Origin};
@@ -51,7 +51,7 @@ fn main() -> Result<(), Error> {
     let number = |i: usize, default: usize| arguments.get(i).map_or(Ok(default), |text| text.parse());
     let (count, decisions) = (number(0, 5000)?, number(1, 200)?);
     let kubernetes = Kubernetes::start()?;
-    kubernetes.define(&policy::yaml())?;
+    kubernetes.define(&policy::crd_yaml())?;
     let namespace = kubernetes.namespace("bench")?;
     let began = Instant::now();
     tokio::runtime::Runtime::new()?.block_on(fill(&kubernetes, &namespace, count))?;
@@ -126,39 +126,39 @@ impl Cluster for Timed {
     fn revision(&self) -> u64 {
         self.inner.revision()
     }
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+    fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
         self.inner.workloads()
     }
-    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+    fn changes(&self, since: Option<u64>) -> Result<ClusterChanges, ClusterError> {
         self.inner.changes(since)
     }
     fn restarts_barred(&self, workload: &str) -> Option<String> {
         self.inner.restarts_barred(workload)
     }
-    fn approved(&self) -> Vec<Decision> {
-        self.inner.approved()
+    fn approved_decisions(&self) -> Vec<Decision> {
+        self.inner.approved_decisions()
     }
-    fn devices(&self) -> Option<&dyn Devices> {
+    fn devices(&self) -> Option<&dyn DeviceAgents> {
         self.inner.devices()
     }
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+    fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         let result = self.inner.apply(change);
         if result.is_ok() {
             self.accepted().push((change.decision_id.clone(), Instant::now()));
         }
         result
     }
-    fn roll_back(&self, back: &RollBack) -> Result<Managed, ClusterError> {
+    fn roll_back(&self, back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         self.inner.roll_back(back)
     }
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
         self.inner.recommend(decision)
     }
-    fn decided(&self, decision: &Decision) {
-        self.inner.decided(decision);
+    fn on_decision(&self, decision: &Decision) {
+        self.inner.on_decision(decision);
     }
-    fn told(&self, actuation: &eadt_schemas::v1::Actuation) {
-        self.inner.told(actuation);
+    fn on_actuation(&self, actuation: &eadt_schemas::v1::Actuation) {
+        self.inner.on_actuation(actuation);
     }
 }
 
@@ -195,18 +195,18 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     until("all are watched", Duration::from_millis(20), || inner.workloads().is_ok_and(|all| all.len() == count))?;
     println!("  watch ready after {:.2} s", began.elapsed().as_secs_f64());
 
-    let mut leading = inner.leading();
+    let mut leading = inner.subscribe_leadership();
     runtime.block_on(async { leading.wait_for(|leads| *leads).await.map(drop) })?;
     let cluster = Arc::new(Timed { inner: inner.clone(), accepted: Mutex::default() });
-    let service = Service {
-        settings: eadt_actuator::Settings::default(),
+    let service = ActuatorService {
+        settings: eadt_actuator::ActuatorSettings::default(),
         bus: Arc::new(log.clone()),
         cluster: cluster.clone(),
         shutdown: stop.clone(),
         metrics: Metrics::default(),
         ready: Health::default().part("actuator"),
     };
-    let acting = std::thread::spawn(move || eadt_actuator::run(&service));
+    let acting = std::thread::spawn(move || eadt_actuator::run_actuator(&service));
     // Take-overs and first statuses are over once hardly any CPU is used.
     until("it is quiet", Duration::ZERO, || {
         let before = cpu_seconds();

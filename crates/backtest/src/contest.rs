@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use eadt_cluster::{Change, RollBack};
-use eadt_core::budget::{self, BudgetSettings, BudgetState, Consumer, Measurements, PowerPoint};
+use eadt_cluster::{RollBack, WorkloadChange};
 use eadt_core::controller::{Context, ControllerName, ControllerSettings, ControllerState, decide};
+use eadt_core::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, Consumer, PowerPoint};
 use eadt_report::Reporter;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Bounds, Decision, EfficiencyWindow, Layout, Origin, Outcome, Workload};
@@ -32,7 +32,7 @@ impl fmt::Display for Contender {
         f.pad(match self {
             Self::Fixed => "fixed",
             Self::Oracle => "oracle",
-            Self::Budget => budget::CONTROLLER,
+            Self::Budget => allocation::CONTROLLER,
             Self::Controller(name) => name.as_str(),
         })
     }
@@ -45,7 +45,7 @@ impl FromStr for Contender {
         match name {
             "fixed" => Ok(Self::Fixed),
             "oracle" => Ok(Self::Oracle),
-            budget::CONTROLLER => Ok(Self::Budget),
+            allocation::CONTROLLER => Ok(Self::Budget),
             _ => {
                 let known = name.parse::<ControllerName>().map(Self::Controller);
                 known.map_err(|unknown| ContestError::new(format!("{unknown}, and beside them fixed, oracle and power-budget")))
@@ -343,7 +343,7 @@ struct Job {
     last_decision: Option<Decision>,
     last_window: Option<EfficiencyWindow>,
     /// Power of a GPU and throughput at the caps of the last hours.
-    seen: Measurements,
+    seen: CapMeasurements,
     recording: Option<Box<Recording>>,
 }
 
@@ -374,7 +374,7 @@ impl Plant {
                     refused: 0,
                     last_decision: None,
                     last_window: None,
-                    seen: Measurements::default(),
+                    seen: CapMeasurements::default(),
                     recording: None,
                     scenario: job,
                 })
@@ -481,7 +481,7 @@ impl Plant {
         let points: Vec<Vec<PowerPoint>> = workloads.iter().map(points).collect();
         let consumers: Vec<Consumer<'_>> =
             workloads.iter().zip(&points).map(|(workload, points)| Consumer::new(workload, points)).collect();
-        for decision in budget::share(state, now, &consumers, settings, None).decisions {
+        for decision in allocation::share(state, now, &consumers, settings, None).decisions {
             if let Some(job) = self.jobs.iter_mut().find(|job| job.scenario.name == decision.workload) {
                 job.last_decision = Some(decision.clone());
                 job.pending = Some(decision);
@@ -540,7 +540,7 @@ impl Plant {
                 job.actuation = Some(report(Outcome::Refused, reason, &before.state));
                 continue;
             }
-            let change = Change {
+            let change = WorkloadChange {
                 workload: decision.workload.clone(),
                 decision_id: decision.id.clone(),
                 decision_time: decision.time,

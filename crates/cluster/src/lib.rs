@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 /// A workload that opted in, as the cluster has it now.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Managed {
+pub struct ManagedWorkload {
     /// What is published about it. `time` is since when exactly this is so; `decision_id` and `ready_time` belong to
     /// the present generation.
     pub state: Workload,
     /// The last decision that was written to it; kept with the object, so that a restarted actuator sees it.
-    pub applied: Option<Applied>,
+    pub applied: Option<AppliedDecision>,
     /// The node's MPS default; a process cannot get more. `None`: unknown or unlimited.
     pub mps_default_thread_percentage: Option<u32>,
     /// When its processes were restarted by a decision, oldest first; at least those of the last 24 h.
@@ -26,7 +26,7 @@ pub struct Managed {
 
 /// The mark that a decision leaves on the object that it changed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Applied {
+pub struct AppliedDecision {
     pub decision_id: String,
     /// Event time of the decision; an older decision is refused.
     pub decision_time: EventTime,
@@ -45,16 +45,16 @@ pub struct Applied {
     pub rolled_back: Option<RolledBack>,
 }
 
-/// What a job is asked for that it was not asked for before.
+/// Settings that a change newly asks of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct JobRequest {
     pub precision: Option<Precision>,
     pub frozen_prefix_layers: Option<u32>,
 }
 
-impl Asked {
+impl JobRequest {
     /// `None`: nothing. To go back to what the job was started with is no question that it could answer.
-    pub fn by(before: &Layout, to: &Layout) -> Option<Self> {
+    pub fn between(before: &Layout, to: &Layout) -> Option<Self> {
         let asked = Self {
             precision: to.precision.filter(|_| to.precision != before.precision),
             frozen_prefix_layers: to.frozen_prefix_layers.filter(|_| to.frozen_prefix_layers != before.frozen_prefix_layers),
@@ -63,7 +63,7 @@ impl Asked {
     }
 }
 
-impl fmt::Display for Asked {
+impl fmt::Display for JobRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let precision = self.precision.map(|precision| format!("precision {precision}"));
         let layers = self.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
@@ -72,10 +72,10 @@ impl fmt::Display for Asked {
     }
 }
 
-impl Applied {
+impl AppliedDecision {
     /// What the change asks of the job, and waits for.
-    pub fn asked(&self) -> Option<Asked> {
-        Asked::by(&self.before, &self.layout)
+    pub fn job_request(&self) -> Option<JobRequest> {
+        JobRequest::between(&self.before, &self.layout)
     }
 }
 
@@ -89,18 +89,18 @@ pub struct RolledBack {
     pub reason: String,
 }
 
-impl Managed {
+impl ManagedWorkload {
     /// A change that is neither ready nor taken back; one that somebody else's change replaced is over.
-    pub fn rolling_out(&self) -> Option<&Applied> {
+    pub fn rolling_out(&self) -> Option<&AppliedDecision> {
         let on_its_way =
-            |a: &&Applied| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
+            |a: &&AppliedDecision| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
         self.applied.as_ref().filter(on_its_way)
     }
 }
 
 /// A change to write, with everything that fences it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Change {
+pub struct WorkloadChange {
     pub workload: String,
     pub decision_id: String,
     pub decision_time: EventTime,
@@ -127,15 +127,15 @@ pub struct RollBack {
     pub reason: String,
 }
 
-/// What became different since a revision.
+/// Changes since a revision.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Changes {
+pub struct ClusterChanges {
     /// Where this leads; what is asked from next.
     pub revision: u64,
     /// `workloads` has every one: what is not among them has gone.
     pub all: bool,
     /// Those that changed, in any order.
-    pub workloads: Vec<Managed>,
+    pub workloads: Vec<ManagedWorkload>,
     /// Names of those that are gone, or did not opt in any more.
     pub gone: Vec<String>,
 }
@@ -166,78 +166,82 @@ impl ClusterError {
     pub fn new(remedy: ClusterRemedy, detail: impl fmt::Display) -> Self {
         Self { remedy, detail: detail.to_string() }
     }
+
+    /// Returns the refusal of a call for a workload that did not opt in.
+    pub fn not_managed(workload: &str) -> Self {
+        Self::new(ClusterRemedy::Refused, format!("there is no workload {workload} that opted in"))
+    }
 }
 
 /// A cluster. Calls block; what they return is durable.
 pub trait Cluster: Send + Sync + fmt::Debug {
     /// The cluster's clock: wall clock, or simulated.
     fn now(&self) -> EventTime;
-    /// The time at which this decision is acted on; `None`: not yet, ask again. A cluster on the wall clock acts at once;
+    /// Returns the time at which this decision takes effect; `None`: not yet, ask again. A cluster on the wall clock acts at once;
     /// a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
-    fn turn(&self, decision: &Decision) -> Option<EventTime> {
+    fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let _: &Decision = decision;
         Some(self.now())
     }
     /// Grows whenever [`Cluster::workloads`] or a rollout may have changed, so that watching costs nothing.
     fn revision(&self) -> u64;
     /// Every workload that opted in, in any order.
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError>;
+    fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError>;
     /// What changed since a revision that [`Cluster::changes`] gave; all of it without one, or where that is not known any more.
-    fn changes(&self, since: Option<u64>) -> Result<Changes, ClusterError> {
+    fn changes(&self, since: Option<u64>) -> Result<ClusterChanges, ClusterError> {
         let _: Option<u64> = since;
         // Read first, so that what changes meanwhile is seen the next time.
         let revision = self.revision();
-        Ok(Changes { revision, all: true, workloads: self.workloads()?, gone: Vec::new() })
+        Ok(ClusterChanges { revision, all: true, workloads: self.workloads()?, gone: Vec::new() })
     }
     /// Writes a change. Asked again for the decision that is applied already, it changes nothing and returns the same.
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError>;
+    fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError>;
     /// Restores the layout before a change. Asked again, it changes nothing and returns the same.
-    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError>;
+    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError>;
     /// Writes a recommendation beside the workload; touches nothing that runs.
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError>;
-    /// Why no process of a workload may be restarted now, in words; the way back is never barred.
+    /// Returns why no process of a workload may be restarted now; a rollback is never barred.
     fn restarts_barred(&self, workload: &str) -> Option<String> {
         let _: &str = workload;
         None
     }
     /// Recommendations that people approved since: to be applied once although the mode is `recommend`. Asked for whenever
     /// [`Cluster::revision`] grew.
-    fn approved(&self) -> Vec<Decision> {
+    fn approved_decisions(&self) -> Vec<Decision> {
         Vec::new()
     }
-    /// Told of every decision, `maintain` included, so that people can be shown it; must not block.
-    fn decided(&self, decision: &Decision) {
+    /// Called with every decision, `maintain` included, for statuses; must not block.
+    fn on_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
-    /// Told of a decision of before, which found that an earlier one helped: whoever acted then may have gone before people were shown
-    /// it. It may have been told already.
-    fn verified(&self, decision: &Decision) {
+    /// Called with an earlier decision that verified a change: the actuator of that time may have ended before it reached a status. It may
+    /// come twice.
+    fn on_verified_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
-    /// Told of everything that is published of a decision, so that people can be shown it; must not block.
-    fn told(&self, actuation: &Actuation) {
+    /// Called with every published actuation, for statuses; must not block.
+    fn on_actuation(&self, actuation: &Actuation) {
         let _: &Actuation = actuation;
     }
-    /// Told that the job reports to do what the change of a decision asked of it, so that the change may become ready; must not block.
-    fn followed(&self, workload: &str, decision_id: &str) {
+    /// Called if a job reports that it follows the change of a decision, so that the change may become ready; must not block.
+    fn on_job_follows(&self, workload: &str, decision_id: &str) {
         let _: (&str, &str) = (workload, decision_id);
     }
     /// The node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
-    fn devices(&self) -> Option<&dyn Devices> {
+    fn devices(&self) -> Option<&dyn DeviceAgents> {
         None
     }
 }
 
-/// The node agents of a cluster: what they say, and what they are to hold. Its calls do not block.
-pub trait Devices: Send + Sync {
-    /// Told of every agent's report, the newest of a node last.
-    fn said(&self, state: DeviceState);
-    /// Told of every collector's report on who holds its node's GPUs, the newest of a node last; its time is the log's stamp.
-    fn held(&self, holders: DeviceHolders);
-    /// Everything was told that agents and collectors had said when the present leadership began. `standing`: what agents are asked
-    /// for by the log, one intent a node.
-    fn met(&self, standing: &[DeviceIntent]);
+/// The node agents of a cluster: their reports, and their intents. Its calls do not block.
+pub trait DeviceAgents: Send + Sync {
+    /// Called with every agent's report; the newest of a node comes last.
+    fn on_device_state(&self, state: DeviceState);
+    /// Called with every collector's report on which pods hold its node's GPUs; its time is the log's stamp.
+    fn on_device_holders(&self, holders: DeviceHolders);
+    /// Called when leadership begins, after the reports in the log were replayed. `standing`: the intents in the log, one a node.
+    fn on_takeover(&self, standing: &[DeviceIntent]);
     /// What agents are to hold now: one intent a node, without time and time to live, which are the publisher's. A node that is
     /// not named holds nothing. The same pointer means that nothing changed; `None`: not known yet, so nothing is withdrawn.
-    fn wanted(&self) -> Option<Arc<Vec<DeviceIntent>>>;
+    fn wanted_intents(&self) -> Option<Arc<Vec<DeviceIntent>>>;
 }

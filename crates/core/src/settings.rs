@@ -2,9 +2,9 @@
 
 use eadt_schemas::v1::Workload;
 
-use crate::budget::BudgetSettings;
 use crate::controller::{ControllerName, ControllerSettings};
-use crate::sharing::SmPartitionSettings;
+use crate::gpu_sharing::GpuSharingSettings;
+use crate::power_budget::allocation::BudgetSettings;
 use crate::window::progress::Gaps;
 
 /// One second in the unit of this crate's durations, microseconds.
@@ -52,7 +52,7 @@ pub struct FoldSettings {
     /// The cluster's power budget; `None`: there is no second stage.
     pub power_budget: Option<BudgetSettings>,
     /// How shared GPUs are partitioned; `None`: there is no stage for them.
-    pub sm_partition: Option<SmPartitionSettings>,
+    pub gpu_sharing: Option<GpuSharingSettings>,
 }
 
 /// Present version of the rules by which windows are made.
@@ -98,7 +98,7 @@ impl FoldSettings {
 
     /// Whether the stage of shared GPUs decides about a workload.
     pub fn shares_gpus(&self, workload: &Workload) -> bool {
-        self.sm_partition.is_some() && self.controller_of(Some(workload)) == ControllerName::SmPartition
+        self.gpu_sharing.is_some() && self.controller_of(Some(workload)) == ControllerName::SmPartition
     }
 
     /// Whether the first stage leaves deciding about a workload to another one.
@@ -139,7 +139,7 @@ impl Default for FoldSettings {
             controller_override: None,
             controller_settings: ControllerSettings::default(),
             power_budget: None,
-            sm_partition: None,
+            gpu_sharing: None,
         }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
         };
         let none = FoldSettings::default();
         assert_eq!(stages(&none), [(false, false, false); 3]);
-        let gpus = FoldSettings { sm_partition: Some(SmPartitionSettings::default()), ..none.clone() };
+        let gpus = FoldSettings { gpu_sharing: Some(GpuSharingSettings::default()), ..none.clone() };
         assert_eq!(stages(&gpus), [(false, false, false), (false, true, true), (false, false, false)]);
         let budget = FoldSettings { power_budget: Some(BudgetSettings::default()), ..none };
         assert_eq!(stages(&budget), [(true, false, true), (false, false, false), (false, false, false)]);

@@ -1,12 +1,12 @@
 //! The integration tests of this package, one binary: linking is most of what another one would cost.
 
 mod choice;
-mod cluster;
 mod commits;
 mod histories;
 mod model;
 mod models;
 mod observed;
+mod power_budget;
 mod runs;
 mod state;
 mod support;

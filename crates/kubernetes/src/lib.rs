@@ -2,41 +2,29 @@
 //!
 //! In: the API server's objects (policies, workloads, their pods and nodes), and the actuator's fenced changes. Out: the workloads
 //! that opted in, changes written with server-side apply, the state of every rollout, Events and status for people.
-//! A call goes through read → plan → write: reading an object ([`object`]), planning a write ([`change`]) and judging a rollout
-//! ([`rollout`]) are pure and tested without a cluster. Every write is fenced by the version of the read before it.
+//! A call goes through read → plan → write: reading an object ([`objects::object`]), planning a write ([`objects::change`]) and judging a
+//! rollout ([`objects::rollout`]) are pure and tested without a cluster. Every write is fenced by the version of the read before it.
 //!
-//! Apart from that, [`pods`] says which workload a pod is of, and [`reviews`] whose a token is; they change nothing.
+//! Apart from that, [`api::pods`] finds the workload of a pod, and [`api::reviews`] the bearer of a token; they change nothing.
+//!
+//! Rooms, from the bottom up: `api` (requests), `objects` (reading and writing workload objects), `policy` (the custom resource),
+//! `index` (an informer index of what the watches read), `devices` (targets for node agents), `status` (what people read), `reconcile`
+//! (the leader's control loops); `context` is what the tasks share, `cluster` the interface to the actuator.
 //!
 //! It never decides what a workload should be like, never touches one that did not opt in, never forces a field that it does not
 //! own, and changes no field but those that were taken over.
 
-mod agents;
-pub mod beforehand;
-mod boards;
-pub mod change;
-mod client;
+pub mod api;
 mod cluster;
-mod defaults;
+mod context;
 pub mod devices;
-pub mod kinds;
-pub mod lease;
-pub mod managed;
-mod nodes;
-pub mod object;
-pub mod owners;
-pub mod pods;
+pub mod index;
+pub mod objects;
 pub mod policy;
-pub mod record;
-mod report;
-pub mod reviews;
-pub mod rollout;
-mod rules;
+mod reconcile;
 mod settings;
-pub mod state;
 mod status;
-mod tend;
-pub mod terms;
-mod watch;
 
-pub use cluster::{Clock, ConnectError, KubernetesCluster, client};
+pub use cluster::{ConnectError, KubernetesCluster, connect};
+pub use context::ClockFn;
 pub use settings::Settings;

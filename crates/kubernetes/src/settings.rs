@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// An agent or a collector that said nothing for this long is taken for dead: both say what they know every minute.
+pub const REPORT_STALE_SECONDS: f64 = 180.0;
+
 /// How the Kubernetes backend works.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -27,7 +27,7 @@ pub fn partition_name(gpu_model: &str) -> String {
 
 pub const CAP_CURVE_PREFIX: &str = "cap-curve/";
 pub const POWER_PREFIX: &str = "power/";
-/// Its form is `eadt_partition`'s.
+/// Its form is `eadt_gpu_sharing`'s.
 pub const PARTITION_PREFIX: &str = "partition/";
 
 /// Why a published model is of no use.

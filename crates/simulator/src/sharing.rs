@@ -6,7 +6,9 @@
 //! are fitted to its gains over equal shares; everything else is assumed. [`stress_suite`] are workloads drawn at random over far
 //! wider ranges, whose sensitivities no counter shows.
 
-use eadt_partition::{CoRun, Counters, Measurements, MeasurementsError, Metric, ProfileError, SoloPoint, SoloProfile, Tenant};
+use eadt_gpu_sharing::{
+    CoRun, CoRunTenant, Measurements, MeasurementsError, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile,
+};
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, StandardNormal};
 use rand_pcg::Pcg64Mcg;
@@ -129,17 +131,17 @@ impl Lab {
                 let rate = steady.samples_per_second[0] * factor(&mut random, self.noise.throughput_ratio);
                 let traffic = rate * workload.profile.pcie_megabytes_per_sample * 1e6;
                 let dram = steady.dram_active_ratio;
-                let counters = Counters::of(|metric| {
+                let counters = MetricValues::of(|metric| {
                     let exact = match metric {
-                        Metric::SmActiveRatio => steady.sm_active_ratio,
-                        Metric::SmOccupancyRatio => steady.sm_occupancy_ratio,
-                        Metric::Fp32ActiveRatio => steady.sm_active_ratio * workload.fp32_ratio,
-                        Metric::DramActiveRatio => dram,
+                        ProfileMetric::SmActiveRatio => steady.sm_active_ratio,
+                        ProfileMetric::SmOccupancyRatio => steady.sm_occupancy_ratio,
+                        ProfileMetric::Fp32ActiveRatio => steady.sm_active_ratio * workload.fp32_ratio,
+                        ProfileMetric::DramActiveRatio => dram,
                         // Assumed: memory is busy whenever any of its channels is.
-                        Metric::MemoryBusyRatio => 1.0 - (1.0 - dram.min(1.0)).powf(1.5),
+                        ProfileMetric::MemoryBusyRatio => 1.0 - (1.0 - dram.min(1.0)).powf(1.5),
                         // Assumed: most of the traffic brings input.
-                        Metric::PcieTransmitBytesPerSecond => 0.2 * traffic,
-                        Metric::PcieReceiveBytesPerSecond => 0.8 * traffic,
+                        ProfileMetric::PcieTransmitBytesPerSecond => 0.2 * traffic,
+                        ProfileMetric::PcieReceiveBytesPerSecond => 0.8 * traffic,
                     };
                     Some((exact * metric_noise(self.noise, metric, &workload.name, *share, *clock)).min(limit(metric)))
                 });
@@ -165,7 +167,7 @@ impl Lab {
         let steady = self.settled(&runners, clock);
         let names: Vec<&str> = workloads.iter().map(|workload| workload.name.as_str()).collect();
         let mut random = self.noise_of(&names, shares, clock);
-        let tenants = names.iter().zip(shares).zip(&steady.samples_per_second).map(|((name, share), rate)| Tenant {
+        let tenants = names.iter().zip(shares).zip(&steady.samples_per_second).map(|((name, share), rate)| CoRunTenant {
             workload: (*name).to_owned(),
             mps_thread_percentage: *share,
             samples_per_second: rate * factor(&mut random, self.noise.throughput_ratio),
@@ -192,11 +194,11 @@ impl Lab {
     }
 }
 
-const fn limit(metric: Metric) -> f64 {
+const fn limit(metric: ProfileMetric) -> f64 {
     if metric.is_ratio() { 1.05 } else { f64::MAX }
 }
 
-fn metric_noise(noise: LabNoise, metric: Metric, name: &str, share: u32, clock: Option<f64>) -> f64 {
+fn metric_noise(noise: LabNoise, metric: ProfileMetric, name: &str, share: u32, clock: Option<f64>) -> f64 {
     factor(&mut generator(noise.seed, &[name], &[share], clock, 1 + metric as u64), noise.counter_ratio)
 }
 

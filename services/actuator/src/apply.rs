@@ -1,19 +1,19 @@
 //! Step 4: writes a checked change. The only step that touches the cluster.
 
-use eadt_cluster::{Cluster, ClusterError, Managed, RollBack};
+use eadt_cluster::{Cluster, ClusterError, ManagedWorkload, RollBack};
 
-use crate::check::Checked;
+use crate::check::CheckedChange;
 
 /// A workload as it is after a change was written durably.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written(pub(crate) Managed);
+pub struct WrittenWorkload(pub(crate) ManagedWorkload);
 
 /// Writes the change; asked again for the same decision, nothing changes a second time.
-pub fn apply(cluster: &dyn Cluster, checked: &Checked) -> Result<Written, ClusterError> {
-    cluster.apply(checked.change()).map(Written)
+pub fn apply(cluster: &dyn Cluster, checked: &CheckedChange) -> Result<WrittenWorkload, ClusterError> {
+    cluster.apply(checked.change()).map(WrittenWorkload)
 }
 
 /// Takes back a change that did not become ready.
-pub fn roll_back(cluster: &dyn Cluster, roll_back: &RollBack) -> Result<Written, ClusterError> {
-    cluster.roll_back(roll_back).map(Written)
+pub fn roll_back(cluster: &dyn Cluster, roll_back: &RollBack) -> Result<WrittenWorkload, ClusterError> {
+    cluster.roll_back(roll_back).map(WrittenWorkload)
 }

@@ -2,23 +2,23 @@
 //! anything is touched.
 
 use eadt_bus::chaos;
-use eadt_cluster::{Asked, Change, Managed};
+use eadt_cluster::{JobRequest, ManagedWorkload, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Bounds, Decision, Layout, Precision, UpdateMode, Workload};
 
-use crate::Settings;
-use crate::plan::Planned;
+use crate::ActuatorSettings;
+use crate::plan::PlannedChange;
 
 /// Why a decision is not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct DecisionRefusal {
     /// Short and fixed, for metrics.
     pub kind: &'static str,
     /// In words, for people.
     pub reason: String,
 }
 
-impl Refusal {
+impl DecisionRefusal {
     pub fn new(kind: &'static str, reason: impl Into<String>) -> Self {
         Self { kind, reason: reason.into() }
     }
@@ -26,47 +26,47 @@ impl Refusal {
 
 /// A change that may be made: only this can be applied.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Checked {
-    change: Change,
+pub struct CheckedChange {
+    change: WorkloadChange,
 }
 
-impl Checked {
-    pub fn change(&self) -> &Change {
+impl CheckedChange {
+    pub fn change(&self) -> &WorkloadChange {
         &self.change
     }
 }
 
 /// What the checks allow.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
-    Apply(Checked),
+pub enum CheckVerdict {
+    Apply(CheckedChange),
     /// Mode `recommend`: it could be made, but people decide.
     Recommend,
 }
 
 /// Checks a planned change against the object as it is at `now`.
 pub fn check(
-    planned: &Planned,
+    planned: &PlannedChange,
     decision: &Decision,
-    managed: &Managed,
+    managed: &ManagedWorkload,
     now: EventTime,
-    settings: &Settings,
-) -> Result<Verdict, Refusal> {
+    settings: &ActuatorSettings,
+) -> Result<CheckVerdict, DecisionRefusal> {
     let state = &managed.state;
-    in_time(decision, managed, now, settings.max_ahead_seconds)?;
-    permitted(state)?;
-    same_base(decision, managed)?;
+    check_time(decision, managed, now, settings.max_ahead_seconds)?;
+    check_permitted(state)?;
+    check_base(decision, managed)?;
     if planned.layout == state.layout {
-        return Err(Refusal::new("no_change", "the workload is laid out like this already"));
+        return Err(DecisionRefusal::new("no_change", "the workload is laid out like this already"));
     }
-    within_bounds(&planned.layout, state)?;
-    feasible(planned, decision, managed, now)?;
-    not_too_often(managed, now, settings.change_interval_seconds)?;
+    check_bounds(&planned.layout, state)?;
+    check_feasible(planned, decision, managed, now)?;
+    check_change_interval(managed, now, settings.change_interval_seconds)?;
     if state.mode == UpdateMode::Recommend {
-        return Ok(Verdict::Recommend);
+        return Ok(CheckVerdict::Recommend);
     }
-    Ok(Verdict::Apply(Checked {
-        change: Change {
+    Ok(CheckVerdict::Apply(CheckedChange {
+        change: WorkloadChange {
             workload: state.workload.clone(),
             decision_id: decision.id.clone(),
             decision_time: decision.time,
@@ -79,11 +79,16 @@ pub fn check(
     }))
 }
 
-fn refuse<T>(kind: &'static str, reason: String) -> Result<T, Refusal> {
-    Err(Refusal { kind, reason })
+fn refuse<T>(kind: &'static str, reason: String) -> Result<T, DecisionRefusal> {
+    Err(DecisionRefusal { kind, reason })
 }
 
-fn in_time(decision: &Decision, managed: &Managed, now: EventTime, max_ahead_seconds: f64) -> Result<(), Refusal> {
+fn check_time(
+    decision: &Decision,
+    managed: &ManagedWorkload,
+    now: EventTime,
+    max_ahead_seconds: f64,
+) -> Result<(), DecisionRefusal> {
     // A decision without an expiry carries the default time.
     if decision.expires != EventTime::default() && now >= decision.expires {
         return refuse("expired", format!("it expired at {}, now is {now}", decision.expires));
@@ -111,7 +116,7 @@ fn in_time(decision: &Decision, managed: &Managed, now: EventTime, max_ahead_sec
     }
 }
 
-fn permitted(state: &Workload) -> Result<(), Refusal> {
+fn check_permitted(state: &Workload) -> Result<(), DecisionRefusal> {
     if state.mode == UpdateMode::Observe {
         return refuse("mode", "the workload is in mode observe: nothing is changed".into());
     }
@@ -121,7 +126,7 @@ fn permitted(state: &Workload) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn same_base(decision: &Decision, managed: &Managed) -> Result<(), Refusal> {
+fn check_base(decision: &Decision, managed: &ManagedWorkload) -> Result<(), DecisionRefusal> {
     let state = &managed.state;
     if let Some(applied) = managed.rolling_out() {
         return refuse("rollout", format!("the rollout of decision {} is still in progress", applied.decision_id));
@@ -145,7 +150,7 @@ fn same_base(decision: &Decision, managed: &Managed) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
+fn check_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
     let Bounds { mps_thread_percentage_min, mps_thread_percentage_max, replicas_min, replicas_max, .. } = state.bounds;
     let now = &state.layout;
     let from_u32 = |value: Option<u32>| value.map(f64::from);
@@ -169,7 +174,7 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
             to.power_limit_watts,
             now.power_limit_watts,
             state.bounds.power_limit_watts_min.unwrap_or(f64::MIN_POSITIVE),
-            least(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
+            lesser(state.bounds.power_limit_watts_max, state.gpu_power_limit_watts),
         ),
         (
             "sm_clock_mhz",
@@ -185,7 +190,7 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
             return refuse("bounds", format!("{name} {to} is {side}"));
         }
     }
-    asked_within_bounds(to, state)?;
+    check_job_bounds(to, state)?;
     if let (Some(replicas), Some(percentage), Some(gpus)) = (to.replicas, to.mps_thread_percentage, state.gpus.filter(|n| *n > 0))
     {
         let sum = u64::from(replicas.div_ceil(gpus)) * u64::from(percentage);
@@ -203,15 +208,15 @@ fn within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
 }
 
 /// What the job is asked for and the bounds do not allow; what it was asked for before counts as well.
-pub fn beyond_bounds(layout: &Layout, bounds: &Bounds) -> (Option<Precision>, Option<u32>) {
+pub fn job_settings_beyond_bounds(layout: &Layout, bounds: &Bounds) -> (Option<Precision>, Option<u32>) {
     let (precision, layers) = layout.asked_of_job();
     let allowed = |precision: &Precision| bounds.precisions.as_ref().is_none_or(|allowed| allowed.contains(precision));
     let most = bounds.frozen_prefix_layers_max.unwrap_or(u32::MAX);
     (precision.filter(|precision| !allowed(precision)), layers.filter(|layers| *layers > most))
 }
 
-fn asked_within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
-    let (precision, layers) = beyond_bounds(to, &state.bounds);
+fn check_job_bounds(to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
+    let (precision, layers) = job_settings_beyond_bounds(to, &state.bounds);
     if let Some(precision) = precision.filter(|_| to.precision != state.layout.precision) {
         let allowed = state.bounds.precisions.iter().flatten().map(|precision| precision.as_str()).collect::<Vec<_>>();
         let allowed = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
@@ -226,11 +231,16 @@ fn asked_within_bounds(to: &Layout, state: &Workload) -> Result<(), Refusal> {
     }
 }
 
-fn least(a: Option<f64>, b: Option<f64>) -> f64 {
+fn lesser(a: Option<f64>, b: Option<f64>) -> f64 {
     a.unwrap_or(f64::MAX).min(b.unwrap_or(f64::MAX))
 }
 
-fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: EventTime) -> Result<(), Refusal> {
+fn check_feasible(
+    planned: &PlannedChange,
+    decision: &Decision,
+    managed: &ManagedWorkload,
+    now: EventTime,
+) -> Result<(), DecisionRefusal> {
     let (to, state) = (&planned.layout, &managed.state);
     if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage)
         && asked > default
@@ -243,9 +253,9 @@ fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: Even
         return refuse("world_size", format!("a world of {world} needs {world} replicas, not {replicas}"));
     }
     if let Some(replicas) = to.replicas.filter(|_| to.replicas != state.layout.replicas) {
-        replicas_fit(replicas, to, state)?;
+        check_replicas(replicas, to, state)?;
     }
-    if let Some(asked) = Asked::by(&state.layout, to) {
+    if let Some(asked) = JobRequest::between(&state.layout, to) {
         if planned.restarts {
             let reason = format!("it restarts the processes and asks the job for {asked}: what came of which could not be told");
             return refuse("two_at_once", reason);
@@ -269,7 +279,7 @@ fn feasible(planned: &Planned, decision: &Decision, managed: &Managed, now: Even
 
 /// Deciders that contradict each other must not have a workload go to and fro. Kept by the object itself, so that it holds for every
 /// actuator and over restarts. What took effect in the future is of a clock that is wrong, and bars nothing.
-fn not_too_often(managed: &Managed, now: EventTime, interval_seconds: f64) -> Result<(), Refusal> {
+fn check_change_interval(managed: &ManagedWorkload, now: EventTime, interval_seconds: f64) -> Result<(), DecisionRefusal> {
     let Some(applied) = &managed.applied else { return Ok(()) };
     let last = applied.rolled_back.as_ref().map_or(applied.time, |back| back.time.max(applied.time));
     let ago = now.seconds_since(last);
@@ -313,7 +323,7 @@ fn is_older_than_ampere(gpu_model: &str) -> bool {
     })
 }
 
-fn replicas_fit(replicas: u32, to: &Layout, state: &Workload) -> Result<(), Refusal> {
+fn check_replicas(replicas: u32, to: &Layout, state: &Workload) -> Result<(), DecisionRefusal> {
     if replicas == 0 {
         return refuse("replicas", "at least one replica must stay".into());
     }
@@ -366,11 +376,11 @@ fn words(layout: &Layout) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use eadt_cluster::Applied;
+    use eadt_cluster::AppliedDecision;
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{Plan, plan};
+    use crate::plan::{DecisionPlan, plan};
 
     pub fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -386,8 +396,8 @@ pub(crate) mod tests {
         }
     }
 
-    pub fn managed() -> Managed {
-        Managed {
+    pub fn managed() -> ManagedWorkload {
+        ManagedWorkload {
             state: Workload {
                 time: at(0.0),
                 workload: "eadt/llm-training".into(),
@@ -424,8 +434,8 @@ pub(crate) mod tests {
         }
     }
 
-    pub fn applied() -> Applied {
-        Applied {
+    pub fn applied() -> AppliedDecision {
+        AppliedDecision {
             decision_id: "d-0".into(),
             decision_time: at(0.0),
             generation: 4,
@@ -438,16 +448,16 @@ pub(crate) mod tests {
         }
     }
 
-    fn verdict(decision: &Decision, managed: &Managed, now: EventTime) -> Result<Verdict, Refusal> {
+    fn verdict(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> Result<CheckVerdict, DecisionRefusal> {
         match plan(decision, managed) {
-            Plan::Change(planned) => check(&planned, decision, managed, now, &Settings::default()),
+            DecisionPlan::Change(planned) => check(&planned, decision, managed, now, &ActuatorSettings::default()),
             other => panic!("not a change: {other:?}"),
         }
     }
 
     #[test]
     fn a_good_change_is_fenced_by_decision_and_generation() {
-        let Ok(Verdict::Apply(checked)) = verdict(&decision(), &managed(), at(70.0)) else { panic!("refused") };
+        let Ok(CheckVerdict::Apply(checked)) = verdict(&decision(), &managed(), at(70.0)) else { panic!("refused") };
         let change = checked.change();
         assert_eq!((change.decision_id.as_str(), change.generation, change.restarts), ("d-60", 4, true));
         assert_eq!(change.layout, layout(6, 40));
@@ -482,7 +492,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_the_job_is_asked_for_is_within_bounds_possible_and_nothing_else_at_once() {
-        let why = |layout: &dyn Fn(&mut Layout), change: &dyn Fn(&mut Managed)| {
+        let why = |layout: &dyn Fn(&mut Layout), change: &dyn Fn(&mut ManagedWorkload)| {
             let (mut managed, mut decision) = (managed(), decision());
             managed.state.bounds.precisions = Some(vec![Precision::Bf16, Precision::Tf32]);
             managed.state.bounds.frozen_prefix_layers_max = Some(12);
@@ -506,7 +516,7 @@ pub(crate) mod tests {
         };
         refused(why(&both, &|_| {}), "asks the job for precision bf16");
         // What it was asked for before is not judged again.
-        let before = |m: &mut Managed| {
+        let before = |m: &mut ManagedWorkload| {
             m.state.layout.precision = Some(Precision::Fp32);
             m.state.bounds.precisions = Some(vec![]);
         };
@@ -520,22 +530,22 @@ pub(crate) mod tests {
     fn mode_recommend_only_recommends() {
         let mut managed = managed();
         managed.state.mode = UpdateMode::Recommend;
-        assert_eq!(verdict(&decision(), &managed, at(70.0)), Ok(Verdict::Recommend));
+        assert_eq!(verdict(&decision(), &managed, at(70.0)), Ok(CheckVerdict::Recommend));
     }
 
     /// Each refusal of the design: what is wrong, and a word of the reason that must be given.
     #[test]
     fn everything_that_may_not_be_done_is_refused_with_its_reason() {
-        type Spoil = fn(&mut Decision, &mut Managed, &mut EventTime);
+        type Spoil = fn(&mut Decision, &mut ManagedWorkload, &mut EventTime);
         let cases: [(&str, &str, Spoil); 22] = [
             ("expired", "expired", |_, _, now| *now = at(360.0)),
             ("future", "clock", |_, _, now| *now = at(-61.0)),
             ("older", "d-0", |d, m, _| {
-                m.applied = Some(Applied { decision_time: d.time, ..applied() });
+                m.applied = Some(AppliedDecision { decision_time: d.time, ..applied() });
             }),
             ("mode", "observe", |_, m, _| m.state.mode = UpdateMode::Observe),
             ("paused", "paused", |_, m, _| m.state.paused = true),
-            ("rollout", "d-0", |_, m, _| m.applied = Some(Applied { ready_time: None, ..applied() })),
+            ("rollout", "d-0", |_, m, _| m.applied = Some(AppliedDecision { ready_time: None, ..applied() })),
             ("rollout", "not ready", |_, m, _| m.state.ready_time = None),
             ("generation", "generation 3", |d, _, _| d.generation = Some(3)),
             ("generation", "names no", |d, _, _| d.generation = None),
@@ -562,7 +572,7 @@ pub(crate) mod tests {
                 d.to = layout(9, 35);
             }),
             ("batch", "576", |d, _, _| d.to = layout(15, 25)),
-            ("too_soon", "5 s ago", |_, m, _| m.applied = Some(Applied { time: at(65.0), ..applied() })),
+            ("too_soon", "5 s ago", |_, m, _| m.applied = Some(AppliedDecision { time: at(65.0), ..applied() })),
             ("restart_budget", "2 restarts", |_, m, _| {
                 m.state.bounds.restarts_per_day_max = Some(2);
                 m.restarts = vec![at(-86_400.0), at(-3600.0), at(-60.0)];
@@ -583,7 +593,7 @@ pub(crate) mod tests {
         let (mut decision, mut managed) = (decision(), managed());
         managed.state.bounds.restarts_per_day_max = Some(0);
         decision.action = Action::Revert;
-        assert!(matches!(verdict(&decision, &managed, at(70.0)), Ok(Verdict::Apply(_))));
+        assert!(matches!(verdict(&decision, &managed, at(70.0)), Ok(CheckVerdict::Apply(_))));
     }
 
     proptest! {
@@ -592,7 +602,7 @@ pub(crate) mod tests {
         fn contradictory_decisions_change_a_workload_at_most_so_often(
             decided in proptest::collection::vec((0_u32..3600, 1_u32..=100, any::<bool>()), 0..400), interval in 1_u32..600,
         ) {
-            let settings = Settings { change_interval_seconds: f64::from(interval), ..Settings::default() };
+            let settings = ActuatorSettings { change_interval_seconds: f64::from(interval), ..ActuatorSettings::default() };
             let (mut decided, mut managed, mut changes) = (decided, managed(), 0_u32);
             decided.sort_unstable();
             for (number, (second, percentage, revert)) in decided.into_iter().enumerate() {
@@ -607,13 +617,13 @@ pub(crate) mod tests {
                     expires: now.plus_seconds(300.0),
                     ..decision()
                 };
-                let Plan::Change(planned) = plan(&decision, &managed) else { continue };
-                let Ok(Verdict::Apply(checked)) = check(&planned, &decision, &managed, now, &settings) else { continue };
+                let DecisionPlan::Change(planned) = plan(&decision, &managed) else { continue };
+                let Ok(CheckVerdict::Apply(checked)) = check(&planned, &decision, &managed, now, &settings) else { continue };
                 changes += 1;
                 let (before, generation) = (managed.state.layout.clone(), managed.state.generation + 1);
                 managed.state.layout = checked.change().layout.clone();
                 managed.state.generation = generation;
-                managed.applied = Some(Applied {
+                managed.applied = Some(AppliedDecision {
                     decision_id: decision.id, decision_time: now, generation, time: now, layout: managed.state.layout.clone(), before,
                     ready_time: Some(now), ..applied()
                 });
@@ -634,7 +644,7 @@ pub(crate) mod tests {
             managed.state.global_batch_size = Some(batch);
             managed.state.backend = gloo.then(|| "gloo".into());
             decision.to = layout(replicas, percentage);
-            if let Ok(Verdict::Apply(checked)) = verdict(&decision, &managed, at(70.0)) {
+            if let Ok(CheckVerdict::Apply(checked)) = verdict(&decision, &managed, at(70.0)) {
                 let to = &checked.change().layout;
                 prop_assert!(percentage == 50 || (low..=high).contains(&percentage));
                 prop_assert!(replicas > 0 && replicas % 3 == 0);

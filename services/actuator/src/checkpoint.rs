@@ -9,15 +9,15 @@ use eadt_bus::BusError;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
 
-use crate::Settings;
-use crate::job::{Progress, Reports};
+use crate::ActuatorSettings;
+use crate::job::{JobReports, ProgressTopic};
 
 /// Whoever waits asks every few hundred milliseconds.
-const ABANDONED: Duration = Duration::from_secs(10);
+const ABANDONED_AFTER: Duration = Duration::from_secs(10);
 
 /// Whether a restart may be made.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Gate {
+pub enum CheckpointGate {
     Open,
     /// A checkpoint may still come.
     Wait,
@@ -28,8 +28,8 @@ pub enum Gate {
 
 /// A wait for the checkpoint of one workload.
 #[derive(Debug)]
-pub struct Wait {
-    reports: Reports,
+pub struct CheckpointWait {
+    reports: JobReports,
     began: EventTime,
     /// When somebody asked about it last.
     asked: Instant,
@@ -38,23 +38,23 @@ pub struct Wait {
     last: Option<EventTime>,
 }
 
-impl Wait {
+impl CheckpointWait {
     /// Begins to wait at `now`; `None`: the process is stopping.
     pub fn begin(
-        progress: Progress<'_>,
+        progress: ProgressTopic<'_>,
         workload: &str,
         now: EventTime,
         stopped: impl Fn() -> bool,
     ) -> Result<Option<Self>, BusError> {
         let mut last = None;
-        let reports = Reports::after_the_last(progress, workload, stopped, |report| last = checkpoint(&report).or(last))?;
+        let reports = JobReports::after_latest(progress, workload, stopped, |report| last = checkpoint_time(&report).or(last))?;
         Ok(reports.map(|reports| Self { reports, began: now, asked: Instant::now(), first: last, last }))
     }
 
     /// Takes in what was said since.
-    pub fn hear(&mut self) -> Result<(), BusError> {
+    pub fn poll_reports(&mut self) -> Result<(), BusError> {
         let last = &mut self.last;
-        self.reports.hear(|report| *last = checkpoint(&report).or(*last))
+        self.reports.poll(|report| *last = checkpoint_time(&report).or(*last))
     }
 
     pub fn workload(&self) -> &str {
@@ -63,33 +63,39 @@ impl Wait {
 
     /// Nobody asks any more: the decision was answered, or whoever approved it thought better of it.
     pub fn is_abandoned(&self) -> bool {
-        self.asked.elapsed() > ABANDONED
+        self.asked.elapsed() > ABANDONED_AFTER
     }
 
-    pub fn gate(&mut self, now: EventTime, settings: &Settings) -> Gate {
+    pub fn gate(&mut self, now: EventTime, settings: &ActuatorSettings) -> CheckpointGate {
         self.asked = Instant::now();
-        gate(self.first, self.last, now.seconds_since(self.began), now, settings)
+        checkpoint_gate(self.first, self.last, now.seconds_since(self.began), now, settings)
     }
 }
 
 /// The time of the last checkpoint that a report tells.
-fn checkpoint(report: &TrainingProgress) -> Option<EventTime> {
+fn checkpoint_time(report: &TrainingProgress) -> Option<EventTime> {
     report.checkpoint_time.filter(|_| report.origin != Origin::Simulated)
 }
 
 /// `first`, `last`: the last checkpoint when the wait began and now; `waited`: seconds. A job whose clock differs is believed once it
 /// reports a checkpoint that is newer than the one before.
-fn gate(first: Option<EventTime>, last: Option<EventTime>, waited: f64, now: EventTime, settings: &Settings) -> Gate {
-    let Some(last) = last else { return Gate::Open };
+fn checkpoint_gate(
+    first: Option<EventTime>,
+    last: Option<EventTime>,
+    waited: f64,
+    now: EventTime,
+    settings: &ActuatorSettings,
+) -> CheckpointGate {
+    let Some(last) = last else { return CheckpointGate::Open };
     let age = now.seconds_since(last);
     if age <= settings.checkpoint_max_age_seconds || first.is_none_or(|first| last > first) {
-        return Gate::Open;
+        return CheckpointGate::Open;
     }
     if waited < settings.checkpoint_wait_seconds {
-        return Gate::Wait;
+        return CheckpointGate::Wait;
     }
     let (wait, most) = (settings.checkpoint_wait_seconds, settings.checkpoint_max_age_seconds);
-    Gate::Shut {
+    CheckpointGate::Shut {
         reason: format!(
             "the job's last checkpoint is of {last}, {age:.0} s ago, and a restart may lose {most} s of work; it was asked for one, and none came within {wait} s"
         ),
@@ -106,18 +112,19 @@ mod tests {
 
     #[test]
     fn a_fresh_checkpoint_opens_the_gate_and_none_in_time_shuts_it() {
-        let settings = Settings { checkpoint_max_age_seconds: 120.0, checkpoint_wait_seconds: 60.0, ..Settings::default() };
+        let settings =
+            ActuatorSettings { checkpoint_max_age_seconds: 120.0, checkpoint_wait_seconds: 60.0, ..ActuatorSettings::default() };
         let gate = |first: Option<f64>, last: Option<f64>, waited: f64| {
-            gate(first.map(at), last.map(at), waited, at(1000.0 + waited), &settings)
+            checkpoint_gate(first.map(at), last.map(at), waited, at(1000.0 + waited), &settings)
         };
-        assert_eq!(gate(None, None, 0.0), Gate::Open, "it reports none");
-        assert_eq!(gate(Some(900.0), Some(900.0), 0.0), Gate::Open, "fresh enough");
-        assert_eq!(gate(Some(1100.0), Some(1100.0), 0.0), Gate::Open, "its clock is ahead");
-        assert_eq!(gate(Some(800.0), Some(800.0), 0.0), Gate::Wait);
-        assert_eq!(gate(Some(800.0), Some(1010.0), 11.0), Gate::Open, "it came");
-        assert_eq!(gate(Some(500.0), Some(530.0), 30.0), Gate::Open, "a new one, by a clock that is behind");
-        assert_eq!(gate(None, Some(500.0), 30.0), Gate::Open, "its first");
-        let Gate::Shut { reason } = gate(Some(800.0), Some(800.0), 60.0) else { panic!("none came") };
+        assert_eq!(gate(None, None, 0.0), CheckpointGate::Open, "it reports none");
+        assert_eq!(gate(Some(900.0), Some(900.0), 0.0), CheckpointGate::Open, "fresh enough");
+        assert_eq!(gate(Some(1100.0), Some(1100.0), 0.0), CheckpointGate::Open, "its clock is ahead");
+        assert_eq!(gate(Some(800.0), Some(800.0), 0.0), CheckpointGate::Wait);
+        assert_eq!(gate(Some(800.0), Some(1010.0), 11.0), CheckpointGate::Open, "it came");
+        assert_eq!(gate(Some(500.0), Some(530.0), 30.0), CheckpointGate::Open, "a new one, by a clock that is behind");
+        assert_eq!(gate(None, Some(500.0), 30.0), CheckpointGate::Open, "its first");
+        let CheckpointGate::Shut { reason } = gate(Some(800.0), Some(800.0), 60.0) else { panic!("none came") };
         assert!(reason.contains("260 s ago") && reason.contains("within 60 s"), "{reason}");
     }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use eadt_cluster::Managed;
+use eadt_cluster::ManagedWorkload;
 use eadt_schemas::v1::Decision;
 
-use crate::check::Refusal;
+use crate::check::DecisionRefusal;
 
 /// The managed workloads by name, as they were seen last.
-pub type View = BTreeMap<String, Managed>;
+pub type WorkloadView = BTreeMap<String, ManagedWorkload>;
 
 /// The workload that the decision is for.
-pub fn dereference<'a>(decision: &Decision, view: &'a View) -> Result<&'a Managed, Refusal> {
-    view.get(&decision.workload).ok_or_else(|| Refusal::new("not_managed", "the workload has not opted in, or does not exist"))
+pub fn dereference<'a>(decision: &Decision, view: &'a WorkloadView) -> Result<&'a ManagedWorkload, DecisionRefusal> {
+    view.get(&decision.workload)
+        .ok_or_else(|| DecisionRefusal::new("not_managed", "the workload has not opted in, or does not exist"))
 }

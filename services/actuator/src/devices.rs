@@ -1,4 +1,4 @@
-//! What is published for node agents: new wishes at once, the same ones before their time is over, withdrawn ones as tombstones. Pure.
+//! Device intents as published: new ones at once, the same ones before they expire, withdrawn ones as tombstones. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,22 +13,22 @@ const RENEW_SECONDS: f64 = 100.0;
 
 /// The last intent of every node, as published.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Published {
+pub struct PublishedIntents {
     intents: BTreeMap<String, DeviceIntent>,
     /// Agents do not follow an intent that is older than the one before it.
     newest: EventTime,
 }
 
-/// What is to be published of one node.
+/// A publication about one node.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Due {
-    Say(DeviceIntent),
+pub enum IntentUpdate {
+    Publish(DeviceIntent),
     Withdraw(String),
 }
 
-impl Published {
+impl PublishedIntents {
     /// Takes note of what stands in the log; `None`: withdrawn.
-    pub fn read(&mut self, node: &str, intent: Option<DeviceIntent>) {
+    pub fn set_from_log(&mut self, node: &str, intent: Option<DeviceIntent>) {
         match intent {
             Some(intent) => {
                 self.newest = self.newest.max(intent.time);
@@ -43,32 +43,33 @@ impl Published {
         self.intents.values()
     }
 
-    /// What is to be published at `now` so that agents hold exactly `wanted`; it counts as published.
-    pub fn due(&mut self, wanted: &[DeviceIntent], now: EventTime) -> Vec<Due> {
+    /// Returns the publications at `now` after which agents hold exactly `wanted`; they count as published.
+    pub fn take_updates(&mut self, wanted: &[DeviceIntent], now: EventTime) -> Vec<IntentUpdate> {
         let nodes: BTreeSet<&str> = wanted.iter().map(|intent| intent.node.as_str()).collect();
         let gone: Vec<_> = self.intents.keys().filter(|node| !nodes.contains(node.as_str())).cloned().collect();
         let mut due = Vec::new();
         for node in gone {
             self.intents.remove(&node);
-            due.push(Due::Withdraw(node));
+            due.push(IntentUpdate::Withdraw(node));
         }
         for wish in wanted {
             let standing = self.intents.get(&wish.node);
-            if standing.is_some_and(|standing| same(standing, wish) && now.seconds_since(standing.time) < RENEW_SECONDS) {
+            if standing.is_some_and(|standing| equal_but_time(standing, wish) && now.seconds_since(standing.time) < RENEW_SECONDS)
+            {
                 continue;
             }
             // Another leader's clock may have been ahead.
             self.newest = self.newest.max(now);
             let said = DeviceIntent { time: self.newest, time_to_live_seconds: TIME_TO_LIVE_SECONDS, ..wish.clone() };
             self.intents.insert(wish.node.clone(), said.clone());
-            due.push(Due::Say(said));
+            due.push(IntentUpdate::Publish(said));
         }
         due
     }
 }
 
 /// Equal in everything but when it was said.
-fn same(standing: &DeviceIntent, wish: &DeviceIntent) -> bool {
+fn equal_but_time(standing: &DeviceIntent, wish: &DeviceIntent) -> bool {
     let timeless = |i: &DeviceIntent| DeviceIntent { time: EventTime::default(), time_to_live_seconds: 0.0, ..i.clone() };
     timeless(standing) == timeless(wish)
 }
@@ -85,42 +86,42 @@ mod tests {
         DeviceIntent { node: node.into(), decision_id: "d".into(), devices: Some(vec![setting]), ..DeviceIntent::default() }
     }
 
-    fn shape(due: &[Due]) -> Vec<(&str, Option<EventTime>)> {
+    fn shape(due: &[IntentUpdate]) -> Vec<(&str, Option<EventTime>)> {
         due.iter()
             .map(|due| match due {
-                Due::Say(intent) => (intent.node.as_str(), Some(intent.time)),
-                Due::Withdraw(node) => (node.as_str(), None),
+                IntentUpdate::Publish(intent) => (intent.node.as_str(), Some(intent.time)),
+                IntentUpdate::Withdraw(node) => (node.as_str(), None),
             })
             .collect()
     }
 
     #[test]
     fn a_wish_is_said_once_renewed_in_time_and_withdrawn() {
-        let mut published = Published::default();
+        let mut published = PublishedIntents::default();
         let wanted = [wish("a", 300.0), wish("b", 300.0)];
-        let first = published.due(&wanted, at(0.0));
+        let first = published.take_updates(&wanted, at(0.0));
         assert_eq!(shape(&first), [("a", Some(at(0.0))), ("b", Some(at(0.0)))]);
-        let Due::Say(intent) = &first[0] else { panic!("it is said") };
+        let IntentUpdate::Publish(intent) = &first[0] else { panic!("it is said") };
         assert!(intent.time_to_live_seconds > 2.0 * RENEW_SECONDS, "one that is late does not end it");
-        assert_eq!(published.due(&wanted, at(99.0)), []);
+        assert_eq!(published.take_updates(&wanted, at(99.0)), []);
         let changed = [wish("a", 250.0), wish("b", 300.0)];
-        assert_eq!(shape(&published.due(&changed, at(99.5))), [("a", Some(at(99.5)))]);
-        assert_eq!(shape(&published.due(&changed, at(100.0))), [("b", Some(at(100.0)))]);
-        assert_eq!(shape(&published.due(&changed[1..], at(101.0))), [("a", None)]);
-        assert_eq!(shape(&published.due(&[], at(102.0))), [("b", None)]);
-        assert_eq!(published.due(&[], at(999.0)), []);
+        assert_eq!(shape(&published.take_updates(&changed, at(99.5))), [("a", Some(at(99.5)))]);
+        assert_eq!(shape(&published.take_updates(&changed, at(100.0))), [("b", Some(at(100.0)))]);
+        assert_eq!(shape(&published.take_updates(&changed[1..], at(101.0))), [("a", None)]);
+        assert_eq!(shape(&published.take_updates(&[], at(102.0))), [("b", None)]);
+        assert_eq!(published.take_updates(&[], at(999.0)), []);
     }
 
     #[test]
     fn a_new_leader_goes_on_where_the_log_stands() {
-        let mut published = Published::default();
+        let mut published = PublishedIntents::default();
         let wanted = [wish("a", 300.0)];
-        published.read("a", Some(DeviceIntent { time: at(50.0), time_to_live_seconds: 300.0, ..wish("a", 300.0) }));
-        published.read("b", Some(DeviceIntent { time: at(40.0), time_to_live_seconds: 300.0, ..wish("b", 300.0) }));
-        published.read("c", Some(wish("c", 300.0)));
-        published.read("c", None);
-        assert_eq!(shape(&published.due(&wanted, at(60.0))), [("b", None)], "what its predecessor left is withdrawn");
+        published.set_from_log("a", Some(DeviceIntent { time: at(50.0), time_to_live_seconds: 300.0, ..wish("a", 300.0) }));
+        published.set_from_log("b", Some(DeviceIntent { time: at(40.0), time_to_live_seconds: 300.0, ..wish("b", 300.0) }));
+        published.set_from_log("c", Some(wish("c", 300.0)));
+        published.set_from_log("c", None);
+        assert_eq!(shape(&published.take_updates(&wanted, at(60.0))), [("b", None)], "what its predecessor left is withdrawn");
         // A clock that is behind the predecessor's still makes an intent that agents follow.
-        assert_eq!(shape(&published.due(&[wish("a", 200.0)], at(45.0))), [("a", Some(at(50.0)))]);
+        assert_eq!(shape(&published.take_updates(&[wish("a", 200.0)], at(45.0))), [("a", Some(at(50.0)))]);
     }
 }

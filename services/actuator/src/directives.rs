@@ -7,27 +7,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_bus::BusError;
-use eadt_cluster::{Applied, Asked, Managed};
+use eadt_cluster::{AppliedDecision, JobRequest, ManagedWorkload};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Directive, TrainingProgress, UpdateMode};
 
-use crate::check::beyond_bounds;
-use crate::job::{News, Progress};
+use crate::check::job_settings_beyond_bounds;
+use crate::job::{ProgressTail, ProgressTopic};
 
 /// What a workload's job is asked for now. Without a policy that still allows it, or while it is paused, it is asked for nothing.
 /// `checkpoint`: the decision that waits for one.
-pub fn wanted(managed: &Managed, checkpoint: Option<&str>) -> Option<Directive> {
+pub fn build_directive(managed: &ManagedWorkload, checkpoint: Option<&str>) -> Option<Directive> {
     let state = &managed.state;
     let mut directive = Directive { workload: state.workload.clone(), ..Directive::default() };
     if let Some(applied) = managed.applied.as_ref().filter(|_| !state.paused && state.mode != UpdateMode::Observe) {
         let (precision, layers) = state.layout.asked_of_job();
-        let beyond = beyond_bounds(&state.layout, &state.bounds);
+        let beyond = job_settings_beyond_bounds(&state.layout, &state.bounds);
         directive.precision = precision.filter(|_| beyond.0.is_none()).map(|precision| precision.to_string());
         directive.frozen_prefix_layers = layers.filter(|_| beyond.1.is_none());
         directive.decision_id.clone_from(&applied.decision_id);
         let asks = directive.precision.is_some() || directive.frozen_prefix_layers.is_some();
         // It is taken up at a checkpoint, and hours may lie between two of them.
-        directive.checkpoint_now = asks && managed.rolling_out().is_some_and(|applied| applied.asked().is_some());
+        directive.checkpoint_now = asks && managed.rolling_out().is_some_and(|applied| applied.job_request().is_some());
     }
     if let Some(decision_id) = checkpoint {
         directive.checkpoint_now = true;
@@ -37,22 +37,22 @@ pub fn wanted(managed: &Managed, checkpoint: Option<&str>) -> Option<Directive> 
     asks.then_some(directive)
 }
 
-/// What stands in the log.
+/// The directives in the log.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Standing {
+pub struct PublishedDirectives {
     directives: BTreeMap<String, Directive>,
 }
 
-/// What is to be published of one job.
+/// A publication about one job.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Due {
-    Say(Directive),
+pub enum DirectiveUpdate {
+    Publish(Directive),
     Withdraw,
 }
 
-impl Standing {
+impl PublishedDirectives {
     /// Takes note of what stands in the log; `None`: withdrawn.
-    pub fn read(&mut self, workload: &str, directive: Option<Directive>) {
+    pub fn set_from_log(&mut self, workload: &str, directive: Option<Directive>) {
         match directive {
             Some(directive) => drop(self.directives.insert(workload.to_owned(), directive)),
             None => drop(self.directives.remove(workload)),
@@ -64,13 +64,13 @@ impl Standing {
     }
 
     /// Forgets workloads that are another one's to speak of.
-    pub fn retain(&mut self, mine: impl Fn(&str) -> bool) {
+    pub fn retain_workloads(&mut self, mine: impl Fn(&str) -> bool) {
         self.directives.retain(|workload, _| mine(workload));
     }
 
-    /// What is to be published at `now` so that exactly `wanted` stands; it counts as published.
-    pub fn due(&mut self, workload: &str, wanted: Option<Directive>, now: EventTime) -> Option<Due> {
-        let Some(wanted) = wanted else { return self.directives.remove(workload).map(|_| Due::Withdraw) };
+    /// Returns the publication at `now` after which exactly `wanted` is in the log; it counts as published.
+    pub fn take_update(&mut self, workload: &str, wanted: Option<Directive>, now: EventTime) -> Option<DirectiveUpdate> {
+        let Some(wanted) = wanted else { return self.directives.remove(workload).map(|_| DirectiveUpdate::Withdraw) };
         let asks = |d: &Directive| (d.precision.clone(), d.frozen_prefix_layers, d.checkpoint_now);
         let standing = self.directives.get(workload);
         // Another decision that asks for nothing else of the job is no news to it; for a checkpoint each asks by itself.
@@ -80,12 +80,12 @@ impl Standing {
         }
         let said = Directive { time: now, ..wanted };
         self.directives.insert(workload.to_owned(), said.clone());
-        Some(Due::Say(said))
+        Some(DirectiveUpdate::Publish(said))
     }
 }
 
 /// Whether a report says that what was asked is done; `None`: it does not say.
-fn done(asked: Asked, report: &TrainingProgress) -> Option<bool> {
+fn follows_request(asked: JobRequest, report: &TrainingProgress) -> Option<bool> {
     let precision = match (asked.precision, &report.precision) {
         (None, _) => Some(true),
         (Some(asked), said) => said.as_ref().map(|said| said.eq_ignore_ascii_case(asked.as_str())),
@@ -97,33 +97,33 @@ fn done(asked: Asked, report: &TrainingProgress) -> Option<bool> {
     Some(precision? && layers?)
 }
 
-/// What the ranks of a job said since it was asked.
+/// Reports of a job's ranks since it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Heard {
+struct JobAnswers {
     workload: String,
-    asked: Asked,
+    request: JobRequest,
     /// Ranks from here on are of processes that are no more.
     replicas: u32,
     /// How often in a row each rank said that it does what is asked.
     ranks: BTreeMap<u32, u32>,
     /// The last word that was another.
-    instead: Option<String>,
+    contradiction: Option<String>,
 }
 
-impl Heard {
-    fn of(workload: &str, applied: &Applied) -> Option<Self> {
-        let (asked, replicas) = (applied.asked()?, applied.layout.replicas.unwrap_or(u32::MAX));
-        Some(Self { workload: workload.to_owned(), asked, replicas, ranks: BTreeMap::new(), instead: None })
+impl JobAnswers {
+    fn from_decision(workload: &str, applied: &AppliedDecision) -> Option<Self> {
+        let (asked, replicas) = (applied.job_request()?, applied.layout.replicas.unwrap_or(u32::MAX));
+        Some(Self { workload: workload.to_owned(), request: asked, replicas, ranks: BTreeMap::new(), contradiction: None })
     }
 
-    fn take(&mut self, report: &TrainingProgress) {
-        let Some(done) = done(self.asked, report).filter(|_| report.rank < self.replicas) else { return };
+    fn add_report(&mut self, report: &TrainingProgress) {
+        let Some(done) = follows_request(self.request, report).filter(|_| report.rank < self.replicas) else { return };
         let times = self.ranks.entry(report.rank).or_default();
         *times = if done { times.saturating_add(1) } else { 0 };
         if !done {
             let layers = report.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
             let said: Vec<_> = report.precision.iter().cloned().chain(layers).collect();
-            self.instead = Some(format!("rank {} reports {}", report.rank, said.join(" and ")));
+            self.contradiction = Some(format!("rank {} reports {}", report.rank, said.join(" and ")));
         }
     }
 
@@ -132,57 +132,57 @@ impl Heard {
         self.ranks.values().all(|times| *times > 0) && self.ranks.values().any(|times| *times > 1)
     }
 
-    fn missing(&self) -> String {
-        let instead = self.instead.as_deref().unwrap_or("none of its reports says what it does");
-        format!("the job was asked for {} and did not take it up: {instead}", self.asked)
+    fn describe_missing(&self) -> String {
+        let instead = self.contradiction.as_deref().unwrap_or("none of its reports says what it does");
+        format!("the job was asked for {} and did not take it up: {instead}", self.request)
     }
 }
 
-/// Waits until jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
+/// Follows whether jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
 #[derive(Debug, Default)]
-pub struct Following {
-    news: Option<News>,
+pub struct JobFollower {
+    news: Option<ProgressTail>,
     /// By the decision.
-    jobs: BTreeMap<String, Heard>,
+    jobs: BTreeMap<String, JobAnswers>,
 }
 
-impl Following {
+impl JobFollower {
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
 
     /// Whether it follows exactly these workloads' changes.
-    pub fn is_of(&self, waiting: &[(&String, &Applied)]) -> bool {
+    pub fn follows_exactly(&self, waiting: &[(&String, &AppliedDecision)]) -> bool {
         self.jobs.len() == waiting.len() && waiting.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
     }
 
     /// Follows exactly these workloads' changes from now on. What a job said before it was asked says nothing.
-    pub fn follow(&mut self, progress: Progress<'_>, waiting: &[(&String, &Applied)]) -> Result<(), BusError> {
+    pub fn set_waiting(&mut self, progress: ProgressTopic<'_>, waiting: &[(&String, &AppliedDecision)]) -> Result<(), BusError> {
         self.jobs.retain(|decision, _| waiting.iter().any(|(_, applied)| applied.decision_id == *decision));
         for (workload, applied) in waiting {
-            if let Some(heard) = Heard::of(workload, applied) {
+            if let Some(heard) = JobAnswers::from_decision(workload, applied) {
                 self.jobs.entry(applied.decision_id.clone()).or_insert(heard);
             }
         }
         match &self.news {
             Some(_) if self.jobs.is_empty() => self.news = None,
-            None if !self.jobs.is_empty() => self.news = Some(News::from_now(progress)?),
+            None if !self.jobs.is_empty() => self.news = Some(ProgressTail::from_now(progress)?),
             _ => {}
         }
         Ok(())
     }
 
-    /// Takes in what was said since; workloads and decisions of the jobs that do what was asked.
-    pub fn hear(&mut self) -> Result<Vec<(String, String)>, BusError> {
+    /// Reads the reports since; returns workload and decision of every job that does what was asked.
+    pub fn poll_followers(&mut self) -> Result<Vec<(String, String)>, BusError> {
         let Some(news) = &mut self.news else { return Ok(Vec::new()) };
-        let mut by_workload: BTreeMap<String, &mut Heard> =
+        let mut by_workload: BTreeMap<String, &mut JobAnswers> =
             self.jobs.values_mut().map(|heard| (heard.workload.clone(), heard)).collect();
         let known: BTreeSet<String> = by_workload.keys().cloned().collect();
-        news.hear(
+        news.poll(
             |workload| known.contains(workload),
             |report| {
                 if let Some(heard) = by_workload.get_mut(&report.workload) {
-                    heard.take(&report);
+                    heard.add_report(&report);
                 }
             },
         )?;
@@ -191,15 +191,15 @@ impl Following {
     }
 
     /// What of the change of a decision the job does not do, in words; `None`: nothing. `withdrawn`: it is not asked any more.
-    pub fn missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
+    pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
         let heard = self.jobs.get(decision).filter(|heard| !heard.is_done())?;
         if withdrawn {
             return Some(format!(
                 "{} is not asked of the job any more: it is paused, or the policy does not allow it now",
-                heard.asked
+                heard.request
             ));
         }
-        Some(heard.missing())
+        Some(heard.describe_missing())
     }
 }
 
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::check::tests::{applied, at, managed};
 
-    fn asking() -> Managed {
+    fn asking() -> ManagedWorkload {
         let mut managed = managed();
         managed.state.layout.precision = Some(Precision::Bf16);
         managed.state.layout.frozen_prefix_layers = Some(8);
@@ -220,29 +220,29 @@ mod tests {
 
     #[test]
     fn a_job_is_asked_for_what_its_policy_still_allows() {
-        let asked = wanted(&asking(), None).unwrap();
+        let asked = build_directive(&asking(), None).unwrap();
         assert_eq!(
             (asked.precision.as_deref(), asked.frozen_prefix_layers, asked.checkpoint_now),
             (Some("bf16"), Some(8), false)
         );
         assert_eq!(asked.decision_id, "d-0");
-        let with = |change: fn(&mut Managed)| {
+        let with = |change: fn(&mut ManagedWorkload)| {
             let mut managed = asking();
             change(&mut managed);
-            wanted(&managed, None).map(|asked| (asked.precision, asked.frozen_prefix_layers))
+            build_directive(&managed, None).map(|asked| (asked.precision, asked.frozen_prefix_layers))
         };
         assert_eq!(with(|m| m.state.paused = true), None);
         assert_eq!(with(|m| m.state.mode = UpdateMode::Observe), None);
         assert_eq!(with(|m| m.applied = None), None, "it was never asked");
-        let fewer = |m: &mut Managed| m.state.bounds = Bounds { frozen_prefix_layers_max: Some(7), ..Bounds::default() };
+        let fewer = |m: &mut ManagedWorkload| m.state.bounds = Bounds { frozen_prefix_layers_max: Some(7), ..Bounds::default() };
         assert_eq!(with(fewer), Some((Some("bf16".into()), None)));
-        let none = |m: &mut Managed| m.state.bounds = Bounds { precisions: Some(vec![]), ..Bounds::default() };
+        let none = |m: &mut ManagedWorkload| m.state.bounds = Bounds { precisions: Some(vec![]), ..Bounds::default() };
         assert_eq!(with(none), Some((None, Some(8))));
         let plain = managed();
-        assert_eq!(wanted(&plain, None), None);
-        let checkpoint = wanted(&plain, Some("d-9")).unwrap();
+        assert_eq!(build_directive(&plain, None), None);
+        let checkpoint = build_directive(&plain, Some("d-9")).unwrap();
         assert_eq!((checkpoint.checkpoint_now, checkpoint.decision_id.as_str(), checkpoint.precision), (true, "d-9", None));
-        let both = wanted(&asking(), Some("d-9")).unwrap();
+        let both = build_directive(&asking(), Some("d-9")).unwrap();
         assert_eq!(
             (both.checkpoint_now, both.precision.as_deref()),
             (true, Some("bf16")),
@@ -252,25 +252,35 @@ mod tests {
 
     #[test]
     fn what_stands_is_said_once_and_withdrawn() {
-        let (mut standing, workload) = (Standing::default(), "eadt/llm-training");
-        let asked = wanted(&asking(), None);
-        let Some(Due::Say(said)) = standing.due(workload, asked.clone(), at(1.0)) else { panic!("it is news") };
+        let (mut standing, workload) = (PublishedDirectives::default(), "eadt/llm-training");
+        let asked = build_directive(&asking(), None);
+        let Some(DirectiveUpdate::Publish(said)) = standing.take_update(workload, asked.clone(), at(1.0)) else {
+            panic!("it is news")
+        };
         assert_eq!(said.time, at(1.0));
         let mut other = asking();
-        other.applied = Some(Applied { decision_id: "d-1".into(), ..applied() });
-        assert_eq!(standing.due(workload, wanted(&other, None), at(2.0)), None, "the job is asked for nothing else");
-        let Some(Due::Say(checkpoint)) = standing.due(workload, wanted(&other, Some("d-2")), at(3.0)) else {
+        other.applied = Some(AppliedDecision { decision_id: "d-1".into(), ..applied() });
+        assert_eq!(
+            standing.take_update(workload, build_directive(&other, None), at(2.0)),
+            None,
+            "the job is asked for nothing else"
+        );
+        let Some(DirectiveUpdate::Publish(checkpoint)) =
+            standing.take_update(workload, build_directive(&other, Some("d-2")), at(3.0))
+        else {
             panic!("it is news")
         };
         assert!(checkpoint.checkpoint_now && checkpoint.precision.is_some());
-        assert!(standing.due(workload, wanted(&other, Some("d-3")), at(3.5)).is_some(), "another one asks");
-        assert!(matches!(standing.due(workload, asked, at(4.0)), Some(Due::Say(said)) if !said.checkpoint_now));
-        assert_eq!(standing.due(workload, None, at(5.0)), Some(Due::Withdraw));
-        assert_eq!(standing.due(workload, None, at(6.0)), None);
-        standing.read(workload, Some(said));
+        assert!(standing.take_update(workload, build_directive(&other, Some("d-3")), at(3.5)).is_some(), "another one asks");
+        assert!(
+            matches!(standing.take_update(workload, asked, at(4.0)), Some(DirectiveUpdate::Publish(said)) if !said.checkpoint_now)
+        );
+        assert_eq!(standing.take_update(workload, None, at(5.0)), Some(DirectiveUpdate::Withdraw));
+        assert_eq!(standing.take_update(workload, None, at(6.0)), None);
+        standing.set_from_log(workload, Some(said));
         assert_eq!(standing.workloads().collect::<Vec<_>>(), [workload]);
-        standing.retain(|_| false);
-        assert_eq!(standing, Standing::default());
+        standing.retain_workloads(|_| false);
+        assert_eq!(standing, PublishedDirectives::default());
     }
 
     fn report(rank: u32, precision: Option<&str>, layers: Option<u32>) -> TrainingProgress {
@@ -287,32 +297,39 @@ mod tests {
         let before = Layout { precision: Some(Precision::Fp16), frozen_prefix_layers: Some(8), ..Layout::default() };
         let layout = Layout { precision: Some(Precision::Bf16), replicas: Some(2), ..before.clone() };
         let of = |before: &Layout, layout: &Layout| {
-            Heard::of("eadt/llm-training", &Applied { layout: layout.clone(), before: before.clone(), ..applied() })
+            JobAnswers::from_decision(
+                "eadt/llm-training",
+                &AppliedDecision { layout: layout.clone(), before: before.clone(), ..applied() },
+            )
         };
         assert_eq!(of(&before, &before), None);
         assert_eq!(of(&layout, &Layout::default()), None, "going back is no question");
         let mut heard = of(&before, &layout).unwrap();
-        assert_eq!(heard.asked, Asked { precision: Some(Precision::Bf16), frozen_prefix_layers: None }, "only what is new");
+        assert_eq!(
+            heard.request,
+            JobRequest { precision: Some(Precision::Bf16), frozen_prefix_layers: None },
+            "only what is new"
+        );
         assert!(!heard.is_done(), "nobody has said anything");
-        heard.take(&report(0, None, None));
-        assert!(!heard.is_done() && heard.missing().contains("none of its reports"), "{}", heard.missing());
-        heard.take(&report(0, Some("BF16"), None));
+        heard.add_report(&report(0, None, None));
+        assert!(!heard.is_done() && heard.describe_missing().contains("none of its reports"), "{}", heard.describe_missing());
+        heard.add_report(&report(0, Some("BF16"), None));
         assert!(!heard.is_done(), "the other one may not have spoken yet");
-        heard.take(&report(1, Some("fp16"), Some(8)));
-        heard.take(&report(0, Some("bf16"), None));
+        heard.add_report(&report(1, Some("fp16"), Some(8)));
+        heard.add_report(&report(0, Some("bf16"), None));
         assert!(!heard.is_done());
         assert_eq!(
-            heard.missing(),
+            heard.describe_missing(),
             "the job was asked for precision bf16 and did not take it up: rank 1 reports fp16 and 8 frozen layers"
         );
-        heard.take(&report(5, Some("fp16"), Some(8)));
-        heard.take(&report(1, Some("bf16"), Some(8)));
+        heard.add_report(&report(5, Some("fp16"), Some(8)));
+        heard.add_report(&report(1, Some("bf16"), Some(8)));
         assert!(heard.is_done(), "rank 5 is none of the two processes");
 
         let layers = Layout { frozen_prefix_layers: Some(4), ..before.clone() };
         let both = Layout { precision: Some(Precision::Bf16), ..layers };
-        let asked = Asked::by(&before, &both).unwrap();
-        let said = |precision, layers| done(asked, &report(0, precision, layers));
+        let asked = JobRequest::between(&before, &both).unwrap();
+        let said = |precision, layers| follows_request(asked, &report(0, precision, layers));
         assert_eq!(
             (said(Some("bf16"), Some(4)), said(Some("bf16"), Some(8)), said(Some("bf16"), None)),
             (Some(true), Some(false), None)

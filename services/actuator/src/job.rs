@@ -9,44 +9,44 @@ use eadt_schemas::decode;
 use eadt_schemas::v1::TrainingProgress;
 
 /// Records of the partition that are looked through for the job's last word; those of other workloads are among them.
-const LOOK_BACK: i64 = 20_000;
+const MAX_LOOKBACK_RECORDS: i64 = 20_000;
 /// Thousands of records that are taken at a time; the rest waits for the next.
-const MOST_AT_ONCE: usize = 20;
+const MAX_POLLS: usize = 20;
 
 /// The reports of one job.
 #[derive(Debug)]
-pub struct Reports {
+pub struct JobReports {
     workload: String,
     reader: Box<dyn Reader>,
 }
 
 /// Where progress stands.
 #[derive(Debug, Clone, Copy)]
-pub struct Progress<'a> {
+pub struct ProgressTopic<'a> {
     pub bus: &'a dyn Bus,
     pub topic: &'a Arc<str>,
     pub partitions: i32,
 }
 
-impl Progress<'_> {
-    fn of(&self, workload: &str) -> TopicPartition {
+impl ProgressTopic<'_> {
+    fn partition_of(&self, workload: &str) -> TopicPartition {
         TopicPartition::new(self.topic.clone(), partition_for_key(workload.as_bytes(), self.partitions))
     }
 }
 
-impl Reports {
+impl JobReports {
     /// Those that come, after the last ones that are there were taken; `None`: the process is stopping.
-    pub fn after_the_last(
-        progress: Progress<'_>,
+    pub fn after_latest(
+        progress: ProgressTopic<'_>,
         workload: &str,
         stopped: impl Fn() -> bool,
         mut take: impl FnMut(TrainingProgress),
     ) -> Result<Option<Self>, BusError> {
-        let at = progress.of(workload);
+        let at = progress.partition_of(workload);
         let marks = progress.bus.watermarks(&at)?;
-        let from = Start::At(marks.low.max(marks.high - LOOK_BACK));
+        let from = Start::At(marks.low.max(marks.high - MAX_LOOKBACK_RECORDS));
         let reader = read_to_end(progress.bus, &[(at, from)], stopped, |record| {
-            report(workload, &record).into_iter().for_each(&mut take);
+            decode_report(workload, &record).into_iter().for_each(&mut take);
             Ok::<_, BusError>(())
         })?;
         Ok(reader.map(|reader| Self { workload: workload.to_owned(), reader }))
@@ -57,7 +57,7 @@ impl Reports {
     }
 
     /// Takes what was said since.
-    pub fn hear(&mut self, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
+    pub fn poll(&mut self, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
         let mut polled = Vec::new();
         loop {
             self.reader.poll(1000, Duration::ZERO, &mut polled)?;
@@ -66,7 +66,7 @@ impl Reports {
             }
             for item in polled.drain(..) {
                 if let Polled::Record(record) = item {
-                    report(&self.workload, &record).into_iter().for_each(&mut take);
+                    decode_report(&self.workload, &record).into_iter().for_each(&mut take);
                 }
             }
         }
@@ -75,12 +75,12 @@ impl Reports {
 
 /// The reports of all jobs, from now on.
 #[derive(Debug)]
-pub struct News {
+pub struct ProgressTail {
     reader: Box<dyn Reader>,
 }
 
-impl News {
-    pub fn from_now(progress: Progress<'_>) -> Result<Self, BusError> {
+impl ProgressTail {
+    pub fn from_now(progress: ProgressTopic<'_>) -> Result<Self, BusError> {
         let mut from = Vec::new();
         for partition in 0..progress.partitions {
             let at = TopicPartition::new(progress.topic.clone(), partition);
@@ -91,9 +91,9 @@ impl News {
     }
 
     /// Takes what these workloads said since.
-    pub fn hear(&mut self, of: impl Fn(&str) -> bool, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
+    pub fn poll(&mut self, of: impl Fn(&str) -> bool, mut take: impl FnMut(TrainingProgress)) -> Result<(), BusError> {
         let mut polled = Vec::new();
-        for _ in 0..MOST_AT_ONCE {
+        for _ in 0..MAX_POLLS {
             self.reader.poll(1000, Duration::ZERO, &mut polled)?;
             if polled.is_empty() {
                 break;
@@ -102,7 +102,7 @@ impl News {
                 let Polled::Record(record) = item else { continue };
                 // Most are of others, and not worth decoding.
                 let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-                let told = workload.filter(|workload| of(workload)).and_then(|workload| report(workload, &record));
+                let told = workload.filter(|workload| of(workload)).and_then(|workload| decode_report(workload, &record));
                 told.into_iter().for_each(&mut take);
             }
         }
@@ -111,7 +111,7 @@ impl News {
 }
 
 /// What a record says of this workload.
-fn report(workload: &str, record: &Record) -> Option<TrainingProgress> {
+fn decode_report(workload: &str, record: &Record) -> Option<TrainingProgress> {
     // Most are of others, and not worth decoding.
     if record.key.as_deref() != Some(workload.as_bytes()) {
         return None;

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::metrics::ActuatorMetrics;
 use crate::service::run_with;
-use crate::{Error, Service};
+use crate::{ActuatorError, ActuatorService};
 
 /// A leader that was held up, and whose place was taken, knows that its term is over within this time.
 const TAKEN_OVER: Duration = Duration::from_secs(5);
@@ -16,18 +16,18 @@ const TAKEN_OVER: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 ///
-/// As [`crate::run`], where the error is not that another one took the place.
-pub async fn lead(service: Service, mut leading: watch::Receiver<bool>) -> Result<(), Error> {
+/// As [`crate::run_actuator`], where the error is not that another one took the place.
+pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Receiver<bool>) -> Result<(), ActuatorError> {
     let metrics = ActuatorMetrics::new(&service.metrics);
     // Who stands by is ready to: it is not its turn yet.
     service.ready.set(true);
     loop {
         tokio::select! {
             () = service.shutdown.cancelled() => return Ok(()),
-            () = until(&mut leading, true) => {}
+            () = wait_for_leadership(&mut leading, true) => {}
         }
         let stop = service.shutdown.child_token();
-        let (term, metrics) = (Service { shutdown: stop.clone(), ..service.clone() }, metrics.clone());
+        let (term, metrics) = (ActuatorService { shutdown: stop.clone(), ..service.clone() }, metrics.clone());
         let mut run = tokio::task::spawn_blocking(move || run_with(&term, &metrics));
         tokio::select! {
             ended = &mut run => {
@@ -37,13 +37,13 @@ pub async fn lead(service: Service, mut leading: watch::Receiver<bool>) -> Resul
                 }
                 if let Err(error) = ended {
                     // The next leader takes over the place in the group, which may be noticed before that it leads.
-                    if tokio::time::timeout(TAKEN_OVER, until(&mut leading, false)).await.is_err() {
+                    if tokio::time::timeout(TAKEN_OVER, wait_for_leadership(&mut leading, false)).await.is_err() {
                         return Err(error);
                     }
                     tracing::warn!(%error, "another actuator leads: standing by");
                 }
             }
-            () = until(&mut leading, false) => {
+            () = wait_for_leadership(&mut leading, false) => {
                 tracing::warn!("another actuator may lead: standing by");
                 stop.cancel();
                 if let Err(error) = unwound(run.await) {
@@ -55,7 +55,7 @@ pub async fn lead(service: Service, mut leading: watch::Receiver<bool>) -> Resul
 }
 
 /// A panic goes on in whoever waits for it.
-fn unwound(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(), Error> {
+fn unwound(ended: Result<Result<(), ActuatorError>, tokio::task::JoinError>) -> Result<(), ActuatorError> {
     ended.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         // The runtime is going away.
@@ -64,7 +64,7 @@ fn unwound(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
 }
 
 /// Waits until this process leads, or no longer does; for ever where nobody tells any more.
-async fn until(leading: &mut watch::Receiver<bool>, leads: bool) {
+async fn wait_for_leadership(leading: &mut watch::Receiver<bool>, leads: bool) {
     if leading.wait_for(|now| *now == leads).await.is_err() {
         std::future::pending::<()>().await;
     }

@@ -27,6 +27,6 @@ mod settings;
 pub mod watch;
 
 pub use eadt_cluster::Cluster;
-pub use lead::lead;
-pub use service::{Error, Service, run};
-pub use settings::Settings;
+pub use lead::run_while_leading;
+pub use service::{ActuatorError, ActuatorService, run_actuator};
+pub use settings::ActuatorSettings;

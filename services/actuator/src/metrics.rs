@@ -59,11 +59,11 @@ impl ActuatorMetrics {
         let _series = self.refusals.get_or_create(&KindLabels { kind: "" });
     }
 
-    pub fn outcome(&self, outcome: Outcome) {
+    pub fn count_outcome(&self, outcome: Outcome) {
         self.outcomes.get_or_create(&OutcomeLabels { outcome: report::name(outcome) }).inc();
     }
 
-    pub fn refusal(&self, kind: &'static str) {
+    pub fn count_refusal(&self, kind: &'static str) {
         self.refusals.get_or_create(&KindLabels { kind }).inc();
     }
 }

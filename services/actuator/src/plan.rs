@@ -1,50 +1,50 @@
 //! Step 2: what a decision means for the object as it is now. Pure.
 
 use eadt_bus::chaos;
-use eadt_cluster::{Applied, Managed};
+use eadt_cluster::{AppliedDecision, ManagedWorkload};
 use eadt_schemas::v1::{Action, Decision, Layout};
 
 /// What is to be done about a decision.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Plan {
+pub enum DecisionPlan {
     /// `maintain`: nothing, and nothing to report.
     Nothing,
     /// It is the one that the object carries already: applied before a restart of the actuator.
-    AppliedAlready(Applied),
+    AppliedAlready(AppliedDecision),
     /// A change, not checked yet.
-    Change(Planned),
+    Change(PlannedChange),
 }
 
 /// A change that was not checked yet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Planned {
+pub struct PlannedChange {
     pub layout: Layout,
     /// Processes are replaced.
     pub restarts: bool,
 }
 
 /// Compares a decision with its object.
-pub fn plan(decision: &Decision, managed: &Managed) -> Plan {
+pub fn plan(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
     if decision.action == Action::Maintain {
-        return Plan::Nothing;
+        return DecisionPlan::Nothing;
     }
     if let Some(applied) =
         managed.applied.as_ref().filter(|applied| applied.decision_id == decision.id && !chaos::is_off("recognition"))
     {
-        return Plan::AppliedAlready(applied.clone());
+        return DecisionPlan::AppliedAlready(applied.clone());
     }
-    let mut layout = over(&decision.to, &managed.state.layout);
+    let mut layout = merge_layouts(&decision.to, &managed.state.layout);
     if decision.action == Action::Revert {
         // Only so can a job go back to what it was started with, and its GPUs to what they had without a cap.
         (layout.precision, layout.frozen_prefix_layers) = decision.to.asked_of_job();
         (layout.power_limit_watts, layout.sm_clock_mhz) = (decision.to.power_limit_watts, decision.to.sm_clock_mhz);
     }
-    let restarts = restarts(&managed.state.layout, &layout);
-    Plan::Change(Planned { layout, restarts })
+    let restarts = needs_restart(&managed.state.layout, &layout);
+    DecisionPlan::Change(PlannedChange { layout, restarts })
 }
 
 /// The decision's knobs over the present ones: a knob that it does not name stays as it is.
-fn over(to: &Layout, present: &Layout) -> Layout {
+fn merge_layouts(to: &Layout, present: &Layout) -> Layout {
     Layout {
         replicas: to.replicas.or(present.replicas),
         mps_thread_percentage: to.mps_thread_percentage.or(present.mps_thread_percentage),
@@ -58,7 +58,7 @@ fn over(to: &Layout, present: &Layout) -> Layout {
 }
 
 /// Number, world and thread percentage of processes are fixed when they start; everything else turns while they run.
-fn restarts(from: &Layout, to: &Layout) -> bool {
+fn needs_restart(from: &Layout, to: &Layout) -> bool {
     let of_processes = |l: &Layout| (l.replicas, l.mps_thread_percentage, l.world_size, l.local_world_size);
     of_processes(from) != of_processes(to)
 }
@@ -74,7 +74,7 @@ mod tests {
     fn a_knob_that_is_not_named_stays() {
         let mut managed = managed();
         managed.state.layout.power_limit_watts = Some(300.0);
-        let Plan::Change(planned) = plan(&decision(), &managed) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan(&decision(), &managed) else { panic!("a change was decided") };
         assert_eq!((planned.layout.mps_thread_percentage, planned.layout.power_limit_watts), (Some(40), Some(300.0)));
         assert!(planned.restarts);
     }
@@ -83,7 +83,7 @@ mod tests {
     fn a_cap_alone_restarts_nothing() {
         let mut decision = decision();
         decision.to = Layout { power_limit_watts: Some(250.0), ..Layout::default() };
-        let Plan::Change(planned) = plan(&decision, &managed()) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan(&decision, &managed()) else { panic!("a change was decided") };
         assert!(!planned.restarts);
     }
 
@@ -92,7 +92,7 @@ mod tests {
         let mut managed = managed();
         managed.state.layout.precision = Some(Precision::Bf16);
         let planned = |action| match plan(&Decision { action, ..decision() }, &managed) {
-            Plan::Change(planned) => planned.layout.precision,
+            DecisionPlan::Change(planned) => planned.layout.precision,
             other => panic!("not a change: {other:?}"),
         };
         assert_eq!((planned(Action::Decrease), planned(Action::Revert)), (Some(Precision::Bf16), None));
@@ -107,7 +107,7 @@ mod tests {
             to: Layout { mps_thread_percentage: Some(50), ..Layout::default() },
             ..decision()
         };
-        let Plan::Change(planned) = plan(&back, &managed) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan(&back, &managed) else { panic!("a change was decided") };
         assert_eq!((planned.layout.power_limit_watts, planned.layout.sm_clock_mhz), (None, None));
         assert!(planned.layout.replicas.is_some(), "what processes are made of stays");
     }
@@ -115,6 +115,6 @@ mod tests {
     #[test]
     fn maintain_means_nothing() {
         let maintain = Decision { action: Action::Maintain, ..decision() };
-        assert_eq!(plan(&maintain, &managed()), Plan::Nothing);
+        assert_eq!(plan(&maintain, &managed()), DecisionPlan::Nothing);
     }
 }

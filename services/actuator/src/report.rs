@@ -3,21 +3,21 @@
 //! Because every `applied`, `ready`, `rolled_back` and `failed` is published in one atomic step with the workload event
 //! that shows it, the last published workload event says which of them were published: nothing is said twice or never.
 
-use eadt_cluster::Managed;
+use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, Layout, Outcome, Workload};
 
-use crate::check::Refusal;
+use crate::check::DecisionRefusal;
 
 /// Something to publish.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Report {
+pub enum ActuatorReport {
     Actuation(Box<Actuation>),
     Workload(Box<Workload>),
 }
 
 /// What changed since `published`, oldest first.
-pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
+pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkload) -> Vec<ActuatorReport> {
     let state = &present.state;
     let mut reports = Vec::new();
     // Generations only grow, so this was another object of the same name.
@@ -29,7 +29,7 @@ pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
     };
     if let Some(applied) = &present.applied {
         let actuation = |outcome, time, reason: &str, layout: &Layout, generation, downtime_seconds| {
-            Report::Actuation(Box::new(Actuation {
+            ActuatorReport::Actuation(Box::new(Actuation {
                 id: actuation_id(&applied.decision_id, outcome),
                 decision_id: applied.decision_id.clone(),
                 workload: state.workload.clone(),
@@ -46,7 +46,7 @@ pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
             reports.push(actuation(Outcome::Applied, applied.time, "", &applied.layout, applied.generation, None));
             if state.time > applied.time {
                 // Seen late: the layout was in force before the present state of the object was.
-                reports.push(Report::Workload(Box::new(Workload {
+                reports.push(ActuatorReport::Workload(Box::new(Workload {
                     time: applied.time,
                     generation: applied.generation,
                     layout: applied.layout.clone(),
@@ -70,33 +70,38 @@ pub fn changes(published: Option<&Workload>, present: &Managed) -> Vec<Report> {
             reports.push(actuation(Outcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
     }
-    if !published.is_some_and(|published| same(published, state)) {
-        reports.push(Report::Workload(Box::new(state.clone())));
+    if !published.is_some_and(|published| equal_but_time(published, state)) {
+        reports.push(ActuatorReport::Workload(Box::new(state.clone())));
     }
     reports
 }
 
 /// Nothing but the times at which it was seen differs: an actuator that starts sees everything for its first time.
-fn same(published: &Workload, state: &Workload) -> bool {
+fn equal_but_time(published: &Workload, state: &Workload) -> bool {
     published.ready_time.is_some() == state.ready_time.is_some()
         && *published == Workload { time: published.time, ready_time: published.ready_time, ..state.clone() }
 }
 
 /// A decision that was not applied. `managed`: the workload, where there is one.
-pub fn refused(decision: &Decision, refusal: &Refusal, managed: Option<&Managed>, now: EventTime) -> Report {
+pub fn refused_report(
+    decision: &Decision,
+    refusal: &DecisionRefusal,
+    managed: Option<&ManagedWorkload>,
+    now: EventTime,
+) -> ActuatorReport {
     untouched(decision, Outcome::Refused, refusal.reason.clone(), managed, now)
 }
 
 /// A decision that was written as a recommendation.
-pub fn recommended(decision: &Decision, managed: &Managed, now: EventTime) -> Report {
+pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> ActuatorReport {
     let reason = "the workload is in mode recommend: written as a recommendation, nothing was changed";
     untouched(decision, Outcome::Recommended, reason.into(), Some(managed), now)
 }
 
 /// A rollout that could not be taken back; what is left is the layout in force.
-pub fn failed(managed: &Managed, reason: &str, now: EventTime) -> Option<Report> {
+pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorReport> {
     let applied = managed.applied.as_ref()?;
-    Some(Report::Actuation(Box::new(Actuation {
+    Some(ActuatorReport::Actuation(Box::new(Actuation {
         id: actuation_id(&applied.decision_id, Outcome::Failed),
         decision_id: applied.decision_id.clone(),
         workload: managed.state.workload.clone(),
@@ -110,8 +115,14 @@ pub fn failed(managed: &Managed, reason: &str, now: EventTime) -> Option<Report>
     })))
 }
 
-fn untouched(decision: &Decision, outcome: Outcome, reason: String, managed: Option<&Managed>, now: EventTime) -> Report {
-    Report::Actuation(Box::new(Actuation {
+fn untouched(
+    decision: &Decision,
+    outcome: Outcome,
+    reason: String,
+    managed: Option<&ManagedWorkload>,
+    now: EventTime,
+) -> ActuatorReport {
+    ActuatorReport::Actuation(Box::new(Actuation {
         id: actuation_id(&decision.id, outcome),
         decision_id: decision.id.clone(),
         workload: decision.workload.clone(),
@@ -144,23 +155,25 @@ pub const fn name(outcome: Outcome) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cluster::{Applied, RolledBack};
+    use eadt_cluster::{AppliedDecision, RolledBack};
 
     use super::*;
     use crate::check::tests::{applied, at, layout, managed};
 
-    fn shape(reports: &[Report]) -> Vec<(&'static str, EventTime, u64)> {
+    fn shape(reports: &[ActuatorReport]) -> Vec<(&'static str, EventTime, u64)> {
         reports
             .iter()
             .map(|report| match report {
-                Report::Actuation(a) => (name(a.outcome), a.time, a.generation),
-                Report::Workload(w) => (if w.ready_time.is_some() { "workload" } else { "rolling" }, w.time, w.generation),
+                ActuatorReport::Actuation(a) => (name(a.outcome), a.time, a.generation),
+                ActuatorReport::Workload(w) => {
+                    (if w.ready_time.is_some() { "workload" } else { "rolling" }, w.time, w.generation)
+                }
             })
             .collect()
     }
 
     /// A change of generation 4 to 5 that rolls out from 70 s on and is ready at 190 s; the object as it is at each step.
-    fn history() -> [Managed; 3] {
+    fn history() -> [ManagedWorkload; 3] {
         let before = managed();
         let mut rolling = before.clone();
         rolling.state = Workload {
@@ -171,7 +184,7 @@ mod tests {
             ready_time: None,
             ..rolling.state
         };
-        rolling.applied = Some(Applied {
+        rolling.applied = Some(AppliedDecision {
             decision_id: "d-60".into(),
             decision_time: at(60.0),
             generation: 5,
@@ -192,19 +205,22 @@ mod tests {
     #[test]
     fn every_step_is_said_once_whenever_it_is_seen() {
         let [before, rolling, ready] = history();
-        assert_eq!(shape(&changes(None, &before)), [("workload", at(0.0), 4)]);
-        assert_eq!(shape(&changes(Some(&before.state), &before)), []);
-        let step = changes(Some(&before.state), &rolling);
+        assert_eq!(shape(&unreported_changes(None, &before)), [("workload", at(0.0), 4)]);
+        assert_eq!(shape(&unreported_changes(Some(&before.state), &before)), []);
+        let step = unreported_changes(Some(&before.state), &rolling);
         assert_eq!(shape(&step), [("applied", at(70.0), 5), ("rolling", at(70.0), 5)]);
-        assert_eq!(shape(&changes(Some(&rolling.state), &ready)), [("ready", at(190.0), 5), ("workload", at(190.0), 5)]);
+        assert_eq!(
+            shape(&unreported_changes(Some(&rolling.state), &ready)),
+            [("ready", at(190.0), 5), ("workload", at(190.0), 5)]
+        );
         // Seen only when all was over, because the actuator was down: the same events.
-        let late = changes(Some(&before.state), &ready);
+        let late = unreported_changes(Some(&before.state), &ready);
         assert_eq!(
             shape(&late),
             [("applied", at(70.0), 5), ("rolling", at(70.0), 5), ("ready", at(190.0), 5), ("workload", at(190.0), 5)]
         );
         assert_eq!(late[..2], step[..], "what is said late is what would have been said in time");
-        let Report::Actuation(ready) = &late[2] else { panic!("ready was expected") };
+        let ActuatorReport::Actuation(ready) = &late[2] else { panic!("ready was expected") };
         assert_eq!(ready.downtime_seconds, Some(120.0));
     }
 
@@ -215,14 +231,14 @@ mod tests {
         let reason = "not ready 600 s after the change".to_owned();
         back.applied.as_mut().unwrap().rolled_back = Some(RolledBack { generation: 6, time: at(670.0), reason });
         back.state = Workload { time: at(670.0), generation: 6, layout: layout(6, 50), decision_id: None, ..back.state };
-        let reports = changes(Some(&rolling.state), &back);
+        let reports = unreported_changes(Some(&rolling.state), &back);
         assert_eq!(shape(&reports), [("rolled_back", at(670.0), 6), ("rolling", at(670.0), 6)]);
-        let Report::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
+        let ActuatorReport::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
         assert_eq!(actuation.layout, layout(6, 50));
         let mut restored = back.clone();
         restored.state.time = at(790.0);
         restored.state.ready_time = Some(at(790.0));
-        assert_eq!(shape(&changes(Some(&back.state), &restored)), [("workload", at(790.0), 6)]);
+        assert_eq!(shape(&unreported_changes(Some(&back.state), &restored)), [("workload", at(790.0), 6)]);
     }
 
     #[test]
@@ -230,9 +246,9 @@ mod tests {
         let [_, rolling, _] = history();
         let mut taken = rolling.clone();
         taken.state = Workload { time: at(100.0), generation: 6, decision_id: None, ..taken.state };
-        let reports = changes(Some(&rolling.state), &taken);
+        let reports = unreported_changes(Some(&rolling.state), &taken);
         assert_eq!(shape(&reports), [("failed", at(100.0), 6), ("rolling", at(100.0), 6)]);
-        assert_eq!(shape(&changes(Some(&taken.state), &taken)), []);
+        assert_eq!(shape(&unreported_changes(Some(&taken.state), &taken)), []);
     }
 
     #[test]
@@ -241,11 +257,11 @@ mod tests {
         let mut seen_again = before.clone();
         seen_again.state.time = at(500.0);
         seen_again.state.ready_time = Some(at(500.0));
-        assert_eq!(shape(&changes(Some(&before.state), &seen_again)), []);
+        assert_eq!(shape(&unreported_changes(Some(&before.state), &seen_again)), []);
         seen_again.state.ready_time = None;
-        assert_eq!(shape(&changes(Some(&before.state), &seen_again)), [("rolling", at(500.0), 4)]);
+        assert_eq!(shape(&unreported_changes(Some(&before.state), &seen_again)), [("rolling", at(500.0), 4)]);
         seen_again.state.paused = true;
-        assert_eq!(changes(Some(&before.state), &seen_again).len(), 1);
+        assert_eq!(unreported_changes(Some(&before.state), &seen_again).len(), 1);
     }
 
     #[test]
@@ -254,18 +270,18 @@ mod tests {
         let old = Workload { generation: 40, ..before.state };
         rolling.state.generation = 2;
         rolling.applied.as_mut().unwrap().generation = 2;
-        assert_eq!(shape(&changes(Some(&old), &rolling)), [("applied", at(70.0), 2), ("rolling", at(70.0), 2)]);
+        assert_eq!(shape(&unreported_changes(Some(&old), &rolling)), [("applied", at(70.0), 2), ("rolling", at(70.0), 2)]);
     }
 
     #[test]
     fn a_knob_that_turns_at_once_is_ready_at_once() {
         let mut present = managed();
-        present.applied = Some(Applied { time: at(10.0), ready_time: Some(at(10.0)), ..applied() });
+        present.applied = Some(AppliedDecision { time: at(10.0), ready_time: Some(at(10.0)), ..applied() });
         present.state.time = at(10.0);
         present.state.ready_time = Some(at(10.0));
         let before = Workload { generation: 3, ..managed().state };
         assert_eq!(
-            shape(&changes(Some(&before), &present)),
+            shape(&unreported_changes(Some(&before), &present)),
             [("applied", at(10.0), 4), ("ready", at(10.0), 4), ("workload", at(10.0), 4)]
         );
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 /// How the actuator works.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ActuatorSettings {
     /// Prefix of every topic; the program takes it from its topic settings.
     #[serde(skip)]
     #[schemars(skip)]
@@ -39,7 +39,7 @@ pub struct Settings {
     pub retry_max_seconds: f64,
 }
 
-impl Default for Settings {
+impl Default for ActuatorSettings {
     fn default() -> Self {
         Self {
             prefix: "eadt.".into(),
@@ -57,7 +57,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl ActuatorSettings {
     /// The first value that is out of its range, in words.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [

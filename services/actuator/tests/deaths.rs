@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use eadt_actuator::{Service, Settings};
+use eadt_actuator::{ActuatorService, ActuatorSettings};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, topics};
-use eadt_cluster::{Applied, Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Outcome, UpdateMode, Validation, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -18,7 +18,7 @@ const NAME: &str = "n/w";
 /// A workload that remembers its last change, as objects do; changes are ready at once.
 #[derive(Debug)]
 struct Object {
-    managed: Mutex<(u64, Managed)>,
+    managed: Mutex<(u64, ManagedWorkload)>,
     /// Whoever makes the next change dies before it can say so.
     deadly: AtomicBool,
     /// Decisions of which it was told that they found a change to help.
@@ -40,7 +40,7 @@ impl Object {
             layout: Layout { power_limit_watts: Some(400.0), ..Layout::default() },
             ..Workload::default()
         };
-        let managed = Managed { state, applied: None, mps_default_thread_percentage: None, restarts: vec![] };
+        let managed = ManagedWorkload { state, applied: None, mps_default_thread_percentage: None, restarts: vec![] };
         Self { managed: Mutex::new((1, managed)), deadly: AtomicBool::new(false), verified: Mutex::default() }
     }
 }
@@ -49,21 +49,21 @@ impl Cluster for Object {
     fn now(&self) -> EventTime {
         now()
     }
-    fn turn(&self, _: &Decision) -> Option<EventTime> {
+    fn effect_time(&self, _: &Decision) -> Option<EventTime> {
         Some(now())
     }
     fn revision(&self) -> u64 {
         self.managed.lock().unwrap().0
     }
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+    fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
         Ok(vec![self.managed.lock().unwrap().1.clone()])
     }
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+    fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         let mut held = self.managed.lock().unwrap();
         let (revision, managed) = &mut *held;
         assert_eq!(change.generation, managed.state.generation, "it is fenced");
         *revision += 1;
-        managed.applied = Some(Applied {
+        managed.applied = Some(AppliedDecision {
             decision_id: change.decision_id.clone(),
             decision_time: change.decision_time,
             generation: change.generation + 1,
@@ -82,13 +82,13 @@ impl Cluster for Object {
         }
         Ok(managed.clone())
     }
-    fn roll_back(&self, _: &RollBack) -> Result<Managed, ClusterError> {
+    fn roll_back(&self, _: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         unreachable!("everything is ready at once")
     }
     fn recommend(&self, _: &Decision) -> Result<(), ClusterError> {
         unreachable!("it may be changed")
     }
-    fn verified(&self, decision: &Decision) {
+    fn on_verified_decision(&self, decision: &Decision) {
         self.verified.lock().unwrap().push(decision.id.clone());
     }
 }
@@ -139,8 +139,8 @@ impl Rig {
     fn live(&self, until: Option<&str>) {
         self.object.deadly.store(until.is_none(), Ordering::SeqCst);
         let shutdown = Shutdown::new();
-        let service = Service {
-            settings: Settings { prefix: "t.".into(), change_interval_seconds: 0.0, ..Settings::default() },
+        let service = ActuatorService {
+            settings: ActuatorSettings { prefix: "t.".into(), change_interval_seconds: 0.0, ..ActuatorSettings::default() },
             bus: Arc::new(self.log.clone()),
             cluster: self.object.clone(),
             shutdown: shutdown.clone(),
@@ -148,7 +148,7 @@ impl Rig {
             ready: Health::default().part("actuator"),
         };
         std::thread::scope(|scope| {
-            let life = scope.spawn(move || eadt_actuator::run(&service));
+            let life = scope.spawn(move || eadt_actuator::run_actuator(&service));
             let begun = Instant::now();
             while !life.is_finished() {
                 assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());

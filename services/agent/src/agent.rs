@@ -14,14 +14,14 @@ use eadt_service::tasks::{self, Task};
 use eadt_service::{Clock, Health, Metrics, Shutdown, readiness};
 
 use crate::gpu::GpuHolder;
-use crate::intents::{Inbox, Source, follow_file, follow_log};
+use crate::intents::{IntentInbox, IntentSource, follow_file, follow_log};
 use crate::ledger::{Ledger, LedgerError};
 use crate::log::Log;
 use crate::metrics::{AgentMetrics, DeviceLabel};
-use crate::mps::{Daemon, DaemonReport, MpsHolder, together};
-use crate::publish::Outbox;
-use crate::settings::Settings;
-use crate::unit::{Orders, Slot};
+use crate::mps::{MpsDaemon, MpsHolder, MpsReport, together};
+use crate::publish::ReportOutbox;
+use crate::settings::AgentSettings;
+use crate::unit::{UnitOrders, UnitSlot};
 
 /// How long loading the library and counting the GPUs may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ static IN_TURN: Mutex<()> = Mutex::new(());
 
 /// What the agent works with.
 #[derive(Debug, Clone)]
-pub struct Environment {
+pub struct AgentEnvironment {
     /// `None`: nothing is said, and intents come from a file.
     pub log: Option<Log>,
     /// `None`: NVML of this machine.
@@ -49,7 +49,7 @@ pub struct Environment {
     pub clock: Clock,
 }
 
-impl Environment {
+impl AgentEnvironment {
     /// With this machine's clock and GPUs.
     pub fn new(log: Option<Log>, metrics: Metrics, health: Health, shutdown: Shutdown) -> Self {
         Self { log, driver: None, metrics, health, shutdown, clock: Clock::wall() }
@@ -71,18 +71,18 @@ pub enum AgentError {
 
 /// How the agent ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct AgentSummary {
     /// Devices whose original settings could not be put back; they stay recorded, and the next start tries again.
     pub left: Vec<String>,
 }
 
 /// One of the threads that hold settings.
-struct Unit<R> {
-    slot: Arc<Slot<R>>,
+struct AgentUnit<R> {
+    slot: Arc<UnitSlot<R>>,
 }
 
 /// Runs until shutdown. Then everything is put back, or named in the summary.
-pub async fn run(settings: Settings, environment: Environment) -> Result<Summary, AgentError> {
+pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Result<AgentSummary, AgentError> {
     let ready = environment.health.part("agent");
     let metrics = AgentMetrics::new(&environment.metrics);
     let ledger = Ledger::open(&settings.state_dir)?;
@@ -90,14 +90,14 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     if let Some(missing) = settings.gpus.iter().flatten().find(|index| **index >= count) {
         return Err(AgentError::Gpus(format!("agent.gpus names GPU {missing}, but there are {count}: indices begin at 0")));
     }
-    let orders = Arc::new(Orders::new(environment.clock.clone()));
+    let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
     let workers =
         Workers { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
     let indices = (0..count).filter(|index| settings.gpus.as_ref().is_none_or(|gpus| gpus.contains(index)));
     let gpus: Vec<_> = indices.map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
     let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
 
-    let outbox = Arc::new(Outbox::new(&settings.prefix, metrics.clone()));
+    let outbox = Arc::new(ReportOutbox::new(&settings.prefix, metrics.clone()));
     let said = Arc::new(AtomicBool::new(environment.log.is_none()));
     if let Some(log) = environment.log.clone() {
         let (outbox, said, client) = (outbox.clone(), said.clone(), format!("eadt-agent-{}", settings.node));
@@ -112,11 +112,11 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
         let intents = format!("{}{}", settings.prefix, Topic::DeviceIntents);
         readiness::watch_log(&environment.health, stop.clone(), move |_| log.bus().and_then(|bus| bus.probe(&intents)))?;
     }
-    let inbox = Inbox::new(settings.node.clone(), orders.clone(), environment.clock.clone(), metrics.clone());
+    let inbox = IntentInbox::new(settings.node.clone(), orders.clone(), environment.clock.clone(), metrics.clone());
     follow(&settings, environment.log.clone(), inbox, &outbox, &stop, &caught_up)?;
     tracing::info!(node = settings.node, gpus = gpus.len(), mps_daemons = daemons.len(), "agent runs");
 
-    let mut watch = Watch::new(&settings, &environment, &metrics, &orders, &ledger);
+    let mut watch = UnitWatch::new(&settings, &environment, &metrics, &orders, &ledger);
     while !stop.is_cancelled() {
         if let Some(state) = watch.look(&gpus, &daemons) {
             outbox.state(state);
@@ -130,7 +130,7 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     ready.set(false);
     orders.stop();
     let deadline = Instant::now() + settings.stop;
-    let ended = |gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]| {
+    let ended = |gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]| {
         gpus.iter().all(|unit| unit.slot.look().ended) && daemons.iter().all(|unit| unit.slot.look().ended)
     };
     while !ended(&gpus, &daemons) && Instant::now() < deadline {
@@ -149,19 +149,19 @@ pub async fn run(settings: Settings, environment: Environment) -> Result<Summary
     } else {
         tracing::error!(devices = left.join(","), "agent ended; these devices are not put back, the next start tries again");
     }
-    Ok(Summary { left })
+    Ok(AgentSummary { left })
 }
 
 /// Puts back what a dead agent left behind, and ends. Nothing is asked and nothing is said.
-pub async fn restore(settings: Settings, mut environment: Environment) -> Result<Summary, AgentError> {
+pub async fn restore(settings: AgentSettings, mut environment: AgentEnvironment) -> Result<AgentSummary, AgentError> {
     environment.log = None;
     let metrics = AgentMetrics::new(&environment.metrics);
     let ledger = Ledger::open(&settings.state_dir)?;
     if left(&ledger)?.is_empty() {
-        return Ok(Summary::default());
+        return Ok(AgentSummary::default());
     }
     let (driver, count) = open(&settings, environment.driver.clone()).await?;
-    let orders = Arc::new(Orders::new(environment.clock.clone()));
+    let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
     orders.stop();
     let workers = Workers { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
     let gpus: Vec<_> = (0..count).map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
@@ -171,7 +171,7 @@ pub async fn restore(settings: Settings, mut environment: Environment) -> Result
     while !ended() && !environment.shutdown.is_cancelled() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(Summary { left: left(&ledger)? })
+    Ok(AgentSummary { left: left(&ledger)? })
 }
 
 /// Devices whose originals are on disk.
@@ -181,7 +181,10 @@ fn left(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
 }
 
 /// The driver and the number of its GPUs; bounded, because with a broken driver these calls may never return.
-async fn open(settings: &Settings, given: Option<Arc<dyn SettableDriver>>) -> Result<(Arc<dyn SettableDriver>, u32), AgentError> {
+async fn open(
+    settings: &AgentSettings,
+    given: Option<Arc<dyn SettableDriver>>,
+) -> Result<(Arc<dyn SettableDriver>, u32), AgentError> {
     let (tell, told) = tokio::sync::oneshot::channel();
     let path = settings.library_path.clone();
     tasks::NVML_OPEN.thread(move || {
@@ -217,19 +220,19 @@ async fn open(settings: &Settings, given: Option<Arc<dyn SettableDriver>>) -> Re
 
 /// Starts the thread that follows intents.
 fn follow(
-    settings: &Settings,
+    settings: &AgentSettings,
     log: Option<Log>,
-    mut inbox: Inbox,
-    outbox: &Arc<Outbox>,
+    mut inbox: IntentInbox,
+    outbox: &Arc<ReportOutbox>,
     stop: &Shutdown,
     caught_up: &Arc<AtomicBool>,
 ) -> Result<(), AgentError> {
     let (outbox, stop, caught_up) = (outbox.clone(), stop.clone(), caught_up.clone());
     let (prefix, every) = (settings.prefix.clone(), settings.check);
     let source = match (settings.source.clone(), log) {
-        (Source::File(path), _) => Follow::File(path),
-        (Source::Log, Some(log)) => Follow::Log(log),
-        (Source::Log, None) => return Err(AgentError::NothingToFollow),
+        (IntentSource::File(path), _) => Follow::File(path),
+        (IntentSource::Log, Some(log)) => Follow::Log(log),
+        (IntentSource::Log, None) => return Err(AgentError::NothingToFollow),
     };
     tasks::INTENTS.thread(move || {
         let seen = || caught_up.store(true, Ordering::Release);
@@ -252,26 +255,26 @@ enum Follow {
 
 /// What the threads of devices need.
 struct Workers {
-    settings: Settings,
-    orders: Arc<Orders>,
+    settings: AgentSettings,
+    orders: Arc<UnitOrders>,
     ledger: Ledger,
     metrics: AgentMetrics,
 }
 
 impl Workers {
-    fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<Unit<DeviceReport>, AgentError> {
-        let slot = Arc::new(Slot::new(format!("index-{index}")));
+    fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<AgentUnit<DeviceReport>, AgentError> {
+        let slot = Arc::new(UnitSlot::new(format!("index-{index}")));
         let (mine, orders, ledger, metrics, settings) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), self.settings.clone());
         tasks::GPU_HOLDER.thread_of(index, move || {
             let run = || hold_gpu(index, &*driver, &mine, &orders, &ledger, &metrics, &settings);
             supervised(&tasks::GPU_HOLDER, &mine, &orders, settings.retry, run);
         })?;
-        Ok(Unit { slot })
+        Ok(AgentUnit { slot })
     }
 
-    fn mps(&self, daemon: &Daemon) -> Result<Unit<DaemonReport>, AgentError> {
-        let slot = Arc::new(Slot::new(daemon.unit()));
+    fn mps(&self, daemon: &MpsDaemon) -> Result<AgentUnit<MpsReport>, AgentError> {
+        let slot = Arc::new(UnitSlot::new(daemon.unit()));
         let (mine, orders, ledger, metrics, daemon, check) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), daemon.clone(), self.settings.check);
         let retry = self.settings.retry;
@@ -292,12 +295,12 @@ impl Workers {
             };
             supervised(&tasks::MPS_HOLDER, &mine, &orders, retry, run);
         })?;
-        Ok(Unit { slot })
+        Ok(AgentUnit { slot })
     }
 }
 
 /// Runs a thread's body; a panic costs the time until it is tried again, not the device.
-fn supervised<R: Clone>(task: &Task, slot: &Slot<R>, orders: &Orders, retry: Duration, run: impl Fn()) {
+fn supervised<R: Clone>(task: &Task, slot: &UnitSlot<R>, orders: &UnitOrders, retry: Duration, run: impl Fn()) {
     while task.watch(&run).is_err() {
         slot.end();
         slot.lost("holding its settings panicked; this is a defect".to_owned());
@@ -314,11 +317,11 @@ fn supervised<R: Clone>(task: &Task, slot: &Slot<R>, orders: &Orders, retry: Dur
 fn hold_gpu(
     index: u32,
     driver: &dyn SettableDriver,
-    slot: &Slot<DeviceReport>,
-    orders: &Orders,
+    slot: &UnitSlot<DeviceReport>,
+    orders: &UnitOrders,
     ledger: &Ledger,
     metrics: &AgentMetrics,
-    settings: &Settings,
+    settings: &AgentSettings,
 ) {
     loop {
         slot.begin();
@@ -372,11 +375,11 @@ fn hold_gpu(
 }
 
 /// Looks at the threads from outside.
-struct Watch<'a> {
-    settings: &'a Settings,
-    environment: &'a Environment,
+struct UnitWatch<'a> {
+    settings: &'a AgentSettings,
+    environment: &'a AgentEnvironment,
     metrics: &'a AgentMetrics,
-    orders: &'a Orders,
+    orders: &'a UnitOrders,
     ledger: &'a Ledger,
     said: Option<(DeviceState, Instant)>,
     was_live: bool,
@@ -385,20 +388,20 @@ struct Watch<'a> {
     counted: Option<Instant>,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> UnitWatch<'a> {
     fn new(
-        settings: &'a Settings,
-        environment: &'a Environment,
+        settings: &'a AgentSettings,
+        environment: &'a AgentEnvironment,
         metrics: &'a AgentMetrics,
-        orders: &'a Orders,
+        orders: &'a UnitOrders,
         ledger: &'a Ledger,
     ) -> Self {
         Self { settings, environment, metrics, orders, ledger, said: None, was_live: false, all_seen: false, counted: None }
     }
 
-    fn watch<R: Clone>(&self, units: &[Unit<R>], timeout: Duration) -> bool {
+    fn watch<R: Clone>(&self, units: &[AgentUnit<R>], timeout: Duration) -> bool {
         let mut all = true;
-        for Unit { slot } in units {
+        for AgentUnit { slot } in units {
             let stuck_now = slot.watch(timeout);
             let look = slot.look();
             if stuck_now {
@@ -418,7 +421,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Looks at everything; a state that is to be said.
-    fn look(&mut self, gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]) -> Option<DeviceState> {
+    fn look(&mut self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> Option<DeviceState> {
         let timeout = self.settings.call_timeout;
         // A daemon's commands have their own bound; several make one step.
         let patient = self.settings.daemons.first().map_or(timeout, |daemon| daemon.timeout * 5);
@@ -447,9 +450,9 @@ impl<'a> Watch<'a> {
         None
     }
 
-    fn state(&self, gpus: &[Unit<DeviceReport>], daemons: &[Unit<DaemonReport>]) -> DeviceState {
+    fn state(&self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> DeviceState {
         let live = self.orders.live();
-        let devices = gpus.iter().filter_map(|Unit { slot }| {
+        let devices = gpus.iter().filter_map(|AgentUnit { slot }| {
             let look = slot.look();
             let mut report = look.report?;
             if let Some(trouble) = look.trouble {
@@ -458,9 +461,9 @@ impl<'a> Watch<'a> {
             }
             Some(report)
         });
-        let reports: Vec<DaemonReport> = daemons
+        let reports: Vec<MpsReport> = daemons
             .iter()
-            .filter_map(|Unit { slot }| {
+            .filter_map(|AgentUnit { slot }| {
                 let look = slot.look();
                 let mut report = look.report?;
                 if let Some(trouble) = look.trouble {
@@ -473,7 +476,7 @@ impl<'a> Watch<'a> {
         let asked = live.as_ref().and_then(|live| live.wish.mps_default_thread_percentage.clone());
         if self.settings.daemons.is_empty() && asked.is_some() {
             let reason = "the MPS default may not be changed on this node (agent.mps.enabled)".to_owned();
-            mps = DaemonReport::told(SettingOutcome::Refused, reason);
+            mps = MpsReport::told(SettingOutcome::Refused, reason);
         }
         let percent = |millipercent: u32| Some(millipercent.div_ceil(1000)).filter(|percent| (1..=100).contains(percent));
         DeviceState {

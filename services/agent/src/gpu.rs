@@ -4,11 +4,11 @@ use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, SetError, 
 use eadt_nvml::{Identity, Lost};
 use eadt_schemas::v1::{DeviceReport, SettingOutcome};
 
-use crate::decide::Seen;
-use crate::ledger::{ClockOriginal, Ledger, Record, Recorded};
+use crate::decide::ReadSetting;
+use crate::ledger::{ClockOriginal, Ledger, LedgerRecord, RecordedSetting};
 use crate::metrics::AgentMetrics;
-use crate::outcome::{Knob, Remembered, Standing, turn};
-use crate::wish::{Asked, DeviceWish};
+use crate::outcome::{KnobMemory, SettingKnob, SettingStatus, apply_setting};
+use crate::wish::{DeviceTarget, RequestedValue};
 
 /// Devices round power caps to whole watts.
 const POWER_TOLERANCE_MILLIWATTS: u32 = 999;
@@ -19,7 +19,7 @@ const ESCAPES: u32 = 3;
 
 /// Which of a node's settings its operator lets change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedSettings {
     pub power: bool,
     pub clocks: bool,
 }
@@ -29,23 +29,23 @@ pub struct Allowed {
 pub(crate) struct GpuHolder<'a> {
     ledger: &'a Ledger,
     metrics: &'a AgentMetrics,
-    allowed: Allowed,
+    allowed: AllowedSettings,
     /// `Err`: what was changed is not known, so nothing is touched.
-    record: Result<Record, String>,
-    power: Remembered,
-    clock: Remembered,
+    record: Result<LedgerRecord, String>,
+    power: KnobMemory,
+    clock: KnobMemory,
     escapes: u32,
 }
 
 impl<'a> GpuHolder<'a> {
-    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: Allowed, identity: &Identity) -> Self {
+    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &Identity) -> Self {
         let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
-        let (power, clock) = (Remembered::default(), Remembered::default());
+        let (power, clock) = (KnobMemory::default(), KnobMemory::default());
         Self { ledger, metrics, allowed, record, power, clock, escapes: 0 }
     }
 
     /// Looks, and does what is to be done.
-    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceWish) -> Result<DeviceReport, Lost> {
+    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceTarget) -> Result<DeviceReport, Lost> {
         let limits = gpu.limits().clone();
         let identity = gpu.identity().clone();
         let mut report = DeviceReport {
@@ -71,15 +71,15 @@ impl<'a> GpuHolder<'a> {
 
         let (asked, refused) = split(self.power_milliwatts(&wish.power_limit_watts, gpu));
         let mut recorded =
-            Recorded { entry: record.power_limit_milliwatts.take(), left_alone: record.power_limit_left_alone.take() };
+            RecordedSetting { entry: record.power_limit_milliwatts.take(), left_alone: record.power_limit_left_alone.take() };
         let result = {
-            let mut save = |recorded: &Recorded<_>| {
+            let mut save = |recorded: &RecordedSetting<_>| {
                 record.power_limit_milliwatts.clone_from(&recorded.entry);
                 record.power_limit_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let knob = &mut PowerKnob { gpu: &mut *gpu, seen: 0 };
-            turn(asked, &mut recorded, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
+            apply_setting(asked, &mut recorded, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
         };
         report.original_power_limit_watts = recorded.entry.as_ref().map(|entry| watts(entry.original));
         (record.power_limit_milliwatts, record.power_limit_left_alone) = (recorded.entry, recorded.left_alone);
@@ -88,19 +88,19 @@ impl<'a> GpuHolder<'a> {
         let standing = result?;
         self.metrics.count(&report.device, "power_limit", &standing);
         report.power_limit_watts = standing.value.map(watts);
-        (report.power_limit_outcome, report.power_limit_reason) = told(standing, refused);
+        (report.power_limit_outcome, report.power_limit_reason) = report_outcome(standing, refused);
 
         let (asked, refused) = split(self.clock_mhz(&wish.sm_clock_mhz, gpu));
-        let mut recorded = Recorded { entry: record.sm_clock_mhz.take(), left_alone: record.sm_clock_left_alone.take() };
+        let mut recorded = RecordedSetting { entry: record.sm_clock_mhz.take(), left_alone: record.sm_clock_left_alone.take() };
         let result = {
-            let mut save = |recorded: &Recorded<_>| {
+            let mut save = |recorded: &RecordedSetting<_>| {
                 record.sm_clock_mhz.clone_from(&recorded.entry);
                 record.sm_clock_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let bound = recorded.entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
             let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, seen: None };
-            turn(asked, &mut recorded, &mut self.clock, 0, knob, &mut save)
+            apply_setting(asked, &mut recorded, &mut self.clock, 0, knob, &mut save)
         };
         report.sm_clock_mhz = recorded.entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
         (record.sm_clock_mhz, record.sm_clock_left_alone) = (recorded.entry, recorded.left_alone);
@@ -110,11 +110,11 @@ impl<'a> GpuHolder<'a> {
         if standing.outcome != SettingOutcome::Held {
             report.sm_clock_mhz = None;
         }
-        (report.sm_clock_outcome, report.sm_clock_reason) = told(standing, refused);
+        (report.sm_clock_outcome, report.sm_clock_reason) = report_outcome(standing, refused);
         Ok(report)
     }
 
-    fn power_milliwatts(&self, asked: &Asked, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+    fn power_milliwatts(&self, asked: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
         let asked = asked.as_ref()?;
         Some(asked.clone().and_then(|asked| {
             if !self.allowed.power {
@@ -130,7 +130,7 @@ impl<'a> GpuHolder<'a> {
         }))
     }
 
-    fn clock_mhz(&self, asked: &Asked, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+    fn clock_mhz(&self, asked: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
         let asked = asked.as_ref()?;
         Some(asked.clone().and_then(|asked| {
             if !self.allowed.clocks {
@@ -161,7 +161,7 @@ pub(crate) fn split(asked: Option<Result<u32, String>>) -> (Option<u32>, Option<
 }
 
 /// A refusal goes before what became of the value before it, a failure before both.
-pub(crate) fn told(standing: Standing, refused: Option<String>) -> (SettingOutcome, String) {
+pub(crate) fn report_outcome(standing: SettingStatus, refused: Option<String>) -> (SettingOutcome, String) {
     match refused {
         Some(reason) if standing.outcome != SettingOutcome::Failed => (SettingOutcome::Refused, reason),
         _ => (standing.outcome, standing.reason),
@@ -173,10 +173,10 @@ struct PowerKnob<'g> {
     seen: u32,
 }
 
-impl Knob<u32> for PowerKnob<'_> {
-    fn see(&mut self) -> Result<Seen, SetError> {
+impl SettingKnob<u32> for PowerKnob<'_> {
+    fn read(&mut self) -> Result<ReadSetting, SetError> {
         self.seen = self.gpu.power_limit_milliwatts()?;
-        Ok(Seen::Value(self.seen))
+        Ok(ReadSetting::Value(self.seen))
     }
 
     fn original(&self) -> u32 {
@@ -199,7 +199,7 @@ impl Knob<u32> for PowerKnob<'_> {
         true
     }
 
-    fn words(&self, milliwatts: u32) -> String {
+    fn describe(&self, milliwatts: u32) -> String {
         format!("{} W", watts(milliwatts))
     }
 }
@@ -212,20 +212,20 @@ struct ClockKnob<'g> {
     seen: Option<ApplicationClocks>,
 }
 
-impl Knob<ClockOriginal> for ClockKnob<'_> {
-    fn see(&mut self) -> Result<Seen, SetError> {
+impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
+    fn read(&mut self) -> Result<ReadSetting, SetError> {
         if self.gpu.limits().clock.is_none() {
             return Err(SetError::Unsupported { call: "bounding clocks" });
         }
         match self.gpu.clock()? {
             ClockReading::Application(clocks) => {
                 self.seen = Some(clocks);
-                Ok(Seen::Value(clocks.graphics_mhz))
+                Ok(ReadSetting::Value(clocks.graphics_mhz))
             }
             ClockReading::Locked { sm_clock_mhz } => {
                 let above = self.bound.zip(sm_clock_mhz).is_some_and(|(bound, now)| now > bound + CLOCK_MARGIN_MHZ);
                 *self.escapes = if above { *self.escapes + 1 } else { 0 };
-                Ok(Seen::Hidden { escaped: *self.escapes >= ESCAPES })
+                Ok(ReadSetting::Hidden { escaped: *self.escapes >= ESCAPES })
             }
         }
     }
@@ -256,7 +256,7 @@ impl Knob<ClockOriginal> for ClockKnob<'_> {
         true
     }
 
-    fn words(&self, mhz: u32) -> String {
+    fn describe(&self, mhz: u32) -> String {
         format!("{mhz} MHz")
     }
 }

@@ -14,9 +14,9 @@ use eadt_service::{Clock, Shutdown};
 
 use crate::log::Log;
 use crate::metrics::AgentMetrics;
-use crate::publish::Outbox;
-use crate::unit::{Live, Orders};
-use crate::wish::Wish;
+use crate::publish::ReportOutbox;
+use crate::unit::{LiveIntent, UnitOrders};
+use crate::wish::NodeTarget;
 
 /// Further ahead of its stamp than this, an intent is not believed.
 const MAX_FUTURE_SECONDS: f64 = 60.0;
@@ -26,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Why an intent is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotFollowed {
+pub enum IntentRefusal {
     #[error("{0}")]
     Invalid(Refusal),
     #[error("it is for node {0:?}")]
@@ -39,7 +39,7 @@ pub enum NotFollowed {
     Expired,
 }
 
-impl NotFollowed {
+impl IntentRefusal {
     /// As in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -59,48 +59,48 @@ pub fn accept(
     newest: Option<EventTime>,
     stamp: EventTime,
     now: EventTime,
-) -> Result<EventTime, NotFollowed> {
+) -> Result<EventTime, IntentRefusal> {
     if intent.node != node {
-        return Err(NotFollowed::OtherNode(intent.node.clone()));
+        return Err(IntentRefusal::OtherNode(intent.node.clone()));
     }
     if intent.time.seconds_since(stamp) > MAX_FUTURE_SECONDS {
-        return Err(NotFollowed::Future);
+        return Err(IntentRefusal::Future);
     }
     if newest.is_some_and(|newest| intent.time < newest) {
-        return Err(NotFollowed::Stale);
+        return Err(IntentRefusal::Stale);
     }
     let until = EventTime::from_micros(intent.time.micros().saturating_add((intent.time_to_live_seconds * 1e6) as i64));
-    if until <= now { Err(NotFollowed::Expired) } else { Ok(until) }
+    if until <= now { Err(IntentRefusal::Expired) } else { Ok(until) }
 }
 
 /// Takes intents and has them followed.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct IntentInbox {
     pub node: String,
-    pub orders: Arc<Orders>,
+    pub orders: Arc<UnitOrders>,
     pub clock: Clock,
     pub metrics: AgentMetrics,
     newest: Option<EventTime>,
 }
 
-impl Inbox {
-    pub fn new(node: String, orders: Arc<Orders>, clock: Clock, metrics: AgentMetrics) -> Self {
+impl IntentInbox {
+    pub fn new(node: String, orders: Arc<UnitOrders>, clock: Clock, metrics: AgentMetrics) -> Self {
         Self { node, orders, clock, metrics, newest: None }
     }
 
-    fn take(&mut self, intent: &DeviceIntent, stamp: EventTime) -> Result<(), NotFollowed> {
+    fn take(&mut self, intent: &DeviceIntent, stamp: EventTime) -> Result<(), IntentRefusal> {
         let now = self.clock.now();
         let accepted = accept(intent, &self.node, self.newest, stamp, now);
-        if matches!(accepted, Ok(_) | Err(NotFollowed::Expired)) {
+        if matches!(accepted, Ok(_) | Err(IntentRefusal::Expired)) {
             self.newest = Some(intent.time);
         }
-        if accepted == Err(NotFollowed::Expired) {
+        if accepted == Err(IntentRefusal::Expired) {
             // It replaces the one before it all the same: that is no longer wished for.
             self.orders.set(None);
         }
         let until = accepted?;
-        let wish = Arc::new(Wish::of(intent));
-        let named: Vec<&str> = wish.named().collect();
+        let wish = Arc::new(NodeTarget::of(intent));
+        let named: Vec<&str> = wish.named_devices().collect();
         tracing::info!(
             decision = intent.decision_id,
             devices = named.join(","),
@@ -108,7 +108,7 @@ impl Inbox {
             "an intent is followed"
         );
         self.metrics.intent("followed");
-        self.orders.set(Some(Live {
+        self.orders.set(Some(LiveIntent {
             wish,
             intent_time: intent.time,
             decision_id: intent.decision_id.clone(),
@@ -118,7 +118,7 @@ impl Inbox {
         Ok(())
     }
 
-    fn refuse(&self, why: &NotFollowed) {
+    fn refuse(&self, why: &IntentRefusal) {
         tracing::warn!(%why, "an intent is not followed");
         self.metrics.intent(why.kind());
     }
@@ -133,7 +133,14 @@ impl Inbox {
 }
 
 /// Follows the log until `stop`. `seen` is called once the log was read to its end.
-pub(crate) fn follow_log(log: &Log, prefix: &str, inbox: &mut Inbox, outbox: &Outbox, stop: &Shutdown, seen: &dyn Fn()) {
+pub(crate) fn follow_log(
+    log: &Log,
+    prefix: &str,
+    inbox: &mut IntentInbox,
+    outbox: &ReportOutbox,
+    stop: &Shutdown,
+    seen: &dyn Fn(),
+) {
     let mut pause = RETRY_MIN;
     while !stop.is_cancelled() {
         let began = Instant::now();
@@ -159,8 +166,8 @@ pub(crate) fn follow_log(log: &Log, prefix: &str, inbox: &mut Inbox, outbox: &Ou
 fn follow_session(
     bus: &dyn Bus,
     prefix: &str,
-    inbox: &mut Inbox,
-    outbox: &Outbox,
+    inbox: &mut IntentInbox,
+    outbox: &ReportOutbox,
     stop: &Shutdown,
     seen: &dyn Fn(),
 ) -> Result<(), BusError> {
@@ -194,7 +201,7 @@ fn follow_session(
     Ok(())
 }
 
-fn take_record(record: &Record, inbox: &mut Inbox, outbox: &Outbox) {
+fn take_record(record: &Record, inbox: &mut IntentInbox, outbox: &ReportOutbox) {
     let Some(value) = &record.value else { return inbox.clear() };
     let kind = record.header(envelope::header::TYPE);
     let decoded = match kind {
@@ -205,10 +212,10 @@ fn take_record(record: &Record, inbox: &mut Inbox, outbox: &Outbox) {
         }),
         _ => decode::<DeviceIntent>(value),
     };
-    let taken = decoded.map_err(NotFollowed::Invalid).and_then(|intent| inbox.take(&intent, record.stamp));
+    let taken = decoded.map_err(IntentRefusal::Invalid).and_then(|intent| inbox.take(&intent, record.stamp));
     if let Err(why) = taken {
         inbox.refuse(&why);
-        if let NotFollowed::Invalid(refusal) = &why {
+        if let IntentRefusal::Invalid(refusal) = &why {
             // What it was meant to say is unknown; what was wished for before it is no longer wished for.
             inbox.orders.set(None);
             outbox.dead_letter(record, refusal);
@@ -218,18 +225,18 @@ fn take_record(record: &Record, inbox: &mut Inbox, outbox: &Outbox) {
 
 /// Follows a file: one `DeviceIntent`, in which `time` (the file's own), `node` and `decision_id` may be left out. Without
 /// the file nothing is asked; to prolong an intent, touch it.
-pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut Inbox, stop: &Shutdown, seen: &dyn Fn()) {
+pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox, stop: &Shutdown, seen: &dyn Fn()) {
     let mut last: Option<(SystemTime, Vec<u8>)> = None;
     while !stop.is_cancelled() {
         match read_file(path) {
             Ok(now) if last.as_ref() == Some(&now) => {}
             Ok(now) => {
-                if let Err(why) = parse(&now.1, now.0, &inbox.node).map_err(NotFollowed::Invalid).and_then(|intent| {
+                if let Err(why) = parse(&now.1, now.0, &inbox.node).map_err(IntentRefusal::Invalid).and_then(|intent| {
                     let stamp = Clock::of(now.0);
                     inbox.take(&intent, stamp)
                 }) {
                     inbox.refuse(&why);
-                    if matches!(why, NotFollowed::Invalid(_)) {
+                    if matches!(why, IntentRefusal::Invalid(_)) {
                         inbox.orders.set(None);
                     }
                 }
@@ -273,7 +280,7 @@ fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, 
 
 /// Where intents come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum IntentSource {
     Log,
     File(PathBuf),
 }
@@ -289,10 +296,10 @@ mod tests {
         let try_it = |time, newest, stamp, now| accept(&intent(time), "n", newest, stamp, now);
         assert_eq!(try_it(at(0.0), None, at(1.0), at(2.0)), Ok(at(60.0)));
         assert_eq!(try_it(at(0.0), Some(at(0.0)), at(1.0), at(2.0)), Ok(at(60.0)), "the same one, read again");
-        assert_eq!(try_it(at(0.0), Some(at(1.0)), at(1.0), at(2.0)), Err(NotFollowed::Stale));
-        assert_eq!(try_it(at(0.0), None, at(1.0), at(60.0)), Err(NotFollowed::Expired));
-        assert_eq!(try_it(at(62.0), None, at(1.0), at(2.0)), Err(NotFollowed::Future));
-        assert_eq!(accept(&intent(at(0.0)), "m", None, at(0.0), at(0.0)), Err(NotFollowed::OtherNode("n".into())));
+        assert_eq!(try_it(at(0.0), Some(at(1.0)), at(1.0), at(2.0)), Err(IntentRefusal::Stale));
+        assert_eq!(try_it(at(0.0), None, at(1.0), at(60.0)), Err(IntentRefusal::Expired));
+        assert_eq!(try_it(at(62.0), None, at(1.0), at(2.0)), Err(IntentRefusal::Future));
+        assert_eq!(accept(&intent(at(0.0)), "m", None, at(0.0), at(0.0)), Err(IntentRefusal::OtherNode("n".into())));
     }
 
     #[test]

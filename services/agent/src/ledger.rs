@@ -15,11 +15,11 @@ use eadt_nvml::set::ApplicationClocks;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::decide::Original;
+use crate::decide::OriginalValue;
 
 /// A setting that was changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry<O = u32> {
+pub struct LedgerEntry<O = u32> {
     /// What is put back.
     pub original: O,
     /// Every value that may be in force because of the agent; the last one is the one wished for.
@@ -28,7 +28,7 @@ pub struct Entry<O = u32> {
 
 /// A setting that somebody else changed after the agent had: what was asked for then is not set again, by a later process either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftAlone {
+pub struct ForeignSetting {
     pub asked: u32,
     /// What they set; `None`: it cannot be read.
     pub theirs: Option<u32>,
@@ -36,9 +36,9 @@ pub struct LeftAlone {
 
 /// What is known of one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Recorded<O> {
-    pub entry: Option<Entry<O>>,
-    pub left_alone: Option<LeftAlone>,
+pub(crate) struct RecordedSetting<O> {
+    pub entry: Option<LedgerEntry<O>>,
+    pub left_alone: Option<ForeignSetting>,
 }
 
 /// What the bound of the SM clock was.
@@ -63,7 +63,7 @@ impl ClockOriginal {
     }
 }
 
-impl Original for ClockOriginal {
+impl OriginalValue for ClockOriginal {
     fn value(&self) -> Option<u32> {
         self.clocks().map(|clocks| clocks.graphics_mhz)
     }
@@ -72,27 +72,27 @@ impl Original for ClockOriginal {
 /// Everything that was changed on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Record {
+pub struct LedgerRecord {
     /// Version of this form.
     pub version: u32,
     /// The GPU's UUID, or `mps:` and the pipe folder of an MPS daemon.
     pub unit: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_limit_milliwatts: Option<Entry>,
+    pub power_limit_milliwatts: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sm_clock_mhz: Option<Entry<ClockOriginal>>,
+    pub sm_clock_mhz: Option<LedgerEntry<ClockOriginal>>,
     /// In thousandths of a percent, so that what the daemon said is put back exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mps_default_millipercent: Option<Entry>,
+    pub mps_default_millipercent: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_limit_left_alone: Option<LeftAlone>,
+    pub power_limit_left_alone: Option<ForeignSetting>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sm_clock_left_alone: Option<LeftAlone>,
+    pub sm_clock_left_alone: Option<ForeignSetting>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mps_default_left_alone: Option<LeftAlone>,
+    pub mps_default_left_alone: Option<ForeignSetting>,
 }
 
-impl Record {
+impl LedgerRecord {
     /// Whether something is changed, and its original to be put back.
     pub fn is_changed(&self) -> bool {
         self.power_limit_milliwatts.is_some() || self.sm_clock_mhz.is_some() || self.mps_default_millipercent.is_some()
@@ -190,7 +190,7 @@ impl Ledger {
     }
 
     /// For looking only.
-    pub fn look(folder: &Path) -> Self {
+    pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.into(), _lock: None, _programs: None }
     }
 
@@ -207,19 +207,19 @@ impl Ledger {
     }
 
     /// What was changed on a device; empty where nothing was.
-    pub fn load(&self, unit: &str) -> Result<Record, LedgerError> {
+    pub fn load(&self, unit: &str) -> Result<LedgerRecord, LedgerError> {
         let path = self.path(unit);
         match std::fs::read(&path) {
             Ok(text) => read(&path, &text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Ok(Record { version: VERSION, unit: unit.to_owned(), ..Record::default() })
+                Ok(LedgerRecord { version: VERSION, unit: unit.to_owned(), ..LedgerRecord::default() })
             }
             Err(error) => Err(disk("read a record of original settings", &path)(error)),
         }
     }
 
     /// Returns once it would survive a power cut. An empty record is removed.
-    pub fn store(&self, record: &Record) -> Result<(), LedgerError> {
+    pub fn store(&self, record: &LedgerRecord) -> Result<(), LedgerError> {
         let path = self.path(&record.unit);
         if record.is_empty() {
             match std::fs::remove_file(&path) {
@@ -242,7 +242,7 @@ impl Ledger {
     }
 
     /// Every record of something that is changed, and every one that cannot be read.
-    pub fn changed(&self) -> Result<Vec<Result<Record, LedgerError>>, LedgerError> {
+    pub fn changed(&self) -> Result<Vec<Result<LedgerRecord, LedgerError>>, LedgerError> {
         let list = match std::fs::read_dir(&*self.folder) {
             Ok(list) => list,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -263,7 +263,7 @@ impl Ledger {
     }
 }
 
-fn read(path: &Path, text: &[u8]) -> Result<Record, LedgerError> {
+fn read(path: &Path, text: &[u8]) -> Result<LedgerRecord, LedgerError> {
     let unreadable = |detail: String| LedgerError::Unreadable { path: path.to_owned(), detail };
     let failed = |error: serde_json::Error| unreadable(error.to_string());
     // All that is looked at of a form that is not known.
@@ -279,13 +279,13 @@ fn read(path: &Path, text: &[u8]) -> Result<Record, LedgerError> {
 mod tests {
     use super::*;
 
-    fn record(unit: &str) -> Record {
-        Record {
+    fn record(unit: &str) -> LedgerRecord {
+        LedgerRecord {
             version: VERSION,
             unit: unit.into(),
-            power_limit_milliwatts: Some(Entry { original: 700_000, ours: vec![300_000] }),
-            sm_clock_mhz: Some(Entry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
-            ..Record::default()
+            power_limit_milliwatts: Some(LedgerEntry { original: 700_000, ours: vec![300_000] }),
+            sm_clock_mhz: Some(LedgerEntry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
+            ..LedgerRecord::default()
         }
     }
 
@@ -297,9 +297,9 @@ mod tests {
         ledger.store(&gpu).unwrap();
         ledger.store(&mps).unwrap();
         assert_eq!((ledger.load("GPU-a").unwrap(), ledger.load("mps:/run/mps pipe").unwrap()), (gpu.clone(), mps));
-        assert_eq!(Ledger::look(&folder.path().join("state")).changed().unwrap().len(), 2);
-        let nothing = Record { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu };
-        let left = Record { sm_clock_left_alone: Some(LeftAlone { asked: 1410, theirs: None }), ..nothing.clone() };
+        assert_eq!(Ledger::open_read_only(&folder.path().join("state")).changed().unwrap().len(), 2);
+        let nothing = LedgerRecord { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu };
+        let left = LedgerRecord { sm_clock_left_alone: Some(ForeignSetting { asked: 1410, theirs: None }), ..nothing.clone() };
         ledger.store(&left).unwrap();
         assert_eq!((ledger.load("GPU-a").unwrap(), ledger.changed().unwrap().len()), (left, 1), "kept, but nothing to put back");
         ledger.store(&nothing).unwrap();
@@ -351,21 +351,21 @@ mod tests {
     fn what_was_ever_written_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(folder.path()).unwrap();
-        let power = Some(Entry { original: 700_000, ours: vec![300_000, 250_000] });
+        let power = Some(LedgerEntry { original: 700_000, ours: vec![300_000, 250_000] });
         let application = ClockOriginal::Application { memory_mhz: 1593, graphics_mhz: 1410 };
-        let first = Record {
+        let first = LedgerRecord {
             version: 1,
             unit: "GPU-a".into(),
             power_limit_milliwatts: power.clone(),
-            sm_clock_mhz: Some(Entry { original: application, ours: vec![1200] }),
-            ..Record::default()
+            sm_clock_mhz: Some(LedgerEntry { original: application, ours: vec![1200] }),
+            ..LedgerRecord::default()
         };
-        let more = Record {
-            sm_clock_mhz: Some(Entry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
-            mps_default_millipercent: Some(Entry { original: 100_000, ours: vec![40_000] }),
-            power_limit_left_alone: Some(LeftAlone { asked: 300_000, theirs: Some(650_000) }),
-            sm_clock_left_alone: Some(LeftAlone { asked: 1410, theirs: None }),
-            mps_default_left_alone: Some(LeftAlone { asked: 40, theirs: Some(50) }),
+        let more = LedgerRecord {
+            sm_clock_mhz: Some(LedgerEntry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
+            mps_default_millipercent: Some(LedgerEntry { original: 100_000, ours: vec![40_000] }),
+            power_limit_left_alone: Some(ForeignSetting { asked: 300_000, theirs: Some(650_000) }),
+            sm_clock_left_alone: Some(ForeignSetting { asked: 1410, theirs: None }),
+            mps_default_left_alone: Some(ForeignSetting { asked: 40, theirs: Some(50) }),
             ..first.clone()
         };
         for (text, record) in

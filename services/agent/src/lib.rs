@@ -26,6 +26,6 @@ pub mod settings;
 mod unit;
 pub mod wish;
 
-pub use agent::{AgentError, Environment, Summary, restore, run};
+pub use agent::{AgentEnvironment, AgentError, AgentSummary, restore, run};
 pub use log::Log;
-pub use settings::{RawSettings, Settings, SettingsError};
+pub use settings::{AgentSettings, RawSettings, SettingsError};

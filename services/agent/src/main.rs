@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use eadt_agent::ledger::Ledger;
-use eadt_agent::{Environment, Log, RawSettings, Summary, settings};
+use eadt_agent::{AgentEnvironment, AgentSummary, Log, RawSettings, settings};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_nvml::NvmlDriver;
@@ -118,17 +118,17 @@ async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
     tracing::info!(address = %bound, "metrics and health");
     beside(&tasks::HTTP, server);
-    let summary = eadt_agent::run(settings, Environment::new(log, metrics, health, shutdown)).await?;
+    let summary = eadt_agent::run(settings, AgentEnvironment::new(log, metrics, health, shutdown)).await?;
     Ok(say_left(&summary))
 }
 
 async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
-    let environment = Environment::new(None, Metrics::default(), Health::default(), Shutdown::new());
+    let environment = AgentEnvironment::new(None, Metrics::default(), Health::default(), Shutdown::new());
     Ok(say_left(&eadt_agent::restore(settings, environment).await?))
 }
 
-fn say_left(summary: &Summary) -> ExitCode {
+fn say_left(summary: &AgentSummary) -> ExitCode {
     for unit in &summary.left {
         print_error(&format!("not put back, it is tried again at the next start: {unit}"));
     }
@@ -161,7 +161,7 @@ fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {
         }
     }
     written?;
-    for record in Ledger::look(&raw.agent.state_dir).changed()? {
+    for record in Ledger::open_read_only(&raw.agent.state_dir).changed()? {
         match record {
             Ok(record) => writeln!(out, "{}", json!({"to_be_put_back": record}))?,
             Err(error) => writeln!(out, "{}", json!({"error": error.to_string()}))?,

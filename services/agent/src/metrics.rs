@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::outcome::{Done, Standing};
+use crate::outcome::{ChangeResult, SettingStatus};
 
 /// UUID of a GPU, `index-N` while it could not be opened, or `mps:` and the pipe folder of an MPS daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -85,15 +85,15 @@ impl AgentMetrics {
         all
     }
 
-    pub(crate) fn count(&self, device: &str, setting: &'static str, standing: &Standing) {
+    pub(crate) fn count(&self, device: &str, setting: &'static str, standing: &SettingStatus) {
         let label = SettingLabel { device: device.to_owned(), setting };
         self.held.get_or_create(&label).set(i64::from(standing.outcome == SettingOutcome::Held));
         self.failing.get_or_create(&label).set(i64::from(standing.outcome == SettingOutcome::Failed));
         if let Some(done) = standing.done {
             let action = match done {
-                Done::Set => "set",
-                Done::PutBack => "put_back",
-                Done::GaveUp => "given_up",
+                ChangeResult::Set => "set",
+                ChangeResult::PutBack => "put_back",
+                ChangeResult::GaveUp => "given_up",
             };
             let (value, reason) = (standing.value, &standing.reason);
             tracing::info!(device, setting, action, value, reason, "a setting was changed");

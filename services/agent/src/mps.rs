@@ -13,11 +13,11 @@ use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
 use eadt_service::tasks::MPS_CONTROL;
 
-use crate::decide::Seen;
-use crate::gpu::{split, told};
-use crate::ledger::{Ledger, Record, Recorded};
+use crate::decide::ReadSetting;
+use crate::gpu::{report_outcome, split};
+use crate::ledger::{Ledger, LedgerRecord, RecordedSetting};
 use crate::metrics::AgentMetrics;
-use crate::outcome::{Knob, Remembered, turn};
+use crate::outcome::{KnobMemory, SettingKnob, apply_setting};
 
 /// The daemon says 33.333… for a third.
 const TOLERANCE_MILLIPERCENT: u32 = 50;
@@ -26,7 +26,7 @@ const ANSWER_BYTES: u64 = 64 << 10;
 
 /// A control daemon, reached through its pipe folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Daemon {
+pub struct MpsDaemon {
     /// NVIDIA's `nvidia-cuda-mps-control`.
     pub program: PathBuf,
     pub pipe_directory: PathBuf,
@@ -34,7 +34,7 @@ pub struct Daemon {
     pub timeout: Duration,
 }
 
-impl Daemon {
+impl MpsDaemon {
     /// Its name in the ledger.
     pub fn unit(&self) -> String {
         format!("mps:{}", self.pipe_directory.display())
@@ -123,7 +123,7 @@ impl Daemon {
 
 /// Where a daemon's default stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DaemonReport {
+pub struct MpsReport {
     pub outcome: SettingOutcome,
     pub reason: String,
     pub millipercent: Option<u32>,
@@ -131,7 +131,7 @@ pub struct DaemonReport {
     pub original_millipercent: Option<u32>,
 }
 
-impl DaemonReport {
+impl MpsReport {
     /// Of a daemon of which nothing more is known.
     pub(crate) fn told(outcome: SettingOutcome, reason: String) -> Self {
         Self { outcome, reason, ..Self::default() }
@@ -143,22 +143,22 @@ impl DaemonReport {
 pub(crate) struct MpsHolder<'a> {
     ledger: &'a Ledger,
     metrics: &'a AgentMetrics,
-    daemon: &'a Daemon,
-    record: Result<Record, String>,
-    remembered: Remembered,
+    daemon: &'a MpsDaemon,
+    record: Result<LedgerRecord, String>,
+    remembered: KnobMemory,
 }
 
 impl<'a> MpsHolder<'a> {
-    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, daemon: &'a Daemon) -> Self {
+    pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, daemon: &'a MpsDaemon) -> Self {
         let record = ledger.load(&daemon.unit()).map_err(|error| error.to_string());
-        Self { ledger, metrics, daemon, record, remembered: Remembered::default() }
+        Self { ledger, metrics, daemon, record, remembered: KnobMemory::default() }
     }
 
-    pub fn step(&mut self, asked: Option<&Result<u32, String>>) -> DaemonReport {
+    pub fn step(&mut self, asked: Option<&Result<u32, String>>) -> MpsReport {
         let mut record = match &self.record {
             Ok(record) => record.clone(),
             Err(reason) => {
-                return DaemonReport::told(SettingOutcome::Failed, reason.clone());
+                return MpsReport::told(SettingOutcome::Failed, reason.clone());
             }
         };
         let (asked, refused) = split(asked.map(|asked| asked.clone().map(|percent| percent * 1000)));
@@ -166,15 +166,15 @@ impl<'a> MpsHolder<'a> {
             return self.absent(asked.is_some(), refused);
         }
         let mut recorded =
-            Recorded { entry: record.mps_default_millipercent.take(), left_alone: record.mps_default_left_alone.take() };
+            RecordedSetting { entry: record.mps_default_millipercent.take(), left_alone: record.mps_default_left_alone.take() };
         let result = {
-            let mut save = |recorded: &Recorded<_>| {
+            let mut save = |recorded: &RecordedSetting<_>| {
                 record.mps_default_millipercent.clone_from(&recorded.entry);
                 record.mps_default_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let knob = &mut MpsKnob { daemon: self.daemon, seen: 0 };
-            turn(asked, &mut recorded, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
+            apply_setting(asked, &mut recorded, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
         };
         let original_millipercent = recorded.entry.as_ref().map(|entry| entry.original);
         (record.mps_default_millipercent, record.mps_default_left_alone) = (recorded.entry, recorded.left_alone);
@@ -182,17 +182,17 @@ impl<'a> MpsHolder<'a> {
         let standing = match result {
             Ok(standing) => standing,
             Err(lost) => {
-                return DaemonReport::told(SettingOutcome::Failed, lost.to_string());
+                return MpsReport::told(SettingOutcome::Failed, lost.to_string());
             }
         };
         self.metrics.count(&self.daemon.unit(), "mps_default", &standing);
         let millipercent = standing.value;
-        let (outcome, reason) = told(standing, refused);
-        DaemonReport { outcome, reason, millipercent, original_millipercent }
+        let (outcome, reason) = report_outcome(standing, refused);
+        MpsReport { outcome, reason, millipercent, original_millipercent }
     }
 
     /// A daemon that ended has forgotten its default, ours included.
-    fn absent(&mut self, asked: bool, refused: Option<String>) -> DaemonReport {
+    fn absent(&mut self, asked: bool, refused: Option<String>) -> MpsReport {
         let outcome = match (&refused, asked) {
             (Some(_), _) => SettingOutcome::Refused,
             (None, true) => SettingOutcome::Failed,
@@ -206,13 +206,13 @@ impl<'a> MpsHolder<'a> {
         {
             tracing::warn!(%error, "a record stays behind");
         }
-        self.remembered = Remembered::default();
-        DaemonReport::told(outcome, reason.unwrap_or_default())
+        self.remembered = KnobMemory::default();
+        MpsReport::told(outcome, reason.unwrap_or_default())
     }
 }
 
 struct MpsKnob<'d> {
-    daemon: &'d Daemon,
+    daemon: &'d MpsDaemon,
     seen: u32,
 }
 
@@ -220,10 +220,10 @@ fn failed(call: &'static str) -> impl Fn(String) -> SetError {
     move |detail| SetError::Failed { call, detail }
 }
 
-impl Knob<u32> for MpsKnob<'_> {
-    fn see(&mut self) -> Result<Seen, SetError> {
+impl SettingKnob<u32> for MpsKnob<'_> {
+    fn read(&mut self) -> Result<ReadSetting, SetError> {
         self.seen = self.daemon.default_millipercent().map_err(failed("reading the MPS default"))?;
-        Ok(Seen::Value(self.seen))
+        Ok(ReadSetting::Value(self.seen))
     }
 
     fn original(&self) -> u32 {
@@ -247,13 +247,13 @@ impl Knob<u32> for MpsKnob<'_> {
         false
     }
 
-    fn words(&self, millipercent: u32) -> String {
+    fn describe(&self, millipercent: u32) -> String {
         format!("{} %", f64::from(millipercent) / 1000.0)
     }
 }
 
 /// All daemons of a node as one: the worst outcome, and the default where all have the same.
-pub(crate) fn together(reports: &[DaemonReport]) -> DaemonReport {
+pub(crate) fn together(reports: &[MpsReport]) -> MpsReport {
     let rank = |outcome: SettingOutcome| match outcome {
         SettingOutcome::Failed => 5,
         SettingOutcome::ChangedByOthers => 4,

@@ -5,12 +5,12 @@ use eadt_nvml::Lost;
 use eadt_nvml::set::SetError;
 use eadt_schemas::v1::SettingOutcome;
 
-use crate::decide::{Memory, Original, Seen, Step, Verdict, decide};
-use crate::ledger::{Entry, LeftAlone, Recorded};
+use crate::decide::{OriginalValue, ReadSetting, SettingMemory, SettingStep, StepVerdict, decide};
+use crate::ledger::{ForeignSetting, LedgerEntry, RecordedSetting};
 
 /// One setting of one device.
-pub(crate) trait Knob<O> {
-    fn see(&mut self) -> Result<Seen, SetError>;
+pub(crate) trait SettingKnob<O> {
+    fn read(&mut self) -> Result<ReadSetting, SetError>;
     /// What is to be put back one day, as last seen.
     fn original(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), SetError>;
@@ -21,12 +21,12 @@ pub(crate) trait Knob<O> {
     /// somebody else's who was quick.
     fn rounds(&self) -> bool;
     /// A value in words.
-    fn words(&self, value: u32) -> String;
+    fn describe(&self, value: u32) -> String;
 }
 
 /// What was done to a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum ChangeResult {
     Set,
     PutBack,
     GaveUp,
@@ -34,29 +34,29 @@ pub(crate) enum Done {
 
 /// Where a setting stands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
+pub(crate) struct SettingStatus {
     pub outcome: SettingOutcome,
     pub reason: String,
-    pub done: Option<Done>,
+    pub done: Option<ChangeResult>,
     /// The value in force, where it can be seen.
     pub value: Option<u32>,
 }
 
 /// What is remembered of a setting between two looks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Remembered {
-    pub memory: Memory,
+pub(crate) struct KnobMemory {
+    pub memory: SettingMemory,
     /// What an earlier process left alone was looked at.
     begun: bool,
     reason: String,
 }
 
-impl Remembered {
+impl KnobMemory {
     /// What somebody else set, and earlier processes left alone, this one does, too, while it is there: a device that was reset has its own.
-    fn begin(&mut self, left_alone: Option<LeftAlone>, seen: Seen, tolerance: u32) {
-        let still = |left: &LeftAlone| match (seen, left.theirs) {
-            (Seen::Value(value), Some(theirs)) => value.abs_diff(theirs) <= tolerance,
-            (Seen::Hidden { .. }, None) => true,
+    fn begin(&mut self, left_alone: Option<ForeignSetting>, seen: ReadSetting, tolerance: u32) {
+        let still = |left: &ForeignSetting| match (seen, left.theirs) {
+            (ReadSetting::Value(value), Some(theirs)) => value.abs_diff(theirs) <= tolerance,
+            (ReadSetting::Hidden { .. }, None) => true,
             _ => false,
         };
         if let Some(left) = left_alone.filter(still).filter(|_| !self.begun) {
@@ -69,33 +69,33 @@ impl Remembered {
 }
 
 /// Returns once what is recorded is safe on disk.
-pub(crate) type Save<'a, O> = dyn FnMut(&Recorded<O>) -> Result<(), String> + 'a;
+pub(crate) type Save<'a, O> = dyn FnMut(&RecordedSetting<O>) -> Result<(), String> + 'a;
 
 /// Values count as equal within `tolerance`.
-pub(crate) fn turn<O: Original + Clone>(
+pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     asked: Option<u32>,
-    recorded: &mut Recorded<O>,
-    remembered: &mut Remembered,
+    recorded: &mut RecordedSetting<O>,
+    remembered: &mut KnobMemory,
     tolerance: u32,
-    knob: &mut dyn Knob<O>,
+    knob: &mut dyn SettingKnob<O>,
     save: &mut Save<'_, O>,
-) -> Result<Standing, Lost> {
-    let failed = |reason: String| Ok(Standing { outcome: SettingOutcome::Failed, reason, ..Standing::default() });
-    let seen = match knob.see() {
+) -> Result<SettingStatus, Lost> {
+    let failed = |reason: String| Ok(SettingStatus { outcome: SettingOutcome::Failed, reason, ..SettingStatus::default() });
+    let seen = match knob.read() {
         Ok(seen) => seen,
         Err(SetError::Lost(lost)) => return Err(lost),
         Err(error) if asked.is_some() || recorded.entry.is_some() => return failed(error.to_string()),
-        Err(_) => return Ok(Standing::default()),
+        Err(_) => return Ok(SettingStatus::default()),
     };
-    let value = |seen| if let Seen::Value(value) = seen { Some(value) } else { None };
+    let value = |seen| if let ReadSetting::Value(value) = seen { Some(value) } else { None };
     remembered.begin(recorded.left_alone, seen, tolerance);
-    let Verdict { mut step, outcome } = decide(asked, recorded.entry.as_ref(), seen, remembered.memory, tolerance);
-    if step == Step::GiveUp && chaos::is_off("own-values") {
-        step = asked.map_or(Step::PutBack, Step::Set);
+    let StepVerdict { mut step, outcome } = decide(asked, recorded.entry.as_ref(), seen, remembered.memory, tolerance);
+    if step == SettingStep::GiveUp && chaos::is_off("own-values") {
+        step = asked.map_or(SettingStep::PutBack, SettingStep::Set);
     }
-    let mut standing = Standing { outcome, reason: String::new(), done: None, value: value(seen) };
+    let mut standing = SettingStatus { outcome, reason: String::new(), done: None, value: value(seen) };
     match step {
-        Step::Nothing => {
+        SettingStep::Nothing => {
             if outcome == SettingOutcome::Held {
                 remembered.memory.confirmed = true;
             }
@@ -103,23 +103,23 @@ pub(crate) fn turn<O: Original + Clone>(
                 standing.reason.clone_from(&remembered.reason);
             }
         }
-        Step::Forget => {
-            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: None }, save) {
+        SettingStep::Forget => {
+            if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            remembered.memory = Memory { restored: true, ..Memory::default() };
+            remembered.memory = SettingMemory { restored: true, ..SettingMemory::default() };
         }
-        Step::GiveUp => {
+        SettingStep::GiveUp => {
             let ours = recorded.entry.as_ref().and_then(|entry| entry.ours.last().copied());
-            let left = LeftAlone { asked: asked.or(ours).unwrap_or_default(), theirs: value(seen) };
-            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: Some(left) }, save) {
+            let left = ForeignSetting { asked: asked.or(ours).unwrap_or_default(), theirs: value(seen) };
+            if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: Some(left) }, save) {
                 return failed(reason);
             }
-            remembered.memory = Memory { taken_away: Some(left.asked), ..Memory::default() };
-            let ours = ours.map_or_else(|| "it".to_owned(), |ours| knob.words(ours));
+            remembered.memory = SettingMemory { taken_away: Some(left.asked), ..SettingMemory::default() };
+            let ours = ours.map_or_else(|| "it".to_owned(), |ours| knob.describe(ours));
             remembered.reason = match value(seen) {
                 Some(value) => {
-                    let value = knob.words(value);
+                    let value = knob.describe(value);
                     format!(
                         "somebody else set {value} after the agent had set {ours}; left as it is until another value is asked for"
                     )
@@ -127,9 +127,9 @@ pub(crate) fn turn<O: Original + Clone>(
                 None => format!("somebody else lifted the bound of {ours}; left as it is until another value is asked for"),
             };
             standing.reason.clone_from(&remembered.reason);
-            standing.done = Some(Done::GaveUp);
+            standing.done = Some(ChangeResult::GaveUp);
         }
-        Step::PutBack => {
+        SettingStep::PutBack => {
             let original = recorded.entry.as_ref().expect("there is something to put back").original.clone();
             match knob.put_back(&original) {
                 Ok(()) => {}
@@ -137,31 +137,31 @@ pub(crate) fn turn<O: Original + Clone>(
                 Err(error) => return failed(format!("the original cannot be put back: {error}; it is tried again")),
             }
             chaos::reach("setting.put_back");
-            standing.value = match look_again(knob)? {
+            standing.value = match read_again(knob)? {
                 Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
-                    let (now, original) = (knob.words(now), knob.words(original.value().unwrap_or_default()));
+                    let (now, original) = (knob.describe(now), knob.describe(original.value().unwrap_or_default()));
                     return failed(format!(
                         "the original of {original} was put back, and the device says {now}; it is tried again"
                     ));
                 }
                 now => now,
             };
-            if let Err(reason) = record(recorded, Recorded { entry: None, left_alone: None }, save) {
+            if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            remembered.memory = Memory { restored: true, ..Memory::default() };
-            standing.done = Some(Done::PutBack);
+            remembered.memory = SettingMemory { restored: true, ..SettingMemory::default() };
+            standing.done = Some(ChangeResult::PutBack);
         }
-        Step::Set(wanted) => {
+        SettingStep::Set(wanted) => {
             let before = recorded.clone();
-            let mut next = recorded.entry.clone().unwrap_or_else(|| Entry { original: knob.original(), ours: Vec::new() });
+            let mut next = recorded.entry.clone().unwrap_or_else(|| LedgerEntry { original: knob.original(), ours: Vec::new() });
             next.ours.retain(|ours| *ours != wanted);
             next.ours.push(wanted);
-            let next = Recorded { entry: Some(next), left_alone: None };
+            let next = RecordedSetting { entry: Some(next), left_alone: None };
             let changes_first = chaos::is_off("original-first");
             if changes_first {
                 *recorded = next;
-            } else if let Err(reason) = record(recorded, next, save) {
+            } else if let Err(reason) = save_record(recorded, next, save) {
                 return failed(format!("{reason}; nothing is changed without a record of the original"));
             }
             chaos::reach("setting.recorded");
@@ -178,14 +178,14 @@ pub(crate) fn turn<O: Original + Clone>(
                         }
                     }
                     let outcome = if unsupported { SettingOutcome::Refused } else { SettingOutcome::Failed };
-                    return Ok(Standing { outcome, reason: error.to_string(), done: None, value: value(seen) });
+                    return Ok(SettingStatus { outcome, reason: error.to_string(), done: None, value: value(seen) });
                 }
             }
             if changes_first && let Err(reason) = save(recorded) {
                 return failed(reason);
             }
             let entry = recorded.entry.as_mut().expect("just put there");
-            let now = look_again(knob)?;
+            let now = read_again(knob)?;
             let kept = now.filter(|now| now.abs_diff(wanted) > tolerance);
             if let Some(kept) = kept {
                 // Some devices round. What they make of our value is ours, too.
@@ -195,7 +195,7 @@ pub(crate) fn turn<O: Original + Clone>(
                         return failed(reason);
                     }
                 }
-                let (wanted, kept) = (knob.words(wanted), knob.words(kept));
+                let (wanted, kept) = (knob.describe(wanted), knob.describe(kept));
                 return failed(format!("the device took {wanted} and says {kept}"));
             }
             if entry.ours.len() > 1 {
@@ -204,8 +204,8 @@ pub(crate) fn turn<O: Original + Clone>(
                     return failed(reason);
                 }
             }
-            remembered.memory = Memory { confirmed: true, ..Memory::default() };
-            standing.done = Some(Done::Set);
+            remembered.memory = SettingMemory { confirmed: true, ..SettingMemory::default() };
+            standing.done = Some(ChangeResult::Set);
             standing.value = now;
         }
     }
@@ -213,18 +213,18 @@ pub(crate) fn turn<O: Original + Clone>(
 }
 
 /// Records what is to be known from now on.
-fn record<O>(known: &mut Recorded<O>, next: Recorded<O>, save: &mut Save<'_, O>) -> Result<(), String> {
+fn save_record<O>(known: &mut RecordedSetting<O>, next: RecordedSetting<O>, save: &mut Save<'_, O>) -> Result<(), String> {
     save(&next)?;
     *known = next;
     Ok(())
 }
 
 /// The value in force, where it can be seen.
-fn look_again<O>(knob: &mut dyn Knob<O>) -> Result<Option<u32>, Lost> {
-    match knob.see() {
-        Ok(Seen::Value(value)) => Ok(Some(value)),
+fn read_again<O>(knob: &mut dyn SettingKnob<O>) -> Result<Option<u32>, Lost> {
+    match knob.read() {
+        Ok(ReadSetting::Value(value)) => Ok(Some(value)),
         Err(SetError::Lost(lost)) => Err(lost),
-        Ok(Seen::Hidden { .. }) | Err(_) => Ok(None),
+        Ok(ReadSetting::Hidden { .. }) | Err(_) => Ok(None),
     }
 }
 
@@ -241,11 +241,11 @@ mod tests {
         fails: bool,
     }
 
-    const NOTHING: Recorded<u32> = Recorded { entry: None, left_alone: None };
+    const NOTHING: RecordedSetting<u32> = RecordedSetting { entry: None, left_alone: None };
 
-    impl Knob<u32> for Quick {
-        fn see(&mut self) -> Result<Seen, SetError> {
-            Ok(Seen::Value(self.value))
+    impl SettingKnob<u32> for Quick {
+        fn read(&mut self) -> Result<ReadSetting, SetError> {
+            Ok(ReadSetting::Value(self.value))
         }
 
         fn original(&self) -> u32 {
@@ -271,7 +271,7 @@ mod tests {
             self.rounds
         }
 
-        fn words(&self, value: u32) -> String {
+        fn describe(&self, value: u32) -> String {
             value.to_string()
         }
     }
@@ -279,9 +279,10 @@ mod tests {
     #[test]
     fn what_a_device_makes_of_a_value_is_ours_and_what_somebody_makes_of_it_is_not() {
         for (rounds, then, left) in [(true, SettingOutcome::Held, 100), (false, SettingOutcome::ChangedByOthers, 82)] {
-            let (mut recorded, mut remembered) = (NOTHING, Remembered::default());
+            let (mut recorded, mut remembered) = (NOTHING, KnobMemory::default());
             let mut knob = Quick { value: 100, becomes: Some(82), rounds, fails: false };
-            let mut next = |asked| turn(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
+            let mut next =
+                |asked| apply_setting(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
             assert_eq!((next(Some(50)), next(Some(50))), (SettingOutcome::Failed, then), "rounds: {rounds}");
             next(None);
             assert_eq!((recorded.entry, knob.value), (None, left), "rounds: {rounds}");
@@ -290,9 +291,10 @@ mod tests {
 
     #[test]
     fn what_was_set_although_it_failed_is_put_back() {
-        let (mut recorded, mut remembered) = (NOTHING, Remembered::default());
+        let (mut recorded, mut remembered) = (NOTHING, KnobMemory::default());
         let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: true };
-        let mut next = |asked| turn(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
+        let mut next =
+            |asked| apply_setting(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
         let outcomes = [Some(50), Some(50), None].map(&mut next);
         assert_eq!(outcomes, [SettingOutcome::Failed, SettingOutcome::Held, SettingOutcome::Restored]);
         assert_eq!((recorded, knob.value), (NOTHING, 100));
@@ -302,23 +304,23 @@ mod tests {
     fn what_somebody_else_set_is_left_alone_by_the_next_process_too_while_it_is_there() {
         let mut recorded = NOTHING;
         let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: false };
-        let mut next = |remembered: &mut Remembered, asked, theirs: Option<u32>| {
+        let mut next = |remembered: &mut KnobMemory, asked, theirs: Option<u32>| {
             knob.value = theirs.unwrap_or(knob.value);
-            turn(asked, &mut recorded, remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome
+            apply_setting(asked, &mut recorded, remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome
         };
-        let mut first = Remembered::default();
+        let mut first = KnobMemory::default();
         assert_eq!(next(&mut first, Some(50), None), SettingOutcome::Held);
         assert_eq!(next(&mut first, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
         // It leaves, as in an upgrade, with nothing to put back.
         assert_eq!(next(&mut first, None, None), SettingOutcome::ChangedByOthers);
-        let mut second = Remembered::default();
+        let mut second = KnobMemory::default();
         assert_eq!([None, Some(50)].map(|asked| next(&mut second, asked, None)), [SettingOutcome::ChangedByOthers; 2]);
         assert_eq!(next(&mut second, Some(60), None), SettingOutcome::Held);
         assert_eq!(next(&mut second, None, None), SettingOutcome::Restored);
         // A device that was reset has nobody's value.
-        let mut third = Remembered::default();
+        let mut third = KnobMemory::default();
         assert_eq!([Some(50), Some(50)].map(|asked| next(&mut third, asked, None)), [SettingOutcome::Held; 2]);
         assert_eq!(next(&mut third, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
-        assert_eq!(next(&mut Remembered::default(), Some(50), Some(100)), SettingOutcome::Held);
+        assert_eq!(next(&mut KnobMemory::default(), Some(50), Some(100)), SettingOutcome::Held);
     }
 }

@@ -17,28 +17,28 @@ const AWAY: Duration = Duration::from_millis(500);
 const FLUSH: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedReports {
     state: Option<DeviceState>,
     letters: VecDeque<Outgoing>,
     closed: Option<Instant>,
 }
 
 /// What is being said. Dropped before it was settled, by a panic, too, it waits again.
-struct Taken<'a> {
-    outbox: &'a Outbox,
+struct TakenReports<'a> {
+    outbox: &'a ReportOutbox,
     state: Option<DeviceState>,
     letters: VecDeque<Outgoing>,
     closed: Option<Instant>,
 }
 
-impl Taken<'_> {
+impl TakenReports<'_> {
     fn settle(&mut self) {
         self.state = None;
         self.letters.clear();
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for TakenReports<'_> {
     fn drop(&mut self) {
         let mut waiting = self.outbox.lock();
         // A newer state has the older one's place.
@@ -53,19 +53,19 @@ impl Drop for Taken<'_> {
 
 /// What waits for the log.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct ReportOutbox {
     prefix: String,
     metrics: AgentMetrics,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedReports>,
     changed: Condvar,
 }
 
-impl Outbox {
+impl ReportOutbox {
     pub fn new(prefix: &str, metrics: AgentMetrics) -> Self {
         Self { prefix: prefix.to_owned(), metrics, waiting: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedReports> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -95,12 +95,12 @@ impl Outbox {
     }
 
     /// Waits for something to say, or for the end.
-    fn take(&self) -> Taken<'_> {
+    fn take(&self) -> TakenReports<'_> {
         let waiting = self.lock();
-        let idle = |w: &mut Waiting| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
+        let idle = |w: &mut QueuedReports| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
         let mut waiting = self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner);
         let (state, letters) = (waiting.state.take(), std::mem::take(&mut waiting.letters));
-        Taken { outbox: self, state, letters, closed: waiting.closed }
+        TakenReports { outbox: self, state, letters, closed: waiting.closed }
     }
 
     /// Publishes until closed and empty, or until the time to drain is over.

@@ -1,4 +1,4 @@
-//! What an operator writes ([`RawSettings`]) and what the agent runs on ([`Settings`]).
+//! What an operator writes ([`RawSettings`]) and what the agent runs on ([`AgentSettings`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ use eadt_service::shown::Secrets;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::Allowed;
-use crate::intents::Source;
-use crate::mps::{Daemon, default_pipe_directory};
+use crate::gpu::AllowedSettings;
+use crate::intents::IntentSource;
+use crate::mps::{MpsDaemon, default_pipe_directory};
 
 /// Settings as written in a file.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -179,12 +179,12 @@ pub enum SettingsError {
 
 /// Checked settings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
+pub struct AgentSettings {
     pub(crate) node: String,
     pub(crate) state_dir: PathBuf,
-    pub(crate) source: Source,
+    pub(crate) source: IntentSource,
     pub(crate) prefix: String,
-    pub(crate) allowed: Allowed,
+    pub(crate) allowed: AllowedSettings,
     pub(crate) gpus: Option<BTreeSet<u32>>,
     pub(crate) library_path: Option<PathBuf>,
     pub(crate) check: Duration,
@@ -192,7 +192,7 @@ pub struct Settings {
     pub(crate) retry: Duration,
     pub(crate) stop: Duration,
     /// Empty where defaults may not be changed.
-    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) daemons: Vec<MpsDaemon>,
 }
 
 /// The process environment, passed in so that tests need not change their own.
@@ -265,7 +265,7 @@ fn seconds(key: &'static str, value: f64, low: f64, high: f64) -> Result<Duratio
 
 impl RawSettings {
     /// Checks every value. `host` is used where no node is given.
-    pub fn validate(&self, host: &str) -> Result<Settings, SettingsError> {
+    pub fn validate(&self, host: &str) -> Result<AgentSettings, SettingsError> {
         let Self { agent, topics, .. } = self;
         let node = agent.node.clone().unwrap_or_else(|| host.to_owned());
         if node.is_empty() || node.len() > 253 || node.chars().any(char::is_control) {
@@ -277,7 +277,7 @@ impl RawSettings {
             return Err(SettingsError::Invalid { key: "topics.prefix", detail });
         }
         let timeout = seconds("agent.mps.timeout_seconds", agent.mps.timeout_seconds, 0.1, 60.0)?;
-        let daemon = |pipe_directory: &PathBuf| Daemon {
+        let daemon = |pipe_directory: &PathBuf| MpsDaemon {
             program: agent.mps.control_program.clone(),
             pipe_directory: pipe_directory.clone(),
             timeout,
@@ -286,12 +286,12 @@ impl RawSettings {
             let detail = "is empty: name the daemons' folders, or set agent.mps.enabled to false".to_owned();
             return Err(SettingsError::Invalid { key: "agent.mps.pipe_directories", detail });
         }
-        Ok(Settings {
+        Ok(AgentSettings {
             node,
             state_dir: agent.state_dir.clone(),
-            source: agent.intents_file.clone().map_or(Source::Log, Source::File),
+            source: agent.intents_file.clone().map_or(IntentSource::Log, IntentSource::File),
             prefix: topics.prefix.clone(),
-            allowed: Allowed { power: agent.power_limits, clocks: agent.clocks },
+            allowed: AllowedSettings { power: agent.power_limits, clocks: agent.clocks },
             gpus: agent.gpus.clone().map(|gpus| gpus.into_iter().collect()),
             library_path: agent.library_path.clone(),
             check: seconds("agent.check_seconds", agent.check_seconds, 0.05, 60.0)?,
@@ -319,7 +319,7 @@ pub fn host_name() -> String {
 mod tests {
     use super::*;
 
-    fn given(text: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    fn given(text: &str, variables: &[(&str, &str)]) -> Result<AgentSettings, SettingsError> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.toml");
         std::fs::write(&path, text).unwrap();
@@ -333,7 +333,7 @@ mod tests {
     fn a_file_then_variables() {
         let settings =
             given("[agent]\nnode = \"a\"\nclocks = false", &[("EADT_AGENT__NODE", "b"), ("EADT_TEST_X", "1")]).unwrap();
-        assert_eq!((settings.node.as_str(), settings.allowed), ("b", Allowed { power: true, clocks: false }));
+        assert_eq!((settings.node.as_str(), settings.allowed), ("b", AllowedSettings { power: true, clocks: false }));
         let lists = [("EADT_AGENT__MPS__ENABLED", "true"), ("EADT_AGENT__MPS__PIPE_DIRECTORIES", "/a/pipe,/b/pipe")];
         let settings = given("", &lists).unwrap();
         let folders: Vec<_> = settings.daemons.iter().map(|daemon| daemon.pipe_directory.display().to_string()).collect();

@@ -7,12 +7,12 @@ use eadt_bus::chaos;
 use eadt_schemas::EventTime;
 use eadt_service::Clock;
 
-use crate::wish::Wish;
+use crate::wish::NodeTarget;
 
 /// An accepted intent.
 #[derive(Debug, Clone)]
-pub(crate) struct Live {
-    pub wish: Arc<Wish>,
+pub(crate) struct LiveIntent {
+    pub wish: Arc<NodeTarget>,
     pub intent_time: EventTime,
     pub decision_id: String,
     /// By the clock on the wall, which the sender shares more or less.
@@ -22,8 +22,8 @@ pub(crate) struct Live {
 }
 
 #[derive(Debug, Default)]
-struct Order {
-    live: Option<Live>,
+struct OrderState {
+    live: Option<LiveIntent>,
     /// Grows with every change, so that waiting threads see it.
     version: u64,
     stopping: bool,
@@ -31,31 +31,31 @@ struct Order {
 
 /// What all threads follow.
 #[derive(Debug)]
-pub(crate) struct Orders {
-    order: Mutex<Order>,
+pub(crate) struct UnitOrders {
+    order: Mutex<OrderState>,
     changed: Condvar,
     clock: Clock,
 }
 
 /// What a thread is to do now.
 #[derive(Debug, Clone)]
-pub(crate) struct Now {
-    pub wish: Arc<Wish>,
+pub(crate) struct OrderSnapshot {
+    pub wish: Arc<NodeTarget>,
     /// Nothing is wished for any more, and this is the last step.
     pub stopping: bool,
     version: u64,
 }
 
-impl Orders {
+impl UnitOrders {
     pub fn new(clock: Clock) -> Self {
         Self { order: Mutex::default(), changed: Condvar::new(), clock }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Order> {
+    fn lock(&self) -> MutexGuard<'_, OrderState> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Order)) {
+    fn change(&self, change: impl FnOnce(&mut OrderState)) {
         let mut order = self.lock();
         change(&mut order);
         order.version += 1;
@@ -64,7 +64,7 @@ impl Orders {
     }
 
     /// Replaces the wish; `None`: nothing is asked.
-    pub fn set(&self, live: Option<Live>) {
+    pub fn set(&self, live: Option<LiveIntent>) {
         self.change(|order| order.live = live);
     }
 
@@ -72,24 +72,28 @@ impl Orders {
         self.change(|order| order.stopping = true);
     }
 
-    fn still_live(&self, live: &Live) -> bool {
+    fn still_live(&self, live: &LiveIntent) -> bool {
         chaos::is_off("time-to-live") || self.clock.now() < live.until && Instant::now() < live.until_instant
     }
 
     /// The intent in force; the dead man's switch: past its time there is none.
-    pub fn live(&self) -> Option<Live> {
+    pub fn live(&self) -> Option<LiveIntent> {
         let live = self.lock().live.clone();
         live.filter(|live| self.still_live(live))
     }
 
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> OrderSnapshot {
         let order = self.lock();
         let live = order.live.as_ref().filter(|live| !order.stopping && self.still_live(live));
-        Now { wish: live.map(|live| live.wish.clone()).unwrap_or_default(), stopping: order.stopping, version: order.version }
+        OrderSnapshot {
+            wish: live.map(|live| live.wish.clone()).unwrap_or_default(),
+            stopping: order.stopping,
+            version: order.version,
+        }
     }
 
     /// Waits until there is something else to do than `now`, at most so long.
-    pub fn wait(&self, now: &Now, longest: Duration) {
+    pub fn wait(&self, now: &OrderSnapshot, longest: Duration) {
         let order = self.lock();
         let left = order.live.as_ref().map_or(longest, |live| live.until_instant.saturating_duration_since(Instant::now()));
         // Past its time a wish is over without anybody saying so.
@@ -101,12 +105,12 @@ impl Orders {
 
 /// How one thread fares, seen from outside while it may hang in a call.
 #[derive(Debug)]
-pub(crate) struct Slot<R> {
-    state: Mutex<State<R>>,
+pub(crate) struct UnitSlot<R> {
+    state: Mutex<SlotState<R>>,
 }
 
 #[derive(Debug)]
-struct State<R> {
+struct SlotState<R> {
     name: String,
     busy: Option<Instant>,
     stuck: bool,
@@ -118,7 +122,7 @@ struct State<R> {
 
 /// A look at a slot.
 #[derive(Debug, Clone)]
-pub(crate) struct Look<R> {
+pub(crate) struct SlotView<R> {
     pub name: String,
     pub report: Option<R>,
     /// Why nothing newer is known.
@@ -126,13 +130,13 @@ pub(crate) struct Look<R> {
     pub ended: bool,
 }
 
-impl<R: Clone> Slot<R> {
+impl<R: Clone> UnitSlot<R> {
     pub fn new(name: String) -> Self {
-        let state = State { name, busy: None, stuck: false, lost: None, report: None, ended: false };
+        let state = SlotState { name, busy: None, stuck: false, lost: None, report: None, ended: false };
         Self { state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+    fn lock(&self) -> MutexGuard<'_, SlotState<R>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -172,10 +176,10 @@ impl<R: Clone> Slot<R> {
         hangs && !std::mem::replace(&mut state.stuck, true)
     }
 
-    pub fn look(&self) -> Look<R> {
+    pub fn look(&self) -> SlotView<R> {
         let state = self.lock();
         let stuck = state.stuck.then(|| "the device does not answer".to_owned());
-        Look {
+        SlotView {
             name: state.name.clone(),
             report: state.report.clone(),
             trouble: stuck.or_else(|| state.lost.clone()),

@@ -5,28 +5,28 @@ use std::collections::BTreeMap;
 use eadt_schemas::v1::{DeviceIntent, DeviceSetting, MpsTenant};
 
 /// One value that is asked for, or why it is not to be had.
-pub type Asked = Option<Result<f64, String>>;
+pub type RequestedValue = Option<Result<f64, String>>;
 
 /// What is asked of one device.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct DeviceWish {
+pub struct DeviceTarget {
     pub decision_id: Option<String>,
-    pub power_limit_watts: Asked,
-    pub sm_clock_mhz: Asked,
+    pub power_limit_watts: RequestedValue,
+    pub sm_clock_mhz: RequestedValue,
 }
 
 /// What is asked of a node.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Wish {
+pub struct NodeTarget {
     /// By UUID.
-    named: BTreeMap<String, DeviceWish>,
+    named: BTreeMap<String, DeviceTarget>,
     /// Of every device that is not named.
-    others: DeviceWish,
+    others: DeviceTarget,
     /// Default thread percentage of MPS.
     pub mps_default_thread_percentage: Option<Result<u32, String>>,
 }
 
-impl Wish {
+impl NodeTarget {
     pub fn of(intent: &DeviceIntent) -> Self {
         let short = || {
             let DeviceIntent { device, power_limit_watts, sm_clock_mhz, .. } = intent.clone();
@@ -35,7 +35,7 @@ impl Wish {
         let mut wish = Self {
             mps_default_thread_percentage: intent
                 .mps_default_thread_percentage
-                .map(|asked| agreed(intent.mps_tenants.as_deref().unwrap_or_default()).map(|()| asked)),
+                .map(|asked| check_tenants(intent.mps_tenants.as_deref().unwrap_or_default()).map(|()| asked)),
             ..Self::default()
         };
         for setting in intent.devices.clone().unwrap_or_else(short) {
@@ -53,18 +53,18 @@ impl Wish {
     }
 
     /// What is asked of this device.
-    pub fn of_device(&self, uuid: &str) -> &DeviceWish {
+    pub fn of_device(&self, uuid: &str) -> &DeviceTarget {
         self.named.get(uuid).unwrap_or(&self.others)
     }
 
     /// Devices that are named.
-    pub fn named(&self) -> impl Iterator<Item = &str> {
+    pub fn named_devices(&self) -> impl Iterator<Item = &str> {
         self.named.keys().map(String::as_str)
     }
 }
 
 /// Two different wishes for one thing are none: which is right is not the agent's to say.
-fn add(asked: &mut Asked, value: Option<f64>, unit: &str) {
+fn add(asked: &mut RequestedValue, value: Option<f64>, unit: &str) {
     let Some(value) = value else { return };
     *asked = Some(match asked.take() {
         None => Ok(value),
@@ -74,7 +74,7 @@ fn add(asked: &mut Asked, value: Option<f64>, unit: &str) {
     });
 }
 
-fn agreed(tenants: &[MpsTenant]) -> Result<(), String> {
+fn check_tenants(tenants: &[MpsTenant]) -> Result<(), String> {
     if tenants.is_empty() {
         return Err("the intent does not say which workloads share the node's GPUs (mps_tenants)".to_owned());
     }
@@ -96,16 +96,19 @@ mod tests {
 
     #[test]
     fn the_named_device_first_then_all_others() {
-        let wish =
-            Wish::of(&intent(Some(vec![setting(None, Some(250.0)), setting(Some("a"), None), setting(Some("b"), Some(300.0))])));
+        let wish = NodeTarget::of(&intent(Some(vec![
+            setting(None, Some(250.0)),
+            setting(Some("a"), None),
+            setting(Some("b"), Some(300.0)),
+        ])));
         let watts = |device| wish.of_device(device).power_limit_watts.clone();
         assert_eq!((watts("a"), watts("b"), watts("c")), (None, Some(Ok(300.0)), Some(Ok(250.0))));
-        assert_eq!(wish.named().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(wish.named_devices().collect::<Vec<_>>(), ["a", "b"]);
     }
 
     #[test]
     fn the_short_form_is_a_list_of_one_and_does_not_count_beside_a_list() {
-        let watts = |intent: &DeviceIntent, device| Wish::of(intent).of_device(device).power_limit_watts.clone();
+        let watts = |intent: &DeviceIntent, device| NodeTarget::of(intent).of_device(device).power_limit_watts.clone();
         assert_eq!(watts(&intent(None), "x"), Some(Ok(500.0)));
         let one = DeviceIntent { device: Some("a".into()), ..intent(None) };
         assert_eq!((watts(&one, "a"), watts(&one, "b")), (Some(Ok(500.0)), None));
@@ -116,12 +119,12 @@ mod tests {
     fn two_different_wishes_for_one_thing_are_refused() {
         let twice =
             intent(Some(vec![setting(Some("a"), Some(300.0)), setting(Some("a"), Some(250.0)), setting(Some("b"), Some(1.0))]));
-        let wish = Wish::of(&twice);
+        let wish = NodeTarget::of(&twice);
         let refused = wish.of_device("a").power_limit_watts.clone().unwrap().unwrap_err();
         assert_eq!(refused, "the intent asks for 300 W and for 250 W: ask for one");
         assert_eq!(wish.of_device("b").power_limit_watts, Some(Ok(1.0)));
         let same = intent(Some(vec![setting(Some("a"), Some(300.0)), setting(Some("a"), Some(300.0))]));
-        assert_eq!(Wish::of(&same).of_device("a").power_limit_watts, Some(Ok(300.0)));
+        assert_eq!(NodeTarget::of(&same).of_device("a").power_limit_watts, Some(Ok(300.0)));
     }
 
     #[test]
@@ -129,7 +132,7 @@ mod tests {
         let tenant = |name: &str, allows| MpsTenant { workload: name.into(), allows_default_change: allows };
         let ask = |tenants: Option<Vec<MpsTenant>>| {
             let intent = DeviceIntent { mps_default_thread_percentage: Some(50), mps_tenants: tenants, ..intent(None) };
-            Wish::of(&intent).mps_default_thread_percentage.unwrap()
+            NodeTarget::of(&intent).mps_default_thread_percentage.unwrap()
         };
         assert_eq!(ask(Some(vec![tenant("n/a", true), tenant("n/b", true)])), Ok(50));
         let refused = ask(Some(vec![tenant("n/a", true), tenant("n/b", false)])).unwrap_err();

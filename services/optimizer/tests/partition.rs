@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use eadt_gpu_sharing::published::PartitionDocument;
+use eadt_gpu_sharing::{
+    AdditivePredictor, ChoiceSettings, CoRun, GpuTenants, Measurements, Predictor, ProfileMetric, ShareCandidate, SoloPoint,
+    SoloProfile, choose,
+};
 use eadt_models::published::partition_name;
 use eadt_optimizer::{Proposal, Settings, Training, Verdict, learn};
-use eadt_partition::published::PartitionDocument;
-use eadt_partition::{
-    Additive, Candidate, ChoiceSettings, CoRun, Measurements, Metric, Predictor, SoloPoint, SoloProfile, Together, choose,
-};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_simulator::gpu::BoardModel;
@@ -64,10 +65,10 @@ fn windows_of(measured: &Measurements, runs: usize) -> Vec<EfficiencyWindow> {
             for n in 0..WINDOWS {
                 let share = point.mps_thread_percentage;
                 windows.push(EfficiencyWindow {
-                    mean_sm_active_ratio: point.counters.get(Metric::SmActiveRatio),
-                    mean_sm_occupancy_ratio: point.counters.get(Metric::SmOccupancyRatio),
-                    mean_dram_active_ratio: point.counters.get(Metric::DramActiveRatio),
-                    mean_memory_utilization_ratio: point.counters.get(Metric::MemoryBusyRatio),
+                    mean_sm_active_ratio: point.counters.get(ProfileMetric::SmActiveRatio),
+                    mean_sm_occupancy_ratio: point.counters.get(ProfileMetric::SmOccupancyRatio),
+                    mean_dram_active_ratio: point.counters.get(ProfileMetric::DramActiveRatio),
+                    mean_memory_utilization_ratio: point.counters.get(ProfileMetric::MemoryBusyRatio),
                     ..window(profile.workload(), at + n, share, point.samples_per_second, point.power_watts)
                 });
             }
@@ -164,9 +165,9 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
         for group in truth.groups() {
             let runs: Vec<&CoRun> = truth.runs().iter().filter(|run| run.group() == group).collect();
             let profiles = runs[0].tenants.iter().map(|tenant| &measured.profiles()[&tenant.workload]).collect();
-            let together = Together::new(profiles, model.idle_watts()).unwrap();
+            let together = GpuTenants::new(profiles, model.idle_watts()).unwrap();
             let candidates = together.candidates(10, &[None]).unwrap();
-            let run_of = |candidate: &Candidate| {
+            let run_of = |candidate: &ShareCandidate| {
                 let is_it = |run: &&&CoRun| {
                     run.tenants
                         .iter()
@@ -175,14 +176,14 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
                 };
                 *runs.iter().find(is_it).unwrap()
             };
-            let per_watt = |candidate: &Candidate| {
+            let per_watt = |candidate: &ShareCandidate| {
                 let run = run_of(candidate);
                 let whole = |name: &String| truth.profiles()[name].whole().samples_per_second;
                 let work: f64 = run.tenants.iter().map(|tenant| tenant.samples_per_second / whole(&tenant.workload)).sum();
                 work / run.power_watts
             };
-            let gain = |candidate: &Candidate| per_watt(candidate) / per_watt(&candidates[0]) - 1.0;
-            let keeps_floor = |candidate: &&Candidate| {
+            let gain = |candidate: &ShareCandidate| per_watt(candidate) / per_watt(&candidates[0]) - 1.0;
+            let keeps_floor = |candidate: &&ShareCandidate| {
                 let equal = &run_of(&candidates[0]).tenants;
                 let kept = run_of(candidate)
                     .tenants
@@ -193,7 +194,7 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
             };
             choices += 1;
             best += candidates.iter().filter(keeps_floor).map(gain).fold(0.0, f64::max);
-            let ways = [(&model as &dyn Predictor, &mean), (&model, &quartile), (&Additive, &mean)];
+            let ways = [(&model as &dyn Predictor, &mean), (&model, &quartile), (&AdditivePredictor, &mean)];
             for (i, (predictor, choice)) in ways.into_iter().enumerate() {
                 let outlook = predictor.outlook(&together, &candidates).unwrap();
                 let taken = gain(&choose(&together, &candidates, &outlook, choice).candidate);

@@ -14,7 +14,7 @@ use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus, topics};
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::EventTime;
 use eadt_service::{Health, Metrics, Shutdown};
 
@@ -112,10 +112,10 @@ fn metric(text: &str, name: &str) -> f64 {
 fn work(dir: &Path, seconds: u64) -> Result<(), Error> {
     let log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let settings = Settings { window_seconds: WINDOW as f64, ..Settings::default() };
+    let settings = ProcessorSettings { window_seconds: WINDOW as f64, ..ProcessorSettings::default() };
     // It stands: nothing is quiet.
     let clock = HeartbeatClock::new(|| EventTime::from_micros(BASE));
-    let service = Service {
+    let service = ProcessorService {
         settings,
         bus: Arc::new(log),
         clock,
@@ -124,7 +124,7 @@ fn work(dir: &Path, seconds: u64) -> Result<(), Error> {
         ready: health.part("processor"),
     };
     let (began, cpu) = (Instant::now(), cpu_seconds());
-    let thread = std::thread::spawn(move || run(&service));
+    let thread = std::thread::spawn(move || run_processor(&service));
     let expected = events(seconds) as f64;
     while metric(&metrics.text(), "eadt_processor_events_total") < expected {
         assert!(!thread.is_finished(), "the processor ended: {:?}", thread.join());

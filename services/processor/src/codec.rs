@@ -46,7 +46,7 @@ impl<'a> Structured<'a> {
 
 /// A record's content, owned.
 #[derive(Debug, Clone)]
-pub enum Decoded {
+pub enum DecodedRecord {
     Telemetry(GpuTelemetry),
     Progress(TrainingProgress),
     Workload(Box<Workload>),
@@ -61,9 +61,9 @@ pub enum Decoded {
     Refused(Box<Refusal>),
 }
 
-impl Decoded {
-    /// As [`Self::of`], in place of a record that is folded: the events that there are many of use its memory again.
-    pub fn renew(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
+impl DecodedRecord {
+    /// As [`Self::decode`], in place of a record that is folded: the events that there are many of use its memory again.
+    pub fn decode_into(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
         let expected = EventType::of_topic(topic);
         let refused = match (&mut *self, value) {
             (Self::Telemetry(event), Some(value)) if expected == EventType::GpuTelemetry && kind == Some(expected.name()) => {
@@ -73,7 +73,7 @@ impl Decoded {
                 decode_into(event, value).err()
             }
             _ => {
-                *self = Self::of(topic, kind, value);
+                *self = Self::decode(topic, kind, value);
                 None
             }
         };
@@ -82,9 +82,9 @@ impl Decoded {
         }
     }
 
-    /// As [`Self::renew`], but only for a value in the form that EADT itself writes; false for all others, after which this holds
+    /// As [`Self::decode_into`], but only for a value in the form that EADT itself writes; false for all others, after which this holds
     /// nothing of use.
-    pub fn renew_canonical(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
+    pub fn decode_canonical_into(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
         fn read<T: Check>(event: &mut T, value: &[u8]) -> Option<Result<(), Refusal>> {
             (value.len() <= MAX_VALUE_BYTES).then(|| event.fast(value)).flatten().map(|()| event.check())
         }
@@ -111,9 +111,9 @@ impl Decoded {
 
     /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is that of an event in structured mode, else the
     /// topic's.
-    pub fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
+    pub fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         if let Some(event) = value.filter(|_| kind.is_none()).and_then(Structured::of) {
-            return Self::of(topic, Some(&event.kind), event.data().map(str::as_bytes));
+            return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
         }
         let expected = EventType::of_topic(topic);
         match kind {
@@ -190,9 +190,9 @@ mod tests {
 
     /// The same event as EADT writes it; `None`: of a topic of which few come, and no short way is taken.
     fn written(topic: Topic) -> Option<Vec<u8>> {
-        match Decoded::of(topic, None, Some(sample(topic))) {
-            Decoded::Telemetry(event) => Some(serde_json::to_vec(&event).unwrap()),
-            Decoded::Progress(event) => Some(serde_json::to_vec(&event).unwrap()),
+        match DecodedRecord::decode(topic, None, Some(sample(topic))) {
+            DecodedRecord::Telemetry(event) => Some(serde_json::to_vec(&event).unwrap()),
+            DecodedRecord::Progress(event) => Some(serde_json::to_vec(&event).unwrap()),
             _ => None,
         }
     }
@@ -200,31 +200,36 @@ mod tests {
     #[test]
     fn each_topic_has_its_events() {
         for topic in TOPICS {
-            let decoded = Decoded::of(topic, Some(kind(topic)), Some(sample(topic)));
+            let decoded = DecodedRecord::decode(topic, Some(kind(topic)), Some(sample(topic)));
             let fits = match topic {
-                Topic::GpuTelemetry => matches!(decoded, Decoded::Telemetry(_)),
-                Topic::TrainingProgress => matches!(decoded, Decoded::Progress(_)),
-                Topic::Workloads => matches!(decoded, Decoded::Workload(_)),
-                Topic::Actuations => matches!(decoded, Decoded::Actuation(_)),
-                _ => matches!(decoded, Decoded::Model(_)),
+                Topic::GpuTelemetry => matches!(decoded, DecodedRecord::Telemetry(_)),
+                Topic::TrainingProgress => matches!(decoded, DecodedRecord::Progress(_)),
+                Topic::Workloads => matches!(decoded, DecodedRecord::Workload(_)),
+                Topic::Actuations => matches!(decoded, DecodedRecord::Actuation(_)),
+                _ => matches!(decoded, DecodedRecord::Model(_)),
             };
             assert!(fits, "{topic}: {decoded:?}");
             assert_eq!(
                 format!("{decoded:?}"),
-                format!("{:?}", Decoded::of(topic, None, Some(sample(topic)))),
+                format!("{:?}", DecodedRecord::decode(topic, None, Some(sample(topic)))),
                 "a topic's own without a type"
             );
-            assert!(matches!(Decoded::of(topic, Some(EventType::Heartbeat.name()), None), Decoded::Heartbeat), "{topic}");
-            let tombstone = Decoded::of(topic, Some(kind(topic)), None);
+            assert!(
+                matches!(DecodedRecord::decode(topic, Some(EventType::Heartbeat.name()), None), DecodedRecord::Heartbeat),
+                "{topic}"
+            );
+            let tombstone = DecodedRecord::decode(topic, Some(kind(topic)), None);
             let fits = match topic {
-                Topic::Workloads => matches!(tombstone, Decoded::WorkloadGone),
-                Topic::Models => matches!(tombstone, Decoded::ModelGone),
-                _ => matches!(&tombstone, Decoded::Refused(refusal) if refusal.reason == DeadLetterReason::Malformed),
+                Topic::Workloads => matches!(tombstone, DecodedRecord::WorkloadGone),
+                Topic::Models => matches!(tombstone, DecodedRecord::ModelGone),
+                _ => matches!(&tombstone, DecodedRecord::Refused(refusal) if refusal.reason == DeadLetterReason::Malformed),
             };
             assert!(fits, "{topic}: {tombstone:?}");
         }
         for (topic, kind) in [(Topic::GpuTelemetry, kind(Topic::TrainingProgress)), (Topic::Decisions, kind(Topic::Decisions))] {
-            let Decoded::Refused(refusal) = Decoded::of(topic, Some(kind), Some(b"{}")) else { panic!("{topic} takes {kind}") };
+            let DecodedRecord::Refused(refusal) = DecodedRecord::decode(topic, Some(kind), Some(b"{}")) else {
+                panic!("{topic} takes {kind}")
+            };
             assert_eq!(refusal.reason, DeadLetterReason::UnexpectedType);
         }
     }
@@ -240,31 +245,32 @@ mod tests {
             let data = std::str::from_utf8(sample(topic)).unwrap();
             for more in ["", "\"time\":\"2026-01-01T00:00:00Z\",", "\"partitionkey\":\"k\",\"subject\":\"x\","] {
                 let structured = wrap(kind(topic), more, data);
-                let decoded = Decoded::of(topic, None, Some(structured.as_bytes()));
+                let decoded = DecodedRecord::decode(topic, None, Some(structured.as_bytes()));
                 assert_eq!(
                     format!("{decoded:?}"),
-                    format!("{:?}", Decoded::of(topic, None, Some(sample(topic)))),
+                    format!("{:?}", DecodedRecord::decode(topic, None, Some(sample(topic)))),
                     "{topic} {more}"
                 );
             }
         }
         let gone = wrap(kind(Topic::Workloads), "", "null");
-        assert!(matches!(Decoded::of(Topic::Workloads, None, Some(gone.as_bytes())), Decoded::WorkloadGone));
+        assert!(matches!(DecodedRecord::decode(Topic::Workloads, None, Some(gone.as_bytes())), DecodedRecord::WorkloadGone));
         for (event, reason) in [
             (wrap("com.example.thing", "", "{}"), DeadLetterReason::UnexpectedType),
             (wrap(kind(Topic::GpuTelemetry), "", "{\"a\":1}"), DeadLetterReason::InvalidValue),
             (wrap(kind(Topic::GpuTelemetry), "", "7"), DeadLetterReason::Malformed),
             ("{\"specversion\":\"1.0\",".to_owned(), DeadLetterReason::Malformed),
         ] {
-            let decoded = Decoded::of(Topic::GpuTelemetry, None, Some(event.as_bytes()));
-            let Decoded::Refused(refusal) = decoded else { panic!("{event}: {decoded:?}") };
+            let decoded = DecodedRecord::decode(Topic::GpuTelemetry, None, Some(event.as_bytes()));
+            let DecodedRecord::Refused(refusal) = decoded else { panic!("{event}: {decoded:?}") };
             assert!(refusal.reason == reason || refusal.reason == DeadLetterReason::Malformed, "{event}: {refusal}");
         }
     }
 
     #[test]
     fn what_stood_there_before_says_nothing_about_what_comes() {
-        let held: Vec<Decoded> = TOPICS.iter().map(|topic| Decoded::of(*topic, None, Some(sample(*topic)))).collect();
+        let held: Vec<DecodedRecord> =
+            TOPICS.iter().map(|topic| DecodedRecord::decode(*topic, None, Some(sample(*topic)))).collect();
         let bad: [&[u8]; 3] = [b"{}", b"null", br#"{"time":"2023-11-14T22:13:20Z","power_watts":-1}"#];
         for topic in TOPICS {
             let own = written(topic);
@@ -272,12 +278,12 @@ mod tests {
             for (value, before) in values.flat_map(|value| held.iter().map(move |before| (value, before))) {
                 let kinds = TOPICS.map(kind).map(Some).into_iter().chain([None, Some(EventType::Heartbeat.name()), Some("else")]);
                 for kind in kinds {
-                    let fresh = format!("{:?}", Decoded::of(topic, kind, value));
+                    let fresh = format!("{:?}", DecodedRecord::decode(topic, kind, value));
                     let mut again = before.clone();
-                    again.renew(topic, kind, value);
+                    again.decode_into(topic, kind, value);
                     assert_eq!(format!("{again:?}"), fresh, "{topic} {kind:?} over {before:?}");
                     let mut short = before.clone();
-                    if value.is_some_and(|value| short.renew_canonical(topic, kind, value)) {
+                    if value.is_some_and(|value| short.decode_canonical_into(topic, kind, value)) {
                         assert_eq!(format!("{short:?}"), fresh, "{topic} {kind:?} over {before:?}");
                     }
                 }
@@ -287,7 +293,7 @@ mod tests {
 
     #[test]
     fn what_eadt_writes_goes_the_short_way_and_is_checked_there_too() {
-        let takes = |topic, kind, value: &[u8]| Decoded::Heartbeat.renew_canonical(topic, kind, value);
+        let takes = |topic, kind, value: &[u8]| DecodedRecord::Heartbeat.decode_canonical_into(topic, kind, value);
         for topic in TOPICS {
             assert_eq!(
                 written(topic).is_some_and(|own| takes(topic, Some(kind(topic)), &own)),
@@ -300,23 +306,25 @@ mod tests {
         assert!(!takes(Topic::GpuTelemetry, None, &own), "without a type");
         assert!(!takes(Topic::TrainingProgress, Some(kind(Topic::TrainingProgress)), &own), "another topic's");
 
-        let Decoded::Telemetry(mut event) = Decoded::of(Topic::GpuTelemetry, None, Some(&own)) else { panic!("no telemetry") };
+        let DecodedRecord::Telemetry(mut event) = DecodedRecord::decode(Topic::GpuTelemetry, None, Some(&own)) else {
+            panic!("no telemetry")
+        };
         event.power_watts = Some(-1.0);
-        let mut decoded = Decoded::Heartbeat;
-        assert!(decoded.renew_canonical(
+        let mut decoded = DecodedRecord::Heartbeat;
+        assert!(decoded.decode_canonical_into(
             Topic::GpuTelemetry,
             Some(kind(Topic::GpuTelemetry)),
             &serde_json::to_vec(&event).unwrap()
         ));
-        let Decoded::Refused(refusal) = decoded else { panic!("{decoded:?}") };
+        let DecodedRecord::Refused(refusal) = decoded else { panic!("{decoded:?}") };
         assert_eq!(refusal.field, Some("power_watts"));
     }
 
     /// The memory of a text that every event of the topic has.
-    fn memory(decoded: &Decoded) -> *const u8 {
+    fn memory(decoded: &DecodedRecord) -> *const u8 {
         match decoded {
-            Decoded::Telemetry(event) => event.collector.as_ptr(),
-            Decoded::Progress(event) => event.collector.as_ptr(),
+            DecodedRecord::Telemetry(event) => event.collector.as_ptr(),
+            DecodedRecord::Progress(event) => event.collector.as_ptr(),
             other => panic!("{other:?}"),
         }
     }
@@ -325,11 +333,11 @@ mod tests {
     fn of_what_there_is_much_the_memory_is_used_again() {
         for topic in [Topic::GpuTelemetry, Topic::TrainingProgress] {
             let (own, kind) = (written(topic).unwrap(), Some(kind(topic)));
-            let mut decoded = Decoded::of(topic, kind, Some(&own));
+            let mut decoded = DecodedRecord::decode(topic, kind, Some(&own));
             let before = memory(&decoded);
-            decoded.renew(topic, kind, Some(&own));
+            decoded.decode_into(topic, kind, Some(&own));
             assert_eq!(memory(&decoded), before, "{topic}");
-            assert!(decoded.renew_canonical(topic, kind, &own));
+            assert!(decoded.decode_canonical_into(topic, kind, &own));
             assert_eq!(memory(&decoded), before, "{topic}: the short way");
         }
     }

@@ -23,7 +23,7 @@ pub struct Heartbeats {
 }
 
 impl Heartbeats {
-    pub fn new(bus: &dyn Bus, settings: &crate::Settings, clock: HeartbeatClock) -> Result<Self> {
+    pub fn new(bus: &dyn Bus, settings: &crate::ProcessorSettings, clock: HeartbeatClock) -> Result<Self> {
         Ok(Self {
             producer: bus.producer(&format!("{}-heartbeat", settings.instance))?,
             clock,
@@ -74,7 +74,11 @@ mod tests {
 
     fn heartbeats(bus: &Scripted, micros_later: i64) -> Heartbeats {
         bus.now.store(HEARD.micros() + micros_later, Ordering::SeqCst);
-        let settings = crate::Settings { heartbeat_seconds: 2.5, instance: "processor-7".into(), ..crate::Settings::default() };
+        let settings = crate::ProcessorSettings {
+            heartbeat_seconds: 2.5,
+            instance: "processor-7".into(),
+            ..crate::ProcessorSettings::default()
+        };
         Heartbeats::new(bus, &settings, bus.service(&settings).clock).unwrap()
     }
 

@@ -5,7 +5,7 @@
 //! decided is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to say what
 //! time it is in the data, and nothing of a step is visible before all of it is.
 //!
-//! What concerns several workloads is decided by second stages ([`run_cluster`], [`run_gpu`]), which read windows and write decisions
+//! What concerns several workloads is decided by second stages ([`run_power_budget`], [`run_gpu_sharing`]), which read windows and write decisions
 //! by the same rules; of all processors of a group one runs each.
 
 pub mod codec;
@@ -15,17 +15,17 @@ mod joint;
 pub mod metrics;
 pub mod offline;
 mod outputs;
-mod owned;
+mod partition_task;
+mod pending_commit;
 mod positions;
 mod restore;
 #[cfg(test)]
 mod scripted;
 mod service;
 mod settings;
-mod waiting;
 
 pub use heartbeat::HeartbeatClock;
-pub use joint::{run_cluster, run_gpu};
-pub use positions::{INPUTS, Positions};
-pub use service::{Error, Service, run};
-pub use settings::{Limit, Settings};
+pub use joint::{run_gpu_sharing, run_power_budget};
+pub use positions::{INPUTS, PartitionOffsets};
+pub use service::{ProcessorError, ProcessorService, run_processor};
+pub use settings::{Limit, ProcessorSettings};

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::AtomicU64;
 
+use eadt_core::Tally;
 use eadt_core::partition::ModelsIgnored;
-use eadt_core::{Tally, cluster};
-use eadt_partition::gpus;
+use eadt_core::power_budget::PowerBudgetTally;
+use eadt_gpu_sharing::fold::GpuSharingTally;
 use eadt_schemas::Topic;
 use eadt_schemas::v1::DeadLetterReason;
 use eadt_service::Metrics;
@@ -96,14 +97,14 @@ impl JointMetrics {
 
 /// Metrics of the cluster's stage; names are prefixed with `eadt_power_budget_`.
 #[derive(Debug)]
-pub struct ClusterMetrics {
+pub struct PowerBudgetMetrics {
     pub joint: JointMetrics,
     short: Counter,
     budget_watts: Gauge<f64, AtomicU64>,
     exposed_watts: Gauge<f64, AtomicU64>,
 }
 
-impl ClusterMetrics {
+impl PowerBudgetMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         metrics.register("power_budget", |registry| {
             let this = Self {
@@ -145,7 +146,7 @@ impl ClusterMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: cluster::Tally, now: cluster::Tally) {
+    pub fn folded(&self, before: PowerBudgetTally, now: PowerBudgetTally) {
         self.joint.looks.inc_by(now.looks - before.looks);
         self.joint.late.inc_by(now.late - before.late);
         self.short.inc_by(now.short - before.short);
@@ -157,7 +158,7 @@ impl ClusterMetrics {
 
 /// Metrics of the stage of shared GPUs; names are prefixed with `eadt_sm_partition_`.
 #[derive(Debug)]
-pub struct GpuMetrics {
+pub struct GpuSharingMetrics {
     pub joint: JointMetrics,
     shared_gpus: Gauge,
     measured: Gauge,
@@ -165,7 +166,7 @@ pub struct GpuMetrics {
     models_ignored: Family<ReasonLabels, Counter>,
 }
 
-impl GpuMetrics {
+impl GpuSharingMetrics {
     pub fn new(metrics: &Metrics) -> Self {
         metrics.register("sm_partition", |registry| {
             let this = Self {
@@ -211,7 +212,7 @@ impl GpuMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: gpus::Tally, now: gpus::Tally) {
+    pub fn folded(&self, before: GpuSharingTally, now: GpuSharingTally) {
         self.joint.looks.inc_by(now.looks - before.looks);
         self.joint.late.inc_by(now.late - before.late);
         if now.looks > before.looks {

@@ -14,7 +14,7 @@ const SOURCE: &str = "/processor";
 
 /// Full names of the topics that are written.
 #[derive(Debug)]
-pub struct Names {
+pub struct OutputTopics {
     pub prefix: String,
     windows: Arc<str>,
     decisions: Arc<str>,
@@ -25,7 +25,7 @@ pub struct Names {
     settings: Bytes,
 }
 
-impl Names {
+impl OutputTopics {
     /// `settings`: what the outputs say about the settings that they were made by.
     pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
@@ -44,16 +44,16 @@ impl Names {
 
     pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> Outgoing {
         let envelope = envelope(&window.id, EventType::EfficiencyWindow, window.window_end, &window.workload);
-        self.from(Outgoing::event(&self.windows, &window.workload, &envelope, window), positions)
+        self.with_positions(Outgoing::event(&self.windows, &window.workload, &envelope, window), positions)
     }
 
     pub fn decision(&self, decision: &Decision, positions: &Bytes) -> Outgoing {
         let envelope = envelope(&decision.id, EventType::Decision, decision.time, &decision.workload);
-        self.from(Outgoing::event(&self.decisions, &decision.workload, &envelope, decision), positions)
+        self.with_positions(Outgoing::event(&self.decisions, &decision.workload, &envelope, decision), positions)
     }
 
     /// Says where the inputs stood, and by what settings this was made.
-    fn from(&self, mut output: Outgoing, positions: &Bytes) -> Outgoing {
+    fn with_positions(&self, mut output: Outgoing, positions: &Bytes) -> Outgoing {
         output.headers.push((Arc::from(header::INPUT_POSITIONS), positions.clone()));
         output.headers.push((Arc::from(header::SETTINGS), self.settings.clone()));
         output
@@ -88,8 +88,8 @@ mod tests {
         output.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect()
     }
 
-    fn names() -> Names {
-        Names::new("site.", "{\"settings\":1}".to_owned())
+    fn names() -> OutputTopics {
+        OutputTopics::new("site.", "{\"settings\":1}".to_owned())
     }
 
     #[test]

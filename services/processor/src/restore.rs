@@ -1,4 +1,4 @@
-//! What a start goes on from: the state, where its inputs stood, and what was said beyond it.
+//! Restores a stage: its state, the offsets at which its inputs resume, and the outputs that are in the log beyond that state.
 //!
 //! A step is atomic, so state, outputs and positions are of one step, unless a broker forgot a part of it. The state goes before the
 //! others: every step writes some, and says in it where the inputs stood. A start goes on there, whatever the group's positions say,
@@ -18,31 +18,31 @@ use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
-use crate::outputs::Names;
+use crate::outputs::OutputTopics;
 
 /// Newest records of a partition among which what a stage said last is looked for first, and how much further each time that it
 /// is not enough. Dead letters are as large as what was refused, and an eighth of them is looked at.
-const NEWEST: i64 = 256;
-const FURTHER: i64 = 8;
+const SCAN_RECORDS: i64 = 256;
+const SCAN_FACTOR: i64 = 8;
 /// Of more partitions than this it begins with an eighth, too.
-const MANY: usize = 16;
+const MANY_PARTITIONS: usize = 16;
 /// Where there is no state, it is looked no further back: the one step that there was said no more than half of it.
-const MOST: i64 = NEWEST * FURTHER * FURTHER;
+const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: what one stamped earlier than this before the state was said before it.
-const SKEW_SECONDS: f64 = 10.0;
+const BROKER_SKEW_SECONDS: f64 = 10.0;
 
-/// Where the inputs of a stage stand, as its state and its outputs say it.
-pub trait Stand {
-    /// The offset of the first record that is not folded; `None`: an input that it does not know.
+/// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
+pub trait InputOffsets {
+    /// Returns the offset of the first record that is not folded; `None` if the input is unknown.
     fn offset(&self, topic: Topic, partition: i32) -> Option<i64>;
 
-    /// Whether any input has come further than there.
+    /// Returns whether any input is further than in `other`.
     fn is_beyond(&self, other: &Self) -> bool;
 }
 
-/// How a stage's records are told from others'.
-pub trait Marks {
-    type Stand: Stand;
+/// Identifies a stage's records among others'.
+pub trait StageRecords {
+    type Offsets: InputOffsets;
 
     /// What its dead letters are refused by.
     const SERVICE: &'static str;
@@ -50,93 +50,93 @@ pub trait Marks {
     /// Beside dead letters and state.
     const OUTPUTS: &'static [Topic];
     /// Keys under which outputs of all partitions come together in one.
-    const SHARED: &'static [(Topic, &'static str)];
+    const SHARED_KEYS: &'static [(Topic, &'static str)];
 
     /// The key in the state topic that every step writes, before its others.
-    const HEAD: &'static str;
+    const HEAD_KEY: &'static str;
 
-    /// Whether a key of the state topic is of its state.
-    fn keeps(key: &str) -> bool;
+    /// Returns whether a key of the state topic belongs to this stage.
+    fn is_state_key(key: &str) -> bool;
 
-    /// What stands in [`header::INPUT_POSITIONS`] of a record of the state in this partition.
-    fn stood(number: i32, text: &str) -> Option<Self::Stand>;
+    /// Parses the [`header::INPUT_POSITIONS`] of a state record in this partition.
+    fn parse_state_offsets(number: i32, text: &str) -> Option<Self::Offsets>;
 
-    /// The state that a window or decision belongs to, and where the inputs stood at it; `None`: another's.
-    fn said(record: &Record) -> Option<(i32, Self::Stand)>;
+    /// Returns the state partition of a window or decision, and its input offsets; `None` if it is another stage's.
+    fn emitted(record: &Record) -> Option<(i32, Self::Offsets)>;
 
-    /// The state that has what is folded of a partition of its inputs, and whose outputs are in the partition of the same number.
-    fn folds(partition: i32) -> i32;
+    /// Returns the state partition of an input partition; outputs are in the partition of the same number.
+    fn state_partition(partition: i32) -> i32;
 }
 
-/// What was committed to a state partition.
+/// What a state partition holds, and what is in the log beyond it.
 #[derive(Debug)]
-pub struct State<P> {
+pub struct RestoredState<P> {
     /// The newest record of every key.
     pub records: Vec<(String, Option<Bytes>)>,
-    stood: Stood<P>,
-    pub said: Said,
+    offsets: RestoredOffsets<P>,
+    pub emitted: EmittedIds,
     /// Whether more was said than a first step says, though there is no state: somebody took it away.
     pub was_given_up: bool,
 }
 
-/// Outputs that are there already, by their ids.
+/// Ids of outputs that are in the log already.
 #[derive(Debug, Default)]
-pub struct Said(BTreeSet<String>);
+pub struct EmittedIds(BTreeSet<String>);
 
-impl Said {
-    /// Whether this is there, and is not to be said again.
-    pub fn take(&mut self, id: &str) -> bool {
+impl EmittedIds {
+    /// Removes an id; returns whether it was there, so that the output is not repeated.
+    pub fn remove(&mut self, id: &str) -> bool {
         self.0.remove(id)
     }
 
     /// Whether a dead letter of this record is there.
-    pub fn take_letter(&mut self, record: &Record) -> bool {
-        !self.0.is_empty() && self.take(&record.place())
+    pub fn remove_dead_letter(&mut self, record: &Record) -> bool {
+        !self.0.is_empty() && self.remove(&record.place())
     }
 }
 
-/// Says in a step's state where the inputs stand: in its first record, which has [`Marks::HEAD`] as its key. A later one may be a
+/// Writes the input offsets into a step's state: in its first record, which has [`StageRecords::HEAD_KEY`] as its key. A later one may be a
 /// tombstone, which compaction forgets.
-pub fn mark(state: &mut [Outgoing], positions: impl FnOnce() -> Bytes) {
+pub fn write_offsets_header(state: &mut [Outgoing], positions: impl FnOnce() -> Bytes) {
     if let Some(first) = state.first_mut() {
         first.headers.push((Arc::from(header::INPUT_POSITIONS), positions()));
     }
 }
 
 #[derive(Debug)]
-enum Stood<P> {
-    /// As the newest step says whose state is there, and when it was written.
-    At(P, EventTime),
-    /// There is state of a release that did not say it.
-    Unsaid,
+enum RestoredOffsets<P> {
+    /// Offsets of the newest step whose state is there, and when it was written.
+    Known(P, EventTime),
+    /// There is state of a release that did not record them.
+    Unrecorded,
     /// There is no state.
-    Nowhere,
+    NoState,
 }
 
-impl<P> Default for State<P> {
+impl<P> Default for RestoredState<P> {
     fn default() -> Self {
-        Self { records: Vec::new(), stood: Stood::Nowhere, said: Said::default(), was_given_up: false }
+        Self { records: Vec::new(), offsets: RestoredOffsets::NoState, emitted: EmittedIds::default(), was_given_up: false }
     }
 }
 
-impl<P> State<P> {
+impl<P> RestoredState<P> {
     /// Whether there is none.
     pub fn is_new(&self) -> bool {
-        matches!(self.stood, Stood::Nowhere)
+        matches!(self.offsets, RestoredOffsets::NoState)
     }
 }
 
-impl<P: Stand> State<P> {
-    /// Where to go on with an input that reaches so far: where the state stands, or where the group's position says if the state does
-    /// not. `None`: from its beginning.
-    pub fn position(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
-        let stood = match &self.stood {
-            Stood::At(stood, _) => stood.offset(topic, at.partition).filter(|stood| *stood <= high),
-            Stood::Unsaid => None,
-            Stood::Nowhere => return None,
+impl<P: InputOffsets> RestoredState<P> {
+    /// Returns where an input resumes: at the state's offset, or at the group's position if the state has none. `None`: at its beginning.
+    /// `high`: the end of the input.
+    pub fn resume_offset(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
+        let stood = match &self.offsets {
+            RestoredOffsets::Known(stood, _) => stood.offset(topic, at.partition).filter(|stood| *stood <= high),
+            RestoredOffsets::Unrecorded => None,
+            RestoredOffsets::NoState => return None,
         };
         if let (Some(stood), Some(committed)) = (stood, committed)
-            && let Some(words) = beside(stood, committed)
+            && let Some(words) = describe_mismatch(stood, committed)
         {
             tracing::warn!(
                 %at,
@@ -150,7 +150,7 @@ impl<P: Stand> State<P> {
 }
 
 /// How a state stands beside the group's position, in words.
-fn beside(stood: i64, committed: i64) -> Option<&'static str> {
+fn describe_mismatch(stood: i64, committed: i64) -> Option<&'static str> {
     match stood.cmp(&committed) {
         Ordering::Less => Some("behind"),
         Ordering::Equal => None,
@@ -160,29 +160,29 @@ fn beside(stood: i64, committed: i64) -> Option<&'static str> {
 
 /// Reads these partitions of the state to their ends, and what was said beyond it. All at once: what a client takes to begin to
 /// read, a tenth of a second, is taken once.
-pub fn read<S: Marks>(
+pub fn read_states_and_outputs<S: StageRecords>(
     bus: &dyn Bus,
-    names: &Names,
+    names: &OutputTopics,
     numbers: &[i32],
     shutdown: &Shutdown,
-) -> Result<BTreeMap<i32, State<S::Stand>>> {
+) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
     let mut states = read_states::<S>(bus, names, numbers, shutdown)?;
     chaos::reach("restore.state");
     if !chaos::is_off("atomic-steps") {
-        let places = places::<S>(bus, names, numbers)?;
-        said_beyond::<S>(bus, names, &mut states, &places, shutdown)?;
+        let places = output_partitions::<S>(bus, names, numbers)?;
+        find_outputs_beyond_state::<S>(bus, names, &mut states, &places, shutdown)?;
     }
     Ok(states)
 }
 
-fn read_states<S: Marks>(
+fn read_states<S: StageRecords>(
     bus: &dyn Bus,
-    names: &Names,
+    names: &OutputTopics,
     numbers: &[i32],
     shutdown: &Shutdown,
-) -> Result<BTreeMap<i32, State<S::Stand>>> {
+) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
     type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
-    let mut newest: BTreeMap<i32, Newest<S::Stand>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
+    let mut newest: BTreeMap<i32, Newest<S::Offsets>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
     let from: Vec<_> =
         numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), Start::Earliest)).collect();
     let read = read_to_end(
@@ -192,12 +192,13 @@ fn read_states<S: Marks>(
         |record| {
             let number = record.at.partition;
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::keeps(&key)) {
-                if key == S::HEAD {
+            if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
+                if key == S::HEAD_KEY {
                     // Another step; one of an older release may not say where it stands.
                     *stood = None;
                 }
-                if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::stood(number, text)) {
+                if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text))
+                {
                     *stood = Some((newer, record.stamp));
                 }
                 records.insert(key, record.value);
@@ -208,20 +209,24 @@ fn read_states<S: Marks>(
     if read.is_none() {
         return Err(BusError::new(Remedy::Retry, format!("restoring {}", names.state), "stopped before the state was read"));
     }
-    let state = |(number, (records, stood)): (i32, Newest<S::Stand>)| {
+    let state = |(number, (records, stood)): (i32, Newest<S::Offsets>)| {
         let stood = match stood {
             // What is deleted on purpose leaves tombstones.
-            _ if records.values().all(Option::is_none) => Stood::Nowhere,
-            Some((stood, written)) => Stood::At(stood, written),
-            None => Stood::Unsaid,
+            _ if records.values().all(Option::is_none) => RestoredOffsets::NoState,
+            Some((stood, written)) => RestoredOffsets::Known(stood, written),
+            None => RestoredOffsets::Unrecorded,
         };
-        (number, State { records: records.into_iter().collect(), stood, ..State::default() })
+        (number, RestoredState { records: records.into_iter().collect(), offsets: stood, ..RestoredState::default() })
     };
     Ok(newest.into_iter().map(state).collect())
 }
 
 /// Partitions of outputs, each with a state whose outputs it may hold.
-fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTreeSet<(TopicPartition, i32)>> {
+fn output_partitions<S: StageRecords>(
+    bus: &dyn Bus,
+    names: &OutputTopics,
+    numbers: &[i32],
+) -> Result<BTreeSet<(TopicPartition, i32)>> {
     let specs = bus.topics(&names.prefix)?;
     let count = |name: &str| {
         let spec = specs.iter().find(|spec| *spec.name == *name).map(|spec| spec.partitions);
@@ -231,12 +236,13 @@ fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTr
     let mut places = BTreeSet::new();
     for output in S::OUTPUTS {
         let topic: Arc<str> = format!("{}{output}", names.prefix).into();
-        let all = (0..count(&topic)?).map(|partition| (TopicPartition::new(topic.clone(), partition), S::folds(partition)));
+        let all =
+            (0..count(&topic)?).map(|partition| (TopicPartition::new(topic.clone(), partition), S::state_partition(partition)));
         places.extend(all.filter(|(_, number)| numbers.contains(number)));
     }
     // Dead letters have their origin's name as key.
     let letters = S::INPUTS.iter().map(|input| (Topic::DeadLetters, format!("{}{input}", names.prefix)));
-    let shared = S::SHARED.iter().map(|(topic, key)| (*topic, (*key).to_owned()));
+    let shared = S::SHARED_KEYS.iter().map(|(topic, key)| (*topic, (*key).to_owned()));
     for (topic, key) in letters.chain(shared) {
         let topic: Arc<str> = format!("{}{topic}", names.prefix).into();
         let at = TopicPartition::new(topic.clone(), partition_for_key(key.as_bytes(), count(&topic)?));
@@ -247,7 +253,7 @@ fn places<S: Marks>(bus: &dyn Bus, names: &Names, numbers: &[i32]) -> Result<BTr
 
 /// How far back a partition of outputs is looked at.
 #[derive(Debug)]
-struct Look {
+struct OutputScan {
     start: i64,
     is_whole: bool,
     /// Where its newer half begins.
@@ -256,9 +262,9 @@ struct Look {
     oldest: Option<EventTime>,
 }
 
-impl Look {
+impl OutputScan {
     /// At so many of a partition's newest records, or at all that there are.
-    fn at(Watermarks { low, high }: Watermarks, depth: i64) -> Self {
+    fn from_watermarks(Watermarks { low, high }: Watermarks, depth: i64) -> Self {
         let start = low.max(high - depth);
         Self { start, is_whole: start == low, half: start.midpoint(high), oldest: None }
     }
@@ -270,44 +276,44 @@ impl Look {
 
     /// Whether what was looked at may all have been said after a state that was written then.
     fn is_all_after(&self, written: EventTime) -> bool {
-        self.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= SKEW_SECONDS)
+        self.oldest.is_none_or(|oldest| written.seconds_since(oldest) <= BROKER_SKEW_SECONDS)
     }
 }
 
 /// How many of the newest records are looked at first, of each of so many partitions.
 fn first_depth(partitions: usize) -> i64 {
-    if partitions > MANY { NEWEST / FURTHER } else { NEWEST }
+    if partitions > MANY_PARTITIONS { SCAN_RECORDS / SCAN_FACTOR } else { SCAN_RECORDS }
 }
 
 /// Where there is no state: whether it is looked further back than so many records, in whose older half the stage spoke or did not.
-fn looks_further(depth: i64, spoke_early: bool) -> bool {
+fn must_scan_further(depth: i64, spoke_early: bool) -> bool {
     // Others may have said much since.
-    depth < MOST && (spoke_early || depth < MOST / FURTHER)
+    depth < MAX_SCAN_RECORDS && (spoke_early || depth < MAX_SCAN_RECORDS / SCAN_FACTOR)
 }
 
 /// Where there is no state: whether more was said than a first step says. Nobody knows how many dead letters that is.
-fn is_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
-    spoke_early && depth >= MOST && !is_letters
+fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
+    spoke_early && depth >= MAX_SCAN_RECORDS && !is_letters
 }
 
 /// Notes what says of itself that it came after where its state stands.
-fn said_beyond<S: Marks>(
+fn find_outputs_beyond_state<S: StageRecords>(
     bus: &dyn Bus,
-    names: &Names,
-    states: &mut BTreeMap<i32, State<S::Stand>>,
+    names: &OutputTopics,
+    states: &mut BTreeMap<i32, RestoredState<S::Offsets>>,
     places: &BTreeSet<(TopicPartition, i32)>,
     shutdown: &Shutdown,
 ) -> Result<()> {
-    let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.stood, Stood::Unsaid));
+    let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
     let mut depth = first_depth(open.len());
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
-        let mut looks: BTreeMap<TopicPartition, Look> = BTreeMap::new();
+        let mut looks: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
         for (at, _) in &open {
             if !looks.contains_key(at) {
-                let depth = if at.topic == names.dead_letters { depth / FURTHER } else { depth };
-                looks.insert(at.clone(), Look::at(bus.watermarks(at)?, depth));
+                let depth = if at.topic == names.dead_letters { depth / SCAN_FACTOR } else { depth };
+                looks.insert(at.clone(), OutputScan::from_watermarks(bus.watermarks(at)?, depth));
             }
         }
         // In the older half of what was looked at.
@@ -320,11 +326,11 @@ fn said_beyond<S: Marks>(
             |record| {
                 let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
                 look.oldest.get_or_insert(record.stamp);
-                if let Some((number, is_beyond)) = tell::<S>(names, states, &record) {
+                if let Some((number, is_beyond)) = classify_output::<S>(names, states, &record) {
                     if !is_beyond {
                         open.remove(&(record.at, number));
                     } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
-                        state.said.0.insert(id.to_owned());
+                        state.emitted.0.insert(id.to_owned());
                         if look.is_early(record.offset) {
                             spoke_early.insert((record.at, number));
                         }
@@ -339,20 +345,20 @@ fn said_beyond<S: Marks>(
         open.retain(|place| {
             let look = &looks[&place.0];
             let Some(state) = states.get_mut(&place.1).filter(|_| !look.is_whole) else { return false };
-            if let Stood::At(_, written) = &state.stood {
+            if let RestoredOffsets::Known(_, written) = &state.offsets {
                 return look.is_all_after(*written);
             }
             let spoke_early = spoke_early.contains(place);
-            state.was_given_up |= is_given_up(depth, spoke_early, place.0.topic == names.dead_letters);
-            looks_further(depth, spoke_early)
+            state.was_given_up |= is_state_given_up(depth, spoke_early, place.0.topic == names.dead_letters);
+            must_scan_further(depth, spoke_early)
         });
-        depth *= FURTHER;
+        depth *= SCAN_FACTOR;
     }
-    for (number, state) in states.iter().filter(|(_, state)| !state.said.0.is_empty() && !state.was_given_up) {
+    for (number, state) in states.iter().filter(|(_, state)| !state.emitted.0.is_empty() && !state.was_given_up) {
         tracing::warn!(
             state = number,
             service = S::SERVICE,
-            outputs = state.said.0.len(),
+            outputs = state.emitted.0.len(),
             "the state is behind what was said: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was said is not repeated"
         );
     }
@@ -360,9 +366,13 @@ fn said_beyond<S: Marks>(
 }
 
 /// Of which of the states an output is, and whether it came after where that stands.
-fn tell<S: Marks>(names: &Names, states: &BTreeMap<i32, State<S::Stand>>, record: &Record) -> Option<(i32, bool)> {
+fn classify_output<S: StageRecords>(
+    names: &OutputTopics,
+    states: &BTreeMap<i32, RestoredState<S::Offsets>>,
+    record: &Record,
+) -> Option<(i32, bool)> {
     if record.at.topic != names.dead_letters {
-        let (number, said) = S::said(record)?;
+        let (number, said) = S::emitted(record)?;
         return Some((number, is_beyond(states.get(&number)?, |stood| said.is_beyond(stood))?));
     }
     if record.header(dead_letter_header::REFUSED_BY) != Some(S::SERVICE) {
@@ -372,16 +382,16 @@ fn tell<S: Marks>(names: &Names, states: &BTreeMap<i32, State<S::Stand>>, record
     let topic = *S::INPUTS.iter().find(|topic| topic.base_name() == origin)?;
     let partition = record.header(dead_letter_header::ORIGIN_PARTITION)?.parse().ok()?;
     let offset: i64 = record.header(dead_letter_header::ORIGIN_OFFSET)?.parse().ok()?;
-    let number = S::folds(partition);
-    let folded = |stood: &S::Stand| stood.offset(topic, partition).is_some_and(|next| offset < next);
+    let number = S::state_partition(partition);
+    let folded = |stood: &S::Offsets| stood.offset(topic, partition).is_some_and(|next| offset < next);
     Some((number, is_beyond(states.get(&number)?, |stood| !folded(stood))?))
 }
 
-fn is_beyond<P>(state: &State<P>, than: impl FnOnce(&P) -> bool) -> Option<bool> {
-    match &state.stood {
-        Stood::At(stood, _) => Some(than(stood)),
-        Stood::Unsaid => None,
-        Stood::Nowhere => Some(true),
+fn is_beyond<P>(state: &RestoredState<P>, than: impl FnOnce(&P) -> bool) -> Option<bool> {
+    match &state.offsets {
+        RestoredOffsets::Known(stood, _) => Some(than(stood)),
+        RestoredOffsets::Unrecorded => None,
+        RestoredOffsets::NoState => Some(true),
     }
 }
 
@@ -396,8 +406,8 @@ mod tests {
     use eadt_testing::lines;
 
     use super::*;
-    use crate::Positions;
-    use crate::owned::Owned;
+    use crate::PartitionOffsets;
+    use crate::partition_task::PartitionTask;
     use crate::scripted::{Scripted, place, seconds};
 
     const HOUR: i64 = 3_600_000_000;
@@ -441,10 +451,10 @@ mod tests {
             self.send(Topic::ProcessorState, [(String::new(), first(stands))]);
         }
 
-        fn start(&self) -> State<Positions> {
-            let names = Names::new("eadt.", String::new());
+        fn start(&self) -> RestoredState<PartitionOffsets> {
+            let names = OutputTopics::new("eadt.", String::new());
             self.asked.store(0, Ordering::SeqCst);
-            read::<Owned>(self, &names, &[0], &Shutdown::new()).unwrap().remove(&0).unwrap()
+            read_states_and_outputs::<PartitionTask>(self, &names, &[0], &Shutdown::new()).unwrap().remove(&0).unwrap()
         }
 
         fn asked(&self) -> i64 {
@@ -488,8 +498,8 @@ mod tests {
     }
 
     fn first(telemetry: i64) -> String {
-        let mut positions = Positions::start(0);
-        positions.pass(Topic::GpuTelemetry, telemetry - 1);
+        let mut positions = PartitionOffsets::start(0);
+        positions.advance(Topic::GpuTelemetry, telemetry - 1);
         positions.to_json()
     }
 
@@ -509,10 +519,10 @@ mod tests {
         log.state(2_000);
         let state = log.start();
         assert!(!state.is_new() && !state.was_given_up);
-        assert_eq!(state.said.0, (2_001..5_001).map(|n| format!("w/{n}")).collect());
+        assert_eq!(state.emitted.0, (2_001..5_001).map(|n| format!("w/{n}")).collect());
         log.state(5_000);
-        assert!(log.start().said.0.is_empty());
-        assert!(log.asked() <= NEWEST, "{}", log.asked());
+        assert!(log.start().emitted.0.is_empty());
+        assert!(log.asked() <= SCAN_RECORDS, "{}", log.asked());
     }
 
     #[test]
@@ -524,10 +534,10 @@ mod tests {
         let state = log.start();
         let at = TopicPartition::new("eadt.gpu.telemetry.v1", 0);
         assert!(!state.is_new());
-        assert_eq!(state.position(Topic::GpuTelemetry, &at, Some(3_000), 4_000), Some(3_000));
+        assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, Some(3_000), 4_000), Some(3_000));
         log.state(3_500);
-        assert_eq!(log.start().position(Topic::GpuTelemetry, &at, Some(3_600), 4_000), Some(3_500));
-        assert_eq!(log.start().position(Topic::GpuTelemetry, &at, Some(3_000), 3_100), Some(3_000), "the input is another");
+        assert_eq!(log.start().resume_offset(Topic::GpuTelemetry, &at, Some(3_600), 4_000), Some(3_500));
+        assert_eq!(log.start().resume_offset(Topic::GpuTelemetry, &at, Some(3_000), 3_100), Some(3_000), "the input is another");
     }
 
     #[test]
@@ -535,13 +545,13 @@ mod tests {
         let log = Log::open();
         log.send(Topic::Decisions, of_others(30_000));
         let state = log.start();
-        assert!(state.is_new() && state.said.0.is_empty());
+        assert!(state.is_new() && state.emitted.0.is_empty());
         let without_state = log.asked();
-        assert!(without_state <= NEWEST * (1 + FURTHER), "{without_state}");
+        assert!(without_state <= SCAN_RECORDS * (1 + SCAN_FACTOR), "{without_state}");
         log.now.fetch_add(HOUR, Ordering::SeqCst);
         log.state(7);
-        assert!(log.start().said.0.is_empty());
-        assert!(log.asked() <= NEWEST, "all of it is older than the state: {}", log.asked());
+        assert!(log.start().emitted.0.is_empty());
+        assert!(log.asked() <= SCAN_RECORDS, "all of it is older than the state: {}", log.asked());
     }
 
     #[test]
@@ -551,13 +561,13 @@ mod tests {
         log.send(Topic::EfficiencyWindows, windows(1..4_001));
         let (said, state) = lines(|| log.start());
         assert!(state.is_new() && !state.was_given_up);
-        assert_eq!(state.said.0.len(), 4_000);
+        assert_eq!(state.emitted.0.len(), 4_000);
         assert!(told(&said) && said.iter().any(|line| line.contains("outputs=4000")), "{said:?}");
         // Nobody says so much in one step.
         log.send(Topic::EfficiencyWindows, windows(4_001..30_001));
         let (said, state) = lines(|| log.start());
         assert!(state.was_given_up && !told(&said), "{said:?}");
-        assert!(log.asked() <= MOST * 2, "{}", log.asked());
+        assert!(log.asked() <= MAX_SCAN_RECORDS * 2, "{}", log.asked());
     }
 
     #[test]
@@ -567,7 +577,7 @@ mod tests {
         log.now.fetch_add(HOUR, Ordering::SeqCst);
         log.state(7);
         let (said, state) = lines(|| log.start());
-        assert!(state.said.0.is_empty() && said.is_empty(), "{said:?}");
+        assert!(state.emitted.0.is_empty() && said.is_empty(), "{said:?}");
         assert_eq!(log.asked(), 32);
         log.send(Topic::Decisions, of_others(3_000));
         log.now.fetch_add(HOUR, Ordering::SeqCst);
@@ -589,26 +599,26 @@ mod tests {
         assert!(state.is_new());
         assert_eq!(state.records, [("#".to_owned(), None)]);
         let at = place(Topic::GpuTelemetry, 0);
-        assert_eq!(state.position(Topic::GpuTelemetry, &at, Some(3), 9), None, "from the beginning, whatever was committed");
+        assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, Some(3), 9), None, "from the beginning, whatever was committed");
     }
 
     #[test]
     fn what_was_said_is_taken_once() {
         let letter = Scripted::default().put(Topic::GpuTelemetry, 3, 0, "key", "value");
-        let mut said = Said::default();
-        assert!(!said.take("a") && !said.take_letter(&letter));
+        let mut said = EmittedIds::default();
+        assert!(!said.remove("a") && !said.remove_dead_letter(&letter));
         said.0.extend(["a".to_owned(), letter.place()]);
-        assert!(!said.take("b") && said.take("a") && !said.take("a"));
-        assert!(said.take_letter(&letter) && !said.take_letter(&letter));
+        assert!(!said.remove("b") && said.remove("a") && !said.remove("a"));
+        assert!(said.remove_dead_letter(&letter) && !said.remove_dead_letter(&letter));
         said.0.insert("c".to_owned());
-        assert!(!said.take_letter(&letter), "of another record");
+        assert!(!said.remove_dead_letter(&letter), "of another record");
     }
 
     #[test]
     fn a_state_that_stands_elsewhere_than_the_positions_is_told_of() {
-        let state = |stood| State { stood, ..State::default() };
-        let mut stands = Positions::start(3);
-        stands.pass(Topic::GpuTelemetry, 6);
+        let state = |stood| RestoredState { offsets: stood, ..RestoredState::default() };
+        let mut stands = PartitionOffsets::start(3);
+        stands.advance(Topic::GpuTelemetry, 6);
         let at = place(Topic::GpuTelemetry, 3);
         for (committed, high, position, words) in [
             (Some(9), 20, 7, Some("behind")),
@@ -618,8 +628,8 @@ mod tests {
             (Some(5), 6, 5, None),
             (None, 20, 7, None),
         ] {
-            let state = state(Stood::At(stands, seconds(0)));
-            let (said, found) = lines(|| state.position(Topic::GpuTelemetry, &at, committed, high));
+            let state = state(RestoredOffsets::Known(stands, seconds(0)));
+            let (said, found) = lines(|| state.resume_offset(Topic::GpuTelemetry, &at, committed, high));
             assert_eq!(found, Some(position), "{committed:?} of {high}");
             assert_eq!(said.len(), usize::from(words.is_some()), "{said:?}");
             assert!(
@@ -627,8 +637,8 @@ mod tests {
                 "{said:?}"
             );
         }
-        assert_eq!(state(Stood::Unsaid).position(Topic::GpuTelemetry, &at, Some(5), 20), Some(5));
-        assert_eq!(state(Stood::Nowhere).position(Topic::GpuTelemetry, &at, Some(5), 20), None);
+        assert_eq!(state(RestoredOffsets::Unrecorded).resume_offset(Topic::GpuTelemetry, &at, Some(5), 20), Some(5));
+        assert_eq!(state(RestoredOffsets::NoState).resume_offset(Topic::GpuTelemetry, &at, Some(5), 20), None);
     }
 
     #[test]
@@ -640,7 +650,7 @@ mod tests {
             (0, 31, 30, 1, false, 16),
             (0, 0, 9, 0, true, 0),
         ] {
-            let look = Look::at(Watermarks { low, high }, depth);
+            let look = OutputScan::from_watermarks(Watermarks { low, high }, depth);
             assert_eq!((look.start, look.is_whole, look.half), (start, is_whole, half), "{low} {high} {depth}");
             assert_eq!((look.is_early(half - 1), look.is_early(half)), (true, false));
         }
@@ -648,7 +658,7 @@ mod tests {
 
     #[test]
     fn what_was_stamped_ten_seconds_before_the_state_was_said_before_it() {
-        let look = |oldest| Look { oldest, ..Look::at(Watermarks { low: 0, high: 9 }, 3) };
+        let look = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(Watermarks { low: 0, high: 9 }, 3) };
         let at = |millis| EventTime::from_millis(millis);
         for (oldest, all_after) in [(None, true), (Some(at(60_000)), true), (Some(at(20_000)), true), (Some(at(19_999)), false)] {
             assert_eq!(look(oldest).is_all_after(at(30_000)), all_after, "{oldest:?}");
@@ -668,7 +678,7 @@ mod tests {
             (16_385, true, false),
             (16_384, false, false),
         ] {
-            assert_eq!(looks_further(depth, spoke_early), further, "{depth} {spoke_early}");
+            assert_eq!(must_scan_further(depth, spoke_early), further, "{depth} {spoke_early}");
         }
         for (depth, spoke_early, is_letters, given_up) in [
             (16_384, true, false, true),
@@ -678,38 +688,46 @@ mod tests {
             (16_384, true, true, false),
             (16_384, false, true, false),
         ] {
-            assert_eq!(is_given_up(depth, spoke_early, is_letters), given_up, "{depth} {spoke_early} {is_letters}");
+            assert_eq!(is_state_given_up(depth, spoke_early, is_letters), given_up, "{depth} {spoke_early} {is_letters}");
         }
     }
 
     #[test]
     fn outputs_are_looked_for_where_they_are_of_the_partition_and_where_all_come_together() {
         let bus = Scripted::default();
-        let names = Names::new("eadt.", String::new());
+        let names = OutputTopics::new("eadt.", String::new());
         bus.script().partitions.extend([(Topic::EfficiencyWindows, 7), (Topic::Decisions, 7), (Topic::DeadLetters, 5)]);
         let shared = |topic, key: &str, partitions| place(topic, partition_for_key(key.as_bytes(), partitions));
         for number in 0..7 {
             let mut at = BTreeSet::from([place(Topic::EfficiencyWindows, number), place(Topic::Decisions, number)]);
             at.insert(shared(Topic::EfficiencyWindows, "gpus", 7));
-            at.extend(Owned::INPUTS.iter().map(|input| shared(Topic::DeadLetters, &format!("eadt.{input}"), 5)));
+            at.extend(PartitionTask::INPUTS.iter().map(|input| shared(Topic::DeadLetters, &format!("eadt.{input}"), 5)));
             let expected: BTreeSet<_> = at.into_iter().map(|at| (at, number)).collect();
-            assert_eq!(places::<Owned>(&bus, &names, &[number]).unwrap(), expected);
+            assert_eq!(output_partitions::<PartitionTask>(&bus, &names, &[number]).unwrap(), expected);
         }
         bus.script().partitions.insert(Topic::Decisions, 0);
-        assert_eq!(places::<Owned>(&bus, &names, &[0]).unwrap_err().remedy, Remedy::Retry, "no such topic, yet");
+        assert_eq!(
+            output_partitions::<PartitionTask>(&bus, &names, &[0]).unwrap_err().remedy,
+            Remedy::Retry,
+            "no such topic, yet"
+        );
     }
 
     #[test]
     fn an_output_says_whose_it_is_and_whether_its_state_is_there() {
         let bus = Scripted::default();
-        let names = Names::new("eadt.", String::new());
-        let mut stands = Positions::start(3);
-        stands.pass(Topic::GpuTelemetry, 6);
-        let states = |stood| BTreeMap::from([(3, State { stood, ..State::default() })]);
-        let (at, unsaid, nowhere) = (states(Stood::At(stands, seconds(0))), states(Stood::Unsaid), states(Stood::Nowhere));
+        let names = OutputTopics::new("eadt.", String::new());
+        let mut stands = PartitionOffsets::start(3);
+        stands.advance(Topic::GpuTelemetry, 6);
+        let states = |stood| BTreeMap::from([(3, RestoredState { offsets: stood, ..RestoredState::default() })]);
+        let (at, unsaid, nowhere) = (
+            states(RestoredOffsets::Known(stands, seconds(0))),
+            states(RestoredOffsets::Unrecorded),
+            states(RestoredOffsets::NoState),
+        );
         let window = |partition, telemetry: i64| {
-            let mut positions = Positions::start(partition);
-            positions.pass(Topic::GpuTelemetry, telemetry - 1);
+            let mut positions = PartitionOffsets::start(partition);
+            positions.advance(Topic::GpuTelemetry, telemetry - 1);
             bus.append(Topic::EfficiencyWindows, 3, 0, "", None, &[(header::INPUT_POSITIONS, &positions.to_json())])
         };
         for (record, of_at, of_nowhere) in [
@@ -718,7 +736,7 @@ mod tests {
             (window(2, 8), None, None),
             (bus.put(Topic::EfficiencyWindows, 3, 0, "", ""), None, None),
         ] {
-            let told = [&at, &unsaid, &nowhere].map(|states| tell::<Owned>(&names, states, &record));
+            let told = [&at, &unsaid, &nowhere].map(|states| classify_output::<PartitionTask>(&names, states, &record));
             assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
         }
         let letter = |service, topic, partition, offset| {
@@ -741,7 +759,7 @@ mod tests {
             (letter("processor", telemetry, "2", "7"), None, None),
             (letter("processor", telemetry, "x", "7"), None, None),
         ] {
-            let told = [&at, &unsaid, &nowhere].map(|states| tell::<Owned>(&names, states, &record));
+            let told = [&at, &unsaid, &nowhere].map(|states| classify_output::<PartitionTask>(&names, states, &record));
             assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
         }
     }

@@ -16,7 +16,7 @@ use eadt_schemas::v1::{GpuTelemetry, Phase, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
 
-use crate::{HeartbeatClock, Service, Settings};
+use crate::{HeartbeatClock, ProcessorService, ProcessorSettings};
 
 /// Partitions of every topic, but where a test says otherwise.
 pub const PARTITIONS: i32 = 2;
@@ -171,9 +171,9 @@ impl Scripted {
         script.lows.get(at).copied().unwrap_or(0) + script.log.get(at).map_or(0, Vec::len) as i64
     }
 
-    pub fn service(&self, settings: &Settings) -> Service {
+    pub fn service(&self, settings: &ProcessorSettings) -> ProcessorService {
         let now = self.now.clone();
-        Service {
+        ProcessorService {
             settings: settings.clone(),
             bus: Arc::new(self.clone()),
             clock: HeartbeatClock::new(move || EventTime::from_micros(now.load(Ordering::SeqCst))),

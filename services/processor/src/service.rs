@@ -14,28 +14,28 @@ use prometheus_client::metrics::counter::Counter;
 
 use crate::heartbeat::{HeartbeatClock, Heartbeats};
 use crate::metrics::ProcessorMetrics;
-use crate::outputs::Names;
-use crate::owned::{Owned, Surroundings, share};
+use crate::outputs::OutputTopics;
+use crate::partition_task::{PartitionContext, PartitionTask, input_buffer_share};
+use crate::pending_commit::{CommitScope, PendingCommit, output_linger, state_write_credit};
 use crate::positions::INPUTS;
-use crate::settings::Settings;
-use crate::waiting::{Scope, Waiting, earned, linger};
+use crate::settings::ProcessorSettings;
 
 /// Records taken from the bus at once.
-const BATCH: usize = 4096;
+const POLL_RECORDS: usize = 4096;
 /// Records folded before what waits for a commit is looked at: each may be a dead letter, which takes some kilobytes.
-const FOLDED_AT_ONCE: usize = 256;
+const FOLD_RECORDS: usize = 256;
 /// Longest time to fold what is left when the end is asked for.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause before a session begins anew, or a step is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A pause is slept in pieces, so that it ends soon after the end is asked for.
-const PIECE: Duration = Duration::from_millis(10);
+const SLEEP_PIECE: Duration = Duration::from_millis(10);
 /// What is tried again, in the words of the log lines.
 const COMMITTING: &str = "the log does not take what was decided";
 
 /// Why the processor ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ProcessorError {
     #[error("cannot start: {0}")]
     Settings(String),
     #[error("the bus refuses the processor")]
@@ -44,8 +44,8 @@ pub enum Error {
 
 /// What the processor works with.
 #[derive(Debug)]
-pub struct Service {
-    pub settings: Settings,
+pub struct ProcessorService {
+    pub settings: ProcessorSettings,
     pub bus: Arc<dyn Bus>,
     /// The clock that the log's stamps come from, for heartbeats only.
     pub clock: HeartbeatClock,
@@ -57,15 +57,19 @@ pub struct Service {
 
 /// Runs until `shutdown`; blocks, so give it a thread. Stopping folds what the inputs held when it was asked for, for at most ten
 /// seconds, commits, and closes no window early.
-pub fn run(service: &Service) -> Result<(), Error> {
+pub fn run_processor(service: &ProcessorService) -> Result<(), ProcessorError> {
     let metrics = ProcessorMetrics::new(&service.metrics);
-    keep_on(service, &metrics.restarts, || Session::open(service, &metrics, &Instant::now).and_then(Session::run))
+    run_with_restarts(service, &metrics.restarts, || Session::open(service, &metrics, &Instant::now).and_then(Session::run))
 }
 
 /// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
-pub fn keep_on(service: &Service, restarts: &Counter, mut session: impl FnMut() -> Result<(), BusError>) -> Result<(), Error> {
-    service.settings.check().map_err(Error::Settings)?;
-    let mut pauses = Pauses::from(Duration::from_secs_f64(service.settings.retry_seconds));
+pub fn run_with_restarts(
+    service: &ProcessorService,
+    restarts: &Counter,
+    mut session: impl FnMut() -> Result<(), BusError>,
+) -> Result<(), ProcessorError> {
+    service.settings.check().map_err(ProcessorError::Settings)?;
+    let mut pauses = RestartBackoff::from(Duration::from_secs_f64(service.settings.retry_seconds));
     while !service.shutdown.is_cancelled() {
         let began = Instant::now();
         let ended = session();
@@ -87,12 +91,12 @@ pub fn keep_on(service: &Service, restarts: &Counter, mut session: impl FnMut() 
 
 /// How long is waited before a session begins anew: each time twice as long, and as at first after a session that went well for a while.
 #[derive(Debug)]
-struct Pauses {
+struct RestartBackoff {
     least: Duration,
     next: Duration,
 }
 
-impl Pauses {
+impl RestartBackoff {
     fn from(least: Duration) -> Self {
         Self { least, next: least }
     }
@@ -108,14 +112,14 @@ impl Pauses {
 fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
     let mut left = time;
     while !left.is_zero() && !shutdown.is_cancelled() {
-        let piece = left.min(PIECE);
+        let piece = left.min(SLEEP_PIECE);
         sleep(piece);
         left = left.saturating_sub(piece);
     }
 }
 
 /// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
-pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result<(), BusError> {
+pub fn commit(service: &ProcessorService, member: &mut dyn Member, step: &Step) -> Result<(), BusError> {
     let least = Duration::from_secs_f64(service.settings.retry_seconds);
     let mut patience = Patience::new(least, MAX_PAUSE);
     loop {
@@ -134,13 +138,13 @@ pub fn commit(service: &Service, member: &mut dyn Member, step: &Step) -> Result
 
 /// What is still to be folded when the end is asked for: every input up to where it ended at that moment.
 #[derive(Debug)]
-struct Rest {
+struct StopBacklog {
     ends: BTreeMap<i32, Vec<i64>>,
     until: Instant,
 }
 
-impl Rest {
-    fn unread(&self, owned: &BTreeMap<i32, Owned>) -> u64 {
+impl StopBacklog {
+    fn unread(&self, owned: &BTreeMap<i32, PartitionTask>) -> u64 {
         let of_partition = |(number, ends): (&i32, &Vec<i64>)| -> u64 {
             let Some(owned) = owned.get(number) else { return 0 };
             ends.iter().zip(owned.positions()).map(|(end, position)| end.saturating_sub(position).max(0) as u64).sum()
@@ -163,27 +167,31 @@ impl Rest {
 
 /// From joining the group to the first error.
 struct Session<'a> {
-    service: &'a Service,
+    service: &'a ProcessorService,
     metrics: &'a ProcessorMetrics,
     /// What says how long something has waited.
     now: &'a dyn Fn() -> Instant,
-    names: Names,
+    names: OutputTopics,
     fold: FoldSettings,
     member: Box<dyn Member>,
     heartbeats: Heartbeats,
-    owned: BTreeMap<i32, Owned>,
+    owned: BTreeMap<i32, PartitionTask>,
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
     standby: Standby,
-    waiting: Waiting,
+    waiting: PendingCommit,
     /// Bytes of state that input has paid for and no commit has spent.
-    earned_bytes: usize,
+    state_credit_bytes: usize,
     /// How long ago the newest record of the last ones that were read came into the log.
     late: Duration,
 }
 
 impl<'a> Session<'a> {
-    fn open(service: &'a Service, metrics: &'a ProcessorMetrics, now: &'a dyn Fn() -> Instant) -> Result<Self, BusError> {
+    fn open(
+        service: &'a ProcessorService,
+        metrics: &'a ProcessorMetrics,
+        now: &'a dyn Fn() -> Instant,
+    ) -> Result<Self, BusError> {
         let settings = &service.settings;
         let member = service.bus.member(MemberOptions {
             group: settings.group.clone(),
@@ -194,15 +202,15 @@ impl<'a> Session<'a> {
             service,
             metrics,
             now,
-            names: Names::new(&settings.prefix, settings.recorded()),
+            names: OutputTopics::new(&settings.prefix, settings.recorded()),
             fold: settings.fold(),
             member,
             heartbeats: Heartbeats::new(&*service.bus, settings, service.clock.clone())?,
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
             standby: Standby::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
-            waiting: Waiting::default(),
-            earned_bytes: 0,
+            waiting: PendingCommit::default(),
+            state_credit_bytes: 0,
             late: Duration::ZERO,
         })
     }
@@ -211,8 +219,8 @@ impl<'a> Session<'a> {
         let mut polled = Vec::new();
         let mut rest = None;
         while self.goes_on(&mut rest)? {
-            let patience = self.waiting.patience((self.now)(), self.linger());
-            match self.member.poll(BATCH, patience, &mut polled) {
+            let patience = self.waiting.poll_timeout((self.now)(), self.linger());
+            match self.member.poll(POLL_RECORDS, patience, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
@@ -227,9 +235,9 @@ impl<'a> Session<'a> {
                     Polled::Record(record) => {
                         newest = newest.max(Some(record.stamp));
                         if let Some(owned) = self.owned.get_mut(&record.at.partition) {
-                            owned.heard = now;
+                            owned.last_record_time = now;
                             let bytes = owned.push(record);
-                            self.waiting.read(bytes);
+                            self.waiting.add_input_bytes(bytes);
                             self.metrics.input_bytes.inc_by(bytes as u64);
                         }
                     }
@@ -242,13 +250,13 @@ impl<'a> Session<'a> {
                     Polled::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
-                        self.commit(Scope::Everything)?;
+                        self.commit(CommitScope::Everything)?;
                         self.drop_partitions(&partitions);
                     }
                     Polled::Lost(partitions) => {
                         tracing::warn!(partitions = partitions.len(), "partitions lost: what was folded of them is given up");
                         // Their outputs stand among the others' that wait: nothing of this session may be committed any more.
-                        if self.waiting.folded.is_some() {
+                        if self.waiting.first_folded.is_some() {
                             return Err(BusError::new(Remedy::Restart, "folding", "partitions were lost with uncommitted work"));
                         }
                         self.drop_partitions(&partitions);
@@ -260,18 +268,18 @@ impl<'a> Session<'a> {
             }
             self.fold()?;
             self.beat()?;
-            if let Some(scope) = self.waiting.due((self.now)(), self.linger(), &self.service.settings) {
+            if let Some(scope) = self.waiting.due_scope((self.now)(), self.linger(), &self.service.settings) {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
                 self.service.ready.set(self.standby.is_ready(self.owned.len(), &*self.service.bus));
             }
         }
-        self.commit(Scope::Everything)
+        self.commit(CommitScope::Everything)
     }
 
     /// Until the end is asked for, and then until what was there at that moment is folded.
-    fn goes_on(&self, rest: &mut Option<Rest>) -> Result<bool, BusError> {
+    fn goes_on(&self, rest: &mut Option<StopBacklog>) -> Result<bool, BusError> {
         if !self.service.shutdown.is_cancelled() {
             return Ok(true);
         }
@@ -281,7 +289,7 @@ impl<'a> Session<'a> {
                 let highs = owned.inputs().iter().map(|at| Ok(self.service.bus.watermarks(at)?.high));
                 ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
             }
-            *rest = Some(Rest { ends, until: (self.now)() + DRAIN });
+            *rest = Some(StopBacklog { ends, until: (self.now)() + DRAIN_TIMEOUT });
         }
         let Some(rest) = rest else { return Ok(false) };
         Ok(rest.goes_on(rest.unread(&self.owned), (self.now)()))
@@ -298,7 +306,7 @@ impl<'a> Session<'a> {
         let numbers: Vec<i32> = numbers.into_iter().collect();
         if !numbers.is_empty() {
             self.arriving.retain(|number, _| !numbers.contains(number));
-            let with = Surroundings {
+            let with = PartitionContext {
                 bus: &*self.service.bus,
                 names: &self.names,
                 settings: &self.fold,
@@ -306,7 +314,7 @@ impl<'a> Session<'a> {
                 metrics: self.metrics,
                 shutdown: &self.service.shutdown,
             };
-            self.owned.append(&mut Owned::begin(&numbers, &mut *self.member, self.heartbeats.now(), &with)?);
+            self.owned.append(&mut PartitionTask::restore_partitions(&numbers, &mut *self.member, self.heartbeats.now(), &with)?);
         }
         if let Some((number, inputs)) = self.arriving.first_key_value() {
             let detail = format!(
@@ -330,26 +338,26 @@ impl<'a> Session<'a> {
 
     fn gauges(&self) {
         self.metrics.partitions.set(self.owned.len() as i64);
-        let sizes = self.owned.values().map(Owned::size);
+        let sizes = self.owned.values().map(PartitionTask::state_size);
         let (workloads, sources) = sizes.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
         self.metrics.workloads.set(workloads as i64);
         self.metrics.sources.set(sources as i64);
-        self.metrics.buffered_bytes.set(self.owned.values().map(Owned::buffered).sum::<usize>() as i64);
+        self.metrics.buffered_bytes.set(self.owned.values().map(PartitionTask::buffered).sum::<usize>() as i64);
     }
 
     fn fold(&mut self) -> Result<(), BusError> {
         let inputs = self.owned.values().map(|owned| owned.inputs().len()).sum();
-        let budget = share(self.service.settings.buffer_bytes, inputs);
+        let budget = input_buffer_share(self.service.settings.buffer_bytes, inputs);
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
             while let Some(owned) = self.owned.get_mut(&number) {
-                let folded = owned.fold(FOLDED_AT_ONCE, &self.names, &mut self.waiting.outputs, self.metrics);
-                self.waiting.note(number, folded, (self.now)());
+                let folded = owned.fold(FOLD_RECORDS, &self.names, &mut self.waiting.outputs, self.metrics);
+                self.waiting.add_fold(number, folded, (self.now)());
                 let is_full = self.waiting.is_full();
                 if is_full {
-                    self.commit(Scope::Speakers)?;
+                    self.commit(CommitScope::WithOutput)?;
                 }
                 // Whatever filled it may have ended the fold, too.
-                if folded.records < FOLDED_AT_ONCE && !is_full {
+                if folded.records < FOLD_RECORDS && !is_full {
                     break;
                 }
             }
@@ -365,8 +373,8 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         for owned in self.owned.values_mut() {
-            let (heard, sent) = self.heartbeats.beat(owned.number, owned.heard, owned.telemetry_end())?;
-            owned.heard = heard;
+            let (heard, sent) = self.heartbeats.beat(owned.number, owned.last_record_time, owned.telemetry_end())?;
+            owned.last_record_time = heard;
             self.metrics.heartbeats.inc_by(u64::from(sent));
         }
         Ok(())
@@ -374,20 +382,20 @@ impl<'a> Session<'a> {
 
     /// How long an output waits for company.
     fn linger(&self) -> Duration {
-        let speakers = self.waiting.speakers.iter().filter_map(|number| self.owned.get(number));
+        let speakers = self.waiting.partitions_with_output.iter().filter_map(|number| self.owned.get(number));
         let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
-        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
-        linger(state_bytes, earned, Duration::from_millis(self.service.settings.linger_milliseconds), self.late)
+        let credit = state_write_credit(self.state_credit_bytes, self.waiting.input_bytes);
+        output_linger(state_bytes, credit, Duration::from_millis(self.service.settings.linger_milliseconds), self.late)
     }
 
     /// One atomic step with everything that was said, and everything that was folded in the partitions concerned.
-    fn commit(&mut self, scope: Scope) -> Result<(), BusError> {
-        let speakers = std::mem::take(&mut self.waiting.speakers);
-        let concerned = |owned: &Owned| scope == Scope::Everything || speakers.contains(&owned.number);
+    fn commit(&mut self, scope: CommitScope) -> Result<(), BusError> {
+        let speakers = std::mem::take(&mut self.waiting.partitions_with_output);
+        let concerned = |owned: &PartitionTask| scope == CommitScope::Everything || speakers.contains(&owned.number);
         if !self.owned.values().any(|owned| owned.is_dirty() && concerned(owned)) {
             return Ok(());
         }
-        let earned = earned(self.earned_bytes, self.waiting.input_bytes);
+        let credit = state_write_credit(self.state_credit_bytes, self.waiting.input_bytes);
         let waiting = std::mem::take(&mut self.waiting);
         let mut step = Step { outputs: waiting.outputs, positions: Vec::new() };
         if chaos::is_off("atomic-steps") {
@@ -398,10 +406,10 @@ impl<'a> Session<'a> {
         }
         let concerned = self.owned.values_mut().filter(|owned| concerned(owned));
         let state_bytes: usize = concerned.map(|owned| owned.commit(&self.names, &mut step)).sum();
-        if self.owned.values().any(Owned::is_dirty) {
-            self.waiting.folded = waiting.folded;
+        if self.owned.values().any(PartitionTask::is_dirty) {
+            self.waiting.first_folded = waiting.first_folded;
         }
-        self.earned_bytes = earned.saturating_sub(state_bytes);
+        self.state_credit_bytes = credit.saturating_sub(state_bytes);
         let began = Instant::now();
         commit(self.service, &mut *self.member, &step)?;
         self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
@@ -416,18 +424,18 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use crate::pending_commit::MAX_DEAD_LETTER_BYTES;
     use crate::scripted::{Scripted, Turn, gpu, inputs, on_purpose, place, rank, seconds};
-    use crate::waiting::MAX_DEAD_LETTER_BYTES;
     use eadt_schemas::Topic;
 
     /// What is said is committed at once, and everything else at the end: nothing depends on time.
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ProcessorSettings {
+        ProcessorSettings {
             linger_milliseconds: 0,
             commit_seconds: 3_600.0,
             dead_letter_seconds: 0.0,
             retry_seconds: 0.001,
-            ..Settings::default()
+            ..ProcessorSettings::default()
         }
     }
 
@@ -436,13 +444,13 @@ mod tests {
     }
 
     /// Plays a script to its end.
-    fn play(bus: &Scripted, settings: &Settings) -> Result<(), Error> {
-        let ended = run(&bus.service(settings));
+    fn play(bus: &Scripted, settings: &ProcessorSettings) -> Result<(), ProcessorError> {
+        let ended = run_processor(&bus.service(settings));
         assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
         ended
     }
 
-    fn words(error: &Error) -> String {
+    fn words(error: &ProcessorError) -> String {
         std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
     }
 
@@ -454,7 +462,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_anew_after_a_session_that_lasted() {
-        let mut pauses = Pauses::from(Duration::from_secs(3));
+        let mut pauses = RestartBackoff::from(Duration::from_secs(3));
         let mut after = |lasted| pauses.after(Duration::from_millis(lasted)).as_secs();
         assert_eq!([0, 0, 0, 10_000].map(&mut after), [3, 6, 10, 10]);
         assert_eq!(
@@ -492,7 +500,7 @@ mod tests {
             let bus = Scripted::default();
             let service = bus.service(&settings());
             let (mut ends, mut begun, restarts) = (ends.into_iter(), 0, Counter::default());
-            let ended = keep_on(&service, &restarts, || {
+            let ended = run_with_restarts(&service, &restarts, || {
                 begun += 1;
                 service.ready.set(true);
                 ends.next().unwrap().map_or(Ok(()), |remedy| Err(on_purpose(remedy)))
@@ -509,22 +517,22 @@ mod tests {
         let (service, restarts) = (bus.service(&settings()), Counter::default());
         for remedy in [Remedy::Stop, Remedy::Restart] {
             let (service, restarts) = (Scripted::default().service(&settings()), Counter::default());
-            let ended = keep_on(&service, &restarts, || {
+            let ended = run_with_restarts(&service, &restarts, || {
                 service.shutdown.cancel();
                 Err(on_purpose(remedy))
             });
             assert!(ended.is_ok() && restarts.get() == 0, "{ended:?}");
         }
         bus.shutdown.cancel();
-        assert!(keep_on(&service, &restarts, || panic!("a session begins")).is_ok());
+        assert!(run_with_restarts(&service, &restarts, || panic!("a session begins")).is_ok());
     }
 
     #[test]
     fn settings_out_of_their_range_begin_nothing() {
         let bus = Scripted::default();
-        let wrong = Settings { window_seconds: 0.5, ..settings() };
-        let error = keep_on(&bus.service(&wrong), &Counter::default(), || panic!("a session begins")).unwrap_err();
-        assert!(matches!(&error, Error::Settings(why) if why.contains("window_seconds")), "{error}");
+        let wrong = ProcessorSettings { window_seconds: 0.5, ..settings() };
+        let error = run_with_restarts(&bus.service(&wrong), &Counter::default(), || panic!("a session begins")).unwrap_err();
+        assert!(matches!(&error, ProcessorError::Settings(why) if why.contains("window_seconds")), "{error}");
     }
 
     #[test]
@@ -595,7 +603,7 @@ mod tests {
         let script = bus.script();
         let written: Vec<_> =
             script.steps.iter().map(|step| step.outputs.iter().filter(|out| out.partition.is_some()).count()).collect();
-        assert!(written.len() >= 3 && written.iter().all(|written| *written < 1_024 + FOLDED_AT_ONCE), "{written:?}");
+        assert!(written.len() >= 3 && written.iter().all(|written| *written < 1_024 + FOLD_RECORDS), "{written:?}");
         let names: BTreeSet<_> = script.steps.iter().flat_map(|step| &step.outputs).filter_map(|out| out.key.clone()).collect();
         assert_eq!(names.len(), 3_001, "each of them, and the partitions' heads");
     }
@@ -647,7 +655,7 @@ mod tests {
         let asked = bus.shutdown.clone();
         bus.turns([Turn::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
         bus.turns([Turn::look(|| panic!("nothing is left to be asked for"))]);
-        run(&bus.service(&settings())).unwrap();
+        run_processor(&bus.service(&settings())).unwrap();
         assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 1), 6)]]);
     }
 
@@ -666,7 +674,7 @@ mod tests {
             Turn::look(move || now.store(millis, Ordering::SeqCst))
         }
 
-        fn play(&self, bus: &Scripted, settings: &Settings) {
+        fn play(&self, bus: &Scripted, settings: &ProcessorSettings) {
             let (service, metrics) = (bus.service(settings), ProcessorMetrics::new(&bus.metrics));
             let now = || self.0 + Duration::from_millis(self.1.load(Ordering::SeqCst));
             Session::open(&service, &metrics, &now).and_then(Session::run).unwrap();
@@ -680,7 +688,7 @@ mod tests {
 
     #[test]
     fn a_window_lingers_and_other_work_waits_for_its_own_time() {
-        let settings = Settings { linger_milliseconds: 20, commit_seconds: 10.0, ..settings() };
+        let settings = ProcessorSettings { linger_milliseconds: 20, commit_seconds: 10.0, ..settings() };
         let (bus, time) = (Scripted::default(), Time::new());
         let mut turn = vec![Scripted::assigned(&[0, 1])];
         let mut feed = |bus: &Scripted, number, second| {
@@ -703,7 +711,7 @@ mod tests {
     /// Two seconds late: a tenth of a second.
     #[test]
     fn what_a_backlog_says_waits_for_company_until_something_new_is_read() {
-        let settings = Settings { linger_milliseconds: 20, ..settings() };
+        let settings = ProcessorSettings { linger_milliseconds: 20, ..settings() };
         for new in [false, true] {
             let (bus, time) = (Scripted::default(), Time::new());
             bus.now.store(seconds(62).micros(), Ordering::SeqCst);
@@ -736,8 +744,8 @@ mod tests {
 
     #[test]
     fn the_rest_is_folded_for_so_long_and_no_longer() {
-        let until = Instant::now() + DRAIN;
-        let rest = Rest { ends: BTreeMap::new(), until };
+        let until = Instant::now() + DRAIN_TIMEOUT;
+        let rest = StopBacklog { ends: BTreeMap::new(), until };
         let before = until.checked_sub(Duration::from_nanos(1)).unwrap();
         assert_eq!((rest.goes_on(1, before), rest.goes_on(1, until)), (true, false));
         assert_eq!((rest.goes_on(0, before), rest.goes_on(0, until)), (false, false));
@@ -834,7 +842,7 @@ mod tests {
         let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large);
         bus.turns([say([Scripted::assigned(&[0]), Polled::Record(record)])]);
         bus.turns([say(bus.ends(&[0]))]);
-        play(&bus, &Settings { buffer_bytes: 65_536, ..settings() }).unwrap();
+        play(&bus, &ProcessorSettings { buffer_bytes: 65_536, ..settings() }).unwrap();
         let telemetry = place(Topic::GpuTelemetry, 0);
         assert_eq!(bus.script().paused, [("pause", telemetry.clone()), ("resume", telemetry)]);
     }

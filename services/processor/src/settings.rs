@@ -1,8 +1,8 @@
 use eadt_core::FoldSettings;
-use eadt_core::budget::BudgetSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_core::gpu_sharing::GpuSharingSettings;
+use eadt_core::power_budget::allocation::BudgetSettings;
 use eadt_core::settings::{SECOND, WINDOW_RULES};
-use eadt_core::sharing::SmPartitionSettings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -68,7 +68,7 @@ impl JsonSchema for Limit {
 /// How the processor works.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct ProcessorSettings {
     /// Prefix of every topic; the program takes it from its topic settings.
     #[serde(skip)]
     #[schemars(skip)]
@@ -117,7 +117,8 @@ pub struct Settings {
     /// group need the same.
     pub power_budget: BudgetSettings,
     /// How workloads of the controller `sm-partition` share GPUs; off unless `enabled`. All processors of a group need the same.
-    pub sm_partition: SmPartitionSettings,
+    #[serde(rename = "sm_partition")]
+    pub gpu_sharing: GpuSharingSettings,
     /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do): `process`, folded
     /// where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default `process`.
     pub foreign_partitions: ForeignPartitions,
@@ -137,7 +138,7 @@ pub struct Settings {
     pub retry_seconds: f64,
 }
 
-impl Default for Settings {
+impl Default for ProcessorSettings {
     fn default() -> Self {
         let fold = FoldSettings::default();
         Self {
@@ -159,7 +160,7 @@ impl Default for Settings {
             controller: ControllerName::default(),
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
-            sm_partition: SmPartitionSettings::default(),
+            gpu_sharing: GpuSharingSettings::default(),
             foreign_partitions: ForeignPartitions::Process,
             linger_milliseconds: 1,
             commit_seconds: 10.0,
@@ -193,7 +194,7 @@ const DECISIVE: [&str; 16] = [
 
 type Map = serde_json::Map<String, serde_json::Value>;
 
-fn json(settings: &Settings) -> Map {
+fn json(settings: &ProcessorSettings) -> Map {
     match serde_json::to_value(settings) {
         Ok(serde_json::Value::Object(map)) => map,
         other => unreachable!("settings are a JSON object, not {other:?}"),
@@ -229,7 +230,7 @@ fn micros(seconds: f64) -> i64 {
     (seconds * SECOND as f64).round() as i64
 }
 
-impl Settings {
+impl ProcessorSettings {
     /// The first value that is out of its range, in words.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
@@ -279,7 +280,7 @@ impl Settings {
                 ));
             }
         }
-        let sharing = &self.sm_partition;
+        let sharing = &self.gpu_sharing;
         sharing.check().map_err(|why| format!("processor.sm_partition.{why}"))?;
         for (name, value) in [("silence_seconds", sharing.silence_seconds), ("expiry_seconds", sharing.expiry_seconds)] {
             if sharing.enabled && value < least {
@@ -345,7 +346,7 @@ impl Settings {
             controller: self.controller,
             controller_settings: self.controller_settings.clone(),
             power_budget: self.shares_power().then_some(self.power_budget),
-            sm_partition: self.sm_partition.enabled.then(|| self.sm_partition.clone()),
+            gpu_sharing: self.gpu_sharing.enabled.then(|| self.gpu_sharing.clone()),
             ..FoldSettings::default()
         }
     }
@@ -357,7 +358,7 @@ mod tests {
 
     #[test]
     fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
-        let standard = Settings::default().recorded();
+        let standard = ProcessorSettings::default().recorded();
         assert!(
             standard.contains("\"window_seconds\":60.0")
                 && !standard.contains("controller_settings")
@@ -365,20 +366,21 @@ mod tests {
                 && !standard.contains("sm_partition"),
             "{standard}"
         );
-        let mut live = Settings { window_seconds: 30.0, max_future_seconds: Limit(None), ..Settings::default() };
+        let mut live =
+            ProcessorSettings { window_seconds: 30.0, max_future_seconds: Limit(None), ..ProcessorSettings::default() };
         live.controller = "matrix".parse().unwrap();
         live.controller_settings.power_high_watts = 300.0;
         live.power_budget.budget_watts = Some(5_000.0);
-        (live.sm_partition.enabled, live.sm_partition.probe_percentages) = (true, vec![100, 40]);
+        (live.gpu_sharing.enabled, live.gpu_sharing.probe_percentages) = (true, vec![100, 40]);
         // Nothing in the outputs depends on these.
         (live.group, live.buffer_bytes) = ("other".into(), 1 << 20);
         let recorded = live.recorded();
-        let here = Settings { prefix: "x.".into(), ..Settings::default() };
+        let here = ProcessorSettings { prefix: "x.".into(), ..ProcessorSettings::default() };
         let replayed = here.as_recorded(&recorded).unwrap();
         assert_eq!(replayed.fold(), live.fold(), "{recorded}");
         assert_eq!((&*replayed.prefix, &*replayed.group), ("x.", "processor"));
 
-        let mut here = Settings { window_seconds: 10.0, ..Settings::default() };
+        let mut here = ProcessorSettings { window_seconds: 10.0, ..ProcessorSettings::default() };
         here.controller_settings.power_low_watts = 1.0;
         let replayed = here.as_recorded(&recorded).unwrap();
         assert_eq!((replayed.window_seconds, replayed.max_future_seconds), (10.0, Limit(None)));
@@ -388,15 +390,15 @@ mod tests {
         // A release without shares let one namespace take everything, and a replay of what it made does so, too.
         let before = here.as_recorded(r#"{"max_workloads":700,"max_sources":900}"#).unwrap().fold();
         assert_eq!((before.max_workloads_per_namespace, before.max_sources_per_namespace), (700, 900));
-        let fold = Settings { max_workloads: 7, ..Settings::default() }.fold();
+        let fold = ProcessorSettings { max_workloads: 7, ..ProcessorSettings::default() }.fold();
         assert_eq!((fold.max_workloads_per_namespace, fold.max_sources_per_namespace), (4, 25_000));
 
-        let long = Settings { window_seconds: 600.0, ..live.clone() };
+        let long = ProcessorSettings { window_seconds: 600.0, ..live.clone() };
         assert!(long.check().unwrap_err().contains("silence_seconds is 300, but must be at least two windows"));
         let mut odd = live.clone();
-        odd.sm_partition.probe_percentages = vec![50];
+        odd.gpu_sharing.probe_percentages = vec![50];
         assert!(odd.check().unwrap_err().starts_with("processor.sm_partition.probe_percentages must hold 100"));
-        odd.sm_partition = SmPartitionSettings { enabled: true, expiry_seconds: 50.0, ..SmPartitionSettings::default() };
+        odd.gpu_sharing = GpuSharingSettings { enabled: true, expiry_seconds: 50.0, ..GpuSharingSettings::default() };
         assert!(
             odd.check().unwrap_err().contains("processor.sm_partition.expiry_seconds is 50, but must be at least two windows")
         );
@@ -429,7 +431,7 @@ mod tests {
             "heartbeat_seconds",
             "retry_seconds",
         ];
-        let names: Vec<String> = json(&Settings::default()).keys().cloned().collect();
+        let names: Vec<String> = json(&ProcessorSettings::default()).keys().cloned().collect();
         for name in &names {
             assert!(DECISIVE.contains(&name.as_str()) != others.contains(&name.as_str()), "{name}");
         }

@@ -14,7 +14,7 @@ use eadt_bus::{
     Start, Step, TopicPartition, TopicSpec, Watermarks,
 };
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, Phase, TrainingProgress, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
@@ -34,14 +34,14 @@ impl std::ops::Deref for Rig {
     }
 }
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ProcessorSettings {
+    ProcessorSettings {
         prefix: "eadt.".into(),
         linger_milliseconds: 1,
         commit_seconds: 0.05,
         dead_letter_seconds: 0.05,
         retry_seconds: 0.01,
-        ..Settings::default()
+        ..ProcessorSettings::default()
     }
 }
 
@@ -79,12 +79,12 @@ impl Rig {
     }
 
     /// Runs a processor until `done`; it is drained then.
-    fn process(&self, bus: Arc<dyn Bus>, settings: Settings, done: impl Fn(&Self) -> bool) -> Metrics {
+    fn process(&self, bus: Arc<dyn Bus>, settings: ProcessorSettings, done: impl Fn(&Self) -> bool) -> Metrics {
         let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
         let now = self.now.clone();
         let stands = self.clock_stands.then(|| now.load(Ordering::SeqCst));
         let clock = HeartbeatClock::new(move || EventTime::from_micros(stands.unwrap_or_else(|| now.load(Ordering::SeqCst))));
-        let service = Service {
+        let service = ProcessorService {
             settings,
             bus,
             clock,
@@ -92,7 +92,7 @@ impl Rig {
             metrics: metrics.clone(),
             ready: health.part("processor"),
         };
-        let thread = std::thread::spawn(move || run(&service));
+        let thread = std::thread::spawn(move || run_processor(&service));
         let until = Instant::now() + Duration::from_secs(20);
         // A step that failed after it took place makes the session begin anew: done, and not ready for a moment.
         while !done(self) || !health.waiting().is_empty() {
@@ -246,7 +246,7 @@ fn steps_that_fail_before_or_after_they_took_place_lose_and_double_nothing() {
     feed(&mut rig, 0, 250);
     let commits = Arc::new(AtomicU64::new(0));
     let bus: Arc<dyn Bus> = Arc::new(Flaky { log: rig.bus.clone(), commits: commits.clone() });
-    let fast = Settings { commit_seconds: 0.01, ..settings() };
+    let fast = ProcessorSettings { commit_seconds: 0.01, ..settings() };
     rig.process(bus, fast, |rig| rig.windows().len() >= 12);
     assert!(commits.load(Ordering::SeqCst) > 10, "commits failed at many places");
     assert_eq!(sorted(rig.windows()), expected);
@@ -487,7 +487,7 @@ fn state_that_cannot_be_read_stops_with_words() {
         let dir = tempfile::tempdir().unwrap();
         let mut rig = Rig::open(dir.path());
         rig.send(0.0, Topic::ProcessorState, key, Bytes::from_static(value));
-        let service = Service {
+        let service = ProcessorService {
             settings: settings(),
             bus: rig.bus(),
             clock: HeartbeatClock::default(),
@@ -495,7 +495,7 @@ fn state_that_cannot_be_read_stops_with_words() {
             metrics: Metrics::default(),
             ready: Health::default().part("processor"),
         };
-        let error = run(&service).unwrap_err();
+        let error = run_processor(&service).unwrap_err();
         let text = std::error::Error::source(&error).unwrap().to_string();
         assert!(text.contains(&format!("{key:?}")) && text.contains(words) && text.contains("to give it up"), "{text}");
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -18,8 +18,8 @@ use support::{Log, PARTITIONS, at, text};
 const BOARD: &str = "A100-SXM4-40GB";
 const JOBS: [&str; 3] = ["team/one", "team/two", "team/three"];
 
-fn settings() -> Settings {
-    Settings { prefix: "eadt.".into(), commit_seconds: 0.05, retry_seconds: 0.01, ..Settings::default() }
+fn settings() -> ProcessorSettings {
+    ProcessorSettings { prefix: "eadt.".into(), commit_seconds: 0.05, retry_seconds: 0.01, ..ProcessorSettings::default() }
 }
 
 struct Rig(Log);
@@ -80,7 +80,7 @@ impl Rig {
     fn process(&self, decisions: usize) -> Metrics {
         let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
         let now = self.0.now.clone();
-        let service = Service {
+        let service = ProcessorService {
             settings: settings(),
             bus: Arc::new(self.0.bus.clone()),
             clock: HeartbeatClock::new(move || EventTime::from_micros(now.load(Ordering::SeqCst))),
@@ -88,7 +88,7 @@ impl Rig {
             metrics: metrics.clone(),
             ready: health.part("processor"),
         };
-        let thread = std::thread::spawn(move || run(&service));
+        let thread = std::thread::spawn(move || run_processor(&service));
         let until = Instant::now() + Duration::from_mins(2);
         while self.decisions().len() < decisions {
             assert!(!thread.is_finished() && Instant::now() < until, "{} decisions; {}", self.decisions().len(), metrics.text());

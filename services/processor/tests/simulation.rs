@@ -17,8 +17,8 @@ use bytes::Bytes;
 use eadt_bus::{Outgoing, partition_for_key};
 use eadt_core::settings::SECOND;
 use eadt_core::{Input, Output, Partition};
-use eadt_processor::codec::Decoded;
-use eadt_processor::{Settings, run};
+use eadt_processor::codec::DecodedRecord;
+use eadt_processor::{ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
@@ -26,8 +26,8 @@ use story::{BASE, Said, compare, found, mend, play, tear, tell};
 
 const OUTPUTS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
-fn settings() -> Settings {
-    Settings {
+fn settings() -> ProcessorSettings {
+    ProcessorSettings {
         prefix: "eadt.".into(),
         window_seconds: 10.0,
         idle_grace_seconds: 30.0,
@@ -38,7 +38,7 @@ fn settings() -> Settings {
         commit_seconds: 3_600.0,
         dead_letter_seconds: 60.0,
         retry_seconds: 0.001,
-        ..Settings::default()
+        ..ProcessorSettings::default()
     }
 }
 
@@ -132,7 +132,7 @@ fn history(chance: &mut Chance) -> Vec<Coming> {
 }
 
 /// What a fold says that nothing ever happens to, and what its partitions say at the end.
-fn straight(coming: &[Coming], settings: &Settings) -> (Said, Vec<Vec<Output>>) {
+fn straight(coming: &[Coming], settings: &ProcessorSettings) -> (Said, Vec<Vec<Output>>) {
     let mut said = Said::new();
     let mut say = |topic, key: String, value| said.entry((topic, key)).or_default().push(value);
     let mut ends = Vec::new();
@@ -143,7 +143,7 @@ fn straight(coming: &[Coming], settings: &Settings) -> (Said, Vec<Vec<Output>>) 
         for Coming { topic, stamp, record, .. } in coming.iter().filter(|coming| coming.partition == number) {
             let offset = offsets.entry(*topic).or_default();
             let kind = record.headers.first().and_then(|(_, kind)| std::str::from_utf8(kind).ok());
-            let decoded = Decoded::of(*topic, kind, record.value.as_deref());
+            let decoded = DecodedRecord::decode(*topic, kind, record.value.as_deref());
             let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
             partition.fold(&Input { topic: *topic, stamp: *stamp, key, event: decoded.event() }, &mut out);
             for output in out.drain(..) {
@@ -175,7 +175,7 @@ fn sort_dead_letters(said: &mut Said) {
 }
 
 /// What the committed state says at the end.
-fn ends(bus: &SimBus, settings: &Settings) -> Result<Vec<Vec<Output>>, String> {
+fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<Output>>, String> {
     let records = bus.records(Topic::ProcessorState);
     let of = |number: i32| {
         let newest = records.iter().filter(|record| record.at.partition == number).map(|record| {
@@ -197,7 +197,7 @@ fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let (said, at_end) = straight(&coming, &settings);
     let faults = chance.below(12);
     let bus = SimBus::new(chance, coming, faults, flaw);
-    play(&bus, &Topic::PROCESSOR_INPUTS, &settings, "processor", run)?;
+    play(&bus, &Topic::PROCESSOR_INPUTS, &settings, "processor", run_processor)?;
     let mut found = found(&bus, &OUTPUTS);
     sort_dead_letters(&mut found);
     compare(&said, &found)?;

@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use eadt_cluster::Managed;
+use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Action, Actuation, Decision, Outcome};
 use eadt_simulator::Event;
@@ -173,7 +173,7 @@ impl Gate {
     }
 
     /// What is owed at `now`; where nothing is, simulated time may go on after [`Gate::pass`].
-    pub fn owed(&self, rules: &Rules, managed: &[Managed], now: EventTime) -> Vec<Owed> {
+    pub fn owed(&self, rules: &Rules, managed: &[ManagedWorkload], now: EventTime) -> Vec<Owed> {
         let mut owed = Vec::new();
         for (name, watched) in &self.workloads {
             let workload = || name.clone();
@@ -211,7 +211,7 @@ impl Gate {
     }
 
     /// Time goes on from `now`: windows that were due are done with.
-    pub fn pass(&mut self, rules: &Rules, managed: &[Managed], now: EventTime) {
+    pub fn pass(&mut self, rules: &Rules, managed: &[ManagedWorkload], now: EventTime) {
         for (name, watched) in &mut self.workloads {
             watched.settled = watched.due(rules, now).through;
             watched.reported = watched.reported.split_off(&watched.settled.plus_micros(1));
@@ -280,7 +280,7 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cluster::Applied;
+    use eadt_cluster::AppliedDecision;
     use eadt_schemas::v1::{GpuTelemetry, Layout, TrainingProgress, Workload};
 
     use super::*;
@@ -397,9 +397,9 @@ mod tests {
     #[test]
     fn a_rollout_waits_for_its_report() {
         let mut gate = gate();
-        let mut managed = Managed {
+        let mut managed = ManagedWorkload {
             state: Workload { workload: W.into(), ..Workload::default() },
-            applied: Some(Applied {
+            applied: Some(AppliedDecision {
                 decision_id: "d60".into(),
                 decision_time: at(60),
                 generation: 2,
@@ -413,7 +413,7 @@ mod tests {
             mps_default_thread_percentage: None,
             restarts: vec![],
         };
-        let owed = |gate: &Gate, managed: &Managed, now| gate.owed(&rules(), std::slice::from_ref(managed), at(now));
+        let owed = |gate: &Gate, managed: &ManagedWorkload, now| gate.owed(&rules(), std::slice::from_ref(managed), at(now));
         actuate(&mut gate, 60, Outcome::Applied);
         assert_eq!(owed(&gate, &managed, 669), []);
         assert_eq!(owed(&gate, &managed, 670), [Owed::RollBack { workload: W.into(), decision: "d60".into() }]);

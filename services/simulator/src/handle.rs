@@ -3,7 +3,7 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Decision;
 
@@ -31,12 +31,12 @@ pub(crate) struct Command {
 
 #[derive(Debug)]
 pub(crate) enum Request {
-    Apply(Box<Change>),
+    Apply(Box<WorkloadChange>),
     RollBack(RollBack),
     Recommend(Box<Decision>),
 }
 
-pub(crate) type Reply = Option<Box<Managed>>;
+pub(crate) type Reply = Option<Box<ManagedWorkload>>;
 
 /// What the driver shows.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ struct Snapshot {
 #[derive(Debug, PartialEq)]
 pub(crate) struct Present {
     pub now: EventTime,
-    pub managed: Vec<Managed>,
+    pub managed: Vec<ManagedWorkload>,
     /// `None`: the gate is off.
     pub turns: Option<BTreeMap<String, Turn>>,
 }
@@ -100,7 +100,7 @@ impl SimulatedCluster {
         answer.recv().map_err(|_| stopped())?
     }
 
-    fn managed(&self, request: Request) -> Result<Managed, ClusterError> {
+    fn managed(&self, request: Request) -> Result<ManagedWorkload, ClusterError> {
         self.call(request)?.map(|managed| *managed).ok_or_else(stopped)
     }
 }
@@ -110,7 +110,7 @@ impl Cluster for SimulatedCluster {
         self.shared.lock().present.as_ref().map_or_else(|| self.clock.now(), |present| present.now)
     }
 
-    fn turn(&self, decision: &Decision) -> Option<EventTime> {
+    fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let snapshot = self.shared.lock();
         let present = snapshot.present.as_ref().filter(|_| !snapshot.ended)?;
         match present.turns.as_ref().and_then(|turns| turns.get(&decision.workload)) {
@@ -123,7 +123,7 @@ impl Cluster for SimulatedCluster {
         self.shared.lock().revision
     }
 
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+    fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
         let waiting = |snapshot: &mut Snapshot| snapshot.present.is_none() && !snapshot.ended;
         let (snapshot, _) =
             self.shared.shown.wait_timeout_while(self.shared.lock(), START, waiting).unwrap_or_else(PoisonError::into_inner);
@@ -134,11 +134,11 @@ impl Cluster for SimulatedCluster {
         }
     }
 
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+    fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         self.managed(Request::Apply(Box::new(change.clone())))
     }
 
-    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         self.managed(Request::RollBack(roll_back.clone()))
     }
 

@@ -14,7 +14,7 @@ use eadt_bus::{
     Bus, BusError, Isolation, Member, MemberOptions, Outgoing, Polled, Producer, Reader, Remedy, Start, Step, TopicPartition,
     TopicSpec, Watermarks,
 };
-use eadt_cluster::{Change, Cluster, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_schemas::v1::Outcome::{Applied, Ready, Refused};
 use eadt_schemas::v1::{Action, Actuation, Decision, GpuTelemetry, Outcome, TrainingProgress, UpdateMode, Workload};
 use eadt_schemas::{EventTime, Topic};
@@ -409,19 +409,19 @@ impl Cluster for Flaky {
     fn now(&self) -> EventTime {
         self.cluster.now()
     }
-    fn turn(&self, decision: &Decision) -> Option<EventTime> {
-        self.cluster.turn(decision)
+    fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
+        self.cluster.effect_time(decision)
     }
     fn revision(&self) -> u64 {
         self.cluster.revision()
     }
-    fn workloads(&self) -> Result<Vec<Managed>, ClusterError> {
+    fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError> {
         self.call(|| self.cluster.workloads())
     }
-    fn apply(&self, change: &Change) -> Result<Managed, ClusterError> {
+    fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         self.call(|| self.cluster.apply(change))
     }
-    fn roll_back(&self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         self.call(|| self.cluster.roll_back(roll_back))
     }
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {

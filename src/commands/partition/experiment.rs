@@ -1,18 +1,20 @@
 //! The simulated experiment: the paper's, and what goes beyond it.
 
-use eadt_partition::evaluate::{EvaluateSettings, Findings, Trial, by_group, by_unseen_workload, elsewhere, workload_bars};
-use eadt_partition::{ChoiceSettings, SlowdownModel};
+use eadt_gpu_sharing::evaluate::{
+    EvaluateSettings, EvaluationFindings, EvaluationSet, by_group, by_unseen_workload, elsewhere, workload_bars,
+};
+use eadt_gpu_sharing::{ChoiceSettings, SlowdownModel};
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, SharedWorkload, paper_suite, stress_suite, tenths};
 
 /// Measurements with noise, and the same without.
-fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> anyhow::Result<Trial> {
+fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&Lab) -> Plan) -> anyhow::Result<EvaluationSet> {
     let lab = |noise| Lab::new(BoardModel::V100, suite.to_vec(), noise);
     let (seen, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
-    Ok(Trial { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
+    Ok(EvaluationSet { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
 }
 
-fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &[Option<f64>]) -> anyhow::Result<Trial> {
+fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &[Option<f64>]) -> anyhow::Result<EvaluationSet> {
     trial(suite, seed, |lab| Plan {
         groups: lab.pairs(PAPER_MEMORY_GIB),
         partitions: partitions.to_vec(),
@@ -21,8 +23,8 @@ fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &
 }
 
 /// `tell` is called before each part with what it does.
-pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<Findings> {
-    let mut findings = Findings::default();
+pub fn run(settings: &EvaluateSettings, paper_only: bool, tell: &dyn Fn(&str)) -> anyhow::Result<EvaluationFindings> {
+    let mut findings = EvaluationFindings::default();
     let suite = paper_suite();
     let trial_of_pairs = pairs(&suite, settings.seed, &tenths(), &[None])?;
     tell("pairs at nine partitions");

@@ -6,11 +6,14 @@ mod experiment;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use eadt_partition::evaluate::{EvaluateSettings, Findings, Method, Trial, by_group, by_unseen_workload, workload_bars};
-use eadt_partition::forest::ForestSettings;
-use eadt_partition::tables::{Solo, read_co_runs, read_solo, write_co_runs, write_solo};
-use eadt_partition::{
-    Additive, ChoiceSettings, Measurements, Objective, Predictor, SlowdownModel, SoloProfile, Together, Verdict, choose,
+use eadt_gpu_sharing::evaluate::{
+    EvaluateSettings, EvaluatedMethod, EvaluationFindings, EvaluationSet, by_group, by_unseen_workload, workload_bars,
+};
+use eadt_gpu_sharing::forest::ForestSettings;
+use eadt_gpu_sharing::tables::{SoloTable, read_co_runs, read_solo, write_co_runs, write_solo};
+use eadt_gpu_sharing::{
+    AdditivePredictor, ChoiceSettings, ChoiceVerdict, GpuTenants, Measurements, Predictor, ShareObjective, SlowdownModel,
+    SoloProfile, choose,
 };
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{Lab, LabNoise, PAPER_MEMORY_GIB, Plan, paper_suite, tenths};
@@ -55,8 +58,8 @@ fn evaluate(args: &args::Evaluate) -> anyhow::Result<()> {
     let page = args.html.as_deref().map(|path| Target::create(path, &inputs, args.force)).transpose()?;
     let findings = if let (Some(solo), Some(co_runs)) = (&args.solo, &args.co_runs) {
         let measurements = measurements(&read(solo)?, solo, args.idle_watts, Some(co_runs))?;
-        let trial = Trial::of(measurements);
-        let mut findings = Findings::default();
+        let trial = EvaluationSet::of(measurements);
+        let mut findings = EvaluationFindings::default();
         by_group("groups", &trial, &settings, &mut findings)?;
         by_unseen_workload("groups with an unseen workload", &trial, &settings, &mut findings)?;
         workload_bars(&trial, &settings, &mut findings)?;
@@ -96,7 +99,7 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
     let forest = ForestSettings::from(args.growth);
     let model = SlowdownModel::train(&measurements, &forest)?;
     let groups = measurements.groups().len();
-    let trial = Trial::of(measurements);
+    let trial = EvaluationSet::of(measurements);
     let settings = EvaluateSettings {
         forest,
         training_ratios: vec![0.8],
@@ -104,11 +107,11 @@ fn train(args: &args::Train) -> anyhow::Result<()> {
         seed: args.growth.seed,
         ..EvaluateSettings::default()
     };
-    let mut findings = Findings::default();
+    let mut findings = EvaluationFindings::default();
     let held_back = by_group("groups", &trial, &settings, &mut findings);
     let text = serde_json::to_string(&model)?;
     target.write(&text)?;
-    let score = findings.lines.iter().find(|line| line.method == Method::SlowdownMean).map(|line| line.score);
+    let score = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean).map(|line| line.score);
     if args.json {
         say!(
             "{}",
@@ -146,8 +149,8 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     let tenants = args.workloads.iter().map(find).collect::<anyhow::Result<Vec<_>>>()?;
     let settings = ChoiceSettings {
         objective: match args.objective {
-            args::Objective::Progress => Objective::Progress,
-            args::Objective::Sum => Objective::Sum,
+            args::Objective::Progress => ShareObjective::Progress,
+            args::Objective::Sum => ShareObjective::Sum,
         },
         risk_quantile: match args.risk.as_str() {
             "mean" => None,
@@ -161,9 +164,9 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     };
     settings.check().map_err(anyhow::Error::msg)?;
     let model = args.model.as_deref().map(read_model).transpose()?;
-    let predictor: &dyn Predictor = model.as_ref().map_or(&Additive, |model| model);
+    let predictor: &dyn Predictor = model.as_ref().map_or(&AdditivePredictor, |model| model);
     let clocks = if args.clocks { common_clocks(&tenants)? } else { vec![None] };
-    let together = Together::new(tenants, idle_watts)?;
+    let together = GpuTenants::new(tenants, idle_watts)?;
     let candidates = together.candidates(args.step, &clocks)?;
     let outlook = predictor.outlook(&together, &candidates)?;
     let choice = choose(&together, &candidates, &outlook, &settings);
@@ -198,25 +201,27 @@ fn choose_for(args: &args::Choose) -> anyhow::Result<()> {
     }
     let clock = choice.candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" at {mhz} MHz"));
     say!("GPU: {:.0} W{clock}, {:.0} W at equal shares", choice.expected.power_watts, choice.equal.power_watts);
-    let sought = if settings.objective == Objective::Sum { "throughput sum per watt" } else { "progress per watt" };
+    let sought = if settings.objective == ShareObjective::Sum { "throughput sum per watt" } else { "progress per watt" };
     match choice.verdict {
-        Verdict::Better if settings.risk_quantile.is_some() && model.is_some() => say!(
+        ChoiceVerdict::Better if settings.risk_quantile.is_some() && model.is_some() => say!(
             "{sought}: {:+.1} % against equal shares, {:+.1} % counted carefully; {} of {} partitions keep the limits",
             choice.gain_ratio * 100.0,
             choice.sure_gain_ratio * 100.0,
             choice.feasible,
             candidates.len()
         ),
-        Verdict::Better => say!(
+        ChoiceVerdict::Better => say!(
             "{sought}: {:+.1} % against equal shares; {} of {} partitions keep the limits",
             choice.gain_ratio * 100.0,
             choice.feasible,
             candidates.len()
         ),
-        Verdict::EqualIsBest => {
+        ChoiceVerdict::EqualIsBest => {
             say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0);
         }
-        Verdict::Infeasible => say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share"),
+        ChoiceVerdict::Infeasible => {
+            say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share");
+        }
     }
     if model.is_none() {
         say!("predicted by adding what each does alone; `eadt partition train` learns from co-runs");
@@ -253,7 +258,7 @@ fn simulate(args: &args::Simulate) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn read(path: &Path) -> anyhow::Result<Solo> {
+fn read(path: &Path) -> anyhow::Result<SoloTable> {
     Ok(read_solo(&path.display().to_string(), &text_of(path)?)?)
 }
 
@@ -261,13 +266,13 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn idle(solo: &Solo, path: &Path, given: Option<f64>) -> anyhow::Result<f64> {
+fn idle(solo: &SoloTable, path: &Path, given: Option<f64>) -> anyhow::Result<f64> {
     given.or(solo.idle_watts).with_context(|| {
         format!("{} has no row with 0 % for the GPU's idle power: add one, or give --idle-watts", path.display())
     })
 }
 
-fn measurements(solo: &Solo, path: &Path, idle_watts: Option<f64>, co_runs: Option<&Path>) -> anyhow::Result<Measurements> {
+fn measurements(solo: &SoloTable, path: &Path, idle_watts: Option<f64>, co_runs: Option<&Path>) -> anyhow::Result<Measurements> {
     let runs = match co_runs {
         Some(path) => read_co_runs(&path.display().to_string(), &text_of(path)?)?,
         None => Vec::new(),

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use anyhow::Context;
 use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
-use eadt_processor::offline::{Fed, Raw};
+use eadt_processor::offline::{RawRecord, ReplayRecord};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventType, Topic};
@@ -95,26 +95,31 @@ fn decode(mut rows: StoredRows, lane: &Lane, check: bool) {
 }
 
 /// The events that there are many of, straight from their columns. False: the row has to be built.
-fn read_columns(fed: &mut Fed, stored: &StoredRow) -> bool {
-    let raw =
-        Raw { topic: stored.topic(), kind: None, key: stored.key().unwrap_or_default(), value: None, stamp: stored.stamp() };
+fn read_columns(fed: &mut ReplayRecord, stored: &StoredRow) -> bool {
+    let raw = RawRecord {
+        topic: stored.topic(),
+        kind: None,
+        key: stored.key().unwrap_or_default(),
+        value: None,
+        stamp: stored.stamp(),
+    };
     let (partition, offset) = (stored.partition(), stored.offset());
     match raw.topic {
-        Topic::GpuTelemetry => fed.renew_telemetry(raw, partition, offset, |event| stored.telemetry(event)),
-        Topic::TrainingProgress => fed.renew_progress(raw, partition, offset, |event| stored.progress(event)),
+        Topic::GpuTelemetry => fed.refill_telemetry(raw, partition, offset, |event| stored.telemetry(event)),
+        Topic::TrainingProgress => fed.refill_progress(raw, partition, offset, |event| stored.progress(event)),
         _ => false,
     }
 }
 
-fn build(fed: &mut Fed, rows: &StoredRows, stored: &StoredRow) -> eadt_lake::Result<()> {
+fn build(fed: &mut ReplayRecord, rows: &StoredRows, stored: &StoredRow) -> eadt_lake::Result<()> {
     let row = rows.row(stored)?;
-    let raw = Raw {
+    let raw = RawRecord {
         topic: row.topic,
         kind: row.header(header::TYPE),
         key: row.key.as_deref().unwrap_or_default(),
         value: row.value.as_deref(),
         stamp: row.stamp,
     };
-    fed.renew(raw, Some(row.partition), Some(row.offset));
+    fed.refill(raw, Some(row.partition), Some(row.offset));
     Ok(())
 }

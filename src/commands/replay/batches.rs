@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::bail;
-use eadt_processor::offline::{Fed, Source};
+use eadt_processor::offline::{ReplayRecord, ReplaySource};
 use eadt_recordings::LogError;
 
 use super::check::Own;
@@ -19,7 +19,7 @@ const AHEAD: usize = 2;
 #[derive(Debug, Default)]
 pub struct Batch {
     /// Records; those from `filled` on are kept for their memory.
-    feds: Vec<Fed>,
+    feds: Vec<ReplayRecord>,
     filled: usize,
     /// The record's own outputs, where somebody compares.
     pub own: Own,
@@ -37,9 +37,9 @@ pub struct Batch {
 
 impl Batch {
     /// The place of the next record, which holds an old one. It belongs to the batch once [`Self::keep`] says so.
-    pub fn slot(&mut self) -> &mut Fed {
+    pub fn slot(&mut self) -> &mut ReplayRecord {
         if self.filled == self.feds.len() {
-            self.feds.push(Fed::default());
+            self.feds.push(ReplayRecord::default());
         }
         &mut self.feds[self.filled]
     }
@@ -133,8 +133,8 @@ impl<'a> Batches<'a> {
     }
 }
 
-impl Source<anyhow::Error> for Batches<'_> {
-    fn head(&mut self) -> anyhow::Result<Option<&Fed>> {
+impl ReplaySource<anyhow::Error> for Batches<'_> {
+    fn head(&mut self) -> anyhow::Result<Option<&ReplayRecord>> {
         while self.at >= self.batch.filled {
             if let Some(error) = self.batch.error.take() {
                 self.batch.last = true;

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_core::gpu_sharing;
 use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
-use eadt_core::{budget, sharing};
-use eadt_processor::{INPUTS, Positions};
+use eadt_core::power_budget::allocation;
+use eadt_processor::{INPUTS, PartitionOffsets};
 use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -50,7 +51,7 @@ impl Checked {
 #[derive(Debug)]
 pub struct Window {
     pub event: EfficiencyWindow,
-    pub positions: Option<Positions>,
+    pub positions: Option<PartitionOffsets>,
     /// [`settings_hash`] of the settings that its header names.
     pub settings: Option<u64>,
 }
@@ -134,11 +135,11 @@ impl Tables {
     }
 
     /// Whether one of two folds that stood there had taken a table of the workload that the other had not.
-    fn differ(&self, workload: &str, one: &Positions, other: &Positions) -> bool {
+    fn differ(&self, workload: &str, one: &PartitionOffsets, other: &PartitionOffsets) -> bool {
         [workload, Self::EVERYBODY].iter().any(|key| {
             (0..INPUTS.len()).any(|input| {
                 let Some(places) = self.0.get(&((*key).to_owned(), input)) else { return false };
-                let before = |at: &Positions| places.partition_point(|place| *place < (at.partition, at.offsets[input]));
+                let before = |at: &PartitionOffsets| places.partition_point(|place| *place < (at.partition, at.offsets[input]));
                 before(one) != before(other)
             })
         })
@@ -158,7 +159,7 @@ impl Own {
         let reason = headers.reason;
         match (topic, value) {
             (Some(Topic::EfficiencyWindows), Some(value)) => {
-                let positions = headers.positions.and_then(Positions::from_json);
+                let positions = headers.positions.and_then(PartitionOffsets::from_json);
                 let settings = headers.settings.map(settings_hash);
                 self.windows.push(Window { event: eadt_schemas::decode(value)?, positions, settings });
             }
@@ -244,7 +245,8 @@ pub fn compare(own: &mut Own, produced: &Own) -> Checked {
             Some((*key, first?))
         })
         .collect();
-    let stages = [budget::CONTROLLER, sharing::CONTROLLER].map(|controller| Stage::of(controller, &decisions.0, &disturbed));
+    let stages =
+        [allocation::CONTROLLER, gpu_sharing::CONTROLLER].map(|controller| Stage::of(controller, &decisions.0, &disturbed));
     let together = |decision: &Decision| stages.iter().any(|stage| stage.controller == decision.controller);
     let mut together_same = 0;
     for (key, mine) in &windows.1 {
@@ -478,7 +480,7 @@ mod tests {
 
     /// A window that closed when so many tables had been taken.
     fn closed(minute: i64, tables: i64) -> Window {
-        let mut positions = Positions::start(0);
+        let mut positions = PartitionOffsets::start(0);
         positions.offsets[0] = tables;
         Window { positions: Some(positions), ..window(minute, 0) }
     }
@@ -550,9 +552,9 @@ mod tests {
     fn shared(minute: i64, watts: f64) -> Decision {
         let time = EventTime::from_micros(minute * 60_000_000);
         let mut decision = Decision {
-            id: format!("lab/job@{time}/{}", budget::CONTROLLER),
+            id: format!("lab/job@{time}/{}", allocation::CONTROLLER),
             workload: "lab/job".to_owned(),
-            controller: budget::CONTROLLER.to_owned(),
+            controller: allocation::CONTROLLER.to_owned(),
             time,
             ..Decision::default()
         };

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use anyhow::Context;
-use eadt_processor::offline::Raw;
+use eadt_processor::offline::RawRecord;
 use eadt_recordings::{Chunk, EventRef, LogChunks, LogError, LogReader};
 use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
@@ -125,7 +125,7 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
     while chunk.advance() {
         if let Some(event) = chunk.likely_event()
             && let Some(topic) = input(&event)
-            && batch.slot().renew_canonical(raw(topic, &event), event.partition, event.offset)
+            && batch.slot().refill_canonical(raw(topic, &event), event.partition, event.offset)
         {
             if check {
                 batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
@@ -144,7 +144,7 @@ fn decode(chunk: &mut Chunk, batch: &mut Batch, check: bool) -> anyhow::Result<(
             Err(error) => return Err(error.into()),
         };
         if let Some(topic) = input(&event) {
-            batch.slot().renew(raw(topic, &event), event.partition, event.offset);
+            batch.slot().refill(raw(topic, &event), event.partition, event.offset);
             if check {
                 batch.own.pass(topic, key(&event).as_bytes(), event.partition, event.offset);
             }
@@ -170,8 +170,8 @@ fn input(event: &EventRef<'_>) -> Option<Topic> {
     topic.filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic))
 }
 
-fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> Raw<'a> {
-    Raw {
+fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> RawRecord<'a> {
+    RawRecord {
         topic,
         kind: Some(&event.kind),
         key: key(event).as_bytes(),

@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::Archive;
-use eadt_processor::offline::{AtTheEnd, Counts, HeldOpen, Replayed, Source, replay};
+use eadt_processor::offline::{AtTheEnd, HeldOpen, ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
 use self::check::{Checked, LeftOut, Own, Window, compare, settings_hash};
@@ -62,7 +62,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
     let own: Vec<RefCell<Own>> = args.logs.iter().map(|_| RefCell::default()).collect();
-    let mut sources: Vec<Box<dyn Source<anyhow::Error> + '_>> = Vec::new();
+    let mut sources: Vec<Box<dyn ReplaySource<anyhow::Error> + '_>> = Vec::new();
     let (mut imported, mut recorded) = (true, Vec::new());
     for (path, own) in args.logs.iter().zip(&own) {
         if path.is_dir() {
@@ -111,33 +111,33 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
     let mut out = args.out.as_deref().map(|out| Output::create(out, &args.logs, args.force)).transpose()?;
     let (mut produced, mut refusals, mut held_open) = (Own::default(), BTreeMap::new(), Vec::new());
     let at_the_end = if args.close { AtTheEnd::Close } else { AtTheEnd::AsLive };
-    let counts: Counts = replay(&fold, sources, at_the_end, |positions, replayed| {
+    let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
         match &replayed {
-            Replayed::Window(window) => {
+            ReplayOutput::Window(window) => {
                 progress.set_message(format!("{} {}", window.window_end, window.workload));
                 progress.tick();
                 ranges.add(window);
             }
-            Replayed::Refused { topic, offset, refusal } => {
+            ReplayOutput::Refused { topic, offset, refusal } => {
                 let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
                 *count += 1;
                 if *count <= REFUSALS_SHOWN {
                     tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
                 }
             }
-            Replayed::HeldOpen(held) => held_open.push(held.clone()),
-            Replayed::Decision(_) => {}
+            ReplayOutput::HeldOpen(held) => held_open.push(held.clone()),
+            ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
             out.write(positions.partition, &replayed)?;
         }
         if args.check {
             match replayed {
-                Replayed::Window(window) => {
+                ReplayOutput::Window(window) => {
                     produced.windows.push(Window { event: *window, positions: Some(*positions), settings: None });
                 }
-                Replayed::Decision(decision) => produced.decisions.push(*decision),
-                Replayed::Refused { .. } | Replayed::HeldOpen(_) => {}
+                ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
+                ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => {}
             }
         }
         Ok(())
@@ -209,7 +209,7 @@ pub fn run(args: &Replay, settings: &Settings) -> anyhow::Result<()> {
 }
 
 /// How to fold: as the record says that it was made, but for what the caller has set.
-fn fold(args: &Replay, settings: &eadt_processor::Settings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
+fn fold(args: &Replay, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
     let mut processor = settings.clone();
     if let Some(first) = recorded.first() {
         if recorded.iter().any(|other| other != first) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eadt_lake::{Archive, Limits, Row, Writer};
-use eadt_processor::offline::Replayed;
+use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
 use crate::target::create_folder;
@@ -32,21 +32,21 @@ impl Output {
         Ok(Self { writer: Writer::new(Archive::folder(path)?, limits), next: BTreeMap::new() })
     }
 
-    pub fn write(&mut self, partition: i32, replayed: &Replayed) -> anyhow::Result<()> {
+    pub fn write(&mut self, partition: i32, replayed: &ReplayOutput) -> anyhow::Result<()> {
         let (topic, key, value, envelope) = match replayed {
-            Replayed::Window(window) => (
+            ReplayOutput::Window(window) => (
                 Topic::EfficiencyWindows,
                 &window.workload,
                 serde_json::to_vec(window)?,
                 envelope(&window.id, EventType::EfficiencyWindow, window.window_end, &window.workload),
             ),
-            Replayed::Decision(decision) => (
+            ReplayOutput::Decision(decision) => (
                 Topic::Decisions,
                 &decision.workload,
                 serde_json::to_vec(decision)?,
                 envelope(&decision.id, EventType::Decision, decision.time, &decision.workload),
             ),
-            Replayed::Refused { .. } | Replayed::HeldOpen(_) => return Ok(()),
+            ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => return Ok(()),
         };
         let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
         *stamp = envelope.time.max(*stamp);
@@ -85,7 +85,7 @@ mod tests {
 
     const HOUR: i64 = 3_600_000_000;
 
-    fn window(partition: i32, hour: i64) -> (i32, Replayed) {
+    fn window(partition: i32, hour: i64) -> (i32, ReplayOutput) {
         let window_end = EventTime::from_micros(1_700_000_000_000_000 + hour * HOUR);
         let window = EfficiencyWindow {
             id: format!("team/job-{partition}/{hour}"),
@@ -94,7 +94,7 @@ mod tests {
             window_end,
             ..EfficiencyWindow::default()
         };
-        (partition, Replayed::Window(Box::new(window)))
+        (partition, ReplayOutput::Window(Box::new(window)))
     }
 
     /// Paths below the folder and their bytes.

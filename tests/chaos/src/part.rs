@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use eadt_bus::conformance::numbered;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_faults::{NEXT, OFF, WAIT};
-use eadt_processor::{Limit, Settings as Processor};
+use eadt_processor::{Limit, ProcessorSettings as Processor};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ pub struct Actuator {
     /// No other namespace is looked at.
     pub alone: bool,
     pub identity: String,
-    pub settings: eadt_actuator::Settings,
+    pub settings: eadt_actuator::ActuatorSettings,
 }
 
 /// What a process is told.

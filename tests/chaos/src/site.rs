@@ -98,7 +98,10 @@ impl Site {
 
     /// The same that changes no workload more often than this.
     pub fn actuator_with(&self, identity: &str, wait: Option<(&'static str, u64)>, interval_seconds: f64) -> Result<Part> {
-        let changes = eadt_actuator::Settings { change_interval_seconds: interval_seconds, ..eadt_actuator::Settings::default() };
+        let changes = eadt_actuator::ActuatorSettings {
+            change_interval_seconds: interval_seconds,
+            ..eadt_actuator::ActuatorSettings::default()
+        };
         self.actuator_set(identity, wait, changes)
     }
 
@@ -107,9 +110,9 @@ impl Site {
         &self,
         identity: &str,
         wait: Option<(&'static str, u64)>,
-        settings: eadt_actuator::Settings,
+        settings: eadt_actuator::ActuatorSettings,
     ) -> Result<Part> {
-        let settings = eadt_actuator::Settings { retry_max_seconds: 1.0, ..settings };
+        let settings = eadt_actuator::ActuatorSettings { retry_max_seconds: 1.0, ..settings };
         let server = match &self.own {
             Some(kubernetes) => Server::Kubeconfig(kubernetes.admin_kubeconfig()),
             None => Server::Url(self.proxy.url().to_owned()),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use eadt_bus::{Bus, Isolation, Polled, Record, Start, TopicPartition};
 use eadt_core::{FoldSettings, Input, Output, Partition};
-use eadt_processor::codec::Decoded;
+use eadt_processor::codec::DecodedRecord;
 use eadt_schemas::v1::{Action, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
@@ -118,7 +118,7 @@ pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (Vec
     for number in 0..partitions {
         let mut partition = Partition::new(settings.clone());
         for (i, told) in told.iter().enumerate().filter(|(_, told)| told.partition(partitions) == number) {
-            let decoded = Decoded::of(told.topic, Some(told.kind.name()), Some(&told.value));
+            let decoded = DecodedRecord::decode(told.topic, Some(told.kind.name()), Some(&told.value));
             let stamp = EventTime::from_micros((BASE_SECONDS + 1_000_000) * 1_000_000 + i as i64 * 1000);
             let input = Input { topic: told.topic, stamp, key: Some(&told.key), event: decoded.event() };
             partition.fold(&input, &mut out);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, Watermarks, topics};
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 use eadt_schemas::Topic;
 use eadt_tests::Kafka;
 
@@ -120,12 +120,12 @@ impl World {
         }
     }
 
-    pub fn settings(&self) -> Settings {
+    pub fn settings(&self) -> ProcessorSettings {
         processor_settings(&self.prefix)
     }
 
     /// A processor with these settings; names of files never repeat.
-    pub fn processor(&self, settings: Settings, wait: Option<(&'static str, u64)>) -> Result<Part> {
+    pub fn processor(&self, settings: ProcessorSettings, wait: Option<(&'static str, u64)>) -> Result<Part> {
         self.part(Service::Processor(Box::new(settings)), wait)
     }
 

@@ -13,16 +13,16 @@ use eadt_collector::progress::kubeflow::{self, StatusUpdate};
 use eadt_collector::progress::wire::Range;
 use eadt_collector::progress::{job, tokens, wire};
 use eadt_collector::{dcgm, prometheus_text};
-use eadt_core::budget::BudgetSettings;
-use eadt_core::sharing::SmPartitionSettings;
-use eadt_core::{Cluster, Event, FoldSettings, Joint, Partition, joint};
-use eadt_kubernetes::kinds::KINDS;
-use eadt_kubernetes::object::Seen;
+use eadt_core::gpu_sharing::GpuSharingSettings;
+use eadt_core::power_budget::allocation::BudgetSettings;
+use eadt_core::{Event, FoldSettings, JointFold, Partition, PowerBudgetFold, joint};
+use eadt_gpu_sharing::tables::{read_co_runs, read_solo, write_solo};
+use eadt_gpu_sharing::{GpuSharingFold, Measurements};
+use eadt_kubernetes::objects::kinds::WORKLOAD_KINDS;
+use eadt_kubernetes::objects::object::WorkloadObject;
+use eadt_kubernetes::objects::{change, owners};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
-use eadt_kubernetes::{change, owners};
 use eadt_models::choose::{Knob, Method, Objective, Robust};
-use eadt_partition::tables::{read_co_runs, read_solo, write_solo};
-use eadt_partition::{Gpus, Measurements};
 use eadt_recordings::{Format, Input, LogReader, Options, TimeFormat, import};
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::{Check, decode};
@@ -182,20 +182,20 @@ fn sendable(event: &TrainingProgress) {
 pub fn objects(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else { return };
     let Ok(object) = serde_json::from_slice::<Value>(text) else { return };
-    let Some(kind) = KINDS.get(usize::from(*kind) % (KINDS.len() + 1)) else {
+    let Some(kind) = WORKLOAD_KINDS.get(usize::from(*kind) % (WORKLOAD_KINDS.len() + 1)) else {
         if let Ok(policy) = serde_json::from_value::<EnergyPolicy>(object) {
-            drop(policy::resolve(&policy));
+            drop(policy::resolve_policy(&policy));
         }
         return;
     };
-    let Ok(seen) = Seen::read(kind, &object) else { return };
+    let Ok(seen) = WorkloadObject::read(kind, &object) else { return };
     let now = EventTime::from_seconds(1.7e9);
-    for field in seen.taken.iter().flat_map(|taken| &taken.fields) {
-        drop(change::present(&seen, &field.field));
-        drop(owners::of(&object["metadata"]["managedFields"], kind, &field.field));
+    for field in seen.take_over.iter().flat_map(|taken| &taken.fields) {
+        drop(change::current_value(&seen, &field.field));
+        drop(owners::field_owners(&object["metadata"]["managedFields"], kind, &field.field));
     }
-    drop(change::ready(&seen, now, 1));
-    drop(change::resume(&seen, 1));
+    drop(change::plan_ready(&seen, now, 1));
+    drop(change::plan_resume(&seen, 1));
 }
 
 /// Settings as the program and the node agent read them, from files and variables, and scenarios. The first byte says which.
@@ -235,15 +235,15 @@ pub fn state(data: &[u8]) {
     }
     let settings = FoldSettings {
         power_budget: Some(BudgetSettings { budget_watts: Some(1_000.0), ..BudgetSettings::default() }),
-        sm_partition: Some(SmPartitionSettings { enabled: true, ..SmPartitionSettings::default() }),
+        gpu_sharing: Some(GpuSharingSettings { enabled: true, ..GpuSharingSettings::default() }),
         ..FoldSettings::default()
     };
-    joint::<Cluster>(&settings, key, value);
-    joint::<Gpus>(&settings, key, value);
+    joint::<PowerBudgetFold>(&settings, key, value);
+    joint::<GpuSharingFold>(&settings, key, value);
 }
 
 /// A workload of a stored member declares itself and has a window, upon which all of the stage's state is looked at.
-fn joint<T: Joint>(settings: &FoldSettings, key: &str, value: &[u8]) {
+fn joint<T: JointFold>(settings: &FoldSettings, key: &str, value: &[u8]) {
     let Ok(mut stage) = T::restore(settings.clone(), [(key, Some(value))]) else { return };
     let (time, name) = (EventTime::from_seconds(1.7e9), key.rsplit("//").next().unwrap_or_default());
     for controller in ["power-budget", "sm-partition"] {
@@ -269,7 +269,7 @@ fn joint<T: Joint>(settings: &FoldSettings, key: &str, value: &[u8]) {
             gpus: 1,
             ..EfficiencyWindow::default()
         };
-        for event in [joint::Event::Input(Event::Workload(&declared)), joint::Event::Window(&window)] {
+        for event in [joint::JointEvent::Input(Event::Workload(&declared)), joint::JointEvent::Window(&window)] {
             drop(stage.fold(event, Some(name), time, &mut Vec::new()));
         }
     }

@@ -61,7 +61,7 @@ const REAL_PARTS: &str = "eadt-tests real_parts";
 const LONGEST: [&str; 6] = [
     "eadt program",
     "eadt-processor integration",
-    "eadt-partition integration",
+    "eadt-gpu-sharing integration",
     "eadt-bus",
     "eadt-bus integration",
     "eadt-core integration",

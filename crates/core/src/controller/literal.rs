@@ -14,7 +14,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     let now = window.window_end;
     let mut draft = Draft::new(ControllerName::MatrixLiteral, window, context);
     let Some(workload) = context.workload else {
-        return draft.maintain("nobody manages this workload: it is only observed");
+        return draft.maintain(super::UNMANAGED);
     };
     if workload.paused {
         return draft.maintain("the workload is paused");

@@ -36,8 +36,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
+use crate::gpu_sharing;
 use crate::models::Models;
-use crate::{budget, sharing};
+use crate::power_budget::allocation;
 
 use draft::Draft;
 pub(crate) use history::Measured;
@@ -82,8 +83,8 @@ impl ControllerName {
             Self::PowerCap => "power-cap",
             Self::Frequency => "frequency",
             Self::Hybrid => "hybrid",
-            Self::PowerBudget => budget::CONTROLLER,
-            Self::SmPartition => sharing::CONTROLLER,
+            Self::PowerBudget => allocation::CONTROLLER,
+            Self::SmPartition => gpu_sharing::CONTROLLER,
         }
     }
 }
@@ -128,6 +129,7 @@ pub struct Context<'a> {
     pub models: Option<&'a Models>,
 }
 
+/// The reason of a decision about a workload in mode `observe`.
 const UNMANAGED: &str = "nobody manages this workload: it is only observed";
 
 /// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.

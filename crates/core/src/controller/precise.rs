@@ -14,7 +14,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     let (settings, now) = (context.settings, window.window_end);
     let draft = Draft::new(ControllerName::Matrix, window, context);
     let Some(workload) = context.workload else {
-        return draft.maintain("nobody manages this workload: it is only observed");
+        return draft.maintain(super::UNMANAGED);
     };
     // What is known about the past first: a fate must not be missed because this window decides nothing.
     let fate = context.last_actuation.and_then(|actuation| trial::settle(state, workload, actuation, now, settings));

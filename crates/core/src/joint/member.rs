@@ -7,15 +7,15 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
 /// Layouts, or answers, remembered between two looks; of more the oldest are dropped.
-pub const MAX_COMING: usize = 64;
+pub const MAX_PENDING_LAYOUTS: usize = 64;
 
 /// Layouts of a workload that came after the last look, in the order of their times.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Coming(VecDeque<Workload>);
+pub struct PendingLayouts(VecDeque<Workload>);
 
-impl Coming {
-    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_COMING`] the oldest comes back: it is
+impl PendingLayouts {
+    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_PENDING_LAYOUTS`] the oldest comes back: it is
     /// in force at once.
     pub fn put(&mut self, layout: &Workload) -> Option<Workload> {
         let place = self.0.partition_point(|other| other.time < layout.time);
@@ -23,7 +23,7 @@ impl Coming {
             Some(same) if same.time == layout.time => *same = layout.clone(),
             _ => self.0.insert(place, layout.clone()),
         }
-        if self.0.len() > MAX_COMING { self.0.pop_front() } else { None }
+        if self.0.len() > MAX_PENDING_LAYOUTS { self.0.pop_front() } else { None }
     }
 
     pub fn newest(&self) -> Option<&Workload> {
@@ -48,14 +48,14 @@ impl Coming {
 /// One decision for each window of a workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Saying {
+pub struct PendingDecision {
     /// The last look's decision, which waits for the window that ends with the look.
     waiting: Option<Decision>,
     /// Time of the newest decision that was said.
     decided: Option<EventTime>,
 }
 
-impl Saying {
+impl PendingDecision {
     /// Takes a look's decision. It is said with its window; where none is to be expected, a change is said at once, and what leaves
     /// everything as it is is not said.
     pub fn decide(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
@@ -63,11 +63,11 @@ impl Saying {
             self.waiting = Some(decision);
             return None;
         }
-        self.now(decision)
+        self.emit_change(decision)
     }
 
     /// Says a change; anything else is dropped.
-    fn now(&mut self, decision: Decision) -> Option<Decision> {
+    fn emit_change(&mut self, decision: Decision) -> Option<Decision> {
         if decision.from == decision.to {
             return None;
         }
@@ -78,7 +78,7 @@ impl Saying {
     /// A change that still waits for its window at the next look.
     pub fn overdue(&mut self) -> Option<Decision> {
         let decision = self.waiting.take()?;
-        self.now(decision)
+        self.emit_change(decision)
     }
 
     /// The same, but that nothing waits.
@@ -88,7 +88,7 @@ impl Saying {
     }
 
     /// Whether a window that ends then has no decision: its look did not wait for it, and nothing was said of its time or later.
-    pub fn misses(&self, end: EventTime) -> bool {
+    pub fn has_no_decision_for(&self, end: EventTime) -> bool {
         self.waiting.as_ref().is_none_or(|waiting| waiting.time != end) && self.decided < Some(end)
     }
 

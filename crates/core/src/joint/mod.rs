@@ -1,32 +1,32 @@
 //! What decides about several workloads together: a second stage, which reads windows and what the first stage reads.
 //!
 //! Such a fold looks at the end of every window that any of its members has, as things were at that time, and says each member's
-//! decision with its own window ([`crate::cluster`]). Like all of this crate it reads no clock, never awaits, does no I/O.
+//! decision with its own window ([`crate::power_budget`]). Like all of this crate it reads no clock, never awaits, does no I/O.
 
 mod member;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::Refusal;
-use eadt_schemas::v1::{Decision, EfficiencyWindow};
+use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Model, Workload};
 
-use crate::partition;
+use crate::partition::{self, accept};
 use crate::settings::FoldSettings;
 use crate::state::{StateError, StateRecord};
 
-pub use member::{Coming, MAX_COMING, Saying};
+pub use member::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 
 /// The number by which a decision says how far back the oldest event lies that came too late for an earlier look.
 pub const LATE_SECONDS: &str = "late_seconds";
 
 /// A decoded record.
 #[derive(Debug, Clone, Copy)]
-pub enum Event<'a> {
+pub enum JointEvent<'a> {
     Window(&'a EfficiencyWindow),
     /// What the first stage reads, too; telemetry and progress say nothing here.
     Input(partition::Event<'a>),
 }
 
-impl Event<'_> {
+impl JointEvent<'_> {
     /// Event time, where it has one.
     pub fn time(&self) -> Option<EventTime> {
         match self {
@@ -37,7 +37,7 @@ impl Event<'_> {
 }
 
 /// A fold that decides about several workloads together.
-pub trait Joint: Sized {
+pub trait JointFold: Sized {
     /// Counts over the life of a value, for metrics.
     type Tally: Copy + std::fmt::Debug;
 
@@ -49,7 +49,53 @@ pub trait Joint: Sized {
 
     /// Folds the next record of the merged order. `Err`: it has no place here, or is not what it should be; of inputs of the first
     /// stage only the former, because that stage says the latter.
-    fn fold(&mut self, event: Event<'_>, key: Option<&str>, stamp: EventTime, out: &mut Vec<Decision>) -> Result<(), Refusal>;
+    fn fold(
+        &mut self,
+        event: JointEvent<'_>,
+        key: Option<&str>,
+        stamp: EventTime,
+        out: &mut Vec<Decision>,
+    ) -> Result<(), Refusal> {
+        let event = match event {
+            JointEvent::Window(window) => {
+                self.on_window(window, out);
+                return Ok(());
+            }
+            JointEvent::Input(event) => event,
+        };
+        if accept(event, key, stamp, self.max_future()).is_err() {
+            return Ok(());
+        }
+        match event {
+            partition::Event::Workload(event) => return self.on_workload(event),
+            partition::Event::WorkloadGone => self.on_workload_gone(key.unwrap_or_default()),
+            partition::Event::Actuation(event) => self.on_actuation(event),
+            partition::Event::Model(event) => self.on_model(event),
+            partition::Event::ModelGone => self.on_model_gone(key.unwrap_or_default()),
+            partition::Event::Telemetry(_)
+            | partition::Event::Progress(_)
+            | partition::Event::Heartbeat
+            | partition::Event::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    fn on_window(&mut self, window: &EfficiencyWindow, out: &mut Vec<Decision>);
+
+    /// Takes a workload's layout and terms. `Err`: there is no place for it.
+    fn on_workload(&mut self, event: &Workload) -> Result<(), Refusal>;
+
+    /// Takes a workload's tombstone, which has no time of its own.
+    fn on_workload_gone(&mut self, name: &str);
+
+    fn on_actuation(&mut self, event: &Actuation);
+
+    fn on_model(&mut self, event: &Model);
+
+    fn on_model_gone(&mut self, name: &str);
+
+    /// How far event time may be ahead of the log's stamp, in microseconds; `None`: any.
+    fn max_future(&self) -> Option<i64>;
 
     /// The records of everything that changed since the last call.
     fn take_changes(&mut self) -> Vec<StateRecord>;

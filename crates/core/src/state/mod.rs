@@ -39,9 +39,9 @@ pub const PARTITION_KEY: &str = "#";
 const MODEL_PREFIX: &str = "#models//";
 
 /// Before every key of the cluster's stage, which keeps its state in the same topic.
-pub const CLUSTER_PREFIX: &str = "#cluster//";
+pub const POWER_BUDGET_PREFIX: &str = "#cluster//";
 /// Before every key of the stage of shared GPUs, likewise.
-pub const GPU_PREFIX: &str = "#gpu//";
+pub const GPU_SHARING_PREFIX: &str = "#gpu//";
 
 /// One record of the state topic, to be written to the partition that it is the state of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -268,7 +268,9 @@ impl Partition {
         }
         let mut workloads: BTreeMap<String, Vec<Stored>> = BTreeMap::new();
         for (key, value) in newest {
-            let Some(value) = value.filter(|_| ![CLUSTER_PREFIX, GPU_PREFIX].iter().any(|other| key.starts_with(other))) else {
+            let Some(value) =
+                value.filter(|_| ![POWER_BUDGET_PREFIX, GPU_SHARING_PREFIX].iter().any(|other| key.starts_with(other)))
+            else {
                 continue;
             };
             if key == PARTITION_KEY {

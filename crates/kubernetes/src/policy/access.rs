@@ -12,16 +12,16 @@ use kube::{Client, Config, ResourceExt};
 use serde_json::{Value, json};
 
 use super::names::{APPROVED, PAUSED};
-use super::resolve::paused;
+use super::resolve::read_pause;
 use super::spec::EnergyPolicy;
-use crate::client::{bounded, resource};
-use crate::kinds::Kind;
+use crate::api::client::{call_with_timeout, kind_resource};
+use crate::objects::kinds::WorkloadKind;
 
 /// The manager of what the command line writes.
 const MANAGER: &str = "eadt-policy";
 
 /// Requests at once.
-const AT_ONCE: usize = 16;
+const CONCURRENT_READS: usize = 16;
 
 /// Why a call failed, in words for the person who made it.
 #[derive(Debug, thiserror::Error)]
@@ -40,12 +40,12 @@ pub enum AccessError {
 
 /// A cluster, as the kubeconfig or the pod's own service account has it.
 #[derive(Clone)]
-pub struct Access {
+pub struct PolicyAccess {
     client: Client,
     namespace: String,
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for PolicyAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access").field("namespace", &self.namespace).finish_non_exhaustive()
     }
@@ -53,7 +53,7 @@ impl fmt::Debug for Access {
 
 /// A policy with what is known beside it.
 #[derive(Debug, Clone)]
-pub struct View {
+pub struct PolicyView {
     pub policy: EnergyPolicy,
     /// Its workload or its namespace is paused; `None`: the caller may not see it.
     pub paused: Option<bool>,
@@ -61,7 +61,7 @@ pub struct View {
     pub target_found: Option<bool>,
 }
 
-impl Access {
+impl PolicyAccess {
     /// Opens the cluster of a context (`None`: the current one, or the one that this process runs in).
     pub async fn open(context: Option<&str>) -> Result<Self, AccessError> {
         let no = |error: &dyn fmt::Display| AccessError::NoCluster(error.to_string());
@@ -83,20 +83,20 @@ impl Access {
     }
 
     /// The policies of a namespace (`None`: of all), by namespace and name.
-    pub async fn list(&self, namespace: Option<&str>) -> Result<Vec<View>, AccessError> {
+    pub async fn list(&self, namespace: Option<&str>) -> Result<Vec<PolicyView>, AccessError> {
         let api: Api<EnergyPolicy> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        let list = call("listing policies", api.list(&ListParams::default())).await?;
-        let views = stream::iter(list.items).map(|policy| self.view(policy)).buffer_unordered(AT_ONCE);
-        let mut views: Vec<View> = views.try_collect().await?;
+        let list = with_timeout("listing policies", api.list(&ListParams::default())).await?;
+        let views = stream::iter(list.items).map(|policy| self.view(policy)).buffer_unordered(CONCURRENT_READS);
+        let mut views: Vec<PolicyView> = views.try_collect().await?;
         views.sort_by_key(|view| (view.policy.namespace(), view.policy.name_any()));
         Ok(views)
     }
 
     /// One policy.
-    pub async fn get(&self, namespace: &str, name: &str) -> Result<View, AccessError> {
+    pub async fn get(&self, namespace: &str, name: &str) -> Result<PolicyView, AccessError> {
         let policy = self.policy(namespace, name).await?;
         Box::pin(self.view(policy)).await
     }
@@ -112,32 +112,32 @@ impl Access {
             }
             found => found,
         };
-        call(&format!("reading policy {namespace}/{name}"), async { found }).await
+        with_timeout(&format!("reading policy {namespace}/{name}"), async { found }).await
     }
 
-    async fn view(&self, policy: EnergyPolicy) -> Result<View, AccessError> {
+    async fn view(&self, policy: EnergyPolicy) -> Result<PolicyView, AccessError> {
         let namespace = policy.namespace().unwrap_or_default();
         let target = &policy.spec.target_ref;
-        let object = match Kind::find(&target.api_version, &target.kind) {
+        let object = match WorkloadKind::find(&target.api_version, &target.kind) {
             Some(kind) => {
-                let api = self.objects(&namespace, &resource(kind));
+                let api = self.objects(&namespace, &kind_resource(kind));
                 let what = format!("reading {} {namespace}/{}", target.kind, target.name);
-                call(&what, look(api.get_metadata_opt(&target.name))).await?
+                with_timeout(&what, read_pause_target(api.get_metadata_opt(&target.name))).await?
             }
-            None => Seen::Missing,
+            None => PauseTarget::Missing,
         };
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let what = format!("reading namespace {namespace}");
-        let around = call(&what, look(namespaces.get_metadata_opt(&namespace))).await?;
+        let around = with_timeout(&what, read_pause_target(namespaces.get_metadata_opt(&namespace))).await?;
         let (own, around) = (object.annotations(), around.annotations());
         let known = own.is_some() && around.is_some();
-        let (is_paused, _) = paused(&own.unwrap_or_default(), &around.unwrap_or_default());
+        let (is_paused, _) = read_pause(&own.unwrap_or_default(), &around.unwrap_or_default());
         let target_found = match object {
-            Seen::Found(_) => Some(true),
-            Seen::Missing => Some(false),
-            Seen::Hidden => None,
+            PauseTarget::Found(_) => Some(true),
+            PauseTarget::Missing => Some(false),
+            PauseTarget::Hidden => None,
         };
-        Ok(View { policy, paused: (known || is_paused).then_some(is_paused), target_found })
+        Ok(PolicyView { policy, paused: (known || is_paused).then_some(is_paused), target_found })
     }
 
     fn objects(&self, namespace: &str, resource: &ApiResource) -> Api<DynamicObject> {
@@ -145,41 +145,46 @@ impl Access {
     }
 
     /// Pauses or resumes the workload of a policy.
-    pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<Turned, AccessError> {
+    pub async fn pause(&self, namespace: &str, name: &str, pause: bool) -> Result<PauseResult, AccessError> {
         let view = Box::pin(self.get(namespace, name)).await?;
         let target = &view.policy.spec.target_ref;
-        let Some(kind) = Kind::find(&target.api_version, &target.kind) else {
-            let known = Kind::names();
+        let Some(kind) = WorkloadKind::find(&target.api_version, &target.kind) else {
+            let known = WorkloadKind::names();
             return Err(AccessError::Refused(format!("{} is not a kind that EADT changes; it knows {known}", target.kind)));
         };
-        let api = self.objects(namespace, &resource(kind));
-        let what = format!("{} {} {namespace}/{}", verb(pause), target.kind, target.name);
-        let Some(object) = call(&what, api.get_metadata_opt(&target.name)).await? else {
+        let api = self.objects(namespace, &kind_resource(kind));
+        let what = format!("{} {} {namespace}/{}", pause_verb(pause), target.kind, target.name);
+        let Some(object) = with_timeout(&what, api.get_metadata_opt(&target.name)).await? else {
             return Err(AccessError::Refused(format!("{} {namespace}/{} is not there", target.kind, target.name)));
         };
-        let changed = !stands(object.annotations(), pause);
+        let changed = !is_paused_as(object.annotations(), pause);
         if changed {
-            let patch = Patch::Merge(annotation(PAUSED, pause.then_some("true")));
-            call(&what, api.patch_metadata(&target.name, &params(), &patch)).await?;
+            let patch = Patch::Merge(annotation_patch(PAUSED, pause.then_some("true")));
+            with_timeout(&what, api.patch_metadata(&target.name, &apply_params(), &patch)).await?;
         }
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let around = call(&format!("reading namespace {namespace}"), look(namespaces.get_metadata_opt(namespace))).await?;
+        let around =
+            with_timeout(&format!("reading namespace {namespace}"), read_pause_target(namespaces.get_metadata_opt(namespace)))
+                .await?;
         let around = around.annotations().unwrap_or_default();
-        Ok(Turned { changed, by_namespace: paused(&BTreeMap::new(), &around).0 })
+        Ok(PauseResult { changed, by_namespace: read_pause(&BTreeMap::new(), &around).0 })
     }
 
     /// Pauses or resumes every workload of a namespace. `false`: it was so already.
     pub async fn pause_namespace(&self, namespace: &str, pause: bool) -> Result<bool, AccessError> {
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let what = format!("{} namespace {namespace}", verb(pause));
-        let Some(object) = call(&what, api.get_metadata_opt(namespace)).await? else {
+        let what = format!("{} namespace {namespace}", pause_verb(pause));
+        let Some(object) = with_timeout(&what, api.get_metadata_opt(namespace)).await? else {
             return Err(AccessError::Refused(format!("there is no namespace {namespace}")));
         };
-        if stands(object.annotations(), pause) {
+        if is_paused_as(object.annotations(), pause) {
             return Ok(false);
         }
-        call(&what, api.patch_metadata(namespace, &params(), &Patch::Merge(&annotation(PAUSED, pause.then_some("true")))))
-            .await?;
+        with_timeout(
+            &what,
+            api.patch_metadata(namespace, &apply_params(), &Patch::Merge(&annotation_patch(PAUSED, pause.then_some("true")))),
+        )
+        .await?;
         Ok(true)
     }
 
@@ -191,7 +196,7 @@ impl Access {
         decision_id: Option<&str>,
         now: eadt_schemas::EventTime,
     ) -> Result<super::Recommendation, AccessError> {
-        let View { policy, paused, .. } = Box::pin(self.get(namespace, name)).await?;
+        let PolicyView { policy, paused, .. } = Box::pin(self.get(namespace, name)).await?;
         let refused = |message: String| Err(AccessError::Refused(message));
         let Some(recommendation) = policy.status.as_ref().and_then(|status| status.recommendation.clone()) else {
             return refused(format!("policy {namespace}/{name} recommends nothing at present, so there is nothing to approve"));
@@ -229,21 +234,21 @@ impl Access {
             return refused(format!("policy {namespace}/{name} is not ready, so nothing would be applied: {}", why.message));
         }
         let api: Api<EnergyPolicy> = Api::namespaced(self.client.clone(), namespace);
-        let mut patch = annotation(APPROVED, Some(&recommendation.decision_id));
+        let mut patch = annotation_patch(APPROVED, Some(&recommendation.decision_id));
         // What was looked at is what is approved.
         patch["metadata"]["resourceVersion"] = json!(policy.resource_version());
-        match api.patch(name, &params(), &Patch::Merge(&patch)).await {
+        match api.patch(name, &apply_params(), &Patch::Merge(&patch)).await {
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 refused(format!("policy {namespace}/{name} changed just now: look again, then approve"))
             }
-            written => call(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| recommendation),
+            written => with_timeout(&format!("approving {namespace}/{name}"), async { written }).await.map(|_| recommendation),
         }
     }
 }
 
 /// What became of a pause or its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turned {
+pub struct PauseResult {
     /// The workload was not so before.
     pub changed: bool,
     /// Its namespace is paused, and so it is whatever is said of it alone.
@@ -251,7 +256,7 @@ pub struct Turned {
 }
 
 /// Whether an annotation says so already. What cannot be read pauses, but is not what anybody meant, so it is written over.
-fn stands(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
+fn is_paused_as(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
     match annotations.get(PAUSED).map(String::as_str) {
         Some("true") => pause,
         None | Some("false") => !pause,
@@ -260,13 +265,13 @@ fn stands(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
 }
 
 /// An object that somebody may or may not be allowed to see.
-enum Seen {
+enum PauseTarget {
     Found(BTreeMap<String, String>),
     Missing,
     Hidden,
 }
 
-impl Seen {
+impl PauseTarget {
     fn annotations(&self) -> Option<BTreeMap<String, String>> {
         match self {
             Self::Found(annotations) => Some(annotations.clone()),
@@ -277,29 +282,31 @@ impl Seen {
 }
 
 /// What there is to see; a kind that the cluster does not know has no objects.
-async fn look<T: ResourceExt>(request: impl Future<Output = Result<Option<T>, kube::Error>>) -> Result<Seen, kube::Error> {
+async fn read_pause_target<T: ResourceExt>(
+    request: impl Future<Output = Result<Option<T>, kube::Error>>,
+) -> Result<PauseTarget, kube::Error> {
     match request.await {
-        Ok(Some(object)) => Ok(Seen::Found(object.annotations().clone())),
-        Ok(None) => Ok(Seen::Missing),
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Seen::Hidden),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Seen::Missing),
+        Ok(Some(object)) => Ok(PauseTarget::Found(object.annotations().clone())),
+        Ok(None) => Ok(PauseTarget::Missing),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(PauseTarget::Hidden),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(PauseTarget::Missing),
         Err(error) => Err(error),
     }
 }
 
-fn verb(pause: bool) -> &'static str {
+fn pause_verb(pause: bool) -> &'static str {
     if pause { "pausing" } else { "resuming" }
 }
 
-fn params() -> PatchParams {
+fn apply_params() -> PatchParams {
     PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() }
 }
 
-fn annotation(name: &str, value: Option<&str>) -> Value {
+fn annotation_patch(name: &str, value: Option<&str>) -> Value {
     json!({"metadata": {"annotations": {name: value}}})
 }
 
-async fn call<T>(what: &str, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AccessError> {
+async fn with_timeout<T>(what: &str, request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, AccessError> {
     let mut not_installed = false;
     let request = async {
         let answer = request.await;
@@ -308,7 +315,7 @@ async fn call<T>(what: &str, request: impl Future<Output = Result<T, kube::Error
         }
         answer
     };
-    let answer = bounded(what, request).await;
+    let answer = call_with_timeout(what, request).await;
     if not_installed {
         return Err(AccessError::NotInstalled);
     }

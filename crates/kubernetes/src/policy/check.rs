@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::{Problem, Reason};
+use super::problem::{PolicyProblem, ProblemReason};
 use super::spec::TargetRef;
-use crate::kinds::Kind;
+use crate::objects::kinds::WorkloadKind;
 
 /// What is known of a policy's target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum TargetLookup {
     /// There is none.
     Missing,
     /// It is there.
@@ -22,10 +22,13 @@ pub enum Target {
 /// Policies without a problem have no entry.
 ///
 /// Of several policies on one workload none is in force: which one is meant is not EADT's to guess.
-pub fn check(policies: &BTreeMap<String, TargetRef>, target: impl Fn(&TargetRef) -> Target) -> BTreeMap<String, Vec<Problem>> {
-    let mut problems: BTreeMap<String, Vec<Problem>> = BTreeMap::new();
-    let mut note = |policy: &str, reason: Reason, message: String| {
-        problems.entry(policy.to_owned()).or_default().push(Problem::new(reason, message));
+pub fn find_target_problems(
+    policies: &BTreeMap<String, TargetRef>,
+    target: impl Fn(&TargetRef) -> TargetLookup,
+) -> BTreeMap<String, Vec<PolicyProblem>> {
+    let mut problems: BTreeMap<String, Vec<PolicyProblem>> = BTreeMap::new();
+    let mut note = |policy: &str, reason: ProblemReason, message: String| {
+        problems.entry(policy.to_owned()).or_default().push(PolicyProblem::new(reason, message));
     };
     let same =
         |a: &TargetRef, b: &TargetRef| a.kind == b.kind && a.name == b.name && group(&a.api_version) == group(&b.api_version);
@@ -35,7 +38,7 @@ pub fn check(policies: &BTreeMap<String, TargetRef>, target: impl Fn(&TargetRef)
         if !others.is_empty() {
             let names: Vec<_> = others.iter().map(|(other, _)| other.as_str()).collect();
             let message = format!("{kind} {name} is the target of policy {}, too: keep one of them", names.join(", "));
-            note(policy, Reason::TargetConflict, message);
+            note(policy, ProblemReason::TargetConflict, message);
         }
         let namesake = policies.iter().find(|(_, theirs)| theirs.name == *name && !same(wanted, theirs));
         if let Some((other, theirs)) = namesake {
@@ -44,26 +47,27 @@ pub fn check(policies: &BTreeMap<String, TargetRef>, target: impl Fn(&TargetRef)
                  rename one of them, or delete one of the policies",
                 theirs.kind
             );
-            note(policy, Reason::TargetConflict, message);
+            note(policy, ProblemReason::TargetConflict, message);
         }
-        if Kind::find(&wanted.api_version, kind).is_none() {
-            let message = format!("{kind} of {} is not a kind that EADT knows; it knows {}", wanted.api_version, Kind::names());
-            note(policy, Reason::UnsupportedKind, message);
+        if WorkloadKind::find(&wanted.api_version, kind).is_none() {
+            let message =
+                format!("{kind} of {} is not a kind that EADT knows; it knows {}", wanted.api_version, WorkloadKind::names());
+            note(policy, ProblemReason::UnsupportedKind, message);
             continue;
         }
         match target(wanted) {
-            Target::Missing => {
+            TargetLookup::Missing => {
                 let message = format!("there is no {kind} {name} in this namespace: create it, or correct spec.targetRef");
-                note(policy, Reason::TargetNotFound, message);
+                note(policy, ProblemReason::TargetNotFound, message);
             }
-            Target::Found { owners } => {
+            TargetLookup::Found { owners } => {
                 for (owner_kind, owner_name) in owners {
                     let managed = |(_, theirs): &(&String, &TargetRef)| theirs.kind == owner_kind && theirs.name == owner_name;
                     let Some((other, _)) = policies.iter().find(managed) else { continue };
                     let message = format!("{kind} {name} belongs to {owner_kind} {owner_name}, the target of policy {other}");
-                    note(policy, Reason::OwnerConflict, format!("{message}: keep one of them"));
+                    note(policy, ProblemReason::OwnerConflict, format!("{message}: keep one of them"));
                     let message = format!("{owner_kind} {owner_name} owns {kind} {name}, the target of policy {policy}");
-                    note(other, Reason::OwnerConflict, format!("{message}: keep one of them"));
+                    note(other, ProblemReason::OwnerConflict, format!("{message}: keep one of them"));
                 }
             }
         }
@@ -87,11 +91,11 @@ mod tests {
         list.iter().map(|(name, target)| ((*name).to_owned(), target.clone())).collect()
     }
 
-    fn found(_: &TargetRef) -> Target {
-        Target::Found { owners: vec![] }
+    fn found(_: &TargetRef) -> TargetLookup {
+        TargetLookup::Found { owners: vec![] }
     }
 
-    fn reasons(problems: &BTreeMap<String, Vec<Problem>>, policy: &str) -> Vec<Reason> {
+    fn reasons(problems: &BTreeMap<String, Vec<PolicyProblem>>, policy: &str) -> Vec<ProblemReason> {
         problems.get(policy).into_iter().flatten().map(|problem| problem.reason).collect()
     }
 
@@ -102,16 +106,16 @@ mod tests {
             ("b", target("apps/v1", "Deployment", "v")),
             ("c", target("batch/v1", "Job", "u")),
         ]);
-        assert_eq!(check(&all, found), BTreeMap::new());
+        assert_eq!(find_target_problems(&all, found), BTreeMap::new());
     }
 
     #[test]
     fn targets_of_one_name_and_different_kinds_are_a_problem_of_both() {
         let all = policies(&[("a", target("apps/v1", "StatefulSet", "w")), ("b", target("apps/v1", "Deployment", "w"))]);
-        let problems = check(&all, found);
+        let problems = find_target_problems(&all, found);
         assert_eq!(
             (reasons(&problems, "a"), reasons(&problems, "b")),
-            (vec![Reason::TargetConflict], vec![Reason::TargetConflict])
+            (vec![ProblemReason::TargetConflict], vec![ProblemReason::TargetConflict])
         );
         assert!(problems["a"][0].message.contains("Deployment w, the target of policy b"), "{problems:?}");
     }
@@ -123,18 +127,18 @@ mod tests {
             ("b", target("apps/v1beta2", "StatefulSet", "w")),
             ("c", target("apps/v1", "StatefulSet", "v")),
         ]);
-        let problems = check(&all, found);
+        let problems = find_target_problems(&all, found);
         assert_eq!(problems.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert!(problems["a"][0].message.contains("policy b") && problems["b"][0].message.contains("policy a"), "{problems:?}");
-        assert_eq!(reasons(&problems, "a"), [Reason::TargetConflict]);
+        assert_eq!(reasons(&problems, "a"), [ProblemReason::TargetConflict]);
     }
 
     #[test]
     fn a_missing_target_and_an_unknown_kind_are_named() {
         let all = policies(&[("a", target("apps/v1", "StatefulSet", "w")), ("b", target("v1", "Pod", "w-0"))]);
-        let problems = check(&all, |_| Target::Missing);
-        assert_eq!(reasons(&problems, "a"), [Reason::TargetNotFound]);
-        assert_eq!(reasons(&problems, "b"), [Reason::UnsupportedKind]);
+        let problems = find_target_problems(&all, |_| TargetLookup::Missing);
+        assert_eq!(reasons(&problems, "a"), [ProblemReason::TargetNotFound]);
+        assert_eq!(reasons(&problems, "b"), [ProblemReason::UnsupportedKind]);
         assert!(problems["b"][0].message.contains("StatefulSet"), "{problems:?}");
     }
 
@@ -144,11 +148,11 @@ mod tests {
             ("outer", target("trainer.kubeflow.org/v1alpha1", "TrainJob", "t")),
             ("inner", target("jobset.x-k8s.io/v1alpha2", "JobSet", "t")),
         ]);
-        let problems = check(&all, |target| Target::Found {
+        let problems = find_target_problems(&all, |target| TargetLookup::Found {
             owners: if target.kind == "JobSet" { vec![("TrainJob".into(), "t".into())] } else { vec![] },
         });
-        assert!(reasons(&problems, "inner").contains(&Reason::OwnerConflict));
-        assert!(reasons(&problems, "outer").contains(&Reason::OwnerConflict));
+        assert!(reasons(&problems, "inner").contains(&ProblemReason::OwnerConflict));
+        assert!(reasons(&problems, "outer").contains(&ProblemReason::OwnerConflict));
         assert!(problems["outer"].iter().any(|problem| problem.message.contains("policy inner")), "{problems:?}");
     }
 }

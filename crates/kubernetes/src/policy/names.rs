@@ -12,7 +12,7 @@ pub const APPROVED: &str = "eadt.dev/approved";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::PREFIX;
+    use crate::objects::object::PREFIX;
 
     #[test]
     fn every_name_is_below_the_prefix_that_objects_are_read_by() {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A reason as conditions have it: one word, fixed, for machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
+pub enum ProblemReason {
     /// The target is not there.
     TargetNotFound,
     /// The target is of a kind that EADT does not know.
@@ -25,7 +25,7 @@ pub enum Reason {
     Unreadable,
 }
 
-impl Reason {
+impl ProblemReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::TargetNotFound => "TargetNotFound",
@@ -41,7 +41,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ProblemReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -50,14 +50,14 @@ impl fmt::Display for Reason {
 /// Why a policy permits nothing. Nothing is touched while there is one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{message}")]
-pub struct Problem {
-    pub reason: Reason,
+pub struct PolicyProblem {
+    pub reason: ProblemReason,
     /// What is wrong, with what, and what to do.
     pub message: String,
 }
 
-impl Problem {
-    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+impl PolicyProblem {
+    pub fn new(reason: ProblemReason, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
 }

@@ -10,53 +10,53 @@ use kube::ResourceExt;
 use serde_json::{Map, Value};
 
 use super::names::{APPROVED, OBSERVE, PAUSED};
-use super::problem::{Problem, Reason};
-use super::schedule::Schedule;
+use super::problem::{PolicyProblem, ProblemReason};
+use super::schedule::RestartSchedule;
 use super::spec::{EnergyPolicy, EnergyPolicySpec, Knob};
-use crate::terms::{Knobs, Terms};
+use crate::objects::terms::{AllowedKnobs, PolicyTerms};
 
 /// What a policy means.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Resolved {
-    terms: Terms,
+pub struct ResolvedPolicy {
+    terms: PolicyTerms,
     /// When processes may be restarted; `None`: at any time.
-    pub schedule: Option<Schedule>,
+    pub schedule: Option<RestartSchedule>,
     /// Least time between two restarts.
     pub cooldown: Duration,
     /// The decision that may be applied once although the mode is `Recommend`.
     pub approved: Option<String>,
 }
 
-impl Resolved {
+impl ResolvedPolicy {
     /// The terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
-    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> Terms {
+    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> PolicyTerms {
         let cooling = last_restart.and_then(|last| {
             let (cooldown, since) = (self.cooldown.as_secs_f64(), now.seconds_since(last));
             (since < cooldown).then(|| format!("the last restart was {since:.0} s ago, the cooldown is {cooldown:.0} s"))
         });
         let closed = || self.schedule.as_ref().and_then(|schedule| schedule.closed(now));
-        Terms { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
+        PolicyTerms { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
     }
 }
 
-/// Reads a policy by itself; what other objects have to say is [`super::check`]'s.
-pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
+/// Reads a policy by itself; what other objects have to say is [`super::find_target_problems`]'s.
+pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<PolicyProblem>> {
     let spec = &policy.spec;
     let mut problems = Vec::new();
-    let mut note = |problem: Problem| problems.push(problem);
-    let schedule = spec.schedule.as_ref().map(Schedule::read).transpose().map_err(&mut note).ok().flatten();
-    let settings = settings(spec).map_err(&mut note).ok().flatten();
+    let mut note = |problem: PolicyProblem| problems.push(problem);
+    let schedule = spec.schedule.as_ref().map(RestartSchedule::read).transpose().map_err(&mut note).ok().flatten();
+    let settings = controller_settings(spec).map_err(&mut note).ok().flatten();
     let cooldown = spec.cooldown.parse::<kube::core::Duration>();
     let cooldown = cooldown.map(Duration::from).map_err(|error| {
-        note(Problem::new(
-            Reason::Unreadable,
+        note(PolicyProblem::new(
+            ProblemReason::Unreadable,
             format!("spec.cooldown {:?} is not a duration such as 5m: {error}", spec.cooldown),
         ));
     });
     let approved = policy.annotations().get(APPROVED).cloned();
     if approved.as_deref().is_some_and(|id| id.trim().is_empty()) {
-        note(Problem::new(
-            Reason::MalformedAnnotation,
+        note(PolicyProblem::new(
+            ProblemReason::MalformedAnnotation,
             format!("annotation {APPROVED} names no decision; `eadt policy approve` writes it, or delete it"),
         ));
     }
@@ -66,14 +66,14 @@ pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
     }
     let training = spec.training.clone().unwrap_or_default();
     let price = spec.price_and_carbon.clone().unwrap_or_default();
-    let terms = Terms {
+    let terms = PolicyTerms {
         policy: Some(policy.name_any()),
         policy_uid: policy.uid().unwrap_or_default(),
         mode: spec.update_mode.into(),
         controller: spec.controller.as_ref().and_then(|controller| controller.name).map(|name| name.as_str().to_owned()),
         controller_settings: settings,
-        bounds: bounds(spec),
-        knobs: knobs(spec),
+        bounds: event_bounds(spec),
+        knobs: allowed_knobs(spec),
         mps_default_thread_percentage: spec.mps_default_thread_percentage,
         no_restarts_now: None,
         backend: training.backend,
@@ -81,11 +81,11 @@ pub fn resolve(policy: &EnergyPolicy) -> Result<Resolved, Vec<Problem>> {
         price_per_kwh: price.price_per_kilowatt_hour,
         carbon_grams_per_kwh: price.carbon_grams_per_kilowatt_hour,
     };
-    Ok(Resolved { terms, schedule, cooldown, approved })
+    Ok(ResolvedPolicy { terms, schedule, cooldown, approved })
 }
 
 /// What may be turned.
-fn knobs(spec: &EnergyPolicySpec) -> Knobs {
+fn allowed_knobs(spec: &EnergyPolicySpec) -> AllowedKnobs {
     let bounds = spec.bounds.clone().unwrap_or_default();
     let bounded = |knob: Knob| match knob {
         Knob::MpsThreadPercentage => bounds.mps_thread_percentage.is_some(),
@@ -103,7 +103,7 @@ fn knobs(spec: &EnergyPolicySpec) -> Knobs {
     };
     // The API server refuses this; an object from before its rules must not be enforced without limits either.
     let may = |knob: Knob| open(knob) && (spec.update_mode != super::Mode::Enforce || bounded(knob));
-    Knobs {
+    AllowedKnobs {
         mps_thread_percentage: may(Knob::MpsThreadPercentage),
         replicas: may(Knob::Replicas),
         power_limit: may(Knob::PowerLimit),
@@ -113,7 +113,7 @@ fn knobs(spec: &EnergyPolicySpec) -> Knobs {
     }
 }
 
-fn bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
+fn event_bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
     let bounds = spec.bounds.clone().unwrap_or_default();
     let mps = bounds.mps_thread_percentage.unwrap_or_default();
     let replicas = bounds.replicas.unwrap_or_default();
@@ -136,7 +136,7 @@ fn bounds(spec: &EnergyPolicySpec) -> v1::Bounds {
 }
 
 /// The controller's settings: those that are named, and those that the policy has fields for.
-fn settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, Problem> {
+fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, PolicyProblem> {
     let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
     let mut settings = named.unwrap_or_default();
     let objective = spec.objective.clone().unwrap_or_default();
@@ -158,30 +158,31 @@ fn settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, Probl
         let Some(value) = value else { continue };
         if settings.insert(name.to_owned(), value).is_some() {
             let message = format!("spec.{field} and spec.controller.settings.{name} say the same: remove one of them");
-            return Err(Problem::new(Reason::Contradiction, message));
+            return Err(PolicyProblem::new(ProblemReason::Contradiction, message));
         }
     }
     if settings.is_empty() {
         return Ok(None);
     }
     let workload = Workload { controller_settings: Some(settings.clone()), ..Workload::default() };
-    ControllerSettings::declared(&workload)
-        .map_err(|refusal| Problem::new(Reason::InvalidSettings, format!("spec.controller.settings: {}", refusal.detail)))?;
+    ControllerSettings::declared(&workload).map_err(|refusal| {
+        PolicyProblem::new(ProblemReason::InvalidSettings, format!("spec.controller.settings: {}", refusal.detail))
+    })?;
     Ok(Some(settings))
 }
 
 /// What a workload's labels say by themselves: with the short form it is observed, and without it is not EADT's at all.
-pub fn short_form(labels: &BTreeMap<String, String>) -> Result<Option<Terms>, Problem> {
-    let observed = flag(OBSERVE, "label", labels.get(OBSERVE))?;
-    Ok(observed.then(|| Terms { mode: UpdateMode::Observe, ..Terms::default() }))
+pub fn observe_label_terms(labels: &BTreeMap<String, String>) -> Result<Option<PolicyTerms>, PolicyProblem> {
+    let observed = read_flag(OBSERVE, "label", labels.get(OBSERVE))?;
+    Ok(observed.then(|| PolicyTerms { mode: UpdateMode::Observe, ..PolicyTerms::default() }))
 }
 
 /// Whether a pause is asked for by the annotations of the workload or of its namespace. What cannot be read pauses, and is told.
-pub fn paused(workload: &BTreeMap<String, String>, namespace: &BTreeMap<String, String>) -> (bool, Vec<Problem>) {
+pub fn read_pause(workload: &BTreeMap<String, String>, namespace: &BTreeMap<String, String>) -> (bool, Vec<PolicyProblem>) {
     let mut problems = Vec::new();
     let mut any = false;
     for (whose, annotations) in [("workload's", workload), ("namespace's", namespace)] {
-        any |= flag(PAUSED, &format!("{whose} annotation"), annotations.get(PAUSED)).unwrap_or_else(|problem| {
+        any |= read_flag(PAUSED, &format!("{whose} annotation"), annotations.get(PAUSED)).unwrap_or_else(|problem| {
             problems.push(problem);
             true
         });
@@ -189,14 +190,14 @@ pub fn paused(workload: &BTreeMap<String, String>, namespace: &BTreeMap<String, 
     (any, problems)
 }
 
-fn flag(name: &str, what: &str, value: Option<&String>) -> Result<bool, Problem> {
+fn read_flag(name: &str, what: &str, value: Option<&String>) -> Result<bool, PolicyProblem> {
     match value.map(String::as_str) {
         None | Some("false") => Ok(false),
         Some("true") => Ok(true),
         Some(other) => {
             let shown: String = other.chars().take(40).collect();
             let message = format!("the {what} {name} is {shown:?}: set it to \"true\" or \"false\", or remove it");
-            Err(Problem::new(Reason::MalformedAnnotation, message))
+            Err(PolicyProblem::new(ProblemReason::MalformedAnnotation, message))
         }
     }
 }
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    const EVERY_KNOB: Knobs = Knobs {
+    const EVERY_KNOB: AllowedKnobs = AllowedKnobs {
         mps_thread_percentage: true,
         replicas: true,
         power_limit: true,
@@ -234,17 +235,17 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms(spec: Value) -> Terms {
-        resolve(&policy(spec)).unwrap().terms(at(0.0), None)
+    fn terms(spec: Value) -> PolicyTerms {
+        resolve_policy(&policy(spec)).unwrap().terms(at(0.0), None)
     }
 
-    fn problem(spec: Value) -> Problem {
-        resolve(&policy(spec)).unwrap_err().remove(0)
+    fn problem(spec: Value) -> PolicyProblem {
+        resolve_policy(&policy(spec)).unwrap_err().remove(0)
     }
 
     #[test]
     fn a_plain_policy_recommends_everything_and_holds_restarts_back() {
-        let resolved = resolve(&policy(json!({}))).unwrap();
+        let resolved = resolve_policy(&policy(json!({}))).unwrap();
         let terms = resolved.terms(at(1000.0), Some(at(700.0)));
         assert_eq!((terms.mode, terms.policy.as_deref(), terms.no_restarts_now), (UpdateMode::Recommend, Some("p"), None));
         assert_eq!(terms.knobs, EVERY_KNOB);
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn every_field_reaches_the_actuator() {
-        let resolved = resolve(&policy(json!({
+        let resolved = resolve_policy(&policy(json!({
             "updateMode": "Enforce",
             "controller": {"name": "hybrid", "settings": {"seek_windows": 4}},
             "objective": {"minimize": "EDP", "maxSlowdownPercent": 10, "minSamplesPerSecond": 55.5},
@@ -313,20 +314,23 @@ mod tests {
     fn knobs_are_those_named_or_those_with_bounds() {
         let bounds = json!({"replicas": {"max": 9}, "powerLimitWatts": {"min": 200}});
         let open = |spec| terms(spec).knobs;
-        let some = Knobs { replicas: true, power_limit: true, ..Knobs::default() };
+        let some = AllowedKnobs { replicas: true, power_limit: true, ..AllowedKnobs::default() };
         assert_eq!(open(json!({"bounds": bounds})), some);
-        assert_eq!(open(json!({"bounds": bounds, "knobs": ["Clocks"]})), Knobs { clocks: true, ..Knobs::default() });
-        assert_eq!(open(json!({"bounds": bounds, "knobs": []})), Knobs::default());
+        assert_eq!(
+            open(json!({"bounds": bounds, "knobs": ["Clocks"]})),
+            AllowedKnobs { clocks: true, ..AllowedKnobs::default() }
+        );
+        assert_eq!(open(json!({"bounds": bounds, "knobs": []})), AllowedKnobs::default());
         // As no API server would take it.
-        assert_eq!(open(json!({"updateMode": "Enforce"})), Knobs::default());
+        assert_eq!(open(json!({"updateMode": "Enforce"})), AllowedKnobs::default());
         let unlimited = json!({"updateMode": "Enforce", "bounds": bounds, "knobs": ["Clocks", "Replicas"]});
-        assert_eq!(open(unlimited), Knobs { replicas: true, ..Knobs::default() });
+        assert_eq!(open(unlimited), AllowedKnobs { replicas: true, ..AllowedKnobs::default() });
     }
 
     #[test]
     fn what_cannot_be_meant_is_named() {
         let unknown = problem(json!({"controller": {"settings": {"seek_window": 4}}}));
-        assert_eq!(unknown.reason, Reason::InvalidSettings);
+        assert_eq!(unknown.reason, ProblemReason::InvalidSettings);
         assert!(
             unknown.message.starts_with("spec.controller.settings: ") && unknown.message.contains("seek_window"),
             "{unknown}"
@@ -335,36 +339,36 @@ mod tests {
         assert!(range.message.contains("seek_windows"), "{range}");
         let twice = json!({"controller": {"settings": {"max_slowdown_ratio": 0.1}}, "objective": {"maxSlowdownPercent": 5}});
         let twice = problem(twice);
-        assert_eq!(twice.reason, Reason::Contradiction);
+        assert_eq!(twice.reason, ProblemReason::Contradiction);
         assert!(twice.message.contains("maxSlowdownPercent") && twice.message.contains("max_slowdown_ratio"), "{twice}");
-        assert_eq!(problem(json!({"cooldown": "soon"})).reason, Reason::Unreadable);
+        assert_eq!(problem(json!({"cooldown": "soon"})).reason, ProblemReason::Unreadable);
         let zone = json!({"schedule": {"timeZone": "Nowhere", "restartWindows": [{"start": "22:00", "end": "06:00"}]}});
-        assert_eq!(problem(zone).reason, Reason::InvalidSchedule);
+        assert_eq!(problem(zone).reason, ProblemReason::InvalidSchedule);
     }
 
     #[test]
     fn an_approval_names_a_decision() {
         let mut policy = policy(json!({}));
         policy.annotations_mut().insert(APPROVED.into(), "d-60".into());
-        assert_eq!(resolve(&policy).unwrap().approved.as_deref(), Some("d-60"));
+        assert_eq!(resolve_policy(&policy).unwrap().approved.as_deref(), Some("d-60"));
         policy.annotations_mut().insert(APPROVED.into(), " ".into());
-        assert_eq!(resolve(&policy).unwrap_err()[0].reason, Reason::MalformedAnnotation);
+        assert_eq!(resolve_policy(&policy).unwrap_err()[0].reason, ProblemReason::MalformedAnnotation);
     }
 
     #[test]
     fn labels_observe_and_annotations_pause_and_what_is_unclear_pauses() {
         let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
         let nothing = BTreeMap::new();
-        assert_eq!(short_form(&map(OBSERVE, "true")).unwrap().unwrap().mode, UpdateMode::Observe);
-        assert_eq!(short_form(&map(OBSERVE, "false")), Ok(None));
-        assert_eq!(short_form(&nothing), Ok(None));
-        assert!(short_form(&map(OBSERVE, "yes")).unwrap_err().message.contains("\"yes\""));
+        assert_eq!(observe_label_terms(&map(OBSERVE, "true")).unwrap().unwrap().mode, UpdateMode::Observe);
+        assert_eq!(observe_label_terms(&map(OBSERVE, "false")), Ok(None));
+        assert_eq!(observe_label_terms(&nothing), Ok(None));
+        assert!(observe_label_terms(&map(OBSERVE, "yes")).unwrap_err().message.contains("\"yes\""));
 
-        assert_eq!(paused(&nothing, &nothing), (false, vec![]));
-        assert_eq!(paused(&map(PAUSED, "true"), &nothing), (true, vec![]));
-        assert_eq!(paused(&nothing, &map(PAUSED, "true")), (true, vec![]));
-        assert_eq!(paused(&map(PAUSED, "false"), &nothing), (false, vec![]));
-        let (paused, problems) = paused(&map(PAUSED, "on"), &nothing);
+        assert_eq!(read_pause(&nothing, &nothing), (false, vec![]));
+        assert_eq!(read_pause(&map(PAUSED, "true"), &nothing), (true, vec![]));
+        assert_eq!(read_pause(&nothing, &map(PAUSED, "true")), (true, vec![]));
+        assert_eq!(read_pause(&map(PAUSED, "false"), &nothing), (false, vec![]));
+        let (paused, problems) = read_pause(&map(PAUSED, "on"), &nothing);
         assert!(paused && problems[0].message.contains("\"on\""), "{problems:?}");
     }
 }

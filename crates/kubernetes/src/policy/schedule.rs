@@ -5,21 +5,21 @@ use jiff::Timestamp;
 use jiff::civil::Weekday as Day;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use super::problem::{Problem, Reason};
+use super::problem::{PolicyProblem, ProblemReason};
 use super::spec::{RestartWindow, Restarts, Weekday};
 
 const MINUTES_OF_DAY: u32 = 24 * 60;
 
 /// The windows of a week in which restarts are allowed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Schedule {
+pub struct RestartSchedule {
     zone_name: String,
     zone: TimeZone,
-    windows: Vec<Window>,
+    windows: Vec<DailyWindow>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Window {
+struct DailyWindow {
     days: Vec<Day>,
     start: u32,
     end: u32,
@@ -27,17 +27,17 @@ struct Window {
     words: String,
 }
 
-impl Schedule {
+impl RestartSchedule {
     /// Reads what a policy says.
-    pub fn read(spec: &Restarts) -> Result<Self, Problem> {
-        let invalid = |message: String| Problem::new(Reason::InvalidSchedule, message);
+    pub fn read(spec: &Restarts) -> Result<Self, PolicyProblem> {
+        let invalid = |message: String| PolicyProblem::new(ProblemReason::InvalidSchedule, message);
         let name = &spec.time_zone;
         let zone = TimeZoneDatabase::bundled().get(name).map_err(|_| {
             let hint = "name one of the IANA database, such as Europe/Berlin";
             invalid(format!("spec.schedule.timeZone: there is no time zone {name:?}; {hint}"))
         })?;
         let windows = spec.restart_windows.iter().enumerate().map(|(index, window)| {
-            Window::read(window)
+            DailyWindow::read(window)
                 .ok_or_else(|| invalid(format!("spec.schedule.restartWindows[{index}]: start and end are times such as 22:00")))
         });
         Ok(Self { zone_name: name.clone(), zone, windows: windows.collect::<Result<_, _>>()? })
@@ -61,7 +61,7 @@ impl Schedule {
     }
 }
 
-impl Window {
+impl DailyWindow {
     fn read(spec: &RestartWindow) -> Option<Self> {
         let minutes = |text: &str| {
             let (hours, minutes) = text.split_once(':')?;
@@ -106,12 +106,12 @@ impl From<Weekday> for Day {
 mod tests {
     use super::*;
 
-    fn schedule(zone: &str, days: Option<&[Weekday]>, start: &str, end: &str) -> Result<Schedule, Problem> {
+    fn schedule(zone: &str, days: Option<&[Weekday]>, start: &str, end: &str) -> Result<RestartSchedule, PolicyProblem> {
         let window = RestartWindow { days: days.map(<[_]>::to_vec), start: start.into(), end: end.into() };
-        Schedule::read(&Restarts { time_zone: zone.into(), restart_windows: vec![window] })
+        RestartSchedule::read(&Restarts { time_zone: zone.into(), restart_windows: vec![window] })
     }
 
-    fn open(schedule: &Schedule, time: &str) -> bool {
+    fn open(schedule: &RestartSchedule, time: &str) -> bool {
         schedule.closed(time.parse().unwrap()).is_none()
     }
 
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn what_is_no_time_is_named() {
         let problem = schedule("Mars/Olympus", None, "22:00", "06:00").unwrap_err();
-        assert!(problem.reason == Reason::InvalidSchedule && problem.message.contains("Mars/Olympus"), "{problem}");
+        assert!(problem.reason == ProblemReason::InvalidSchedule && problem.message.contains("Mars/Olympus"), "{problem}");
         assert!(schedule("UTC", None, "25:00", "06:00").unwrap_err().message.contains("restartWindows[0]"));
     }
 }

@@ -27,20 +27,20 @@ pub struct EnergyPolicyStatus {
     pub conditions: Vec<Condition>,
     /// The workload as it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub current: Option<Current>,
+    pub current: Option<CurrentState>,
     /// What would be changed. Absent: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recommendation: Option<Recommendation>,
     /// The last decision, also one that left everything as it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_decision: Option<Last>,
+    pub last_decision: Option<LastDecision>,
     /// What the changes saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub effect: Option<Effect>,
+    pub effect: Option<SavingEffect>,
     /// The last changes, the newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
-    pub history: Vec<Past>,
+    pub history: Vec<PastChange>,
 }
 
 /// A condition, as Kubernetes has them.
@@ -154,7 +154,7 @@ impl From<&eadt_schemas::v1::Layout> for Settings {
 /// A workload as it is now.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Current {
+pub struct CurrentState {
     /// End of the window that the figures are of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<EventTime>,
@@ -204,7 +204,7 @@ pub struct Recommendation {
 /// A decision and what became of it.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Last {
+pub struct LastDecision {
     /// The decision.
     #[schemars(length(max = 253))]
     pub decision_id: String,
@@ -246,7 +246,7 @@ pub enum Outcome {
 /// What the changes saved.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Effect {
+pub struct SavingEffect {
     /// In a few words: `12.3 %`, or `12.3 % (simulated)`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
@@ -265,7 +265,7 @@ pub struct Effect {
 /// A change in the past.
 #[derive(KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Past {
+pub struct PastChange {
     /// The decision.
     #[schemars(length(max = 253))]
     pub decision_id: String,
@@ -317,31 +317,31 @@ impl EnergyPolicyStatus {
     /// are: events with longer ones are refused.
     pub fn fit(&mut self) {
         for condition in &mut self.conditions {
-            cut(&mut condition.message, CONDITION_MAX);
+            truncate_text(&mut condition.message, CONDITION_MAX);
         }
         if let Some(recommendation) = &mut self.recommendation {
-            cut(&mut recommendation.summary, WORDS_MAX);
-            cut(&mut recommendation.reason, TEXT_MAX);
+            truncate_text(&mut recommendation.summary, WORDS_MAX);
+            truncate_text(&mut recommendation.reason, TEXT_MAX);
         }
         if let Some(last) = &mut self.last_decision {
-            cut(&mut last.reason, TEXT_MAX);
-            last.message.iter_mut().for_each(|message| cut(message, TEXT_MAX));
+            truncate_text(&mut last.reason, TEXT_MAX);
+            last.message.iter_mut().for_each(|message| truncate_text(message, TEXT_MAX));
         }
         for past in &mut self.history {
-            cut(&mut past.summary, WORDS_MAX);
-            past.message.iter_mut().for_each(|message| cut(message, TEXT_MAX));
+            truncate_text(&mut past.summary, WORDS_MAX);
+            past.message.iter_mut().for_each(|message| truncate_text(message, TEXT_MAX));
         }
     }
 
     /// Notes a change; the oldest are forgotten.
-    pub fn remember(&mut self, past: Past) {
+    pub fn remember(&mut self, past: PastChange) {
         self.history.retain(|known| known.decision_id != past.decision_id);
         self.history.insert(0, past);
         self.history.truncate(HISTORY_MAX);
     }
 }
 
-fn cut(text: &mut String, most: usize) {
+fn truncate_text(text: &mut String, most: usize) {
     if text.chars().count() > most {
         *text = text.chars().take(most - 1).chain(['…']).collect();
     }
@@ -382,7 +382,7 @@ mod tests {
         }))
         .unwrap();
         status.fit();
-        let schema = crate::policy::definition::schema()["properties"]["status"].clone();
+        let schema = crate::policy::definition::spec_schema()["properties"]["status"].clone();
         let value = serde_json::to_value(&status).unwrap();
         let texts = [
             ("/conditions/0/message", "/properties/conditions/items/properties/message"),
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn history_is_bounded_and_has_a_change_once() {
         let mut status = EnergyPolicyStatus::default();
-        let past = |number: usize, outcome| Past {
+        let past = |number: usize, outcome| PastChange {
             decision_id: format!("d{number}"),
             time: at(number as f64),
             summary: "threads 50 % → 40 %".into(),

@@ -6,17 +6,17 @@ use eadt_schemas::v1::Precision;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::access::View;
+use super::access::PolicyView;
 use super::spec::{EnergyPolicySpec, Knob, Mode};
-use super::status::{ConditionStatus, ConditionType, Current, Settings};
+use super::status::{ConditionStatus, ConditionType, CurrentState, Settings};
 
-/// Columns of [`table`].
+/// Columns of [`policy_table`].
 const HEAD: [&str; 8] = ["NAMESPACE", "NAME", "TARGET", "MODE", "STATE", "J/SAMPLE", "RECOMMENDATION", "SAVING"];
 const NOTHING: &str = "-";
 
 /// Policies as a table, one a line.
-pub fn table(views: &[View]) -> String {
-    let rows: Vec<[String; HEAD.len()]> = views.iter().map(row).collect();
+pub fn policy_table(views: &[PolicyView]) -> String {
+    let rows: Vec<[String; HEAD.len()]> = views.iter().map(policy_row).collect();
     let mut widths = HEAD.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -33,7 +33,7 @@ pub fn table(views: &[View]) -> String {
     text
 }
 
-fn row(view: &View) -> [String; HEAD.len()] {
+fn policy_row(view: &PolicyView) -> [String; HEAD.len()] {
     let (policy, spec) = (&view.policy, &view.policy.spec);
     let status = policy.status.clone().unwrap_or_default();
     let nothing = || NOTHING.to_owned();
@@ -42,7 +42,7 @@ fn row(view: &View) -> [String; HEAD.len()] {
         policy.name_any(),
         format!("{} {}", spec.target_ref.kind, spec.target_ref.name),
         spec.update_mode.as_str().to_owned(),
-        state(view).0,
+        policy_state(view).0,
         status.current.and_then(|current| current.joules_per_sample).map_or_else(nothing, |joules| joules.to_string()),
         status.recommendation.map_or_else(nothing, |recommendation| recommendation.summary),
         status.effect.and_then(|effect| effect.summary).unwrap_or_else(nothing),
@@ -50,7 +50,7 @@ fn row(view: &View) -> [String; HEAD.len()] {
 }
 
 /// Where a policy stands, in a word, and why.
-fn state(view: &View) -> (String, Option<String>) {
+fn policy_state(view: &PolicyView) -> (String, Option<String>) {
     let status = view.policy.status.clone().unwrap_or_default();
     let ready = status.condition(ConditionType::Ready);
     let holds = |kind| status.condition(kind).filter(|condition| condition.status == ConditionStatus::True);
@@ -73,7 +73,7 @@ fn state(view: &View) -> (String, Option<String>) {
 }
 
 /// One policy: what it allows, what was decided and why, what came of it.
-pub fn explain(view: &View) -> String {
+pub fn explain_policy(view: &PolicyView) -> String {
     let policy = &view.policy;
     let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
     let status = policy.status.clone().unwrap_or_default();
@@ -82,16 +82,16 @@ pub fn explain(view: &View) -> String {
     let target = &policy.spec.target_ref;
     let missing = if view.target_found == Some(false) { " (not there)" } else { "" };
     line("workload", &format!("{} {}{missing}", target.kind, target.name));
-    line("mode", mode(policy.spec.update_mode));
-    let (word, why) = state(view);
+    line("mode", mode_text(policy.spec.update_mode));
+    let (word, why) = policy_state(view);
     line("state", &why.map_or_else(|| word.clone(), |why| format!("{word}: {why}")));
     if view.paused == Some(true) {
         line("", &format!("go on with: eadt policy resume {name} -n {namespace} (--all, if the namespace is paused)"));
     }
-    rules(&policy.spec, &mut line);
+    write_rules(&policy.spec, &mut line);
 
     match &status.current {
-        Some(current) => line("now", &now(current)),
+        Some(current) => line("now", &current_text(current)),
         None => line("now", "no window yet"),
     }
     match &status.recommendation {
@@ -132,7 +132,7 @@ pub fn explain(view: &View) -> String {
     text
 }
 
-fn mode(mode: Mode) -> &'static str {
+fn mode_text(mode: Mode) -> &'static str {
     match mode {
         Mode::Observe => "Observe: reported only",
         Mode::Recommend => "Recommend: it says what it would change, and changes nothing",
@@ -140,7 +140,7 @@ fn mode(mode: Mode) -> &'static str {
     }
 }
 
-fn rules(spec: &EnergyPolicySpec, line: &mut impl FnMut(&str, &str)) {
+fn write_rules(spec: &EnergyPolicySpec, line: &mut impl FnMut(&str, &str)) {
     let controller = spec.controller.as_ref().and_then(|controller| controller.name);
     line("controller", controller.map_or("the processor's default", |name| name.as_str()));
     let bounds = spec.bounds.clone().unwrap_or_default();
@@ -199,8 +199,8 @@ fn knob_name(knob: Knob) -> &'static str {
     }
 }
 
-fn now(current: &Current) -> String {
-    let mut parts = vec![settings(&current.settings)];
+fn current_text(current: &CurrentState) -> String {
+    let mut parts = vec![settings_text(&current.settings)];
     let mut add = |value: Option<f64>, unit: &str| parts.extend(value.map(|value| format!("{value} {unit}")));
     add(current.joules_per_sample, "J/sample");
     add(current.samples_per_second, "samples/s");
@@ -211,7 +211,7 @@ fn now(current: &Current) -> String {
 }
 
 /// A layout in a few words.
-pub fn settings(settings: &Settings) -> String {
+pub fn settings_text(settings: &Settings) -> String {
     let mut parts = Vec::new();
     let mut add =
         |what: &str, value: Option<String>, unit: &str| parts.extend(value.map(|value| format!("{what} {value}{unit}")));
@@ -225,7 +225,7 @@ pub fn settings(settings: &Settings) -> String {
 }
 
 /// A change in a few words, `threads 50 % → 40 %`: what differs, with what was not set before named once.
-pub fn change(from: &Settings, to: &Settings) -> String {
+pub fn change_text(from: &Settings, to: &Settings) -> String {
     let mut parts = Vec::new();
     let mut add = |what: &str, from: Option<String>, to: Option<String>, unit: &str| {
         if from == to {
@@ -247,8 +247,8 @@ pub fn change(from: &Settings, to: &Settings) -> String {
 }
 
 /// A policy with what is known beside it, for programs.
-pub fn value(view: &View) -> Value {
-    let (state, why) = state(view);
+pub fn policy_json(view: &PolicyView) -> Value {
+    let (state, why) = policy_state(view);
     json!({
         "namespace": view.policy.namespace(),
         "name": view.policy.name_any(),
@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[allow(clippy::needless_pass_by_value, reason = "callers write literals")]
-    fn view(spec: Value, status: &Value, paused: bool) -> View {
+    fn view(spec: Value, status: &Value, paused: bool) -> PolicyView {
         let mut object = json!({
             "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
             "metadata": {"name": "llm", "namespace": "training"},
@@ -278,7 +278,7 @@ mod tests {
         if !status.is_null() {
             object["status"] = status.clone();
         }
-        View { policy: serde_json::from_value(object).unwrap(), paused: Some(paused), target_found: Some(true) }
+        PolicyView { policy: serde_json::from_value(object).unwrap(), paused: Some(paused), target_found: Some(true) }
     }
 
     fn status() -> Value {
@@ -310,7 +310,7 @@ mod tests {
     fn a_table_has_a_line_for_each() {
         let views = [view(json!({}), &status(), false), view(json!({"updateMode": "Observe"}), &Value::Null, false)];
         assert_eq!(
-            table(&views),
+            policy_table(&views),
             "\
 NAMESPACE  NAME  TARGET                    MODE       STATE     J/SAMPLE  RECOMMENDATION       SAVING
 training   llm   StatefulSet llm-training  Recommend  in force  1.25      threads 50 % → 40 %  12.3 % (simulated)
@@ -326,7 +326,7 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
             "bounds": {"replicas": {"min": 3, "max": 9}, "powerLimitWatts": {"min": 200}},
             "schedule": {"timeZone": "Europe/Berlin", "restartWindows": [{"start": "22:00", "end": "06:00"}]},
         });
-        let text = explain(&view(spec, &status(), false));
+        let text = explain_policy(&view(spec, &status(), false));
         for said in [
             "workload      StatefulSet llm-training",
             "mode          Recommend",
@@ -348,24 +348,24 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
 
     #[test]
     fn what_stops_a_policy_stands_first() {
-        assert!(explain(&view(json!({}), &status(), true)).contains("eadt policy resume llm -n training"));
+        assert!(explain_policy(&view(json!({}), &status(), true)).contains("eadt policy resume llm -n training"));
         let mut broken = status();
         broken["conditions"][0]["status"] = json!("False");
         broken["conditions"][0]["reason"] = json!("TargetConflict");
         broken["conditions"][0]["message"] = json!("two policies");
-        let text = explain(&view(json!({}), &broken, false));
+        let text = explain_policy(&view(json!({}), &broken, false));
         assert!(text.contains("state         TargetConflict: two policies"), "{text}");
         let mut missing = view(json!({}), &Value::Null, false);
         missing.target_found = Some(false);
-        assert!(explain(&missing).contains("there is no StatefulSet llm-training"));
+        assert!(explain_policy(&missing).contains("there is no StatefulSet llm-training"));
     }
 
     #[test]
     fn a_change_names_only_what_differs() {
         let from = Settings { mps_thread_percentage: Some(50), replicas: Some(6), ..Settings::default() };
         let to = Settings { replicas: Some(9), power_limit_watts: Some(250.0), ..from.clone() };
-        assert_eq!(change(&from, &to), "replicas 6 → 9, cap none → 250 W");
-        assert_eq!(change(&from, &from), "no change");
-        assert_eq!(settings(&Settings::default()), "unknown");
+        assert_eq!(change_text(&from, &to), "replicas 6 → 9, cap none → 250 W");
+        assert_eq!(change_text(&from, &from), "no change");
+        assert_eq!(settings_text(&Settings::default()), "unknown");
     }
 }

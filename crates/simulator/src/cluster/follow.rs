@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_cluster::Managed;
+use eadt_cluster::ManagedWorkload;
 
 use super::job::Simulated;
 use super::{Cluster, WorkloadScenario};
@@ -10,7 +10,7 @@ use super::{Cluster, WorkloadScenario};
 impl Cluster {
     /// Takes the layouts of `seen` from now on: processes run while their workload is ready, and none do otherwise. A workload that
     /// is new gets GPUs; `template` says what is known of its job. One that is gone leaves its GPUs idle.
-    pub fn follow(&mut self, seen: &[Managed], template: impl Fn(&str) -> WorkloadScenario) {
+    pub fn follow(&mut self, seen: &[ManagedWorkload], template: impl Fn(&str) -> WorkloadScenario) {
         let now = self.now();
         let mut there = BTreeSet::new();
         for managed in seen {
@@ -61,9 +61,9 @@ mod tests {
     use super::super::{Event, Scenario};
     use super::*;
 
-    fn managed(percentage: u32, ready: bool) -> Managed {
+    fn managed(percentage: u32, ready: bool) -> ManagedWorkload {
         let start = EventTime::from_seconds(1_767_225_600.0);
-        Managed {
+        ManagedWorkload {
             state: Workload {
                 workload: "n/w".into(),
                 layout: Layout { replicas: Some(6), mps_thread_percentage: Some(percentage), ..Layout::default() },
@@ -83,7 +83,7 @@ mod tests {
         let scenario = Scenario { workloads: vec![], ..Scenario::default() };
         let mut cluster = Cluster::new(scenario, start).unwrap();
         let mut now = start;
-        let mut over = |seen: &[Managed]| {
+        let mut over = |seen: &[ManagedWorkload]| {
             cluster.follow(seen, |_| WorkloadScenario::default());
             now = now.plus_seconds(60.0);
             let mut events = Vec::new();

@@ -1,4 +1,4 @@
-use eadt_cluster::Managed;
+use eadt_cluster::ManagedWorkload;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, Layout, Origin, Phase, Scope, ShareMethod, TrainingProgress, Workload};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use crate::gpu::{Limits, Runner, Solver, synchronised_rate};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Simulated {
     pub opted_in: bool,
-    pub managed: Managed,
+    pub managed: ManagedWorkload,
     pub recommendation: Option<Box<Decision>>,
     /// Which processes run from when on, in order of time; `None`: none do. The first entry is in force.
     pub runs: Vec<(EventTime, Option<Layout>)>,
@@ -79,7 +79,7 @@ impl Simulated {
         };
         Self {
             opted_in: workload.opted_in,
-            managed: Managed {
+            managed: ManagedWorkload {
                 state,
                 applied: None,
                 mps_default_thread_percentage: Some(workload.mps_default_thread_percentage),

@@ -7,7 +7,7 @@ mod object;
 mod scenario;
 mod scene;
 
-use eadt_cluster::{Change, ClusterError, ClusterRemedy, Managed, RollBack};
+use eadt_cluster::{ClusterError, ManagedWorkload, RollBack, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, GpuTelemetry, TrainingProgress};
 use serde::{Deserialize, Serialize};
@@ -185,7 +185,7 @@ impl Cluster {
     }
 
     /// Puts a layout in force now, without a restart and whatever it is: for what could be at best, not for what a cluster does.
-    pub fn replace(&mut self, workload: &str, layout: &eadt_schemas::v1::Layout) -> Result<Managed, ClusterError> {
+    pub fn replace(&mut self, workload: &str, layout: &eadt_schemas::v1::Layout) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         Ok(self.find(workload)?.substitute(layout, now))
     }
@@ -198,7 +198,7 @@ impl Cluster {
     }
 
     /// The workloads that opted in.
-    pub fn managed(&self) -> Vec<Managed> {
+    pub fn managed(&self) -> Vec<ManagedWorkload> {
         self.workloads.iter().filter(|w| w.opted_in).map(|w| w.managed.clone()).collect()
     }
 
@@ -208,14 +208,14 @@ impl Cluster {
     }
 
     /// Writes a change as an API server does; takes effect now. Errors: see [`eadt_cluster::Cluster::apply`].
-    pub fn apply(&mut self, change: &Change) -> Result<Managed, ClusterError> {
+    pub fn apply(&mut self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         let never_ready = self.scenario.faults.iter().any(|fault| fault.never_ready(&change.workload, self.start, now));
         self.find(&change.workload)?.apply(change, now, never_ready)
     }
 
     /// Restores the layout before a change; takes effect now.
-    pub fn roll_back(&mut self, roll_back: &RollBack) -> Result<Managed, ClusterError> {
+    pub fn roll_back(&mut self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         self.find(&roll_back.workload)?.roll_back(roll_back, now)
     }
@@ -235,7 +235,7 @@ impl Cluster {
         self.workloads
             .iter_mut()
             .find(|w| w.opted_in && w.managed.state.workload == workload)
-            .ok_or_else(|| ClusterError::new(ClusterRemedy::Refused, format!("there is no workload {workload} that opted in")))
+            .ok_or_else(|| ClusterError::not_managed(workload))
     }
 }
 

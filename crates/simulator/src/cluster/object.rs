@@ -1,6 +1,6 @@
 //! The API server's side: generations, marks, rollouts.
 
-use eadt_cluster::{Applied, Change, ClusterError, ClusterRemedy, Managed, RollBack, RolledBack};
+use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, RolledBack, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Layout;
 
@@ -9,7 +9,7 @@ use super::job::Simulated;
 const DAY_SECONDS: f64 = 86_400.0;
 
 impl Simulated {
-    pub fn apply(&mut self, change: &Change, now: EventTime, never_ready: bool) -> Result<Managed, ClusterError> {
+    pub fn apply(&mut self, change: &WorkloadChange, now: EventTime, never_ready: bool) -> Result<ManagedWorkload, ClusterError> {
         let state = &self.managed.state;
         if self.managed.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
             return Ok(self.managed.clone());
@@ -30,7 +30,7 @@ impl Simulated {
         }
         let before = state.layout.clone();
         let generation = self.replace(&change.layout, Some(&change.decision_id), change.restarts, now, !never_ready);
-        self.managed.applied = Some(Applied {
+        self.managed.applied = Some(AppliedDecision {
             decision_id: change.decision_id.clone(),
             decision_time: change.decision_time,
             generation,
@@ -45,7 +45,7 @@ impl Simulated {
         Ok(self.managed.clone())
     }
 
-    pub fn roll_back(&mut self, back: &RollBack, now: EventTime) -> Result<Managed, ClusterError> {
+    pub fn roll_back(&mut self, back: &RollBack, now: EventTime) -> Result<ManagedWorkload, ClusterError> {
         let conflict = |detail: String| Err(ClusterError::new(ClusterRemedy::Conflict, detail));
         let Some(applied) = self.managed.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
             return conflict(format!("decision {} is not the last one applied", back.decision_id));
@@ -67,7 +67,7 @@ impl Simulated {
     }
 
     /// Puts a layout in force from now on, without a restart.
-    pub fn substitute(&mut self, layout: &Layout, now: EventTime) -> Managed {
+    pub fn substitute(&mut self, layout: &Layout, now: EventTime) -> ManagedWorkload {
         self.replace(layout, None, false, now, true);
         self.settle(now);
         self.managed.clone()

@@ -1,4 +1,4 @@
-use eadt_cluster::{Change, ClusterRemedy, RollBack};
+use eadt_cluster::{ClusterRemedy, RollBack, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Layout, Phase, TrainingProgress};
 use eadt_testing::cases;
@@ -43,9 +43,9 @@ fn progress<'a>(events: &'a [Event], workload: &str) -> Vec<&'a TrainingProgress
     events.iter().filter_map(of).collect()
 }
 
-fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> Change {
+fn change(cluster: &Cluster, id: &str, replicas: u32, percentage: u32) -> WorkloadChange {
     let state = &cluster.managed()[0].state;
-    Change {
+    WorkloadChange {
         workload: LLM.into(),
         decision_id: id.into(),
         decision_time: at(60.0),
@@ -168,7 +168,7 @@ fn a_cap_turns_while_the_job_runs() {
     let mut cluster = Cluster::new(scenario(vec![]), start()).unwrap();
     run(&mut cluster, 70.0);
     let layout = Layout { power_limit_watts: Some(200.0), ..cluster.managed()[0].state.layout.clone() };
-    let written = cluster.apply(&Change { layout, restarts: false, ..change(&cluster, "d1", 6, 50) }).unwrap();
+    let written = cluster.apply(&WorkloadChange { layout, restarts: false, ..change(&cluster, "d1", 6, 50) }).unwrap();
     assert_eq!((written.state.ready_time, written.restarts.len()), (Some(at(70.0)), 0));
     let events = run(&mut cluster, 80.0);
     let gpu = telemetry(&events, LLM, 0);
@@ -186,11 +186,11 @@ fn a_change_is_written_once_and_only_for_its_generation() {
     let written = cluster.apply(&good).unwrap();
     run(&mut cluster, 80.0);
     assert_eq!(cluster.apply(&good), Ok(written), "asked again, it is the same");
-    let refused = |cluster: &mut Cluster, change: &Change| cluster.apply(change).unwrap_err().remedy;
-    assert_eq!(refused(&mut cluster, &Change { decision_id: "d2".into(), ..good.clone() }), ClusterRemedy::Conflict);
-    let rolling = Change { decision_id: "d2".into(), generation: 2, ..good.clone() };
+    let refused = |cluster: &mut Cluster, change: &WorkloadChange| cluster.apply(change).unwrap_err().remedy;
+    assert_eq!(refused(&mut cluster, &WorkloadChange { decision_id: "d2".into(), ..good.clone() }), ClusterRemedy::Conflict);
+    let rolling = WorkloadChange { decision_id: "d2".into(), generation: 2, ..good.clone() };
     assert_eq!(refused(&mut cluster, &rolling), ClusterRemedy::Conflict, "one rollout at a time");
-    assert_eq!(refused(&mut cluster, &Change { workload: "a/b".into(), ..good }), ClusterRemedy::Refused);
+    assert_eq!(refused(&mut cluster, &WorkloadChange { workload: "a/b".into(), ..good }), ClusterRemedy::Refused);
     assert_eq!(cluster.managed()[0].state.generation, 2);
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_agent::{AgentError, Environment, Log, RawSettings, Summary, run};
+use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, Log, RawSettings, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Outgoing, Polled, Start, TopicPartition, partition_for_key, topics};
 use eadt_nvml::fake::{FakeLibrary, FakeMps};
@@ -93,7 +93,7 @@ pub struct Running {
     pub metrics: Metrics,
     pub health: Health,
     shutdown: Shutdown,
-    task: tokio::task::JoinHandle<Result<Summary, AgentError>>,
+    task: tokio::task::JoinHandle<Result<AgentSummary, AgentError>>,
 }
 
 /// Starts an agent on this log, or on none.
@@ -114,20 +114,20 @@ pub fn start_with(raw: &RawSettings, bus: &Arc<dyn Bus>, driver: Arc<dyn Settabl
 
 fn launch(raw: &RawSettings, log: Option<Log>, driver: Option<Arc<dyn SettableDriver>>) -> Running {
     let (metrics, health, shutdown) = (Metrics::default(), Health::default(), Shutdown::new());
-    let mut environment = Environment::new(log, metrics.clone(), health.clone(), shutdown.clone());
+    let mut environment = AgentEnvironment::new(log, metrics.clone(), health.clone(), shutdown.clone());
     environment.driver = driver;
     let settings = raw.validate("host").unwrap();
     Running { metrics, health, shutdown, task: tokio::spawn(run(settings, environment)) }
 }
 
 impl Running {
-    pub async fn stop(self) -> Result<Summary, AgentError> {
+    pub async fn stop(self) -> Result<AgentSummary, AgentError> {
         self.shutdown.cancel();
         self.task.await.expect("no panic")
     }
 
     /// Waits for its own end.
-    pub async fn ended(self) -> Result<Summary, AgentError> {
+    pub async fn ended(self) -> Result<AgentSummary, AgentError> {
         self.task.await.expect("no panic")
     }
 

@@ -6,12 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_gpu_sharing::co_runs::{GatheredRun, GatheredRuns, co_runs, implied_idle_watts};
+use eadt_gpu_sharing::forest::ForestSettings;
+use eadt_gpu_sharing::gather::{GatherSettings, Gatherer};
+use eadt_gpu_sharing::published::PartitionDocument;
+use eadt_gpu_sharing::{
+    AdditivePredictor, CoRun, GpuTenants, Measurements, Predictor, ShareCandidate, SlowdownModel, SoloProfile,
+};
 use eadt_models::published::partition_name;
-use eadt_partition::co_runs::{GatheredRun, GatheredRuns, co_runs, implied_idle_watts};
-use eadt_partition::forest::ForestSettings;
-use eadt_partition::gather::{GatherSettings, Gatherer};
-use eadt_partition::published::PartitionDocument;
-use eadt_partition::{Additive, Candidate, CoRun, Measurements, Predictor, SlowdownModel, SoloProfile, Together};
 use eadt_schemas::v1::{EfficiencyWindow, Origin};
 
 use super::{Proposal, Scope, Verdict, percent};
@@ -49,8 +51,8 @@ fn missed(predictor: &dyn Predictor, idle_watts: f64, profiles: &Profiles, runs:
     let (mut throughput, mut rates, mut power) = (0.0, 0, 0.0);
     for run in runs {
         let tenants = run.tenants.iter().map(|tenant| profiles.get(&tenant.workload)).collect::<Option<_>>()?;
-        let together = Together::new(tenants, idle_watts).ok()?;
-        let candidate = Candidate {
+        let together = GpuTenants::new(tenants, idle_watts).ok()?;
+        let candidate = ShareCandidate {
             mps_thread_percentages: run.tenants.iter().map(|tenant| tenant.mps_thread_percentage).collect(),
             sm_clock_mhz: None,
         };
@@ -75,7 +77,7 @@ fn missed_by_adding_up(found: &Found, runs: &[CoRun]) -> Option<f64> {
     let mut sum = 0.0;
     for runs in sets.values() {
         let idle_watts = implied_idle_watts(&found.profiles_of(runs), runs)?;
-        sum += missed(&Additive, idle_watts, &found.profiles, runs)?.ratio() * runs.len() as f64;
+        sum += missed(&AdditivePredictor, idle_watts, &found.profiles, runs)?.ratio() * runs.len() as f64;
     }
     Some(sum / runs.len() as f64)
 }

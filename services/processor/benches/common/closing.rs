@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition};
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, Service, Settings, run};
+use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics, Shutdown};
@@ -73,15 +73,15 @@ pub fn now() -> EventTime {
 /// Runs a processor on the log, whose topics are there, and feeds it for so long.
 pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<Measured, Error> {
     let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
-    let service = Service {
-        settings: Settings { window_seconds, join_grace_seconds: 0.0, ..Settings::default() },
+    let service = ProcessorService {
+        settings: ProcessorSettings { window_seconds, join_grace_seconds: 0.0, ..ProcessorSettings::default() },
         bus: bus.clone(),
         clock: HeartbeatClock::default(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
         ready: health.part("processor"),
     };
-    let processor = std::thread::spawn(move || run(&service));
+    let processor = std::thread::spawn(move || run_processor(&service));
     let handed: Arc<Mutex<HashMap<Closing, Instant>>> = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
     let watcher = {

@@ -1,22 +1,23 @@
-//! What the stages differ in: whose decisions they say, where their state lies, what they count.
+//! What differs between the joint stages: the fold, the names of its group and state, the metrics.
 
 use std::fmt::Debug;
 
-use eadt_core::state::{CLUSTER_PREFIX, GPU_PREFIX};
-use eadt_core::{Cluster, Joint, budget, sharing};
-use eadt_partition::Gpus;
+use eadt_core::power_budget::allocation;
+use eadt_core::state::{GPU_SHARING_PREFIX, POWER_BUDGET_PREFIX};
+use eadt_core::{JointFold, PowerBudgetFold, gpu_sharing};
+use eadt_gpu_sharing::GpuSharingFold;
 use eadt_service::Metrics;
 
-use crate::Settings;
-use crate::metrics::{ClusterMetrics, GpuMetrics, JointMetrics};
+use crate::ProcessorSettings;
+use crate::metrics::{GpuSharingMetrics, JointMetrics, PowerBudgetMetrics};
 
 /// One of the stages that decide about several workloads together.
-pub trait Kind: Debug {
-    type Fold: Joint + Debug;
+pub trait JointStageKind: Debug {
+    type Fold: JointFold + Debug;
     /// At the end of the group's name and of the member's.
     const NAME: &'static str;
-    /// In log lines and errors.
-    const WORDS: &'static str;
+    /// Name in log lines and errors.
+    const DESCRIPTION: &'static str;
     /// What its dead letters are refused by.
     const SERVICE: &'static str;
     /// What its decisions' ids end in, after a slash.
@@ -27,38 +28,38 @@ pub trait Kind: Debug {
     fn new(metrics: &Metrics) -> Self;
 
     /// Whether it has anything to do.
-    fn is_on(settings: &Settings) -> bool;
+    fn is_on(settings: &ProcessorSettings) -> bool;
 
     /// A decision that was not applied within this time is void, in seconds.
-    fn expiry_seconds(settings: &Settings) -> f64;
+    fn expiry_seconds(settings: &ProcessorSettings) -> f64;
 
     fn metrics(&self) -> &JointMetrics;
 
-    /// The stage runs here from now on, or does not any more (`None`).
-    fn runs(&self, settings: Option<&Settings>);
+    /// Notes that the stage runs here from now on; `None`: not any more.
+    fn set_running(&self, settings: Option<&ProcessorSettings>);
 
     /// Adds what was folded since `before`.
-    fn folded(&self, before: <Self::Fold as Joint>::Tally, now: <Self::Fold as Joint>::Tally);
+    fn add_tally(&self, before: <Self::Fold as JointFold>::Tally, now: <Self::Fold as JointFold>::Tally);
 }
 
 /// The cluster's: a power budget.
-impl Kind for ClusterMetrics {
-    type Fold = Cluster;
+impl JointStageKind for PowerBudgetMetrics {
+    type Fold = PowerBudgetFold;
     const NAME: &'static str = "cluster";
-    const WORDS: &'static str = "the cluster's stage";
+    const DESCRIPTION: &'static str = "the cluster's stage";
     const SERVICE: &'static str = "processor/cluster";
-    const CONTROLLER: &'static str = budget::CONTROLLER;
-    const STATE_PREFIX: &'static str = CLUSTER_PREFIX;
+    const CONTROLLER: &'static str = allocation::CONTROLLER;
+    const STATE_PREFIX: &'static str = POWER_BUDGET_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {
         Self::new(metrics)
     }
 
-    fn is_on(settings: &Settings) -> bool {
+    fn is_on(settings: &ProcessorSettings) -> bool {
         settings.shares_power()
     }
 
-    fn expiry_seconds(settings: &Settings) -> f64 {
+    fn expiry_seconds(settings: &ProcessorSettings) -> f64 {
         settings.power_budget.expiry_seconds
     }
 
@@ -66,64 +67,64 @@ impl Kind for ClusterMetrics {
         &self.joint
     }
 
-    fn runs(&self, settings: Option<&Settings>) {
+    fn set_running(&self, settings: Option<&ProcessorSettings>) {
         self.runs(settings.and_then(|settings| settings.power_budget.budget_watts));
     }
 
-    fn folded(&self, before: eadt_core::cluster::Tally, now: eadt_core::cluster::Tally) {
+    fn add_tally(&self, before: eadt_core::power_budget::PowerBudgetTally, now: eadt_core::power_budget::PowerBudgetTally) {
         self.folded(before, now);
     }
 }
 
 /// The one of shared GPUs: SM partitions.
-impl Kind for GpuMetrics {
-    type Fold = Gpus;
+impl JointStageKind for GpuSharingMetrics {
+    type Fold = GpuSharingFold;
     const NAME: &'static str = "gpu";
-    const WORDS: &'static str = "the stage of shared GPUs";
+    const DESCRIPTION: &'static str = "the stage of shared GPUs";
     const SERVICE: &'static str = "processor/gpu";
-    const CONTROLLER: &'static str = sharing::CONTROLLER;
-    const STATE_PREFIX: &'static str = GPU_PREFIX;
+    const CONTROLLER: &'static str = gpu_sharing::CONTROLLER;
+    const STATE_PREFIX: &'static str = GPU_SHARING_PREFIX;
 
     fn new(metrics: &Metrics) -> Self {
         Self::new(metrics)
     }
 
-    fn is_on(settings: &Settings) -> bool {
-        settings.sm_partition.enabled
+    fn is_on(settings: &ProcessorSettings) -> bool {
+        settings.gpu_sharing.enabled
     }
 
-    fn expiry_seconds(settings: &Settings) -> f64 {
-        settings.sm_partition.expiry_seconds
+    fn expiry_seconds(settings: &ProcessorSettings) -> f64 {
+        settings.gpu_sharing.expiry_seconds
     }
 
     fn metrics(&self) -> &JointMetrics {
         &self.joint
     }
 
-    fn runs(&self, settings: Option<&Settings>) {
+    fn set_running(&self, settings: Option<&ProcessorSettings>) {
         self.runs(settings.is_some());
     }
 
-    fn folded(&self, before: eadt_partition::gpus::Tally, now: eadt_partition::gpus::Tally) {
+    fn add_tally(&self, before: eadt_gpu_sharing::fold::GpuSharingTally, now: eadt_gpu_sharing::fold::GpuSharingTally) {
         self.folded(before, now);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use eadt_core::budget::BudgetSettings;
-    use eadt_core::cluster;
-    use eadt_core::sharing::SmPartitionSettings;
-    use eadt_partition::gpus;
+    use eadt_core::gpu_sharing::GpuSharingSettings;
+    use eadt_core::power_budget;
+    use eadt_core::power_budget::allocation::BudgetSettings;
+    use eadt_gpu_sharing::fold;
 
     use super::*;
     use crate::scripted::Scripted;
 
-    fn settings(budget_watts: Option<f64>, enabled: bool) -> Settings {
-        Settings {
+    fn settings(budget_watts: Option<f64>, enabled: bool) -> ProcessorSettings {
+        ProcessorSettings {
             power_budget: BudgetSettings { budget_watts, expiry_seconds: 300.0, ..BudgetSettings::default() },
-            sm_partition: SmPartitionSettings { enabled, expiry_seconds: 900.0, ..SmPartitionSettings::default() },
-            ..Settings::default()
+            gpu_sharing: GpuSharingSettings { enabled, expiry_seconds: 900.0, ..GpuSharingSettings::default() },
+            ..ProcessorSettings::default()
         }
     }
 
@@ -131,8 +132,8 @@ mod tests {
     fn each_stage_has_its_own_settings() {
         for (budget, enabled) in [(Some(1_000.0), false), (None, true)] {
             let settings = settings(budget, enabled);
-            assert_eq!((ClusterMetrics::is_on(&settings), GpuMetrics::is_on(&settings)), (!enabled, enabled));
-            let expiry = (ClusterMetrics::expiry_seconds(&settings), GpuMetrics::expiry_seconds(&settings));
+            assert_eq!((PowerBudgetMetrics::is_on(&settings), GpuSharingMetrics::is_on(&settings)), (!enabled, enabled));
+            let expiry = (PowerBudgetMetrics::expiry_seconds(&settings), GpuSharingMetrics::expiry_seconds(&settings));
             assert_eq!(expiry, (300.0, 900.0));
         }
     }
@@ -140,33 +141,40 @@ mod tests {
     #[test]
     fn the_cluster_counts_what_was_folded_and_tells_its_budget_only_where_it_runs() {
         let bus = Scripted::default();
-        let kind = <ClusterMetrics as Kind>::new(&bus.metrics);
+        let kind = <PowerBudgetMetrics as JointStageKind>::new(&bus.metrics);
         let told = || {
             ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
                 .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
         };
-        Kind::runs(&kind, Some(&settings(Some(1_500.0), false)));
-        let tally = |looks, late, short| cluster::Tally { looks, late, short, exposed_watts: Some(700.0) };
-        Kind::folded(&kind, tally(2, 1, 0), tally(5, 3, 1));
+        JointStageKind::set_running(&kind, Some(&settings(Some(1_500.0), false)));
+        let tally = |looks, late, short| cluster::PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
+        JointStageKind::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
         assert_eq!(told(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
-        Kind::runs(&kind, None);
+        JointStageKind::set_running(&kind, None);
         assert_eq!(told(), [0.0, 0.0, 3.0, 2.0, 1.0, 0.0]);
     }
 
     #[test]
     fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
         let bus = Scripted::default();
-        let kind = <GpuMetrics as Kind>::new(&bus.metrics);
+        let kind = <GpuSharingMetrics as JointStageKind>::new(&bus.metrics);
         let told = || {
             ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
                 .map(|name| bus.metric(&format!("eadt_sm_partition_{name}")).unwrap())
         };
-        Kind::runs(&kind, Some(&settings(None, true)));
-        let before = gpus::Tally { looks: 2, late: 1, models: 1, ..gpus::Tally::default() };
-        let now = gpus::Tally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..gpus::Tally::default() };
-        Kind::folded(&kind, before, now);
+        JointStageKind::set_running(&kind, Some(&settings(None, true)));
+        let before = gpus::GpuSharingTally { looks: 2, late: 1, models: 1, ..gpus::GpuSharingTally::default() };
+        let now = gpus::GpuSharingTally {
+            looks: 5,
+            late: 3,
+            models: 2,
+            shared_gpus: 4,
+            measured: 6,
+            ..gpus::GpuSharingTally::default()
+        };
+        JointStageKind::add_tally(&kind, before, now);
         assert_eq!(told(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
-        Kind::runs(&kind, None);
+        JointStageKind::set_running(&kind, None);
         assert_eq!(told(), [0.0, 3.0, 2.0, 1.0, 0.0, 0.0]);
     }
 }

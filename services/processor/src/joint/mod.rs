@@ -16,59 +16,59 @@ use std::time::{Duration, Instant};
 use eadt_bus::{BusError, Member, MemberOptions, Membership, Polled, Remedy, Standby, Step, TopicPartition, chaos};
 use eadt_schemas::Topic;
 
-use crate::metrics::{ClusterMetrics, GpuMetrics};
-use crate::outputs::Names;
-use crate::service::{Error, Service, commit, keep_on};
-use crate::waiting::MAX_OUTPUTS;
-use kind::Kind;
-use stage::Stage;
+use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
+use crate::outputs::OutputTopics;
+use crate::pending_commit::MAX_OUTPUTS;
+use crate::service::{ProcessorError, ProcessorService, commit, run_with_restarts};
+use kind::JointStageKind;
+use stage::JointStage;
 
 /// The partition of the windows whose owner runs the stage, and of the state topic that has its state.
-const PARTITION: i32 = 0;
+const STAGE_PARTITION: i32 = 0;
 /// Longest wait for news of the group where there is nothing else to do.
-const IDLE: Duration = Duration::from_millis(100);
-const ITEMS: usize = 64;
+const IDLE_POLL: Duration = Duration::from_millis(100);
+const POLL_ITEMS: usize = 64;
 
 /// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits what was
 /// folded; what is left is for the next start, here or elsewhere.
-pub fn run_cluster(service: &Service) -> Result<(), Error> {
-    run::<ClusterMetrics>(service)
+pub fn run_power_budget(service: &ProcessorService) -> Result<(), ProcessorError> {
+    run_joint_stage::<PowerBudgetMetrics>(service)
 }
 
-/// Runs the stage of shared GPUs, as [`run_cluster`]; it ends at once where it is not enabled.
-pub fn run_gpu(service: &Service) -> Result<(), Error> {
-    run::<GpuMetrics>(service)
+/// Runs the stage of shared GPUs, as [`run_power_budget`]; it ends at once where it is not enabled.
+pub fn run_gpu_sharing(service: &ProcessorService) -> Result<(), ProcessorError> {
+    run_joint_stage::<GpuSharingMetrics>(service)
 }
 
-fn run<K: Kind>(service: &Service) -> Result<(), Error> {
+fn run_joint_stage<K: JointStageKind>(service: &ProcessorService) -> Result<(), ProcessorError> {
     if !K::is_on(&service.settings) {
         service.ready.set(true);
         return Ok(());
     }
     let kind = K::new(&service.metrics);
-    keep_on(service, &kind.metrics().restarts, || {
-        let ended = Session::open(service, &kind).and_then(Session::run);
-        kind.runs(None);
+    run_with_restarts(service, &kind.metrics().restarts, || {
+        let ended = JointSession::open(service, &kind).and_then(JointSession::run);
+        kind.set_running(None);
         ended
     })
 }
 
 /// From joining the group to the first error.
-struct Session<'a, K: Kind> {
-    service: &'a Service,
+struct JointSession<'a, K: JointStageKind> {
+    service: &'a ProcessorService,
     kind: &'a K,
-    names: Names,
+    names: OutputTopics,
     member: Box<dyn Member>,
     /// Partitions of the windows that this member has.
     assigned: BTreeSet<i32>,
-    stage: Option<Stage<K>>,
+    stage: Option<JointStage<K>>,
     standby: Standby,
     /// When the first record was folded that is not committed yet.
     folded: Option<Instant>,
 }
 
-impl<'a, K: Kind> Session<'a, K> {
-    fn open(service: &'a Service, kind: &'a K) -> Result<Self, BusError> {
+impl<'a, K: JointStageKind> JointSession<'a, K> {
+    fn open(service: &'a ProcessorService, kind: &'a K) -> Result<Self, BusError> {
         let settings = &service.settings;
         let group = format!("{}-{}", settings.group, K::NAME);
         let windows: Arc<str> = format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into();
@@ -80,7 +80,7 @@ impl<'a, K: Kind> Session<'a, K> {
         Ok(Self {
             service,
             kind,
-            names: Names::new(&settings.prefix, settings.recorded()),
+            names: OutputTopics::new(&settings.prefix, settings.recorded()),
             member,
             assigned: BTreeSet::new(),
             stage: None,
@@ -92,8 +92,8 @@ impl<'a, K: Kind> Session<'a, K> {
     fn run(mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
         while !self.service.shutdown.is_cancelled() {
-            let patience = if self.stage.is_some() { Duration::ZERO } else { IDLE };
-            match self.member.poll(ITEMS, patience, &mut polled) {
+            let patience = if self.stage.is_some() { Duration::ZERO } else { IDLE_POLL };
+            match self.member.poll(POLL_ITEMS, patience, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
@@ -111,9 +111,9 @@ impl<'a, K: Kind> Session<'a, K> {
                         self.drop_partitions(&partitions);
                     }
                     Polled::Lost(partitions) => {
-                        if self.folded.is_some() && partitions.iter().any(|at| at.partition == PARTITION) {
+                        if self.folded.is_some() && partitions.iter().any(|at| at.partition == STAGE_PARTITION) {
                             let detail = "the partition was lost with uncommitted work";
-                            return Err(BusError::new(Remedy::Restart, format!("folding in {}", K::WORDS), detail));
+                            return Err(BusError::new(Remedy::Restart, format!("folding in {}", K::DESCRIPTION), detail));
                         }
                         self.drop_partitions(&partitions);
                     }
@@ -132,12 +132,12 @@ impl<'a, K: Kind> Session<'a, K> {
         if let Some(stage) = &self.stage {
             let added = partitions.iter().find(|at| !stage.reads(at));
             return added.map_or(Ok(()), |at| {
-                Err(BusError::new(Remedy::Restart, format!("reading for {}", K::WORDS), format!("{at} was added")))
+                Err(BusError::new(Remedy::Restart, format!("reading for {}", K::DESCRIPTION), format!("{at} was added")))
             });
         }
-        if self.assigned.contains(&PARTITION) {
-            let stage = Stage::begin(self.service, &mut *self.member, &self.names, self.kind)?;
-            self.kind.runs(Some(&self.service.settings));
+        if self.assigned.contains(&STAGE_PARTITION) {
+            let stage = JointStage::begin(self.service, &mut *self.member, &self.names, self.kind)?;
+            self.kind.set_running(Some(&self.service.settings));
             self.stage = Some(stage);
         }
         Ok(())
@@ -147,10 +147,10 @@ impl<'a, K: Kind> Session<'a, K> {
         for at in partitions {
             self.assigned.remove(&at.partition);
         }
-        if self.stage.is_some() && !self.assigned.contains(&PARTITION) {
-            tracing::info!("{} goes on elsewhere", K::WORDS);
+        if self.stage.is_some() && !self.assigned.contains(&STAGE_PARTITION) {
+            tracing::info!("{} goes on elsewhere", K::DESCRIPTION);
             self.stage = None;
-            self.kind.runs(None);
+            self.kind.set_running(None);
         }
     }
 
@@ -173,7 +173,7 @@ impl<'a, K: Kind> Session<'a, K> {
     fn commit(&mut self) -> Result<(), BusError> {
         let (Some(stage), Some(_)) = (&mut self.stage, self.folded.take()) else { return Ok(()) };
         let mut step = Step::default();
-        stage.commit(&self.names, PARTITION, &mut step);
+        stage.commit(&self.names, STAGE_PARTITION, &mut step);
         let began = Instant::now();
         commit(self.service, &mut *self.member, &step)?;
         self.kind.metrics().commit_seconds.observe(began.elapsed().as_secs_f64());
@@ -183,20 +183,20 @@ impl<'a, K: Kind> Session<'a, K> {
 
 #[cfg(test)]
 mod tests {
-    use eadt_core::budget::BudgetSettings;
+    use eadt_core::power_budget::allocation::BudgetSettings;
     use eadt_schemas::v1::Workload;
 
     use super::*;
-    use crate::Settings;
+    use crate::ProcessorSettings;
     use crate::scripted::{Scripted, Turn, place, seconds};
 
     /// Nothing is committed because of time.
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ProcessorSettings {
+        ProcessorSettings {
             commit_seconds: 3_600.0,
             retry_seconds: 0.001,
             power_budget: BudgetSettings { budget_watts: Some(1_500.0), ..BudgetSettings::default() },
-            ..Settings::default()
+            ..ProcessorSettings::default()
         }
     }
 
@@ -221,8 +221,8 @@ mod tests {
     }
 
     /// Plays a script to its end.
-    fn play(bus: &Scripted) -> Result<(), Error> {
-        let ended = run_cluster(&bus.service(&settings()));
+    fn play(bus: &Scripted) -> Result<(), ProcessorError> {
+        let ended = run_power_budget(&bus.service(&settings()));
         assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
         ended
     }
@@ -244,12 +244,14 @@ mod tests {
 
     #[test]
     fn a_stage_that_is_off_is_ready_and_asks_nothing_of_the_bus() {
-        for (run, on) in [(run_cluster as fn(&Service) -> _, true), (run_cluster, false), (run_gpu, false)] {
+        for (run, on) in
+            [(run_power_budget as fn(&ProcessorService) -> _, true), (run_power_budget, false), (run_gpu_sharing, false)]
+        {
             let bus = Scripted::default();
             bus.turns([assigned(0)]);
             let budget_watts = on.then_some(1_500.0);
             let power_budget = BudgetSettings { budget_watts, ..BudgetSettings::default() };
-            run(&bus.service(&Settings { power_budget, ..settings() })).unwrap();
+            run(&bus.service(&ProcessorSettings { power_budget, ..settings() })).unwrap();
             assert_eq!(bus.script().turns.is_empty(), on);
             assert_eq!(bus.health.waiting().is_empty(), !on, "where it ran it has ended");
         }
@@ -261,8 +263,8 @@ mod tests {
         let then = bus.clone();
         bus.turns([assigned(0), Turn::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
         let mut settings = settings();
-        settings.sm_partition.enabled = true;
-        run_gpu(&bus.service(&settings)).unwrap();
+        settings.gpu_sharing.enabled = true;
+        run_gpu_sharing(&bus.service(&settings)).unwrap();
         assert_eq!(bus.metric("eadt_sm_partition_runs_here"), Some(0.0));
     }
 

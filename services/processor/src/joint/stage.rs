@@ -9,42 +9,42 @@ use eadt_bus::{
     chaos, read_to_end,
 };
 use eadt_core::Merge;
-use eadt_core::joint::{Event, Joint};
+use eadt_core::joint::{JointEvent, JointFold};
 use eadt_schemas::decode::{Refusal, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Action, DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::Shutdown;
 
-use super::PARTITION;
-use super::kind::Kind;
-use crate::codec::Decoded;
-use crate::outputs::Names;
-use crate::owned::{BOOKKEEPING, balance, share, size};
-use crate::restore::{self, Marks, Said, Stand};
-use crate::service::Service;
+use super::STAGE_PARTITION;
+use super::kind::JointStageKind;
+use crate::codec::DecodedRecord;
+use crate::outputs::OutputTopics;
+use crate::partition_task::{RECORD_OVERHEAD_BYTES, balance_inputs, input_buffer_share, record_size};
+use crate::restore::{self, EmittedIds, InputOffsets, StageRecords};
+use crate::service::ProcessorService;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
 const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
 /// Records taken from the bus at once.
-const BATCH: usize = 4096;
+const POLL_RECORDS: usize = 4096;
 /// Longest wait for the next record.
-const POLL: Duration = Duration::from_millis(5);
+const POLL_TIMEOUT: Duration = Duration::from_millis(5);
 /// Records at the end of each partition among which a first start looks for windows that are still worth a decision.
-const RECENT: i64 = 2_000;
+const RECENT_DECISIONS: i64 = 2_000;
 
 /// A record's content.
 #[derive(Debug)]
-enum Head {
+enum DecodedInput {
     Window(Box<EfficiencyWindow>),
-    Input(Box<Decoded>),
+    Input(Box<DecodedRecord>),
     Refused(Refusal),
 }
 
-impl Head {
+impl DecodedInput {
     fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         if topic != Topic::EfficiencyWindows {
-            return Self::Input(Box::new(Decoded::of(topic, kind, value)));
+            return Self::Input(Box::new(DecodedRecord::decode(topic, kind, value)));
         }
         let expected = EventType::EfficiencyWindow.name();
         let refused = |reason, detail| Self::Refused(Refusal { reason, field: None, detail });
@@ -72,64 +72,66 @@ impl Head {
 }
 
 #[derive(Debug)]
-pub struct Stage<K: Kind> {
+pub struct JointStage<K: JointStageKind> {
     inputs: Vec<(Topic, TopicPartition)>,
     reader: Box<dyn Reader>,
     merge: Merge<Record>,
-    heads: Vec<Head>,
+    heads: Vec<DecodedInput>,
     paused: Vec<bool>,
     state: K::Fold,
-    counted: <K::Fold as Joint>::Tally,
+    counted: <K::Fold as JointFold>::Tally,
     outputs: Vec<Outgoing>,
     /// Outputs that are there already, of a step whose state is not.
-    there: Said,
+    there: EmittedIds,
     said: Vec<Decision>,
     polled: Vec<Polled>,
 }
 
-impl<K: Kind> Stage<K> {
+impl<K: JointStageKind> JointStage<K> {
     /// Restores the stage from what was committed, and begins to read there.
-    pub fn begin(service: &Service, member: &mut dyn Member, names: &Names, kind: &K) -> Result<Self> {
+    pub fn begin(service: &ProcessorService, member: &mut dyn Member, names: &OutputTopics, kind: &K) -> Result<Self> {
         let (bus, settings) = (&*service.bus, service.settings.fold());
-        let inputs = inputs(bus, &service.settings.prefix)?;
+        let inputs = input_partitions(bus, &service.settings.prefix)?;
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
-        let mut there =
-            restore::read::<Self>(bus, names, &[PARTITION], &service.shutdown)?.remove(&PARTITION).unwrap_or_default();
+        let mut there = restore::read_states_and_outputs::<Self>(bus, names, &[STAGE_PARTITION], &service.shutdown)?
+            .remove(&STAGE_PARTITION)
+            .unwrap_or_default();
         let state = K::Fold::restore(settings.clone(), std::mem::take(&mut there.records)).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the positions of the group", names.state);
-            BusError::new(Remedy::Stop, format!("restoring {}", K::WORDS), detail)
+            BusError::new(Remedy::Stop, format!("restoring {}", K::DESCRIPTION), detail)
         })?;
         // Positions without state are of no use: the tables are gone.
         let first = there.is_new() || committed.iter().all(Option::is_none);
-        let recent = if first { recent::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
+        let recent =
+            if first { read_recent_decisions::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
         for ((topic, at), committed) in inputs.iter().zip(committed) {
             let Watermarks { low, high } = bus.watermarks(at)?;
-            let position = there.position(*topic, at, committed, high);
+            let position = there.resume_offset(*topic, at, committed, high);
             if let Some(position) = position.filter(|position| *position < low) {
-                tracing::error!(%at, position, oldest = low, "retention has deleted records that {} had not folded", K::WORDS);
+                tracing::error!(%at, position, oldest = low, "retention has deleted records that {} had not folded", K::DESCRIPTION);
                 kind.metrics().gaps.inc();
             }
             positions.push(position.or(recent.get(at).copied()).unwrap_or(low).max(low));
         }
         let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), Start::At(*position))).collect();
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
-        tracing::info!(members = state.size(), "{} runs here", K::WORDS);
+        tracing::info!(members = state.size(), "{} runs here", K::DESCRIPTION);
         kind.metrics().members.set(state.size() as i64);
         Ok(Self {
             merge: Merge::new(&positions, settings.max_future),
-            heads: inputs.iter().map(|_| Head::Input(Box::new(Decoded::Heartbeat))).collect(),
+            heads: inputs.iter().map(|_| DecodedInput::Input(Box::new(DecodedRecord::Heartbeat))).collect(),
             paused: vec![false; inputs.len()],
             inputs,
             reader,
             counted: state.tally(),
             state,
             outputs: Vec::new(),
-            there: there.said,
+            there: there.emitted,
             said: Vec::new(),
             polled: Vec::new(),
         })
@@ -141,7 +143,7 @@ impl<K: Kind> Stage<K> {
 
     /// Takes in what there is, or waits a moment.
     pub fn read(&mut self) -> Result<()> {
-        match self.reader.poll(BATCH, POLL, &mut self.polled) {
+        match self.reader.poll(POLL_RECORDS, POLL_TIMEOUT, &mut self.polled) {
             Ok(()) => {}
             Err(error) if error.remedy == Remedy::Retry => {
                 tracing::debug!(%error, "reading again");
@@ -153,7 +155,7 @@ impl<K: Kind> Stage<K> {
             match item {
                 Polled::Record(record) => {
                     let Some(input) = self.inputs.iter().position(|(_, at)| *at == record.at) else { continue };
-                    self.merge.push(input, record.offset, record.stamp, size(&record) + BOOKKEEPING, record);
+                    self.merge.push(input, record.offset, record.stamp, record_size(&record) + RECORD_OVERHEAD_BYTES, record);
                 }
                 Polled::End { at, position } => {
                     if let Some(input) = self.inputs.iter().position(|(_, other)| *other == at) {
@@ -167,24 +169,28 @@ impl<K: Kind> Stage<K> {
     }
 
     /// Folds what can be folded until so many outputs wait for a commit; whether there was anything.
-    pub fn fold(&mut self, outputs: usize, names: &Names, kind: &K) -> bool {
+    pub fn fold(&mut self, outputs: usize, names: &OutputTopics, kind: &K) -> bool {
         let mut folded = false;
         while self.outputs.len() < outputs {
             let (heads, inputs) = (&mut self.heads, &self.inputs);
             let next = self.merge.next(|input, record: &Record| {
-                heads[input] = Head::of(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
+                heads[input] = DecodedInput::of(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
                 heads[input].time()
             });
             let Some(next) = next else { break };
             folded = true;
             let key = next.record.key.as_deref().map_or(Some(""), |key| std::str::from_utf8(key).ok()).unwrap_or("\u{fffd}");
             let result = match &self.heads[next.input] {
-                Head::Window(window) => self.state.fold(Event::Window(window), Some(key), next.stamp, &mut self.said),
-                Head::Input(decoded) => self.state.fold(Event::Input(decoded.event()), Some(key), next.stamp, &mut self.said),
-                Head::Refused(refusal) => Err(refusal.clone()),
+                DecodedInput::Window(window) => {
+                    self.state.fold(JointEvent::Window(window), Some(key), next.stamp, &mut self.said)
+                }
+                DecodedInput::Input(decoded) => {
+                    self.state.fold(JointEvent::Input(decoded.event()), Some(key), next.stamp, &mut self.said)
+                }
+                DecodedInput::Refused(refusal) => Err(refusal.clone()),
             };
             if let Err(refusal) = result
-                && !self.there.take_letter(&next.record)
+                && !self.there.remove_dead_letter(&next.record)
             {
                 tracing::warn!(at = %next.record.at, offset = next.offset, "refused: {refusal}");
                 self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
@@ -192,7 +198,7 @@ impl<K: Kind> Stage<K> {
             if !self.said.is_empty() {
                 let positions = self.positions_json();
                 let there = &mut self.there;
-                for decision in self.said.drain(..).filter(|decision| !there.take(&decision.id)) {
+                for decision in self.said.drain(..).filter(|decision| !there.remove(&decision.id)) {
                     kind.metrics().decisions.inc();
                     if decision.action != Action::Maintain {
                         tracing::debug!(decision = decision.id, "{}", decision.reason);
@@ -203,7 +209,7 @@ impl<K: Kind> Stage<K> {
         }
         if folded {
             let tally = self.state.tally();
-            kind.folded(self.counted, tally);
+            kind.add_tally(self.counted, tally);
             self.counted = tally;
             kind.metrics().members.set(self.state.size() as i64);
         }
@@ -227,35 +233,35 @@ impl<K: Kind> Stage<K> {
     }
 
     /// Adds everything that was folded to a step: what was said, changed state, positions.
-    pub fn commit(&mut self, names: &Names, partition: i32, step: &mut Step) {
+    pub fn commit(&mut self, names: &OutputTopics, partition: i32, step: &mut Step) {
         step.outputs.append(&mut self.outputs);
         let positions = self.positions_json();
         let changes = self.state.take_changes().into_iter();
         let before = step.outputs.len();
         step.outputs.extend(changes.map(|record| names.state(partition, record)));
-        restore::mark(&mut step.outputs[before..], || positions);
+        restore::write_offsets_header(&mut step.outputs[before..], || positions);
         step.positions.extend(self.inputs.iter().map(|(_, at)| at.clone()).zip(self.merge.positions()));
     }
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
     pub fn balance(&mut self, buffer_bytes: usize) -> Result<()> {
-        let budget = share(buffer_bytes, self.inputs.len());
-        balance(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
+        let budget = input_buffer_share(buffer_bytes, self.inputs.len());
+        balance_inputs(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
     }
 }
 
-/// Of each topic the offsets of the first records that are not folded, partition by partition: what [`Stage::positions_json`] wrote.
+/// Of each topic the offsets of the first records that are not folded, partition by partition: what [`JointStage::positions_json`] wrote.
 #[derive(Debug)]
-pub struct Stands(BTreeMap<String, Vec<i64>>);
+pub struct StageOffsets(BTreeMap<String, Vec<i64>>);
 
-impl Stands {
+impl StageOffsets {
     /// `None`: anything else, such as the first stage's.
     fn from_json(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().map(Self)
     }
 }
 
-impl Stand for Stands {
+impl InputOffsets for StageOffsets {
     fn offset(&self, topic: Topic, partition: i32) -> Option<i64> {
         self.0.get(topic.base_name())?.get(usize::try_from(partition).ok()?).copied()
     }
@@ -269,37 +275,37 @@ impl Stand for Stands {
     }
 }
 
-impl<K: Kind> Marks for Stage<K> {
-    type Stand = Stands;
+impl<K: JointStageKind> StageRecords for JointStage<K> {
+    type Offsets = StageOffsets;
     const SERVICE: &'static str = K::SERVICE;
     const INPUTS: &'static [Topic] = &INPUTS;
     const OUTPUTS: &'static [Topic] = &[Topic::Decisions];
-    const SHARED: &'static [(Topic, &'static str)] = &[];
-    const HEAD: &'static str = K::STATE_PREFIX;
+    const SHARED_KEYS: &'static [(Topic, &'static str)] = &[];
+    const HEAD_KEY: &'static str = K::STATE_PREFIX;
 
-    fn keeps(key: &str) -> bool {
+    fn is_state_key(key: &str) -> bool {
         key.starts_with(K::STATE_PREFIX)
     }
 
-    fn stood(_: i32, text: &str) -> Option<Stands> {
-        Stands::from_json(text)
+    fn parse_state_offsets(_: i32, text: &str) -> Option<StageOffsets> {
+        StageOffsets::from_json(text)
     }
 
-    fn said(record: &Record) -> Option<(i32, Stands)> {
+    fn emitted(record: &Record) -> Option<(i32, StageOffsets)> {
         let id = record.header(header::ID)?;
         if !id.strip_suffix(K::CONTROLLER).is_some_and(|rest| rest.ends_with('/')) {
             return None;
         }
-        Some((PARTITION, record.header(header::INPUT_POSITIONS).and_then(Stands::from_json)?))
+        Some((STAGE_PARTITION, record.header(header::INPUT_POSITIONS).and_then(StageOffsets::from_json)?))
     }
 
-    fn folds(_: i32) -> i32 {
-        PARTITION
+    fn state_partition(_: i32) -> i32 {
+        STAGE_PARTITION
     }
 }
 
 /// All partitions of the inputs. A model is written to every partition, and one of them is enough.
-fn inputs(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
+fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
     let specs = bus.topics(prefix)?;
     let mut inputs = Vec::new();
     for topic in INPUTS {
@@ -315,17 +321,17 @@ fn inputs(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
 }
 
 /// Where a first start begins to read windows: a decision about older ones would have expired by the stamp of the newest one.
-fn recent<K: Kind>(
+fn read_recent_decisions<K: JointStageKind>(
     bus: &dyn Bus,
     inputs: &[(Topic, TopicPartition)],
-    settings: &crate::Settings,
+    settings: &crate::ProcessorSettings,
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<TopicPartition, i64>> {
     let mut from = Vec::new();
     let mut begin: BTreeMap<TopicPartition, i64> = BTreeMap::new();
     for (_, at) in inputs.iter().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
         let marks = bus.watermarks(at)?;
-        from.push((at.clone(), Start::At(marks.low.max(marks.high - RECENT))));
+        from.push((at.clone(), Start::At(marks.low.max(marks.high - RECENT_DECISIONS))));
         begin.insert(at.clone(), marks.high);
     }
     let mut stamps: Vec<(TopicPartition, i64, EventTime)> = Vec::new();
@@ -341,7 +347,7 @@ fn recent<K: Kind>(
     if read.is_none() {
         return Err(BusError::new(
             Remedy::Retry,
-            format!("beginning {}", K::WORDS),
+            format!("beginning {}", K::DESCRIPTION),
             "stopped before the newest windows were found",
         ));
     }
@@ -356,24 +362,24 @@ fn recent<K: Kind>(
 
 #[cfg(test)]
 mod tests {
-    use eadt_core::Cluster;
-    use eadt_core::budget::BudgetSettings;
+    use eadt_core::PowerBudgetFold;
+    use eadt_core::power_budget::allocation::BudgetSettings;
     use eadt_schemas::v1::{Layout, UpdateMode, Workload};
     use eadt_testing::lines;
 
     use super::*;
-    use crate::Settings;
-    use crate::metrics::{ClusterMetrics, GpuMetrics};
+    use crate::ProcessorSettings;
+    use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
     use crate::scripted::{Scripted, place, seconds};
 
-    fn settings() -> Settings {
+    fn settings() -> ProcessorSettings {
         let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };
-        Settings { power_budget, ..Settings::default() }
+        ProcessorSettings { power_budget, ..ProcessorSettings::default() }
     }
 
-    fn begin(bus: &Scripted, kind: &ClusterMetrics) -> Stage<ClusterMetrics> {
-        let names = Names::new("eadt.", "{}".to_owned());
-        Stage::begin(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
+    fn begin(bus: &Scripted, kind: &PowerBudgetMetrics) -> JointStage<PowerBudgetMetrics> {
+        let names = OutputTopics::new("eadt.", "{}".to_owned());
+        JointStage::begin(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
     }
 
     fn window(workload: &str, at: i64) -> Vec<u8> {
@@ -397,27 +403,27 @@ mod tests {
     fn a_record_is_a_window_or_what_the_first_stage_reads_and_has_the_time_of_its_content() {
         let own = EventType::EfficiencyWindow.name();
         let (window, workload) = (window("team/one", 120), workload());
-        let refused = |head: &Head| match head {
-            Head::Refused(refusal) => Some((refusal.reason, refusal.detail.clone())),
+        let refused = |head: &DecodedInput| match head {
+            DecodedInput::Refused(refusal) => Some((refusal.reason, refusal.detail.clone())),
             _ => None,
         };
         for kind in [None, Some(own)] {
-            let head = Head::of(Topic::EfficiencyWindows, kind, Some(&window));
-            assert!(matches!(&head, Head::Window(window) if window.id == "team/one/120"), "{head:?}");
+            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(&window));
+            assert!(matches!(&head, DecodedInput::Window(window) if window.id == "team/one/120"), "{head:?}");
             assert_eq!(head.time(), Some(seconds(120)));
-            let head = Head::of(Topic::EfficiencyWindows, kind, None);
+            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, None);
             assert_eq!(refused(&head), Some((DeadLetterReason::Malformed, "the record has no value".to_owned())));
             assert_eq!(head.time(), None);
-            let head = Head::of(Topic::EfficiencyWindows, kind, Some(b"{"));
+            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(b"{"));
             assert_eq!(refused(&head).unwrap().0, DeadLetterReason::Malformed);
         }
         let other = EventType::of_topic(Topic::Workloads).name();
-        let head = Head::of(Topic::EfficiencyWindows, Some(other), Some(&window));
+        let head = DecodedInput::of(Topic::EfficiencyWindows, Some(other), Some(&window));
         let (reason, detail) = refused(&head).unwrap();
         assert_eq!(reason, DeadLetterReason::UnexpectedType);
         assert!(detail.contains(other) && detail.contains(own), "{detail}");
-        let head = Head::of(Topic::Workloads, Some(other), Some(&workload));
-        assert!(matches!(&head, Head::Input(decoded) if matches!(**decoded, Decoded::Workload(_))), "{head:?}");
+        let head = DecodedInput::of(Topic::Workloads, Some(other), Some(&workload));
+        assert!(matches!(&head, DecodedInput::Input(decoded) if matches!(**decoded, DecodedRecord::Workload(_))), "{head:?}");
         assert_eq!(head.time(), Some(seconds(7)));
     }
 
@@ -437,9 +443,9 @@ mod tests {
         .into_iter()
         .map(|(topic, number)| (topic, place(topic, number)))
         .collect();
-        assert_eq!(inputs(&bus, "eadt.").unwrap(), expected);
+        assert_eq!(input_partitions(&bus, "eadt.").unwrap(), expected);
         bus.script().partitions.insert(Topic::Models, 0);
-        let error = inputs(&bus, "eadt.").unwrap_err();
+        let error = input_partitions(&bus, "eadt.").unwrap_err();
         assert_eq!(error.remedy, Remedy::Stop);
         assert!(error.to_string().contains("eadt.models.v1") && error.to_string().contains("eadt topics apply"), "{error}");
     }
@@ -447,7 +453,8 @@ mod tests {
     #[test]
     fn a_first_start_reads_what_a_decision_may_still_be_about() {
         let newest = |bus: &Scripted| -> BTreeMap<TopicPartition, i64> {
-            recent::<ClusterMetrics>(bus, &inputs(bus, "eadt.").unwrap(), &settings(), &bus.shutdown).unwrap()
+            read_recent_decisions::<PowerBudgetMetrics>(bus, &input_partitions(bus, "eadt.").unwrap(), &settings(), &bus.shutdown)
+                .unwrap()
         };
         let at = |number| place(Topic::EfficiencyWindows, number);
         let bus = Scripted::default();
@@ -470,7 +477,13 @@ mod tests {
         for _ in 0..2_100 {
             bus.put(Topic::EfficiencyWindows, 1, 1_000, "team/one", "{}");
         }
-        let found = recent::<ClusterMetrics>(&bus, &inputs(&bus, "eadt.").unwrap(), &settings(), &bus.shutdown).unwrap();
+        let found = read_recent_decisions::<PowerBudgetMetrics>(
+            &bus,
+            &input_partitions(&bus, "eadt.").unwrap(),
+            &settings(),
+            &bus.shutdown,
+        )
+        .unwrap();
         assert_eq!(found[&place(Topic::EfficiencyWindows, 1)], 100);
     }
 
@@ -498,7 +511,7 @@ mod tests {
                 bus.script().committed.extend([(workloads.clone(), 2), (windows.clone(), 3)]);
             }
             if let Some(stands) = state {
-                for record in Cluster::new(settings().fold()).take_changes() {
+                for record in PowerBudgetFold::new(settings().fold()).take_changes() {
                     let headers = [(header::INPUT_POSITIONS, stands)];
                     bus.append(
                         Topic::ProcessorState,
@@ -510,7 +523,7 @@ mod tests {
                     );
                 }
             }
-            let stage = begin(&bus, &ClusterMetrics::new(&bus.metrics));
+            let stage = begin(&bus, &PowerBudgetMetrics::new(&bus.metrics));
             let positions: BTreeMap<_, _> = stage.inputs.iter().map(|(_, at)| at.clone()).zip(stage.merge.positions()).collect();
             assert_eq!((positions[&workloads], positions[&windows]), expected, "{state:?} {committed}");
         }
@@ -524,10 +537,10 @@ mod tests {
             bus.script().lows.insert(actuations.clone(), 5);
             bus.put(Topic::Actuations, 1, 1, "", "{}");
             bus.script().committed.insert(actuations.clone(), committed);
-            for record in Cluster::new(settings().fold()).take_changes() {
+            for record in PowerBudgetFold::new(settings().fold()).take_changes() {
                 bus.append(Topic::ProcessorState, 0, 1, &record.key, record.value.as_deref(), &[]);
             }
-            let stage = begin(&bus, &ClusterMetrics::new(&bus.metrics));
+            let stage = begin(&bus, &PowerBudgetMetrics::new(&bus.metrics));
             let input = stage.inputs.iter().position(|(_, at)| *at == actuations).unwrap();
             assert_eq!(stage.merge.positions().nth(input), Some(begins));
             assert_eq!(bus.metric("eadt_power_budget_gaps_total"), Some(gaps), "{committed}");
@@ -537,7 +550,7 @@ mod tests {
     #[test]
     fn a_fold_stops_where_enough_waits_for_a_commit_and_the_positions_are_those_of_what_was_folded() {
         let bus = Scripted::default();
-        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let mut stage = begin(&bus, &kind);
         for number in [0, 1] {
             for _ in 0..2 {
@@ -570,13 +583,13 @@ mod tests {
     #[test]
     fn what_is_there_already_is_not_said_again() {
         let bus = Scripted::default();
-        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
         // As where a step lost its state, but not its dead letter.
         let letter = names.dead_letter(
             &refused[0],
             &Refusal { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },
-            ClusterMetrics::SERVICE,
+            PowerBudgetMetrics::SERVICE,
         );
         let headers: Vec<_> = letter.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect();
         let number = eadt_bus::partition_for_key(b"eadt.efficiency.windows.v1", 2);
@@ -592,7 +605,7 @@ mod tests {
     #[test]
     fn a_decision_that_changes_something_is_told_of() {
         let bus = Scripted::default();
-        let (kind, names) = (ClusterMetrics::new(&bus.metrics), Names::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
             let workload = Workload {
                 time: seconds(1),
@@ -633,7 +646,7 @@ mod tests {
     #[test]
     fn what_waits_is_held_against_the_budget() {
         let bus = Scripted::default();
-        let kind = ClusterMetrics::new(&bus.metrics);
+        let kind = PowerBudgetMetrics::new(&bus.metrics);
         let mut stage = begin(&bus, &kind);
         bus.put(Topic::Workloads, 1, 5, "key", vec![b'x'; 65_536 - 3 - 256]);
         stage.read().unwrap();
@@ -650,7 +663,7 @@ mod tests {
 
     #[test]
     fn stands_are_beyond_each_other_by_any_partition_of_any_topic() {
-        let stands = |text: &str| Stands::from_json(text).unwrap();
+        let stands = |text: &str| StageOffsets::from_json(text).unwrap();
         let here = stands(r#"{"workloads.v1":[3,4],"models.v1":[5]}"#);
         let offset = |topic, partition| here.offset(topic, partition);
         assert_eq!([0, 1, 2, -1].map(|partition| offset(Topic::Workloads, partition)), [Some(3), Some(4), None, None]);
@@ -667,31 +680,31 @@ mod tests {
         ] {
             assert_eq!(stands(text).is_beyond(&here), beyond, "{text}");
         }
-        assert!(Stands::from_json(r#"{"partition":0,"workloads.v1":3}"#).is_none(), "the first stage's");
+        assert!(StageOffsets::from_json(r#"{"partition":0,"workloads.v1":3}"#).is_none(), "the first stage's");
     }
 
     #[test]
     fn each_stage_knows_its_own_state_and_decisions() {
-        type Power = Stage<ClusterMetrics>;
-        type Gpus = Stage<GpuMetrics>;
+        type Power = JointStage<PowerBudgetMetrics>;
+        type Gpus = JointStage<GpuSharingMetrics>;
         for (key, cluster, gpus) in
             [("#cluster//x", true, false), ("#gpu//x", false, true), ("#", false, false), ("a/b#0", false, false)]
         {
-            assert_eq!((Power::keeps(key), Gpus::keeps(key)), (cluster, gpus), "{key}");
+            assert_eq!((Power::is_state_key(key), Gpus::is_state_key(key)), (cluster, gpus), "{key}");
         }
         let stands = r#"{"efficiency.windows.v1":[7]}"#;
         let said = |id: &str, positions: &str| {
             let headers = [(header::ID, id), (header::INPUT_POSITIONS, positions)];
             let record = Scripted::default().append(Topic::Decisions, 1, 0, "", None, &headers);
-            let found = |(number, stands): (i32, Stands)| (number, stands.offset(Topic::EfficiencyWindows, 0));
-            (Power::said(&record).map(found), Gpus::said(&record).map(found))
+            let found = |(number, stands): (i32, StageOffsets)| (number, stands.offset(Topic::EfficiencyWindows, 0));
+            (Power::emitted(&record).map(found), Gpus::emitted(&record).map(found))
         };
         assert_eq!(said("team/one@5/power-budget", stands), (Some((0, Some(7))), None));
         assert_eq!(said("team/one@5/sm-partition", stands), (None, Some((0, Some(7)))));
         assert_eq!(said("team/one@5/no-power-budget", stands), (None, None));
         assert_eq!(said("team/one@5/power-budget", "{\"workloads.v1\":3}"), (None, None));
-        assert_eq!(Power::stood(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
-        assert!(Power::stood(0, "").is_none());
-        assert_eq!([0, 1, 5].map(Power::folds), [0; 3], "one state has all partitions");
+        assert_eq!(Power::parse_state_offsets(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
+        assert!(Power::parse_state_offsets(0, "").is_none());
+        assert_eq!([0, 1, 5].map(Power::state_partition), [0; 3], "one state has all partitions");
     }
 }

@@ -1,7 +1,7 @@
 //! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time.
 //!
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes
-//! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`Fed::new`]),
+//! topics or partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`ReplayRecord::new`]),
 //! so that reading and decoding can run on other threads than the fold.
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
@@ -19,13 +19,13 @@ use eadt_schemas::decode::Refusal;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
-use self::second::Second;
-use crate::codec::Decoded;
-use crate::positions::{INPUTS, Positions};
+use self::second::OfflineJointStage;
+use crate::codec::DecodedRecord;
+use crate::positions::{INPUTS, PartitionOffsets};
 
 /// A record of an input topic as a file has it.
 #[derive(Debug, Clone, Copy)]
-pub struct Raw<'a> {
+pub struct RawRecord<'a> {
     pub topic: Topic,
     /// `ce_type`, where the file has it.
     pub kind: Option<&'a str>,
@@ -38,17 +38,17 @@ pub struct Raw<'a> {
 
 /// A decoded record.
 #[derive(Debug, Clone)]
-pub struct Fed {
+pub struct ReplayRecord {
     topic: Topic,
     partition: i32,
     offset: Option<i64>,
     stamp: EventTime,
     /// Empty: none. A log written by hand may leave keys out; heartbeats have none.
     key: String,
-    event: Decoded,
+    event: DecodedRecord,
 }
 
-impl Default for Fed {
+impl Default for ReplayRecord {
     /// A heartbeat of no time, to be renewed.
     fn default() -> Self {
         Self {
@@ -57,71 +57,71 @@ impl Default for Fed {
             offset: None,
             stamp: EventTime::default(),
             key: String::new(),
-            event: Decoded::Heartbeat,
+            event: DecodedRecord::Heartbeat,
         }
     }
 }
 
-impl Fed {
+impl ReplayRecord {
     /// Decodes a record; without a partition it belongs to partition 0.
-    pub fn new(raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) -> Self {
+    pub fn new(raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> Self {
         let mut fed = Self::default();
-        fed.renew(raw, partition, offset);
+        fed.refill(raw, partition, offset);
         fed
     }
 
     /// As [`Self::new`], in place of a record that is folded: its memory is used again.
-    pub fn renew(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) {
-        self.event.renew(raw.topic, raw.kind, raw.value);
+    pub fn refill(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
+        self.event.decode_into(raw.topic, raw.kind, raw.value);
         self.place(raw, partition, offset);
     }
 
-    /// As [`Self::renew`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
+    /// As [`Self::refill`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
     /// and what this holds is of no use.
-    pub fn renew_canonical(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
-        let canonical = raw.value.is_some_and(|value| self.event.renew_canonical(raw.topic, raw.kind, value));
+    pub fn refill_canonical(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
+        let canonical = raw.value.is_some_and(|value| self.event.decode_canonical_into(raw.topic, raw.kind, value));
         if canonical {
             self.place(raw, partition, offset);
         }
         canonical
     }
 
-    /// As [`Self::renew`], for a sample that somebody reads into the event given, whose fields hold old values; `raw` is without
+    /// As [`Self::refill`], for a sample that somebody reads into the event given, whose fields hold old values; `raw` is without
     /// its value. Only a checked event may be answered with true; after false this is of no use.
-    pub fn renew_telemetry(
+    pub fn refill_telemetry(
         &mut self,
-        raw: Raw<'_>,
+        raw: RawRecord<'_>,
         partition: i32,
         offset: i64,
         read: impl FnOnce(&mut GpuTelemetry) -> bool,
     ) -> bool {
-        if !matches!(self.event, Decoded::Telemetry(_)) {
-            self.event = Decoded::Telemetry(GpuTelemetry::default());
+        if !matches!(self.event, DecodedRecord::Telemetry(_)) {
+            self.event = DecodedRecord::Telemetry(GpuTelemetry::default());
         }
-        let Decoded::Telemetry(event) = &mut self.event else { return false };
+        let DecodedRecord::Telemetry(event) = &mut self.event else { return false };
         let good = read(event);
         self.place(raw, Some(partition), Some(offset));
         good
     }
 
-    /// As [`Self::renew_telemetry`].
-    pub fn renew_progress(
+    /// As [`Self::refill_telemetry`].
+    pub fn refill_progress(
         &mut self,
-        raw: Raw<'_>,
+        raw: RawRecord<'_>,
         partition: i32,
         offset: i64,
         read: impl FnOnce(&mut TrainingProgress) -> bool,
     ) -> bool {
-        if !matches!(self.event, Decoded::Progress(_)) {
-            self.event = Decoded::Progress(TrainingProgress::default());
+        if !matches!(self.event, DecodedRecord::Progress(_)) {
+            self.event = DecodedRecord::Progress(TrainingProgress::default());
         }
-        let Decoded::Progress(event) = &mut self.event else { return false };
+        let DecodedRecord::Progress(event) = &mut self.event else { return false };
         let good = read(event);
         self.place(raw, Some(partition), Some(offset));
         good
     }
 
-    fn place(&mut self, raw: Raw<'_>, partition: Option<i32>, offset: Option<i64>) {
+    fn place(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
         (self.topic, self.partition, self.offset, self.stamp) = (raw.topic, partition.unwrap_or(0), offset, raw.stamp);
         self.key.clear();
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
@@ -132,33 +132,33 @@ impl Fed {
     }
 
     pub fn is_heartbeat(&self) -> bool {
-        matches!(self.event, Decoded::Heartbeat)
+        matches!(self.event, DecodedRecord::Heartbeat)
     }
 }
 
 /// Records in order, lent one at a time.
-pub trait Source<E> {
+pub trait ReplaySource<E> {
     /// The record whose turn it is, the same until [`Self::advance`]; `None` at the end.
-    fn head(&mut self) -> Result<Option<&Fed>, E>;
+    fn head(&mut self) -> Result<Option<&ReplayRecord>, E>;
     /// Done with the head.
     fn advance(&mut self);
 }
 
 /// Records that somebody has decoded already.
 #[derive(Debug)]
-pub struct Records<I> {
+pub struct RecordSource<I> {
     records: I,
-    head: Option<Fed>,
+    head: Option<ReplayRecord>,
 }
 
-impl<I> Records<I> {
+impl<I> RecordSource<I> {
     pub fn new(records: I) -> Self {
         Self { records, head: None }
     }
 }
 
-impl<E, I: Iterator<Item = Result<Fed, E>>> Source<E> for Records<I> {
-    fn head(&mut self) -> Result<Option<&Fed>, E> {
+impl<E, I: Iterator<Item = Result<ReplayRecord, E>>> ReplaySource<E> for RecordSource<I> {
+    fn head(&mut self) -> Result<Option<&ReplayRecord>, E> {
         if self.head.is_none() {
             self.head = self.records.next().transpose()?;
         }
@@ -172,7 +172,7 @@ impl<E, I: Iterator<Item = Result<Fed, E>>> Source<E> for Records<I> {
 
 /// What a replay says.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Replayed {
+pub enum ReplayOutput {
     Window(Box<EfficiencyWindow>),
     Decision(Box<Decision>),
     Refused {
@@ -224,7 +224,7 @@ pub enum AtTheEnd {
 
 /// How much a replay went through.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct ReplayCounts {
     /// Events folded, heartbeats left out.
     pub events: u64,
     /// Tumbling ones.
@@ -251,39 +251,39 @@ pub struct Counts {
 /// of a log ends where it ends, and what was open there stays open, as in the live run, and is named, or is closed by `at_the_end`.
 pub fn replay<E>(
     settings: &FoldSettings,
-    sources: Vec<Box<dyn Source<E> + '_>>,
+    sources: Vec<Box<dyn ReplaySource<E> + '_>>,
     at_the_end: AtTheEnd,
-    mut say: impl FnMut(&Positions, Replayed) -> Result<(), E>,
-) -> Result<Counts, E> {
-    let mut counts = Counts::default();
-    let mut partitions: BTreeMap<i32, (Partition, Positions)> = BTreeMap::new();
-    let mut fronts = Fronts::new(sources, settings)?;
+    mut say: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
+) -> Result<ReplayCounts, E> {
+    let mut counts = ReplayCounts::default();
+    let mut partitions: BTreeMap<i32, (Partition, PartitionOffsets)> = BTreeMap::new();
+    let mut fronts = SourceHeads::new(sources, settings)?;
     let mut out = Vec::new();
-    let mut seconds = Second::all(settings);
+    let mut seconds = OfflineJointStage::all(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
         counts.events += u64::from(!fed.is_heartbeat());
         let (partition, positions) = partitions
             .entry(fed.partition)
-            .or_insert_with(|| (Partition::new(settings.clone()), Positions::start(fed.partition)));
+            .or_insert_with(|| (Partition::new(settings.clone()), PartitionOffsets::start(fed.partition)));
         let input = Input { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
         partition.fold(&input, &mut out);
         if let Some(offset) = fed.offset {
-            positions.pass(fed.topic, offset);
+            positions.advance(fed.topic, offset);
         }
         for second in &mut seconds {
             second.take(fed);
         }
         if !out.is_empty() {
-            tell(&mut out, &mut counts, Some(fed), positions, &mut seconds, &mut say)?;
+            emit_outputs(&mut out, &mut counts, Some(fed), positions, &mut seconds, &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() || at_the_end == AtTheEnd::Close {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            tell(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
+            emit_outputs(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
         }
     }
     for (partition, positions) in partitions.values() {
@@ -296,13 +296,13 @@ pub fn replay<E>(
                 sources_behind: open.sources_behind as u64,
                 log_clock: partition.clock().stamp(),
             };
-            say(positions, Replayed::HeldOpen(held))?;
+            say(positions, ReplayOutput::HeldOpen(held))?;
         }
     }
     for second in seconds {
         counts.late_for_cluster += second.fold(|partition, decision| {
             counts.decisions += 1;
-            say(&Positions::start(partition), Replayed::Decision(Box::new(decision)))
+            say(&PartitionOffsets::start(partition), ReplayOutput::Decision(Box::new(decision)))
         })?;
     }
     for tally in partitions.values().map(|(partition, _)| partition.tally()) {
@@ -314,13 +314,13 @@ pub fn replay<E>(
     Ok(counts)
 }
 
-fn tell<E>(
+fn emit_outputs<E>(
     out: &mut Vec<Output>,
-    counts: &mut Counts,
-    fed: Option<&Fed>,
-    positions: &Positions,
-    seconds: &mut [Second],
-    say: &mut impl FnMut(&Positions, Replayed) -> Result<(), E>,
+    counts: &mut ReplayCounts,
+    fed: Option<&ReplayRecord>,
+    positions: &PartitionOffsets,
+    seconds: &mut [OfflineJointStage],
+    say: &mut impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
@@ -332,16 +332,16 @@ fn tell<E>(
                     WindowKind::Tumbling => counts.windows += 1,
                     WindowKind::Span => counts.spans += 1,
                 }
-                Replayed::Window(window)
+                ReplayOutput::Window(window)
             }
             Output::Decision(decision) => {
                 counts.decisions += 1;
-                Replayed::Decision(decision)
+                ReplayOutput::Decision(decision)
             }
             Output::Refused(refusal) => {
                 counts.refused += 1;
                 let topic = fed.map_or(Topic::GpuTelemetry, |fed| fed.topic);
-                Replayed::Refused { topic, offset: fed.and_then(|fed| fed.offset), refusal }
+                ReplayOutput::Refused { topic, offset: fed.and_then(|fed| fed.offset), refusal }
             }
         };
         say(positions, replayed)?;
@@ -359,15 +359,15 @@ struct Head {
 }
 
 /// The sources, and where their heads stand.
-struct Fronts<'a, E> {
-    sources: Vec<Box<dyn Source<E> + 'a>>,
+struct SourceHeads<'a, E> {
+    sources: Vec<Box<dyn ReplaySource<E> + 'a>>,
     heads: Vec<Option<Head>>,
     /// Of each partition the source that is next, and its rank among the partitions.
     next: BTreeMap<i32, (EventTime, usize)>,
 }
 
-impl<'a, E> Fronts<'a, E> {
-    fn new(mut sources: Vec<Box<dyn Source<E> + 'a>>, settings: &FoldSettings) -> Result<Self, E> {
+impl<'a, E> SourceHeads<'a, E> {
+    fn new(mut sources: Vec<Box<dyn ReplaySource<E> + 'a>>, settings: &FoldSettings) -> Result<Self, E> {
         let mut heads = Vec::with_capacity(sources.len());
         for source in &mut sources {
             heads.push(source.head()?.map(|fed| head(fed, settings)));
@@ -418,7 +418,7 @@ impl<'a, E> Fronts<'a, E> {
     }
 }
 
-fn head(fed: &Fed, settings: &FoldSettings) -> Head {
+fn head(fed: &ReplayRecord, settings: &FoldSettings) -> Head {
     let order = INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
     let key = fed.event.event().time().map(|time| merge_key(time, fed.stamp, settings.max_future));
     Head { partition: fed.partition, order, key, stamp: fed.stamp }

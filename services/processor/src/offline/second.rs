@@ -2,34 +2,34 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use eadt_core::joint::Event;
-use eadt_core::{Cluster, FoldSettings, Joint};
-use eadt_partition::Gpus;
+use eadt_core::joint::JointEvent;
+use eadt_core::{FoldSettings, JointFold, PowerBudgetFold};
+use eadt_gpu_sharing::GpuSharingFold;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
 use eadt_schemas::{EventTime, Topic};
 
-use super::Fed;
-use crate::codec::Decoded;
+use super::ReplayRecord;
+use crate::codec::DecodedRecord;
 
 /// When something came: its stamp, tables before windows, partition, and a number.
-type Arrival = (EventTime, bool, i32, u64);
+type ArrivalOrder = (EventTime, bool, i32, u64);
 
-enum Kept {
-    Table(Box<Fed>),
+enum KeptInput {
+    Table(Box<ReplayRecord>),
     Window(Box<EfficiencyWindow>),
 }
 
 /// Which stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum StageFold {
     Cluster,
     Gpu,
 }
 
-pub struct Second {
-    which: Which,
+pub struct OfflineJointStage {
+    which: StageFold,
     settings: FoldSettings,
-    kept: BTreeMap<Arrival, Kept>,
+    kept: BTreeMap<ArrivalOrder, KeptInput>,
     count: u64,
     /// Of each partition the newest stamp of what the first stage folded: a window came when it was closed.
     stamps: HashMap<i32, EventTime>,
@@ -37,7 +37,7 @@ pub struct Second {
     members: HashMap<String, i32>,
 }
 
-impl Second {
+impl OfflineJointStage {
     /// The stages that these settings ask for.
     pub fn all(settings: &FoldSettings) -> Vec<Self> {
         let of = |which| Self {
@@ -48,76 +48,76 @@ impl Second {
             stamps: HashMap::new(),
             members: HashMap::new(),
         };
-        let cluster = settings.power_budget.is_some().then(|| of(Which::Cluster));
-        cluster.into_iter().chain(settings.sm_partition.is_some().then(|| of(Which::Gpu))).collect()
+        let cluster = settings.power_budget.is_some().then(|| of(StageFold::Cluster));
+        cluster.into_iter().chain(settings.gpu_sharing.is_some().then(|| of(StageFold::Gpu))).collect()
     }
 
     fn is_member(&self, workload: &Workload) -> bool {
         match self.which {
-            Which::Cluster => self.settings.shares_budget(workload),
-            Which::Gpu => self.settings.shares_gpus(workload),
+            StageFold::Cluster => self.settings.shares_budget(workload),
+            StageFold::Gpu => self.settings.shares_gpus(workload),
         }
     }
 
-    fn keep(&mut self, stamp: EventTime, partition: i32, kept: Kept) {
-        let window = matches!(kept, Kept::Window(_));
+    fn keep(&mut self, stamp: EventTime, partition: i32, kept: KeptInput) {
+        let window = matches!(kept, KeptInput::Window(_));
         self.kept.insert((stamp, window, partition, self.count), kept);
         self.count += 1;
     }
 
     /// Takes a record that the first stage folds.
-    pub fn take(&mut self, fed: &Fed) {
+    pub fn take(&mut self, fed: &ReplayRecord) {
         let newest = self.stamps.entry(fed.partition).or_insert(fed.stamp);
         *newest = fed.stamp.max(*newest);
         let concerns = match (&fed.event, fed.topic) {
-            (Decoded::Workload(workload), _) => {
+            (DecodedRecord::Workload(workload), _) => {
                 if self.is_member(workload) {
                     self.members.insert(workload.workload.clone(), fed.partition);
                 }
                 self.members.contains_key(&workload.workload)
             }
-            (Decoded::Actuation(actuation), _) => self.members.contains_key(&actuation.workload),
-            (Decoded::WorkloadGone, _) => self.members.contains_key(&fed.key),
+            (DecodedRecord::Actuation(actuation), _) => self.members.contains_key(&actuation.workload),
+            (DecodedRecord::WorkloadGone, _) => self.members.contains_key(&fed.key),
             // Every partition has all models, and one is enough.
             (_, Topic::Models) => fed.partition == 0,
             _ => false,
         };
         if concerns {
-            self.keep(fed.stamp, fed.partition, Kept::Table(Box::new(fed.clone())));
+            self.keep(fed.stamp, fed.partition, KeptInput::Table(Box::new(fed.clone())));
         }
     }
 
     /// Takes a window that the first stage said.
     pub fn take_window(&mut self, window: &EfficiencyWindow, partition: i32) {
         // On a shared GPU those of others count, too.
-        if self.members.contains_key(&window.workload) || (self.which == Which::Gpu && !window.shared_devices.is_empty()) {
+        if self.members.contains_key(&window.workload) || (self.which == StageFold::Gpu && !window.shared_devices.is_empty()) {
             let stamp = self.stamps.get(&partition).copied().unwrap_or(window.window_end);
-            self.keep(stamp, partition, Kept::Window(Box::new(window.clone())));
+            self.keep(stamp, partition, KeptInput::Window(Box::new(window.clone())));
         }
     }
 
     /// Folds everything; `say` gets each decision with its partition. Returns how many events came after their look.
     pub fn fold<E>(self, say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
         match self.which {
-            Which::Cluster => {
-                let mut cluster = Cluster::new(self.settings.clone());
+            StageFold::Cluster => {
+                let mut cluster = PowerBudgetFold::new(self.settings.clone());
                 self.fold_in(&mut cluster, say)?;
                 Ok(cluster.tally().late)
             }
-            Which::Gpu => {
-                let mut gpus = Gpus::new(self.settings.clone());
+            StageFold::Gpu => {
+                let mut gpus = GpuSharingFold::new(self.settings.clone());
                 self.fold_in(&mut gpus, say)?;
                 Ok(gpus.tally().late)
             }
         }
     }
 
-    fn fold_in<E>(self, stage: &mut impl Joint, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<(), E> {
+    fn fold_in<E>(self, stage: &mut impl JointFold, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<(), E> {
         let mut said = Vec::new();
         for ((stamp, ..), kept) in self.kept {
             let folded = match &kept {
-                Kept::Table(fed) => stage.fold(Event::Input(fed.event.event()), fed.key(), stamp, &mut said),
-                Kept::Window(window) => stage.fold(Event::Window(window), Some(&window.workload), stamp, &mut said),
+                KeptInput::Table(fed) => stage.fold(JointEvent::Input(fed.event.event()), fed.key(), stamp, &mut said),
+                KeptInput::Window(window) => stage.fold(JointEvent::Window(window), Some(&window.workload), stamp, &mut said),
             };
             if let Err(refusal) = folded {
                 tracing::warn!("refused by a stage of several workloads: {refusal}");

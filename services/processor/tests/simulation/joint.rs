@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use eadt_bus::{Outgoing, partition_for_key};
 use eadt_core::FoldSettings;
-use eadt_core::joint::{Event, Joint};
+use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::settings::SECOND;
-use eadt_processor::codec::Decoded;
-use eadt_processor::{Error, Service, Settings};
+use eadt_processor::codec::DecodedRecord;
+use eadt_processor::{ProcessorError, ProcessorService, ProcessorSettings};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, EventType, Topic};
@@ -23,9 +23,9 @@ const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::Efficien
 pub struct Story<F> {
     /// The end of its group's name.
     pub part: &'static str,
-    pub settings: Settings,
+    pub settings: ProcessorSettings,
     pub new: fn(FoldSettings) -> F,
-    pub run: fn(&Service) -> Result<(), Error>,
+    pub run: fn(&ProcessorService) -> Result<(), ProcessorError>,
     /// Events in the order of their times, which are the stamps, too.
     pub history: fn(&mut Chance) -> Vec<Coming>,
     /// Windows after it.
@@ -51,20 +51,20 @@ pub fn json(event: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(event).unwrap()
 }
 
-fn fold(stage: &mut impl Joint, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
+fn fold(stage: &mut impl JointFold, coming: &Coming, out: &mut Vec<Decision>) -> Result<(), String> {
     let Coming { topic, stamp, record, .. } = coming;
     let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
     if *topic == Topic::EfficiencyWindows {
         let window: EfficiencyWindow =
             eadt_schemas::decode::decode(record.value.as_deref().unwrap()).map_err(|refusal| refusal.reason.name().to_owned())?;
-        return stage.fold(Event::Window(&window), key, *stamp, out).map_err(|refusal| refusal.to_string());
+        return stage.fold(JointEvent::Window(&window), key, *stamp, out).map_err(|refusal| refusal.to_string());
     }
-    let decoded = Decoded::of(*topic, Some(EventType::of_topic(*topic).name()), record.value.as_deref());
-    stage.fold(Event::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
+    let decoded = DecodedRecord::decode(*topic, Some(EventType::of_topic(*topic).name()), record.value.as_deref());
+    stage.fold(JointEvent::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
 }
 
 /// What a fold says that nothing ever happens to, and its state.
-fn straight<F: Joint>(all: &[Coming], mut stage: F) -> (Said, F) {
+fn straight<F: JointFold>(all: &[Coming], mut stage: F) -> (Said, F) {
     let (mut said, mut out) = (Said::new(), Vec::new());
     let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
     for coming in all {
@@ -93,16 +93,16 @@ fn sort(said: &mut Said) {
 }
 
 /// What a stage says of the next window of everybody.
-fn goes_on(stage: &mut impl Joint, next: &[EfficiencyWindow]) -> Vec<String> {
+fn goes_on(stage: &mut impl JointFold, next: &[EfficiencyWindow]) -> Vec<String> {
     let mut out = Vec::new();
     for window in next {
-        stage.fold(Event::Window(window), None, window.window_end, &mut out).unwrap();
+        stage.fold(JointEvent::Window(window), None, window.window_end, &mut out).unwrap();
     }
     out.iter().map(|decision| serde_json::to_string(decision).unwrap()).collect()
 }
 
 /// One story; the number of its crashes, or what is wrong at its end.
-pub fn one<F: Joint>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
+pub fn one<F: JointFold>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = &story.settings;
     let all = (story.history)(&mut chance);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eadt_bus::TopicPartition;
 use eadt_core::settings::SECOND;
-use eadt_processor::{Error, HeartbeatClock, Service, Settings};
+use eadt_processor::{HeartbeatClock, ProcessorError, ProcessorService, ProcessorSettings};
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{Health, Metrics};
@@ -23,9 +23,9 @@ pub type Said = BTreeMap<(Topic, String), Vec<String>>;
 pub fn play(
     bus: &SimBus,
     topics: &[Topic],
-    settings: &Settings,
+    settings: &ProcessorSettings,
     part: &'static str,
-    run: impl Fn(&Service) -> Result<(), Error>,
+    run: impl Fn(&ProcessorService) -> Result<(), ProcessorError>,
 ) -> Result<(), String> {
     let inputs: Vec<TopicPartition> = topics
         .iter()
@@ -37,7 +37,7 @@ pub fn play(
         if processes > 50 {
             return Err("it never ends".to_owned());
         }
-        let service = Service {
+        let service = ProcessorService {
             settings: settings.clone(),
             bus: Arc::new(bus.clone()),
             clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),

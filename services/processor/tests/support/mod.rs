@@ -9,8 +9,10 @@ use bytes::Bytes;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, Stamps};
 use eadt_bus::{Bus as _, BusError, Outgoing, Producer, Record, Start, TopicPartition, read_to_end, topics};
 use eadt_core::settings::SECOND;
-use eadt_processor::Settings;
-use eadt_processor::offline::{AtTheEnd, Counts, Fed, Raw, Records, Replayed, Source, replay};
+use eadt_processor::ProcessorSettings;
+use eadt_processor::offline::{
+    AtTheEnd, RawRecord, RecordSource, ReplayCounts, ReplayOutput, ReplayRecord, ReplaySource, replay,
+};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -70,8 +72,8 @@ impl Log {
     }
 
     /// The windows and decisions of a replay of the processor's inputs.
-    pub fn replayed(&self, settings: &Settings) -> (Vec<EfficiencyWindow>, Vec<Decision>, Counts) {
-        let mut sources: Vec<Box<dyn Source<String>>> = Vec::new();
+    pub fn replayed(&self, settings: &ProcessorSettings) -> (Vec<EfficiencyWindow>, Vec<Decision>, ReplayCounts) {
+        let mut sources: Vec<Box<dyn ReplaySource<String>>> = Vec::new();
         for topic in Topic::PROCESSOR_INPUTS {
             let records = self.read(topic);
             for partition in 0..PARTITIONS {
@@ -80,20 +82,20 @@ impl Log {
                     .filter(|record| record.at.partition == partition)
                     .map(|r| {
                         let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
-                        let raw = Raw { topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
-                        Ok(Fed::new(raw, Some(partition), Some(r.offset)))
+                        let raw = RawRecord { topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
+                        Ok(ReplayRecord::new(raw, Some(partition), Some(r.offset)))
                     })
                     .collect();
-                sources.push(Box::new(Records::new(own.into_iter())));
+                sources.push(Box::new(RecordSource::new(own.into_iter())));
             }
         }
         let (mut windows, mut decisions) = (Vec::new(), Vec::new());
         let counts = replay(&settings.fold(), sources, AtTheEnd::AsLive, |_, replayed| {
             match replayed {
-                Replayed::Window(window) => windows.push(*window),
-                Replayed::Decision(decision) => decisions.push(*decision),
-                Replayed::Refused { refusal, .. } => return Err(refusal.to_string()),
-                Replayed::HeldOpen(_) => {}
+                ReplayOutput::Window(window) => windows.push(*window),
+                ReplayOutput::Decision(decision) => decisions.push(*decision),
+                ReplayOutput::Refused { refusal, .. } => return Err(refusal.to_string()),
+                ReplayOutput::HeldOpen(_) => {}
             }
             Ok(())
         })

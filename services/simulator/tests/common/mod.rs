@@ -193,11 +193,11 @@ impl<'a> Run<'a> {
         let log = open(self.dir, &clock);
         let (shutdown, metrics, health) = (Shutdown::new(), Metrics::default(), Health::default());
         let (driver, cluster) = Driver::new(self.settings, clock).unwrap();
-        let actuator = eadt_actuator::Service {
-            settings: eadt_actuator::Settings {
+        let actuator = eadt_actuator::ActuatorService {
+            settings: eadt_actuator::ActuatorSettings {
                 retry_min_seconds: 0.01,
                 retry_max_seconds: 0.05,
-                ..eadt_actuator::Settings::default()
+                ..eadt_actuator::ActuatorSettings::default()
             },
             bus: (self.bus_of_actuator)(log.clone()),
             cluster: (self.cluster_of_actuator)(Arc::new(cluster)),
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
             decided: HashMap::new(),
         };
         let ended = std::thread::scope(|scope| {
-            let actuator = scope.spawn(move || eadt_actuator::run(&actuator));
+            let actuator = scope.spawn(move || eadt_actuator::run_actuator(&actuator));
             let stop = shutdown.clone();
             let processor = scope.spawn(move || processor.run(&stop));
             if let Some(after) = self.stop_after {

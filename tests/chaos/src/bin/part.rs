@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use eadt_agent::{Environment, Log};
+use eadt_agent::{AgentEnvironment, Log};
 use eadt_bus::Bus;
 use eadt_bus::conformance::numbered;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
@@ -64,8 +64,8 @@ fn run() -> Result<bool> {
         EventTime::from_micros(since.as_micros() as i64 + ahead)
     };
     match task.service {
-        Service::Processor(settings) => eadt_processor::run(&eadt_processor::Service {
-            settings: eadt_processor::Settings { prefix: task.prefix, ..*settings },
+        Service::Processor(settings) => eadt_processor::run_processor(&eadt_processor::ProcessorService {
+            settings: eadt_processor::ProcessorSettings { prefix: task.prefix, ..*settings },
             bus,
             clock: eadt_processor::HeartbeatClock::new(now),
             shutdown,
@@ -93,15 +93,15 @@ fn run() -> Result<bool> {
                 ..eadt_kubernetes::Settings::default()
             };
             let cluster = KubernetesCluster::new(client, kubernetes, Origin::Simulated, Arc::new(now));
-            let service = eadt_actuator::Service {
-                settings: eadt_actuator::Settings { prefix: task.prefix, ..own.settings },
+            let service = eadt_actuator::ActuatorService {
+                settings: eadt_actuator::ActuatorSettings { prefix: task.prefix, ..own.settings },
                 bus,
                 cluster: Arc::new(cluster.clone()),
                 shutdown,
                 metrics,
                 ready: health.part("actuator"),
             };
-            let acting = cluster.run_for(eadt_actuator::lead(service, cluster.leading())).await;
+            let acting = cluster.run_for(eadt_actuator::run_while_leading(service, cluster.subscribe_leadership())).await;
             anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
         })?,
         Service::Collector(raw) => {
@@ -136,7 +136,7 @@ fn hold(own: &Agent, log: Option<KafkaOptions>) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let log = log.map(|options| Log::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>)));
     let shutdown = Shutdown::new();
-    let environment = Environment::new(log, Metrics::default(), Health::default(), shutdown.clone());
+    let environment = AgentEnvironment::new(log, Metrics::default(), Health::default(), shutdown.clone());
     let summary = runtime.block_on(async {
         tokio::spawn(on_signals(shutdown, || ()));
         if own.restores { eadt_agent::restore(settings, environment).await } else { eadt_agent::run(settings, environment).await }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
-use eadt_processor::{Limit, Settings};
+use eadt_processor::{Limit, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{DeadLetterReason, dead_letter_header};
 
@@ -77,7 +77,7 @@ fn run(run: Run) -> Result<Outcome> {
         let world = World::start(Cluster::One, None)?;
         let limit = Limit((!run.bites).then_some(MOST_SKEW));
         // Heartbeats by its clock as soon as nothing comes for a moment.
-        let settings = Settings { max_future_seconds: limit, heartbeat_seconds: 0.2, ..world.settings() };
+        let settings = ProcessorSettings { max_future_seconds: limit, heartbeat_seconds: 0.2, ..world.settings() };
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() as i64;
         let base = (now - SECONDS - 10) / WINDOW_SECONDS * WINDOW_SECONDS;
         let mut story = story(run.seed.wrapping_add(u64::from(round)), base);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use eadt_bus::{Bus, Producer};
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 use eadt_schemas::v1::{DeadLetterReason, GpuTelemetry, dead_letter_header};
 use eadt_schemas::{EventTime, EventType, Topic};
 
@@ -51,7 +51,7 @@ fn run(run: Run) -> Result<Outcome> {
     let standard = world.settings();
     let share = standard.max_workloads / 2;
     let settings = if run.bites {
-        Settings {
+        ProcessorSettings {
             max_sources: NO_CAP,
             max_sources_per_namespace: Some(NO_CAP),
             max_workloads: NO_CAP,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 
 use crate::feeder::{Feeder, tell};
 use crate::row::{Outcome, Row, Run};
@@ -36,7 +36,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let watch = world.watch()?;
     let join_grace_seconds = if run.bites { 0.0 } else { JOIN_SECONDS as f64 };
-    let mut part = world.processor(Settings { join_grace_seconds, ..world.settings() }, None)?;
+    let mut part = world.processor(ProcessorSettings { join_grace_seconds, ..world.settings() }, None)?;
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, LIVE), Duration::from_millis(10))?;
     let mut producer = world.bus.producer("chaos-import")?;
     let mut imported = Vec::new();

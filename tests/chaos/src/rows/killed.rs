@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
@@ -71,7 +71,7 @@ fn run(run: Run) -> Result<Outcome> {
         .properties
         .extend([("session.timeout.ms", "6000"), ("heartbeat.interval.ms", "1000")].map(|(k, v)| (k.into(), v.into())));
     let proxy = world.proxy.as_ref().context("a proxy")?;
-    let second = |wait| world.processor(Settings { instance: "processor-1".into(), ..world.settings() }, wait);
+    let second = |wait| world.processor(ProcessorSettings { instance: "processor-1".into(), ..world.settings() }, wait);
     let watch = world.watch()?;
     let mut outcome = Outcome::default();
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(10))?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 
 use crate::feeder::{Feeder, tell};
 use crate::row::{Outcome, Row, Run};
@@ -35,7 +35,7 @@ const WINDOWS: usize = 3;
 fn run(run: Run) -> Result<Outcome> {
     let world = World::start(Cluster::One, run.bites.then_some("heartbeats"))?;
     let (watch, mut outcome) = (world.watch()?, Outcome::default());
-    let settings = Settings { heartbeat_seconds: 0.2, idle_grace_seconds: GRACE.as_secs_f64(), ..world.settings() };
+    let settings = ProcessorSettings { heartbeat_seconds: 0.2, idle_grace_seconds: GRACE.as_secs_f64(), ..world.settings() };
     let mut part = world.processor(settings, None)?;
     let story = |workload| {
         let seed = run.seed.wrapping_add(workload as u64);

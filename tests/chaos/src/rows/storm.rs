@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use eadt_processor::Settings;
+use eadt_processor::ProcessorSettings;
 
 use crate::chance::Chance;
 use crate::feeder::Feeder;
@@ -32,7 +32,7 @@ fn run(run: Run) -> Result<Outcome> {
     // A member that does not come back is given up after the shortest time that brokers allow.
     world.properties.insert("session.timeout.ms".into(), "6000".into());
     let start = |number: usize, waits: bool| {
-        let settings = Settings { instance: format!("processor-{number}"), ..world.settings() };
+        let settings = ProcessorSettings { instance: format!("processor-{number}"), ..world.settings() };
         world.processor(settings, waits.then_some(("step.torn", 2)))
     };
     let watch = world.watch()?;

@@ -132,7 +132,7 @@ pub(super) fn decide(
 ) -> Decision {
     let draft = Draft::new(name, window, context);
     let Some(workload) = context.workload else {
-        return draft.maintain("nobody manages this workload: it is only observed");
+        return draft.maintain(super::UNMANAGED);
     };
     let mut seek = state.seek.take().unwrap_or_default();
     let decision = seek.decide(name, state, window, workload, draft, context);

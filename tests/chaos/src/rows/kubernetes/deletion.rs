@@ -99,10 +99,10 @@ fn run(run: Run) -> Result<Outcome> {
 
 /// One that gives a rollout five seconds.
 fn actuator(site: &Site, identity: &str, wait: Option<(&'static str, u64)>) -> Result<Part> {
-    let settings = eadt_actuator::Settings {
+    let settings = eadt_actuator::ActuatorSettings {
         rollout_deadline_seconds: 5.0,
         change_interval_seconds: 0.0,
-        ..eadt_actuator::Settings::default()
+        ..eadt_actuator::ActuatorSettings::default()
     };
     site.actuator_set(identity, wait, settings)
 }

@@ -1,0 +1,442 @@
+//! A cluster's power budget, shared among its workloads: the controller `power-budget`.
+//!
+//! In: the workloads of a cluster with their layouts in force, and what is known of their throughput against power. Out:
+//! decisions that set power caps. The sum over all GPUs of the highest cap that may come into force is never above the budget:
+//! reductions are decided at once; a raise is given only what is left while every reduction that is not in force yet counts as
+//! not made, and every raise that was given counts until it has expired, whether it was carried out or not.
+//!
+//! Watts go where another joule gives the most work (water-filling): of each workload the throughput against the power of a
+//! GPU is made concave, cut into straight pieces, and the pieces of all workloads are filled in the order of their slopes.
+//! Work is counted in GPUs at full throughput, because samples of different jobs cannot be compared. No workload gets more
+//! than the cap at which it takes least energy for a sample without being slower than it may be; none less than its bounds.
+
+mod curve;
+mod points;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Decision, UpdateMode, Workload};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use curve::ConcavePowerCurve;
+pub use points::CapMeasurements;
+
+/// The controller's name in decisions.
+pub const CONTROLLER: &str = "power-budget";
+/// Grows with every change of what it decides.
+pub(crate) const VERSION: &str = "2";
+
+/// How a budget is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct BudgetSettings {
+    /// Power of the GPUs of all workloads whose controller is `power-budget`, together, in watts: the sum of the caps that may be
+    /// in force is never raised above it. Absent: there is no budget. Above 0, at most 1,000,000,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget_watts: Option<f64>,
+    /// Lowest cap as a part of the board's limit, where the workload's bounds do not say. 0.001 to 1. Default 0.3.
+    pub power_limit_min_ratio: f64,
+    /// Throughput that a workload may lose where there is power enough. 0 to 0.9. Default 0.07.
+    pub max_slowdown_ratio: f64,
+    /// Caps that differ by less than this part are left as they are, unless the budget is exceeded. 0 to 0.5. Default 0.02.
+    pub turn_min_ratio: f64,
+    /// A window with less known energy or progress than this part of its time says nothing. 0 to 1. Default 0.9.
+    pub coverage_min_ratio: f64,
+    /// A workload without a window that says something for so long, in event time, is left as it is, and its cap counts in full, in
+    /// seconds. Above 0, at most 86,400. Default 300.
+    pub silence_seconds: f64,
+    /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
+    pub expiry_seconds: f64,
+    /// How much later than it expired a raise may still show up in `workloads.v1`, in seconds: clocks differ, and agents take their
+    /// time. Until then it counts as if it were in force. 0 to 86,400. Default 60.
+    pub settle_seconds: f64,
+}
+
+impl Default for BudgetSettings {
+    fn default() -> Self {
+        Self {
+            budget_watts: None,
+            power_limit_min_ratio: 0.3,
+            max_slowdown_ratio: 0.07,
+            turn_min_ratio: 0.02,
+            coverage_min_ratio: 0.9,
+            silence_seconds: 300.0,
+            expiry_seconds: 300.0,
+            settle_seconds: 60.0,
+        }
+    }
+}
+
+impl BudgetSettings {
+    /// The first field that is out of its range, with what was expected of it.
+    pub fn check(&self) -> Result<(), String> {
+        const DAY: f64 = 86_400.0;
+        let ranges = [
+            ("budget_watts", self.budget_watts.unwrap_or(1.0), 1e-3, 1e9),
+            ("power_limit_min_ratio", self.power_limit_min_ratio, 1e-3, 1.0),
+            ("max_slowdown_ratio", self.max_slowdown_ratio, 0.0, 0.9),
+            ("turn_min_ratio", self.turn_min_ratio, 0.0, 0.5),
+            ("coverage_min_ratio", self.coverage_min_ratio, 0.0, 1.0),
+            ("silence_seconds", self.silence_seconds, 1e-3, DAY),
+            ("expiry_seconds", self.expiry_seconds, 1e-3, DAY),
+            ("settle_seconds", self.settle_seconds, 0.0, DAY),
+        ];
+        match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
+            Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Without a budget nothing is too much.
+    fn watts(&self) -> f64 {
+        self.budget_watts.unwrap_or(f64::INFINITY)
+    }
+}
+
+/// Throughput of a workload at a power of each of its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct PowerPoint {
+    pub watts: f64,
+    pub samples_per_second: f64,
+}
+
+/// What may be done about a workload at a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Standing {
+    /// Its cap may be turned.
+    #[default]
+    Open,
+    /// Nothing that counts was heard of it for a while: nobody can say what it would lose or gain. A monitor that fails must slow
+    /// no job, so it is left alone; where the budget is exceeded it gives up watts like all others.
+    Silent,
+    /// Its last change is not in force yet: no other one would be accepted.
+    Rolling,
+}
+
+/// One workload of the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Consumer<'a> {
+    /// Layout, bounds and board in force.
+    pub workload: &'a Workload,
+    /// What was measured, or what a learned curve says; without any, throughput is taken to rise with the root of the power.
+    pub points: &'a [PowerPoint],
+    /// Name and version of the learned model that the points are from.
+    pub model_version: Option<&'a str>,
+    pub standing: Standing,
+    /// Power of all its GPUs together under what was in force before and may still be, in watts; 0: nothing is; `None`: it is not known.
+    pub lingering_watts: Option<f64>,
+}
+
+impl<'a> Consumer<'a> {
+    /// One whose cap may be turned and is in force as its layout says.
+    pub fn new(workload: &'a Workload, points: &'a [PowerPoint]) -> Self {
+        Self { workload, points, model_version: None, standing: Standing::Open, lingering_watts: Some(0.0) }
+    }
+}
+
+/// A raise that may still come into force.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Grant {
+    decision: String,
+    time: EventTime,
+    watts: f64,
+    expires: EventTime,
+}
+
+/// The raises of each workload that may still come into force.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BudgetState {
+    grants: BTreeMap<String, Grants>,
+}
+
+/// Those of one workload.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Grants(Vec<Grant>);
+
+impl Grants {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl BudgetState {
+    /// Those of a workload, where there are any.
+    pub fn of(&self, workload: &str) -> Option<&Grants> {
+        self.grants.get(workload)
+    }
+
+    pub fn put(&mut self, workload: &str, grants: Grants) {
+        if grants.is_empty() {
+            self.grants.remove(workload);
+        } else {
+            self.grants.insert(workload.to_owned(), grants);
+        }
+    }
+
+    /// The decision was refused: it will not come into force.
+    pub fn refused(&mut self, workload: &str, decision: &str) {
+        self.retain(workload, |grant| grant.decision != decision);
+    }
+
+    /// A decision of this time is in force: no older one will be accepted.
+    pub fn overtaken(&mut self, workload: &str, time: EventTime) {
+        self.retain(workload, |grant| grant.time > time);
+    }
+
+    fn retain(&mut self, workload: &str, keep: impl FnMut(&Grant) -> bool) {
+        if let Some(grants) = self.grants.get_mut(workload) {
+            grants.0.retain(keep);
+            if grants.0.is_empty() {
+                self.grants.remove(workload);
+            }
+        }
+    }
+
+    fn expire(&mut self, time: EventTime, settle_seconds: f64) {
+        self.grants.retain(|_, grants| {
+            grants.0.retain(|grant| grant.expires.plus_seconds(settle_seconds) > time);
+            !grants.0.is_empty()
+        });
+    }
+
+    fn highest_watts(&self, workload: &str) -> f64 {
+        self.grants.get(workload).into_iter().flat_map(|grants| &grants.0).map(|grant| grant.watts).fold(0.0, f64::max)
+    }
+}
+
+/// What became of a look at a cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// Changes to make now.
+    pub decisions: Vec<Decision>,
+    /// Power of all GPUs if every cap that may come into force did and were reached, in watts; `None`: a cap is not known.
+    pub exposed_watts: Option<f64>,
+    /// What the workloads need at least does not fit.
+    pub short: bool,
+    /// Why these, or why none.
+    pub reason: String,
+}
+
+/// What is possible on one workload's GPUs.
+#[derive(Debug, Clone)]
+struct Room {
+    gpus: f64,
+    /// Caps of one GPU.
+    least: f64,
+    most: f64,
+    in_force: f64,
+    /// The highest cap that may be in force before the next look.
+    exposed: f64,
+    curve: ConcavePowerCurve,
+}
+
+/// Watts that rounding may leave or take.
+const EPSILON: f64 = 1e-6;
+
+/// Caps of one GPU of each workload, in whole watts.
+#[derive(Debug, Clone, PartialEq)]
+struct Shared {
+    caps: Vec<f64>,
+    /// What the workloads need at least, where that is above the budget.
+    short: Option<f64>,
+}
+
+/// A straight piece of a workload's curve.
+struct Piece {
+    room: usize,
+    watts: f64,
+    slope: f64,
+}
+
+fn fill(rooms: &[Room], settings: &BudgetSettings) -> Shared {
+    let mut caps: Vec<f64> = rooms.iter().map(|room| room.least).collect();
+    let need: f64 = rooms.iter().map(|room| room.gpus * room.least).sum();
+    let mut left = settings.watts() - need;
+    if left < 0.0 {
+        return Shared { caps, short: Some(need) };
+    }
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (index, room) in rooms.iter().enumerate() {
+        let wanted = room.curve.wanted(1.0 - settings.max_slowdown_ratio);
+        for pair in room.curve.knots.windows(2) {
+            let ((w0, p0), (w1, p1)) = (pair[0], pair[1]);
+            let watts = (w1.min(wanted) - w0).max(0.0);
+            pieces.push(Piece { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
+        }
+    }
+    // Stable: pieces of one workload stay in the order of the power, those of equal slope in the order of the workloads.
+    pieces.sort_by(|a, b| b.slope.total_cmp(&a.slope));
+    for piece in pieces {
+        let room = &rooms[piece.room];
+        let watts = piece.watts.min(left / room.gpus);
+        caps[piece.room] += watts;
+        left -= watts * room.gpus;
+    }
+    let whole = |(cap, room): (f64, &Room)| (cap + EPSILON).floor().clamp(room.least, room.most);
+    Shared { caps: caps.into_iter().zip(rooms).map(whole).collect(), short: None }
+}
+
+/// `pressed`: the caps in force exceed the budget, so that everybody has to give.
+fn room(consumer: &Consumer<'_>, state: &BudgetState, settings: &BudgetSettings, pressed: bool) -> Result<Room, String> {
+    let Workload { workload, layout, bounds, gpus, gpu_power_limit_watts, .. } = consumer.workload;
+    let gpus = gpus.filter(|gpus| *gpus > 0).ok_or_else(|| format!("{workload} does not say how many GPUs it has"))?;
+    let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
+    let unlimited =
+        || format!("neither a cap nor the board's power limit of {workload} is known: nobody can say what it may draw");
+    // Of a workload that is paused or only observed nobody holds a cap: its GPUs are back at the board's limit, or on their way there.
+    let held = !consumer.workload.paused && consumer.workload.mode != UpdateMode::Observe;
+    let in_force = layout.power_limit_watts.filter(|_| held).or(board).ok_or_else(unlimited)?;
+    let lingering = consumer.lingering_watts.ok_or_else(|| {
+        format!(
+            "a change of {workload} is on its way, and what was in force before it is not known: nobody can say what it may draw"
+        )
+    })?;
+    let top = [board, bounds.power_limit_watts_max].into_iter().flatten().reduce(f64::min);
+    let known_top = top.is_some();
+    let top = top.unwrap_or(in_force);
+    let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top)).ceil().min(top);
+    // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it would
+    // only ever fall.
+    let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused && known_top;
+    let (least, most) = match consumer.standing {
+        Standing::Open if turns => (least, top),
+        Standing::Silent if turns && pressed => (least.min(in_force), in_force),
+        Standing::Open | Standing::Silent | Standing::Rolling => (in_force, in_force),
+    };
+    let gpus = f64::from(gpus);
+    // Of fewer GPUs than before the others may still run.
+    let exposed = in_force.max(lingering / gpus).max(state.highest_watts(workload));
+    Ok(Room { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::of(consumer.points, least, most) })
+}
+
+fn total(rooms: &[Room]) -> f64 {
+    rooms.iter().map(|room| room.exposed * room.gpus).sum()
+}
+
+/// Looks at a cluster at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
+///
+/// Where a cap is not known nobody gets more, because nobody can say what is left; those whose caps are known still give up what
+/// is too much already. `unknown`: why somebody's cap is not known who is not among them.
+pub fn share(
+    state: &mut BudgetState,
+    time: EventTime,
+    consumers: &[Consumer<'_>],
+    settings: &BudgetSettings,
+    mut unknown: Option<String>,
+) -> Outcome {
+    state.expire(time, settings.settle_seconds);
+    let mut known: Vec<&Consumer<'_>> = Vec::with_capacity(consumers.len());
+    let mut rooms: Vec<Room> = Vec::with_capacity(consumers.len());
+    for consumer in consumers {
+        match room(consumer, state, settings, false) {
+            Ok(room) => {
+                known.push(consumer);
+                rooms.push(room);
+            }
+            Err(reason) => unknown = unknown.or(Some(reason)),
+        }
+    }
+    let over = total(&rooms) > settings.watts() + EPSILON;
+    if rooms.iter().map(|room| room.in_force * room.gpus).sum::<f64>() > settings.watts() + EPSILON {
+        rooms = known.iter().filter_map(|consumer| room(consumer, state, settings, true).ok()).collect();
+    }
+    let shared = fill(&rooms, settings);
+    let expires = time.plus_seconds(settings.expiry_seconds);
+    let apart = |a: f64, b: f64| (a - b).abs() >= (settings.turn_min_ratio * b).max(1.0) || (over && (a - b).abs() >= 1.0);
+    let mut decisions = Vec::new();
+    // Reductions first; what they free counts once it is in force. With an unknown cap nobody would get it.
+    if unknown.is_none() || over {
+        for (i, room) in rooms.iter().enumerate() {
+            if shared.caps[i] < room.in_force && apart(shared.caps[i], room.in_force) {
+                decisions.push(decision(known[i], room, shared.caps[i], time, expires, settings));
+            }
+        }
+    }
+    for i in (0..rooms.len()).filter(|_| unknown.is_none()) {
+        let Room { in_force, exposed, gpus, .. } = rooms[i];
+        let others = total(&rooms) - exposed * gpus;
+        let fits = ((settings.watts() - others) / gpus + EPSILON).floor();
+        let watts = shared.caps[i].min(fits);
+        if watts >= exposed.max(in_force) && apart(watts, in_force) {
+            rooms[i].exposed = watts;
+            let decision = decision(known[i], &rooms[i], watts, time, expires, settings);
+            let grants = state.grants.entry(decision.workload.clone()).or_default();
+            grants.0.push(Grant { decision: decision.id.clone(), time, watts, expires });
+            decisions.push(decision);
+        }
+    }
+    let (exposed_watts, budget_watts) = (total(&rooms), settings.watts());
+    let reason = match (&unknown, shared.short) {
+        (Some(unknown), _) => unknown.clone(),
+        (None, Some(need)) => format!(
+            "the budget of {budget_watts:.0} W cannot be held: the workloads' lowest caps need {need:.0} W; every cap goes to its lowest"
+        ),
+        (None, None) if decisions.is_empty() => format!("{exposed_watts:.0} of {budget_watts:.0} W are given out"),
+        (None, None) => format!("{} cap(s) change; {exposed_watts:.0} of {budget_watts:.0} W may be drawn", decisions.len()),
+    };
+    Outcome { decisions, exposed_watts: unknown.is_none().then_some(exposed_watts), short: shared.short.is_some(), reason }
+}
+
+fn decision(
+    consumer: &Consumer<'_>,
+    room: &Room,
+    watts: f64,
+    time: EventTime,
+    expires: EventTime,
+    settings: &BudgetSettings,
+) -> Decision {
+    let what = if watts < room.in_force { "gives up" } else { "gets" };
+    let reason = format!(
+        "{what} {:.0} W of each of its {:.0} GPU(s), {:.0} → {watts:.0} W: the budget of {:.0} W goes where a joule does most work",
+        (watts - room.in_force).abs(),
+        room.gpus,
+        room.in_force,
+        settings.watts()
+    );
+    let mut decision = draft(consumer.workload, time, settings, reason);
+    decision.action = Action::SetPowerLimit;
+    decision.to.power_limit_watts = Some(watts);
+    decision.expires = expires;
+    decision.model_version = consumer.model_version.map(str::to_owned);
+    decision.evidence.insert("power_limit_min_watts".into(), room.least);
+    decision.evidence.insert("measured_points".into(), consumer.points.len() as f64);
+    decision
+}
+
+/// A decision to leave a workload as it is.
+pub(crate) fn maintain(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
+    draft(workload, time, settings, reason)
+}
+
+/// It maintains unless told otherwise.
+fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
+    let in_force = workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts);
+    let evidence =
+        [("budget_watts", settings.budget_watts), ("gpus", workload.gpus.map(f64::from)), ("power_limit_watts", in_force)];
+    Decision {
+        id: format!("{}@{time}/{CONTROLLER}", workload.workload),
+        workload: workload.workload.clone(),
+        time,
+        origin: workload.origin,
+        controller: CONTROLLER.into(),
+        controller_version: VERSION.into(),
+        reason,
+        from: workload.layout.clone(),
+        to: workload.layout.clone(),
+        generation: Some(workload.generation),
+        evidence: evidence.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
+        expires: time.plus_seconds(settings.expiry_seconds),
+        ..Decision::default()
+    }
+}
+
+/// The time of the decision of this id, where it is of this controller.
+pub(crate) fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
+    id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
+}

@@ -1,0 +1,64 @@
+//! What a commit writes of the cluster's state, and how it is read again.
+//!
+//! It lies in the state topic beside the first stage's, in the partition of number 0. No key of a workload begins like these, so
+//! that either stage passes over the other's records.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BudgetMember, PowerBudgetFold};
+use crate::power_budget::allocation::Grants;
+use crate::state::{POWER_BUDGET_PREFIX, StateError, StateRecord, from_json, json};
+
+const MEMBER: &str = "#cluster//member//";
+const MODEL: &str = "#cluster//model//";
+
+/// A member and what was granted to it.
+#[derive(Serialize)]
+struct KeptMemberRef<'a> {
+    member: &'a BudgetMember,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grants: Option<&'a Grants>,
+}
+
+#[derive(Deserialize)]
+struct KeptMember {
+    member: BudgetMember,
+    #[serde(default)]
+    grants: Grants,
+}
+
+/// The records of everything that changed since the last call.
+pub fn take_changes(cluster: &mut PowerBudgetFold) -> Vec<StateRecord> {
+    let mut records = vec![StateRecord { key: POWER_BUDGET_PREFIX.to_owned(), value: Some(json(&cluster.head)) }];
+    for name in std::mem::take(&mut cluster.changed_models) {
+        let value = cluster.models.event(&name).map(json);
+        records.push(StateRecord { key: format!("{MODEL}{name}"), value });
+    }
+    for name in std::mem::take(&mut cluster.changed) {
+        let kept = cluster.members.get(&name).map(|member| KeptMemberRef { member, grants: cluster.grants.of(&name) });
+        records.push(StateRecord { key: format!("{MEMBER}{name}"), value: kept.as_ref().map(json) });
+    }
+    records
+}
+
+/// Takes in the newest record of each key; those of other stages are passed over.
+pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
+    mut cluster: PowerBudgetFold,
+    records: impl IntoIterator<Item = (K, Option<V>)>,
+) -> Result<PowerBudgetFold, StateError> {
+    for (key, value) in records {
+        let (key, Some(value)) = (key.as_ref(), value) else { continue };
+        if key == POWER_BUDGET_PREFIX {
+            cluster.head = from_json(key, value.as_ref())?;
+        } else if let Some(name) = key.strip_prefix(MEMBER) {
+            let KeptMember { member, grants } = from_json(key, value.as_ref())?;
+            cluster.grants.put(name, grants);
+            cluster.members.insert(name.to_owned(), member);
+        } else if key.starts_with(MODEL) {
+            cluster.models.put(&from_json(key, value.as_ref())?);
+        } else if key.starts_with(POWER_BUDGET_PREFIX) {
+            return Err(StateError::NewKind { key: key.to_owned() });
+        }
+    }
+    Ok(cluster)
+}

@@ -1,0 +1,158 @@
+//! Findings as a table for terminals and as a page.
+
+use std::fmt::{self, Write};
+
+use super::{EvaluationFindings, FindingLine};
+
+impl EvaluationFindings {
+    /// Tables, one a split; ratios in percent.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        write_text(self, &mut text).expect("writing to a String cannot fail");
+        text
+    }
+
+    /// One self-contained page: the tables, and a bar for every workload. `notes` stand below the heading.
+    pub fn html(&self, heading: &str, notes: &[String]) -> String {
+        let mut page = String::new();
+        write_html(self, heading, notes, &mut page).expect("writing to a String cannot fail");
+        page
+    }
+
+    /// The lines of each split, in order.
+    fn splits(&self) -> impl Iterator<Item = &[FindingLine]> {
+        self.lines.chunk_by(|a, b| a.split == b.split)
+    }
+}
+
+/// Head of a column and what stands in it.
+type Column = (&'static str, fn(&FindingLine) -> Option<f64>);
+
+const COLUMNS: [Column; 7] = [
+    ("throughput error %", |line| line.score.throughput_error_ratio),
+    ("power error %", |line| line.score.power_error_ratio),
+    ("% of oracle", |line| Some(line.score.of_oracle_ratio)),
+    ("mean gain %", |line| Some(line.score.gain_mean_ratio)),
+    ("largest gain %", |line| Some(line.score.gain_max_ratio)),
+    ("worse than equal %", |line| Some(line.score.worse_than_equal_ratio)),
+    ("starves one %", |line| Some(line.score.starved_ratio)),
+];
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{:.2}", value * 100.0))
+}
+
+fn write_text(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
+    for lines in findings.splits() {
+        let Some(first) = lines.first() else { continue };
+        writeln!(out, "\n{} ({} choices)", first.split, first.score.choices)?;
+        write!(out, "  {:<25}", "")?;
+        for (head, _) in COLUMNS {
+            write!(out, "{:>width$}", head, width = head.len() + 2)?;
+        }
+        writeln!(out)?;
+        for line in lines {
+            write!(out, "  {:<25}", line.method.title())?;
+            for (head, value) in COLUMNS {
+                write!(out, "{:>width$}", percent(value(line)), width = head.len() + 2)?;
+            }
+            writeln!(out)?;
+        }
+    }
+    if let Some((mean, largest)) = findings.workload_gains() {
+        writeln!(out, "\nEach workload unseen, its pairs' throughput per watt against equal shares")?;
+        for line in &findings.workloads {
+            let (gain, of_oracle) = (line.gain_ratio * 100.0, line.of_oracle_ratio * 100.0);
+            writeln!(out, "  {:<25}{gain:>+8.1} %   {of_oracle:.2} % of the oracle", line.workload)?;
+        }
+        writeln!(out, "  {:<25}{:>+8.1} %   largest {:+.1} %", "mean of the workloads", mean * 100.0, largest * 100.0)?;
+    }
+    Ok(())
+}
+
+const HEAD: &str = r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Sharing a GPU</title>
+<style>
+:root { color-scheme: light dark; --line: #8884; --ink: #06c; --pale: #06c6; }
+@media (prefers-color-scheme: dark) { :root { --ink: #6bf; --pale: #6bf6; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right; }
+th:first-child, td:first-child { text-align: left; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; }
+.chosen { fill: var(--ink); } .equal { fill: var(--pale); }
+</style>
+</head>
+<body>
+"#;
+
+fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], out: &mut String) -> fmt::Result {
+    out.push_str(HEAD);
+    writeln!(out, "<h1>{}</h1>", escaped(heading))?;
+    for note in notes {
+        writeln!(out, "<p>{}</p>", escaped(note))?;
+    }
+    for lines in findings.splits() {
+        let Some(first) = lines.first() else { continue };
+        writeln!(out, "<h2>{}</h2>", escaped(&first.split))?;
+        out.push_str("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">method</th>");
+        for (head, _) in COLUMNS {
+            write!(out, "<th scope=\"col\">{head}</th>")?;
+        }
+        out.push_str("</tr></thead>\n<tbody>\n");
+        for line in lines {
+            write!(out, "<tr><td>{}</td>", line.method.title())?;
+            for (_, value) in COLUMNS {
+                write!(out, "<td>{}</td>", percent(value(line)))?;
+            }
+            out.push_str("</tr>\n");
+        }
+        writeln!(out, "</tbody></table></div>\n<p>{} choices.</p>", first.score.choices)?;
+    }
+    write_bars(findings, out)?;
+    out.push_str("</body>\n</html>\n");
+    Ok(())
+}
+
+/// Throughput per watt as a part of the oracle's: the choice and equal shares.
+fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
+    const ROW: usize = 34;
+    let Some((mean, largest)) = findings.workload_gains() else { return Ok(()) };
+    out.push_str("<h2>Each workload unseen</h2>\n<p>Throughput per watt of its pairs as a part of the oracle's: ");
+    writeln!(
+        out,
+        "the choice (dark) and equal shares (pale). Gain over equal shares on average {:.1} %, largest {:.1} %.</p>",
+        mean * 100.0,
+        largest * 100.0
+    )?;
+    let height = findings.workloads.len() * ROW + 10;
+    writeln!(out, "<svg viewBox=\"0 0 900 {height}\" role=\"img\" aria-label=\"gain of each workload\">")?;
+    for (i, line) in findings.workloads.iter().enumerate() {
+        let y = i * ROW + 5;
+        let width = |ratio: f64| 550.0 * ratio.clamp(0.0, 1.1);
+        writeln!(out, "<text x=\"0\" y=\"{}\">{}</text>", y + 17, escaped(&line.workload))?;
+        for (class, ratio, below) in [("chosen", line.of_oracle_ratio, 0), ("equal", line.equal_of_oracle_ratio, 13)] {
+            writeln!(
+                out,
+                "<rect class=\"{class}\" x=\"200\" y=\"{}\" width=\"{:.1}\" height=\"12\"><title>{:.2} % of the oracle</title></rect>",
+                y + below,
+                width(ratio),
+                ratio * 100.0
+            )?;
+        }
+        writeln!(out, "<text x=\"820\" y=\"{}\">{:+.1} %</text>", y + 17, line.gain_ratio * 100.0)?;
+    }
+    out.push_str("</svg>\n");
+    Ok(())
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

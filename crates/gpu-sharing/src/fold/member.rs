@@ -1,0 +1,573 @@
+//! One workload whose controller is `sm-partition`.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use eadt_core::FoldSettings;
+use eadt_core::gpu_sharing::GpuSharingSettings;
+use eadt_core::joint::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{
+    Action, Actuation, Decision, EfficiencyWindow, Layout, Origin, Outcome, UpdateMode, Validation, WindowKind, Workload,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::gather::{self, GatherSettings, Gatherer, SkippedWindow};
+use crate::rebalance::{CONTROLLER, VERSION, WindowFigures};
+use crate::{ProfileError, SoloProfile};
+
+/// Newest windows beside others that are remembered: those before and after a change.
+const MAX_FIGURES: usize = 32;
+/// How much later than it expired a decision may still show up in `workloads.v1`: clocks differ.
+const SETTLE_SECONDS: f64 = 60.0;
+const DAY_SECONDS: f64 = 86_400.0;
+
+/// Where the newest window says that the workload was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GpuSeat {
+    pub end: EventTime,
+    /// Workloads on its GPU, at most.
+    pub tenants: u32,
+    /// Shared GPUs.
+    pub devices: Vec<String>,
+}
+
+/// Its shares are being changed to measure it alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ShareProbe {
+    /// The share before that, to which it returns.
+    before: u32,
+    asked: u32,
+    since: EventTime,
+    /// All shares that were asked for.
+    #[serde(default)]
+    tried: BTreeSet<u32>,
+}
+
+impl ShareProbe {
+    /// Whether it is because of this that the workload has a share.
+    fn explains(&self, share: Option<u32>) -> bool {
+        share.is_some_and(|share| share == self.before || share == self.asked || self.tried.contains(&share))
+    }
+}
+
+/// The change of its share that was decided last: by one decision, or, until it is in force, by one of every look.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct RequestedShare {
+    to: u32,
+    /// Of the layout that is to be changed. The change cannot be made any more once another one is in force.
+    generation: u64,
+    /// Times of the first decision and of the newest one.
+    first: EventTime,
+    newest: EventTime,
+    /// One of them was applied: that the others are refused says nothing.
+    applied: bool,
+}
+
+/// What became of a decision.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct ActuationAnswer {
+    time: EventTime,
+    /// Time of the decision.
+    decided: EventTime,
+    outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SharingMemberState {
+    /// What is in force as of the last look.
+    now: Option<Workload>,
+    /// What came into force after it, in the order of its times.
+    coming: PendingLayouts,
+    /// What became of decisions after the last look, in the order of its times.
+    answers: VecDeque<ActuationAnswer>,
+    asked: Option<RequestedShare>,
+    /// Time of the first layout.
+    joined: Option<EventTime>,
+    /// Ends of the newest window, and of the newest one that says something.
+    through: Option<EventTime>,
+    heard: Option<EventTime>,
+    /// End of the newest window that counts as one of the workload alone.
+    gathered_through: Option<EventTime>,
+    /// The newest window's.
+    origin: Origin,
+    seat: Option<GpuSeat>,
+    gathered: Gatherer,
+    /// Why the newest window alone says nothing about the workload alone.
+    passed: Option<SkippedWindow>,
+    /// Why the newest window says nothing at all.
+    mute: Option<SkippedWindow>,
+    figures: Vec<WindowFigures>,
+    /// When changes of this controller came into force, within a day.
+    restarts: VecDeque<EventTime>,
+    probe: Option<ShareProbe>,
+    no_probe_before: Option<EventTime>,
+    #[serde(flatten)]
+    pub saying: PendingDecision,
+}
+
+fn gather_settings(own: &GpuSharingSettings) -> GatherSettings {
+    GatherSettings {
+        coverage_min_ratio: own.coverage_min_ratio,
+        windows_min: own.windows_min,
+        windows_max: GatherSettings::default().windows_max.max(own.windows_min),
+    }
+}
+
+impl SharingMemberState {
+    /// A layout, whatever its time.
+    pub fn set_layout(&mut self, layout: &Workload) {
+        self.joined.get_or_insert(layout.time);
+        if let Some(oldest) = self.coming.put(layout) {
+            self.adopt(oldest);
+        }
+    }
+
+    /// The workload is gone; what was measured of it is kept for when it comes back, and the share that it had before that.
+    pub fn leave(&mut self) {
+        let gathered = std::mem::take(&mut self.gathered);
+        let restarts = std::mem::take(&mut self.restarts);
+        let probe = self.probe.take();
+        let saying = self.saying.without_waiting();
+        *self = Self { gathered, restarts, probe, through: self.through, saying, ..Self::default() };
+    }
+
+    /// What became of a decision; that of another controller is passed over.
+    pub fn on_answer(&mut self, answer: &Actuation) {
+        let Some(decided) = decided_at(&answer.workload, &answer.decision_id) else { return };
+        let place = self.answers.partition_point(|other| other.time <= answer.time);
+        self.answers.insert(place, ActuationAnswer { time: answer.time, decided, outcome: answer.outcome });
+        if self.answers.len() > MAX_PENDING_LAYOUTS {
+            self.answers.pop_front();
+        }
+    }
+
+    /// The newest layout, in force at the last look or not.
+    fn newest_layout(&self) -> Option<&Workload> {
+        self.coming.newest().or(self.now.as_ref())
+    }
+
+    /// Whether the first stage leaves its windows to this one.
+    pub fn is_shared(&self, settings: &FoldSettings) -> bool {
+        self.newest_layout().is_some_and(|newest| settings.shares_gpus(newest))
+    }
+
+    /// The layout in force as of the last look, where this stage decides about it.
+    pub fn present(&self, settings: &FoldSettings) -> Option<&Workload> {
+        self.now.as_ref().filter(|now| settings.shares_gpus(now))
+    }
+
+    /// Its share is one to measure it at, or may be in a moment: it has to be given back, whoever decides about it by now.
+    pub fn must_restore(&self) -> bool {
+        self.probe.is_some() && self.now.is_some()
+    }
+
+    /// Nobody names this controller for it any more, and it has its own share.
+    pub fn is_idle(&self, settings: &FoldSettings) -> bool {
+        self.coming.is_empty() && self.present(settings).is_none() && !self.must_restore()
+    }
+
+    pub fn through(&self) -> Option<EventTime> {
+        self.through
+    }
+
+    /// Time goes on to a look; whether a part of its GPU's partition was refused or taken back meanwhile.
+    pub fn advance(&mut self, time: EventTime, own: &GpuSharingSettings) -> bool {
+        for layout in self.coming.take_due(time) {
+            self.adopt(layout);
+        }
+        while self.restarts.front().is_some_and(|restart| time.seconds_since(*restart) >= DAY_SECONDS) {
+            self.restarts.pop_front();
+        }
+        let due = self.answers.partition_point(|answer| answer.time <= time);
+        let refused =
+            self.answers.drain(..due).collect::<Vec<_>>().into_iter().filter(|answer| self.ends_change(answer)).count() > 0;
+        if self.asked.as_ref().is_some_and(|asked| self.is_open(asked) && time >= request_expiry(asked, own)) {
+            self.asked = None;
+        }
+        if refused && self.probe.is_some() {
+            self.rest(time, own);
+            return false;
+        }
+        refused
+    }
+
+    /// Whether nothing was applied of a change so far.
+    fn is_open(&self, asked: &RequestedShare) -> bool {
+        !asked.applied && self.now.as_ref().is_some_and(|now| now.generation == asked.generation)
+    }
+
+    /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older one
+    /// may be refused for having been overtaken.
+    fn ends_change(&mut self, answer: &ActuationAnswer) -> bool {
+        let Some(mut asked) = self.asked.take_if(|asked| (asked.first..=asked.newest).contains(&answer.decided)) else {
+            return false;
+        };
+        let ends = match answer.outcome {
+            Outcome::Refused => answer.decided == asked.newest && self.is_open(&asked),
+            Outcome::RolledBack | Outcome::Failed => true,
+            Outcome::Applied | Outcome::Ready | Outcome::Recommended => false,
+        };
+        asked.applied |= answer.outcome == Outcome::Applied;
+        self.asked = Some(asked).filter(|_| !ends);
+        ends
+    }
+
+    /// A change of its share was decided.
+    pub fn on_decision(&mut self, decision: &Decision) {
+        let (Some(to), Some(generation)) = (decision.to.mps_thread_percentage, decision.generation) else { return };
+        match &mut self.asked {
+            Some(asked) if (asked.to, asked.generation) == (to, generation) => asked.newest = decision.time,
+            _ => {
+                let (first, newest) = (decision.time, decision.time);
+                self.asked = Some(RequestedShare { to, generation, first, newest, applied: false });
+            }
+        }
+    }
+
+    fn adopt(&mut self, layout: Workload) {
+        if self.now.as_ref().is_some_and(|now| now.time > layout.time) {
+            return;
+        }
+        let ours = layout.decision_id.as_deref().is_some_and(|id| id.ends_with(CONTROLLER));
+        if ours && self.now.as_ref().is_some_and(|now| now.generation != layout.generation) {
+            self.restarts.push_back(layout.time);
+        }
+        // Somebody else chose its share: that is its own from now on.
+        let share = layout.layout.mps_thread_percentage;
+        if !ours && self.probe.as_ref().is_some_and(|probe| self.now.is_none() || !probe.explains(share)) {
+            self.probe = None;
+        }
+        self.now = Some(layout);
+    }
+
+    fn rest(&mut self, time: EventTime, own: &GpuSharingSettings) {
+        self.no_probe_before = Some(time.plus_seconds(own.hold_seconds));
+        if let Some(probe) = &mut self.probe {
+            probe.asked = probe.before;
+        }
+    }
+
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// Where it was in the window that ended right before a look.
+    pub fn seat(&self, time: EventTime, settings: &FoldSettings) -> Option<&GpuSeat> {
+        let longest = 1.5 * settings.window as f64 / 1e6;
+        self.seat.as_ref().filter(|seat| time.seconds_since(seat.end) <= longest)
+    }
+
+    pub fn figures(&self) -> &[WindowFigures] {
+        &self.figures
+    }
+
+    pub fn profile(&self, name: &str, own: &GpuSharingSettings) -> Option<Result<SoloProfile, ProfileError>> {
+        self.gathered.profile(name, &gather_settings(own))
+    }
+
+    /// Restarts that are left for today.
+    pub fn restarts_left(&self, workload: &Workload, own: &GpuSharingSettings) -> u32 {
+        let most = workload.bounds.restarts_per_day_max.unwrap_or(own.restarts_per_day_max);
+        most.saturating_sub(self.restarts.len() as u32)
+    }
+
+    pub fn is_silent(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
+        self.heard.is_none_or(|heard| time.seconds_since(heard) > own.silence_seconds)
+    }
+
+    /// Whether its window that ends with a look is to be expected.
+    pub fn is_awaited(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
+        self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= own.silence_seconds)
+    }
+
+    /// Takes a window in.
+    pub fn add_window(&mut self, window: &EfficiencyWindow, own: &GpuSharingSettings) {
+        let end = window.window_end;
+        if window.kind != WindowKind::Tumbling || self.through.is_some_and(|through| end <= through) {
+            return;
+        }
+        (self.through, self.origin) = (Some(end), window.origin);
+        let tenants = window.tenants.unwrap_or(1);
+        if window.gpus > 0 {
+            self.seat = Some(GpuSeat { end, tenants, devices: window.shared_devices.clone() });
+        }
+        self.mute = gather::check_usable(window, own.coverage_min_ratio).err();
+        if self.mute.is_some() {
+            return;
+        }
+        self.heard = Some(end);
+        let share = window.layout.as_ref().and_then(|layout| layout.mps_thread_percentage);
+        let positive = |value: Option<f64>| value.filter(|value| value.is_finite() && *value > 0.0);
+        if let (Some(mps_thread_percentage), Some(samples_per_second), Some(power_watts)) =
+            (share, positive(window.samples_per_second), positive(window.mean_power_watts))
+        {
+            if self.figures.len() >= MAX_FIGURES {
+                self.figures.remove(0);
+            }
+            self.figures.push(WindowFigures { end, tenants, mps_thread_percentage, samples_per_second, power_watts });
+        }
+        if tenants == 1 {
+            // Speed and power under a clock limit are the limit's.
+            let limited = window.layout.as_ref().is_some_and(|layout| layout.sm_clock_mhz.is_some());
+            let taken = match self.newest_layout() {
+                _ if limited => Err(SkippedWindow::Capped),
+                Some(workload) => {
+                    let workload = workload.clone();
+                    self.gathered.observe(window, &workload, tenants, &gather_settings(own)).map(|()| {
+                        self.gathered_through = Some(end);
+                    })
+                }
+                None => Err(SkippedWindow::Incomplete),
+            };
+            self.passed = taken.err();
+        }
+    }
+
+    /// The decision of a look that a window completes; `reason` where the look did not wait for it.
+    pub fn decision_for(&mut self, window: &EfficiencyWindow, own: &GpuSharingSettings, reason: &str) -> Option<Decision> {
+        let end = window.window_end;
+        let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
+        let missed = workload.map(|workload| draft(workload, end, own, reason.to_owned()));
+        self.saying.complete(window, missed)
+    }
+
+    /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why that
+    /// has to wait.
+    pub fn restore_share(
+        &mut self,
+        time: EventTime,
+        workload: &Workload,
+        own: &GpuSharingSettings,
+        why: &str,
+    ) -> Result<Option<Decision>, String> {
+        let Some(probe) = &mut self.probe else { return Ok(None) };
+        let share = workload.layout.mps_thread_percentage;
+        let home = inside_bounds(probe.before, workload);
+        if share == Some(home) {
+            let coming = self.asked.as_ref().filter(|asked| asked.to != home && asked.generation == workload.generation);
+            return match coming.map(|asked| (asked.to, request_expiry(asked, own))) {
+                Some((to, until)) if time < until => {
+                    Err(format!("{to} %, at which it was to be measured, may still come into force until {until}"))
+                }
+                _ => {
+                    self.probe = None;
+                    Ok(None)
+                }
+            };
+        }
+        if workload.ready_time.is_none() {
+            return Err("its last change is not ready yet".to_owned());
+        }
+        if workload.mode == UpdateMode::Observe || workload.paused {
+            return Err(format!("it was being measured, and gets its {home} % back once it may be changed"));
+        }
+        (probe.asked, probe.since) = (probe.before, time);
+        let to = Layout { mps_thread_percentage: Some(home), ..workload.layout.clone() };
+        let reason = format!("{why}: back to {home} %, where it was before it was measured");
+        let action = Action::Revert;
+        Ok(Some(Decision { action, to, restarts: true, ..draft(workload, time, own, reason) }))
+    }
+
+    /// Somebody else decides about it by now: what is left to be done is to give its share back.
+    pub fn leaves(&mut self, time: EventTime, own: &GpuSharingSettings) -> Option<Decision> {
+        let now = self.now.clone().filter(|_| self.probe.is_some())?;
+        self.restore_share(time, &now, own, &format!("{CONTROLLER} does not decide about it any more")).ok().flatten()
+    }
+
+    /// No new window says where it is.
+    pub fn unseen(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> Decision {
+        let unknown = || draft(workload, time, own, "no new window of it says which GPU it is on".to_owned());
+        if !self.is_mute(time, workload, own) {
+            return unknown();
+        }
+        self.restore_share(time, workload, own, "no window of it said anything for a while")
+            .ok()
+            .flatten()
+            .unwrap_or_else(unknown)
+    }
+
+    /// What is to be done while it has its GPU to itself: measure it at the next share that is not known.
+    pub fn alone(&mut self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> Decision {
+        let stay = |reason: String| draft(workload, time, own, format!("alone on its GPU: {reason}"));
+        if workload.ready_time.is_none() {
+            return stay("its last change is not ready yet".into());
+        }
+        if self.is_measured_in_vain(time, name, workload, own) {
+            self.rest(time, own);
+        }
+        match self.measures_next(time, name, workload, own) {
+            NextMeasurement::Change(to) => self.ask(time, workload, own, to),
+            NextMeasurement::Wait(reason) => stay(reason),
+            NextMeasurement::Nothing(reason) => {
+                match self.restore_share(time, workload, own, &format!("alone on its GPU: {reason}")) {
+                    Ok(Some(decision)) => decision,
+                    Ok(None) => stay(reason),
+                    Err(wait) => stay(wait),
+                }
+            }
+        }
+    }
+
+    /// Whether no window said anything for a while, though processes run.
+    fn is_mute(&self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> bool {
+        self.heard.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
+    }
+
+    /// Whether the share that it is to be measured at does not come into force, or is in force and tells nothing.
+    fn is_measured_in_vain(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> bool {
+        let Some(probe) = self.probe.as_ref().filter(|probe| probe.asked != probe.before) else { return false };
+        if workload.layout.mps_thread_percentage != Some(probe.asked) {
+            return time.seconds_since(probe.since) > own.give_up_seconds;
+        }
+        let last = Some(probe.since).max(workload.ready_time).max(self.gathered_through);
+        !self.knows(name, probe.asked, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
+    }
+
+    /// Why the newest window does not count, where it does not.
+    fn lacking(&self) -> String {
+        self.mute.map(|why| format!("; the newest does not count: {}", skip_reason_text(why))).unwrap_or_default()
+    }
+
+    fn knows(&self, name: &str, share: u32, own: &GpuSharingSettings) -> bool {
+        self.gathered.windows_at(name, share) >= gather_settings(own).windows_min
+    }
+
+    /// The share to measure it at next.
+    fn measures_next(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> NextMeasurement {
+        let nothing = |reason: &str| NextMeasurement::Nothing(reason.to_owned());
+        if workload.gpus != Some(1) || workload.layout.replicas != Some(1) {
+            return nothing("it has not exactly one GPU and one process, so that its share says nothing");
+        }
+        let Some(share) = workload.layout.mps_thread_percentage else {
+            return nothing("it has no MPS thread percentage, so that it cannot be measured at others");
+        };
+        if self.is_mute(time, workload, own) {
+            return NextMeasurement::Nothing(format!("no window said anything for a while{}", self.lacking()));
+        }
+        let gather = gather_settings(own);
+        let known = |share: u32| self.knows(name, share, own);
+        let allowed = |share: u32| inside_bounds(share, workload) == share;
+        let resting = self.no_probe_before.filter(|until| time < *until);
+        let is_own = self.probe.as_ref().is_none_or(|probe| inside_bounds(probe.before, workload) == share);
+        if !known(share) && resting.is_none() && (is_own || own.probe_percentages.contains(&share)) {
+            let windows = self.gathered.windows_at(name, share);
+            let lacking = self.lacking();
+            let measured = || format!("measured at {share} %, {windows} of {} windows{lacking}", gather.windows_min);
+            let nothing = |passed| format!("its windows say nothing about it alone: {}", skip_reason_text(passed));
+            return NextMeasurement::Wait(self.passed.map_or_else(measured, nothing));
+        }
+        let next = own.probe_percentages.iter().copied().find(|share| !known(*share) && allowed(*share));
+        let Some(next) = next else {
+            return NextMeasurement::Nothing(match self.gathered.profile(name, &gather) {
+                Some(Ok(_)) => "what it does there is known".into(),
+                Some(Err(error)) => error.to_string(),
+                None => "nothing is known of it yet".into(),
+            });
+        };
+        if let Some(until) = resting {
+            return NextMeasurement::Nothing(format!(
+                "to measure it at another share was refused or told nothing, nothing is tried before {until}"
+            ));
+        }
+        if !allowed(100) && !known(100) {
+            return nothing("its bounds leave out 100 %, without which nobody can tell what sharing costs");
+        }
+        if let Some(passed) = self.passed {
+            return NextMeasurement::Nothing(format!("its windows say nothing about it alone: {}", skip_reason_text(passed)));
+        }
+        if workload.mode != UpdateMode::Enforce || workload.paused {
+            return nothing("only in mode enforce, and while it is not paused, it is measured at other shares");
+        }
+        // One is kept for the way back, which may use it.
+        if self.restarts_left(workload, own) < 2 {
+            let restarts = self.restarts.len();
+            return NextMeasurement::Nothing(format!(
+                "{restarts} restart(s) in 24 h are enough, so that it is not measured further"
+            ));
+        }
+        NextMeasurement::Change(next)
+    }
+
+    /// Asks for a share to measure it at.
+    fn ask(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings, to: u32) -> Decision {
+        let share = workload.layout.mps_thread_percentage.unwrap_or(100);
+        let mut probe =
+            self.probe.take().unwrap_or(ShareProbe { before: share, asked: share, since: time, tried: BTreeSet::new() });
+        if probe.asked != to {
+            (probe.asked, probe.since) = (to, time);
+            probe.tried.insert(to);
+        }
+        self.probe = Some(probe);
+        Decision {
+            action: if to < share { Action::Decrease } else { Action::Increase },
+            to: Layout { mps_thread_percentage: Some(to), ..workload.layout.clone() },
+            restarts: true,
+            ..draft(
+                workload,
+                time,
+                own,
+                format!("alone on its GPU: to be measured at {to} %, for the choice of a partition when it shares"),
+            )
+        }
+    }
+}
+
+/// What follows for a workload that has its GPU to itself.
+enum NextMeasurement {
+    /// It is to be measured at this share.
+    Change(u32),
+    /// It is being measured at the share that it has.
+    Wait(String),
+    /// It is not measured any further; why.
+    Nothing(String),
+}
+
+/// The share nearest to one that a workload's bounds allow.
+fn inside_bounds(share: u32, workload: &Workload) -> u32 {
+    let most = workload.bounds.mps_thread_percentage_max.unwrap_or(u32::MAX);
+    share.min(most).max(workload.bounds.mps_thread_percentage_min.unwrap_or(0))
+}
+
+/// When decisions that nobody applied by then never will be.
+fn request_expiry(asked: &RequestedShare, own: &GpuSharingSettings) -> EventTime {
+    asked.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
+}
+
+/// The time of a workload's decision of this id, where it is of this controller.
+fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
+    id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
+}
+
+fn skip_reason_text(passed: SkippedWindow) -> &'static str {
+    match passed {
+        SkippedWindow::Shared => "others were on the GPU",
+        SkippedWindow::SeveralProcesses => "several processes of it share the GPU",
+        SkippedWindow::Capped => "power or clock are limited",
+        SkippedWindow::Unsteady => "it restarted, or inputs are missing",
+        SkippedWindow::Uncovered => "too little energy or progress is known",
+        SkippedWindow::Incomplete => "board, throughput or power is unknown",
+    }
+}
+
+/// A decision that leaves everything as it is.
+pub fn draft(workload: &Workload, time: EventTime, own: &GpuSharingSettings, reason: String) -> Decision {
+    let share = workload.layout.mps_thread_percentage.map(f64::from);
+    Decision {
+        id: format!("{}@{time}/{CONTROLLER}", workload.workload),
+        workload: workload.workload.clone(),
+        time,
+        origin: workload.origin,
+        controller: CONTROLLER.to_owned(),
+        controller_version: VERSION.to_owned(),
+        action: Action::Maintain,
+        reason,
+        from: workload.layout.clone(),
+        to: workload.layout.clone(),
+        generation: Some(workload.generation),
+        evidence: share.map(|share| ("mps_thread_percentage".to_owned(), share)).into_iter().collect(),
+        validation: Validation::None,
+        expires: time.plus_seconds(own.expiry_seconds),
+        ..Decision::default()
+    }
+}

@@ -1,0 +1,120 @@
+//! The form in which slowdown models travel in `models.v1`, and those in force, by board.
+//!
+//! As of all models there: one in a form of another version or with impossible figures says nothing, and the one before it stays.
+
+use std::collections::BTreeMap;
+
+use eadt_core::models::Taken;
+use eadt_models::published::{PARTITION_PREFIX, Unusable};
+use eadt_schemas::v1::Model;
+use serde::{Deserialize, Serialize};
+
+use crate::{OutlookError, SlowdownModel, SoloProfile};
+
+const FORMAT: &str = "eadt.partition-model.v1";
+/// Largest event that is taken, as JSON. Kafka's default for a record is 1,048,588 bytes, key and headers included.
+const EVENT_BYTES_MAX: usize = 1_000_000;
+
+/// The parameters of such an event; beside them stand the training range and the origin.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartitionDocument {
+    format: String,
+    pub model: SlowdownModel,
+}
+
+impl PartitionDocument {
+    pub fn new(model: SlowdownModel) -> Self {
+        Self { format: FORMAT.to_owned(), model }
+    }
+
+    /// The document of an event; `None`: it is about something else.
+    pub fn of(event: &Model) -> Option<Result<Self, Unusable>> {
+        let board = event.name.strip_prefix(PARTITION_PREFIX)?;
+        if event.parameters["format"].as_str() != Some(FORMAT) {
+            return Some(Err(Unusable::Version));
+        }
+        let document = Self::deserialize(&event.parameters).ok().filter(|document| document.model.gpu_model() == board);
+        Some(document.ok_or(Unusable::Damaged))
+    }
+}
+
+/// A model in force.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LearnedModel {
+    event: Model,
+    /// Name and version, by which decisions tell it.
+    version: String,
+    model: SlowdownModel,
+}
+
+impl LearnedModel {
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    pub fn model(&self) -> &SlowdownModel {
+        &self.model
+    }
+
+    /// Why it says nothing about these workloads.
+    pub fn check<'a>(&self, profiles: impl IntoIterator<Item = &'a SoloProfile>) -> Result<(), OutlookError> {
+        for profile in profiles {
+            let expected = self.model.gpu_model();
+            if profile.gpu_model() != expected {
+                let (expected, found) = (expected.to_owned(), profile.gpu_model().to_owned());
+                return Err(OutlookError::ModelGpu { expected, found });
+            }
+            let least = profile.points().map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
+            if self.model.idle_watts() >= least {
+                let (workload, idle_watts) = (profile.workload().to_owned(), self.model.idle_watts());
+                return Err(OutlookError::Idle { workload, idle_watts, least_watts: least });
+            }
+            if let Some(metric) = self.model.metrics().iter().find(|metric| !profile.has(**metric)) {
+                return Err(OutlookError::Metric { workload: profile.workload().to_owned(), metric: metric.name() });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The models in force, by name.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LearnedModels {
+    kept: BTreeMap<String, LearnedModel>,
+}
+
+impl LearnedModels {
+    /// Takes a model in. One that cannot be used leaves the one before it in force.
+    pub fn put(&mut self, event: &Model) -> Taken {
+        let model = match PartitionDocument::of(event) {
+            None => return Taken::Foreign,
+            Some(Err(why)) => return Taken::Unusable(why),
+            Some(Ok(document)) => document.model,
+        };
+        // It becomes part of the state, whose topic takes no larger records.
+        if serde_json::to_vec(event).map_or(usize::MAX, |bytes| bytes.len()) > EVENT_BYTES_MAX {
+            return Taken::Unusable(Unusable::Damaged);
+        }
+        if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
+            return Taken::Older;
+        }
+        let version = format!("{}@{}", event.name, event.version);
+        self.kept.insert(event.name.clone(), LearnedModel { event: event.clone(), version, model });
+        Taken::InForce
+    }
+
+    /// A model was withdrawn; false where none of this name was in force.
+    pub fn withdraw(&mut self, name: &str) -> bool {
+        self.kept.remove(name).is_some()
+    }
+
+    /// The event that brought a model.
+    pub fn event(&self, name: &str) -> Option<&Model> {
+        self.kept.get(name).map(|kept| &kept.event)
+    }
+
+    /// What was learned about a board.
+    pub fn of(&self, gpu_model: &str) -> Option<&LearnedModel> {
+        self.kept.get(&eadt_models::published::partition_name(gpu_model))
+    }
+}

@@ -1,0 +1,6 @@
+//! Requests to the API server: the client and its errors, the leader election, and lookups of pods and tokens.
+
+pub mod client;
+pub mod lease;
+pub mod pods;
+pub mod reviews;

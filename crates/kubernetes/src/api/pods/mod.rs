@@ -1,0 +1,113 @@
+//! Which workload a pod is of, by its owners at the API server, and its MPS thread percentage.
+//!
+//! In: namespace and name of a pod. Out: what is known of it, or why nothing is. Pods and the few kinds on the way up are read
+//! one by one with `get`; nothing is listed, watched or written, so whoever holds the credentials learns only of pods whose
+//! names it knows. Reads may be served from the API server's cache: whoever asks asks again after a while.
+
+mod cache;
+mod chain;
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, GetParams};
+use kube::{Client, Error};
+
+use crate::api::client::error_text;
+use cache::OwnerCache;
+use chain::ControllerRef;
+pub use chain::FOLLOWED_OWNERS;
+
+/// One pod, owners included.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Owners on the way up; the deepest known way has four.
+const MAX_OWNER_STEPS: usize = 8;
+/// Owners that are remembered: a node has some hundred pods at most.
+const OWNER_CACHE_SIZE: usize = 1024;
+const OWNER_CACHE_TTL: Duration = Duration::from_mins(10);
+
+/// What is known of a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodFacts {
+    /// `namespace/name` of the outermost owner of a kind that policies are for; of the outermost owner known, or of the pod
+    /// itself, where there is none.
+    pub workload: String,
+    /// Of the pod.
+    pub uid: Option<String>,
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs, 1 to 100; `None`: not set, or not known.
+    pub mps_thread_percentage: Option<f64>,
+}
+
+/// Finds out about pods.
+pub struct PodFactsReader {
+    client: Client,
+    owners: Mutex<OwnerCache>,
+}
+
+impl fmt::Debug for PodFactsReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pods").field("owners", &self.owners).finish_non_exhaustive()
+    }
+}
+
+impl PodFactsReader {
+    pub fn new(client: Client) -> Self {
+        Self { client, owners: Mutex::new(OwnerCache::new(OWNER_CACHE_SIZE, OWNER_CACHE_TTL)) }
+    }
+
+    /// Asks for a pod; the error says why nothing is known, in words.
+    pub async fn facts(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
+        let what = format!("reading pod {namespace}/{name}");
+        let answer = tokio::time::timeout(CALL_TIMEOUT, self.ask(namespace, name)).await;
+        answer
+            .unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", CALL_TIMEOUT.as_secs())))
+            .map_err(|detail| format!("{what}: {detail}"))
+    }
+
+    async fn ask(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_with(name, &GetParams::any()).await.map_err(|error| pod_error("pods", &error))?;
+        let mut owners = Vec::new();
+        let mut next = ControllerRef::of(&pod.metadata);
+        while let Some(owner) = next {
+            if owners.len() == MAX_OWNER_STEPS {
+                return Err(format!("it has more than {MAX_OWNER_STEPS} owners above each other"));
+            }
+            next = self.above(namespace, &owner).await?;
+            owners.push(owner);
+        }
+        let workload = format!("{namespace}/{}", chain::outermost_workload(name, &owners));
+        Ok(PodFacts { workload, uid: pod.metadata.uid.clone(), mps_thread_percentage: chain::mps_thread_percentage(&pod) })
+    }
+
+    /// The owner of an owner, where it matters.
+    async fn above(&self, namespace: &str, owner: &ControllerRef) -> Result<Option<ControllerRef>, String> {
+        let Some(resource) = owner.resource() else { return Ok(None) };
+        let known = self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&owner.uid, Instant::now());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let metadata = api.get_metadata_with(&owner.name, &GetParams::any()).await;
+        let metadata =
+            metadata.map_err(|error| format!("its {} {}: {}", owner.kind, owner.name, pod_error(&resource.plural, &error)))?;
+        // Another of the same name says nothing about this one's owner.
+        if metadata.metadata.uid.as_deref() != Some(&*owner.uid) {
+            return Err(format!("its {} {} is gone, and another of that name is there", owner.kind, owner.name));
+        }
+        let above = ControllerRef::of(&metadata.metadata);
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner).put(&owner.uid, above.clone(), Instant::now());
+        Ok(above)
+    }
+}
+
+fn pod_error(plural: &str, error: &Error) -> String {
+    match error {
+        Error::Api(status) if matches!(status.code, 401 | 403) => {
+            format!("{}; the service account needs the verb get for {plural}", error_text(error))
+        }
+        _ => error_text(error),
+    }
+}

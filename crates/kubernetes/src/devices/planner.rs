@@ -1,0 +1,186 @@
+//! What node agents report, and what they are asked to hold. The tasks that drive it are in [`crate::reconcile::devices`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
+use tokio::sync::watch;
+
+use crate::devices::gpu_pods::GpuPodIndex;
+use crate::devices::mps_default::{self, AgreementOutcome, MpsDefaultAgreement, MpsDefaultRequest};
+use crate::devices::target::{self, DeviceTarget, GpuPlacement};
+use crate::objects::key::{ObjectKey, PolicyKey};
+
+/// A watch that does not work fails again within this time.
+const POD_WATCH_FAILURE_REPEATS: Duration = Duration::from_secs(90);
+/// A new leader waits so long until it is known of every workload where its pods run.
+pub const FIRST_PLACEMENT_WAIT: Duration = Duration::from_mins(1);
+
+/// A target, and the GPUs that it is assigned to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TargetAssignment {
+    pub target: DeviceTarget,
+    pub placement: GpuPlacement,
+}
+
+/// Reports of agents and collectors, and the intents that follow from targets.
+#[derive(Debug, Default)]
+pub struct DevicePlanner {
+    /// The last report of every node.
+    pub device_states: BTreeMap<String, DeviceState>,
+    /// Who holds the GPUs of every node.
+    pub holders: BTreeMap<String, DeviceHolders>,
+    /// Where pods run, as their watch has it.
+    pub gpu_pods: GpuPodIndex,
+    /// Whether that is to be watched.
+    pod_watch: watch::Sender<bool>,
+    pub assignments: BTreeMap<ObjectKey, TargetAssignment>,
+    /// MPS defaults by node.
+    pub mps_defaults: BTreeMap<String, MpsDefaultAgreement>,
+    /// What was said of policies' MPS defaults.
+    mps_default_messages: BTreeMap<PolicyKey, String>,
+    /// When the watch of pods failed last.
+    pod_watch_failed: Option<Instant>,
+    /// Since when something is wished for, and where pods run is not known.
+    placement_unknown_since: Option<Instant>,
+    /// It is known what agents and collectors said before this process led.
+    pub took_over: bool,
+    /// `None` until the first look of this leadership.
+    pub wanted_intents: Option<Arc<Vec<DeviceIntent>>>,
+}
+
+impl DevicePlanner {
+    pub fn on_device_state(&mut self, state: DeviceState) {
+        self.device_states.insert(state.node.clone(), state);
+    }
+
+    pub fn on_device_holders(&mut self, holders: DeviceHolders) {
+        self.holders.insert(holders.node.clone(), holders);
+    }
+
+    /// The MPS default that a node's agent reports.
+    pub fn reported_mps_default(&self, node: &str) -> Option<u32> {
+        self.device_states.get(node)?.mps_default_thread_percentage
+    }
+
+    /// `standing`: what nodes are asked for, by the log.
+    pub fn on_takeover(&mut self, standing: &[DeviceIntent]) {
+        self.took_over = true;
+        if self.wanted_intents.is_none() {
+            let defaults =
+                standing.iter().filter_map(|intent| Some((intent.node.clone(), MpsDefaultAgreement::from_intent(intent)?)));
+            self.mps_defaults = defaults.collect();
+        }
+    }
+
+    pub fn wanted_intents(&self) -> Option<Arc<Vec<DeviceIntent>>> {
+        self.wanted_intents.clone()
+    }
+
+    /// Tells when pods are to be watched, and when no more.
+    pub fn subscribe_pod_watch(&self) -> watch::Receiver<bool> {
+        self.pod_watch.subscribe()
+    }
+
+    /// Pods are watched while anything is wished for.
+    pub fn set_pod_watch(&self, wanted: bool) {
+        self.pod_watch.send_if_modified(|watched| std::mem::replace(watched, wanted) != wanted);
+    }
+
+    pub fn on_pod_watch_failed(&mut self) {
+        self.pod_watch_failed = Some(Instant::now());
+    }
+
+    /// Since when where pods run is not known, although it should be.
+    pub fn placement_unknown_for(&mut self, followed: &BTreeSet<&ObjectKey>, now: EventTime) -> Option<Duration> {
+        let failing = self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS);
+        // What the leader before asked for stands until it is known where its pods run.
+        let first = self.wanted_intents.is_none()
+            && self.placement_unknown_since.is_none_or(|since| since.elapsed() < FIRST_PLACEMENT_WAIT);
+        let unknown = || followed.iter().any(|key| self.gpu_pods.placement(key, &self.holders, now).is_none());
+        let blind = !followed.is_empty() && (failing || !self.gpu_pods.is_complete() || first && unknown());
+        if blind {
+            return Some(self.placement_unknown_since.get_or_insert_with(Instant::now).elapsed());
+        }
+        self.placement_unknown_since = None;
+        None
+    }
+
+    /// Another one leads.
+    pub fn step_down(&mut self) {
+        (self.pod_watch_failed, self.placement_unknown_since) = (None, None);
+        self.set_pod_watch(false);
+        self.assignments.clear();
+        self.wanted_intents = None;
+    }
+
+    pub fn withdraw_all(&mut self) {
+        self.assignments.clear();
+        self.mps_defaults.clear();
+    }
+
+    /// What is to be said to policies of their MPS defaults, `None` being nothing, where this is why some have not what they ask for.
+    pub fn mps_default_messages(
+        &mut self,
+        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+        why: BTreeMap<PolicyKey, String>,
+    ) -> BTreeMap<PolicyKey, Option<String>> {
+        let mut said: BTreeMap<PolicyKey, Option<String>> =
+            std::mem::take(&mut self.mps_default_messages).into_keys().map(|name| (name, None)).collect();
+        said.extend(asked.values().map(|asked| (asked.policy.clone(), None)));
+        said.extend(why.iter().map(|(name, why)| (name.clone(), Some(why.clone()))));
+        self.mps_default_messages = why;
+        said
+    }
+
+    /// What is to be said where pods run is not known for so long that nothing is asked for.
+    pub fn placement_unknown_messages(
+        &mut self,
+        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+    ) -> BTreeMap<PolicyKey, Option<String>> {
+        let reason = if self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS) {
+            "the pods of all namespaces cannot be watched (see the actuator's log and its rights; actuator.onlyNamespace leaves them out)"
+        } else {
+            "it is not known where pods run"
+        };
+        let why = format!("the MPS default is not asked for: {reason}");
+        self.mps_default_messages(asked, asked.values().map(|asked| (asked.policy.clone(), why.clone())).collect())
+    }
+
+    /// Asks nodes for what is agreed, and gives what is to be said of it to policies; `None`: nothing any more.
+    pub fn agree_mps_defaults(
+        &mut self,
+        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+        now: EventTime,
+    ) -> BTreeMap<PolicyKey, Option<String>> {
+        let Some(parties) = self.gpu_pods.node_gpu_pods() else {
+            // What stands, stands until it is known better.
+            self.mps_defaults.retain(|_, agreed| agreed.is_still_requested(asked));
+            return BTreeMap::new();
+        };
+        let AgreementOutcome { agreed, mut disputes, undetermined: open } =
+            mps_default::agree_defaults(asked, &parties, &self.mps_defaults);
+        for (node, agreed) in &agreed {
+            let Some(trouble) = mps_default::agreement_problem(node, agreed, self.device_states.get(node), now) else { continue };
+            for (key, _) in asked.iter().filter(|(_, asked)| agreed.covers(asked)) {
+                disputes.entry(key.clone()).or_insert_with(|| trouble.clone());
+            }
+        }
+        self.mps_defaults = agreed;
+        let open = open.into_iter().map(|key| &asked[&key].policy);
+        let mut why: BTreeMap<PolicyKey, String> =
+            open.filter_map(|policy| Some((policy.clone(), self.mps_default_messages.get(policy)?.clone()))).collect();
+        why.extend(disputes.into_iter().map(|(key, why)| (asked[&key].policy.clone(), why)));
+        self.mps_default_messages(asked, why)
+    }
+
+    pub fn plan_intents(&mut self) {
+        let addressed = self.assignments.values().map(|addressed| (&addressed.target, &addressed.placement));
+        let intents = target::build_intents(addressed, &self.mps_defaults);
+        if self.wanted_intents.as_ref().is_none_or(|wanted| **wanted != intents) {
+            self.wanted_intents = Some(Arc::new(intents));
+        }
+    }
+}

@@ -1,0 +1,842 @@
+//! What to write for a change, a way back, a take-over and a letting-go. Pure.
+//!
+//! In: the object as it was read a moment ago, or as the watch saw it last. Out: values for exactly the fields that were taken over, and the mark that goes
+//! with them in the same write; or the reason why nothing is written. Every write is fenced by the resource version of that read.
+
+use std::collections::BTreeMap;
+
+use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, JobRequest, RollBack, RolledBack, WorkloadChange};
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Layout, UpdateMode};
+use serde_json::{Value, json};
+
+use crate::objects::kinds::{ChangeMethod, WorldSource, WriteMethod, place_steps, value_at_mut};
+use crate::objects::object::{
+    GpuContainer, LOCAL_WORLD_SIZE, MPS_PERCENTAGE, VARIABLES, VariableValue, WORLD_SIZE, WorkloadObject,
+};
+use crate::objects::owners;
+use crate::objects::record::{APPLIED, ChangeMark, FormerField, ManagedField, TakeOverRecord};
+use crate::objects::terms::{AllowedKnobs, PolicyTerms};
+
+/// Values of the fields that EADT owns; `None`: the field is not there.
+pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
+
+/// One write to an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ObjectWrite {
+    pub values: FieldValues,
+    pub mark: ChangeMark,
+    /// What its flag of suspension becomes; `None`: it is not touched.
+    pub suspend: Option<bool>,
+}
+
+/// What a call comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PlannedWrite {
+    /// It was done before.
+    Nothing,
+    Write(Box<ObjectWrite>),
+}
+
+fn refuse<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
+    Err(ClusterError::new(ClusterRemedy::Refused, detail.into()))
+}
+
+fn conflict<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
+    Err(ClusterError::new(ClusterRemedy::Conflict, detail.into()))
+}
+
+/// The leadership under which this process writes must not be older than the object's last one.
+fn check_term(mark: &ChangeMark, term: u64) -> Result<(), ClusterError> {
+    if mark.term > term && !eadt_faults::is_off("fence") {
+        return conflict(format!("another actuator leads: its term is {}, this one's {term}", mark.term));
+    }
+    Ok(())
+}
+
+/// Plans a change. `approved`: it may be made although the mode is `Recommend`.
+pub fn plan_apply(
+    seen: &WorkloadObject,
+    terms: &PolicyTerms,
+    paused: bool,
+    approved: bool,
+    change: &WorkloadChange,
+    now: EventTime,
+    term: u64,
+) -> Result<PlannedWrite, ClusterError> {
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    if mark.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
+        return Ok(PlannedWrite::Nothing);
+    }
+    check_term(&mark, term)?;
+    let generation = seen.layout_generation();
+    if generation != change.generation && !eadt_faults::is_off("fence") {
+        return conflict(format!("generation {generation} is in force, the change is for {}", change.generation));
+    }
+    if let Some(problem) = seen.problems.first() {
+        return refuse(problem.clone());
+    }
+    if seen.deleting {
+        return refuse("the object is being deleted");
+    }
+    let may = terms.mode == UpdateMode::Enforce || terms.mode == UpdateMode::Recommend && approved;
+    if !may || paused {
+        return conflict("the workload may not be changed any more");
+    }
+    if let Some(fields) = owners::describe_taken_back(&seen.taken_back) {
+        return refuse(format!("somebody took fields back, so nothing is changed any more: {fields}"));
+    }
+    if !seen.progress.complete() || seen.suspended {
+        return conflict(format!("generation {generation} is still rolling out"));
+    }
+    if let Some(knob) = terms.knobs.first_forbidden(&seen.layout, &change.layout) {
+        return refuse(format!("the policy does not allow its knob {knob} to be turned"));
+    }
+    check_layout_possible(seen, &change.layout)?;
+    let values = layout_values(seen, &taken_over_fields(seen), &change.layout)?;
+    let turned = changed_knobs(seen, &values);
+    if turned.any() {
+        check_knobs_allowed(seen, turned)?;
+    }
+    seen.number_mark(&mut mark, generation + 1, turned.any());
+    mark.policy_uid.clone_from(&terms.policy_uid);
+    mark.applied = Some(AppliedDecision {
+        decision_id: change.decision_id.clone(),
+        decision_time: change.decision_time,
+        generation: generation + 1,
+        time: now,
+        layout: change.layout.clone(),
+        before: seen.layout.clone(),
+        ready_by: now.plus_seconds(change.ready_within_seconds),
+        // Pods follow, or the agents of their nodes, or the job; where none of them is asked it is in force at once.
+        ready_time: (!turned.any()
+            && agent_settings(&seen.layout) == agent_settings(&change.layout)
+            && JobRequest::between(&seen.layout, &change.layout).is_none())
+        .then_some(now),
+        rolled_back: None,
+    });
+    Ok(PlannedWrite::Write(Box::new(complete_write(seen, values, turned, mark, &change.layout, now, term))))
+}
+
+/// Plans the way back from a change that did not become ready.
+pub fn plan_roll_back(
+    seen: &WorkloadObject,
+    back: &RollBack,
+    reason: &str,
+    now: EventTime,
+    term: u64,
+) -> Result<PlannedWrite, ClusterError> {
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    let generation = seen.layout_generation();
+    let Some(applied) = mark.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
+        return conflict(format!("decision {} is not the last one applied", back.decision_id));
+    };
+    if applied.rolled_back.is_some() {
+        return Ok(PlannedWrite::Nothing);
+    }
+    check_term(&mark, term)?;
+    if generation != back.generation {
+        return conflict(format!("generation {generation} is in force, to be taken back is {}", back.generation));
+    }
+    if applied.ready_time.is_some() {
+        return conflict(format!("decision {} became ready meanwhile", back.decision_id));
+    }
+    let before = applied.before.clone();
+    let values = match (&seen.take_over, layout_values(seen, &taken_over_fields(seen), &before)) {
+        (None, Err(_)) => return refuse("the record of what was taken over is gone, so what was before is not known"),
+        (_, values) => values?,
+    };
+    let turned = changed_knobs(seen, &values);
+    seen.number_mark(&mut mark, generation + 1, turned.any());
+    if let Some(applied) = &mut mark.applied {
+        applied.rolled_back = Some(RolledBack { generation: generation + 1, time: now, reason: reason.to_owned() });
+    }
+    let together = mark.together;
+    let mut write = complete_write(seen, values, turned, mark, &before, now, term);
+    write.mark.together |= together;
+    Ok(PlannedWrite::Write(Box::new(write)))
+}
+
+/// Notes that every process of the last change is ready.
+pub fn plan_ready(seen: &WorkloadObject, now: EventTime, term: u64) -> Result<PlannedWrite, ClusterError> {
+    let Some(mut mark) = seen.mark.clone() else { return Ok(PlannedWrite::Nothing) };
+    check_term(&mark, term)?;
+    let generation = seen.layout_generation();
+    match &mut mark.applied {
+        Some(applied) if applied.generation == generation && applied.ready_time.is_none() && applied.rolled_back.is_none() => {
+            applied.ready_time = Some(now);
+        }
+        _ => return Ok(PlannedWrite::Nothing),
+    }
+    seen.number_mark(&mut mark, generation, false);
+    Ok(PlannedWrite::Write(Box::new(rewrite_mark(seen, mark, None))))
+}
+
+/// Resumes a workload that was suspended for a change.
+pub fn plan_resume(seen: &WorkloadObject, term: u64) -> Result<PlannedWrite, ClusterError> {
+    let Some(mut mark) = seen.mark.clone().filter(|mark| mark.resume && seen.suspended) else { return Ok(PlannedWrite::Nothing) };
+    check_term(&mark, term)?;
+    mark.resume = false;
+    // It belongs to the change before: one change, one generation.
+    seen.number_mark(&mut mark, seen.layout_generation(), true);
+    Ok(PlannedWrite::Write(Box::new(rewrite_mark(seen, mark, Some(false)))))
+}
+
+/// A write that leaves the values as they are.
+fn rewrite_mark(seen: &WorkloadObject, mark: ChangeMark, suspend: Option<bool>) -> ObjectWrite {
+    let fields = seen.take_over.iter().flat_map(|taken| taken.fields.iter().map(|former| &former.field));
+    let values = fields.map(|field| (field.clone(), current_value(seen, field))).collect();
+    ObjectWrite { values, mark, suspend }
+}
+
+fn complete_write(
+    seen: &WorkloadObject,
+    values: FieldValues,
+    turned: ChangedKnobs,
+    mut mark: ChangeMark,
+    layout: &Layout,
+    now: EventTime,
+    term: u64,
+) -> ObjectWrite {
+    mark.term = term;
+    mark.together = turned.world && seen.kind.world == WorldSource::Variables;
+    mark.power_limit_watts = layout.power_limit_watts;
+    mark.sm_clock_mhz = layout.sm_clock_mhz;
+    (mark.precision, mark.frozen_prefix_layers) = layout.asked_of_job();
+    let suspends = turned.any() && seen.kind.environment == ChangeMethod::Suspended;
+    mark.resume = suspends;
+    if turned.any() {
+        mark.note_restart(now);
+    }
+    ObjectWrite { values, mark, suspend: suspends.then_some(true) }
+}
+
+/// What differs between an object and the values to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ChangedKnobs {
+    environment: bool,
+    /// Number of processes.
+    world: bool,
+}
+
+impl ChangedKnobs {
+    const fn any(self) -> bool {
+        self.environment || self.world
+    }
+}
+
+fn changed_knobs(seen: &WorkloadObject, values: &FieldValues) -> ChangedKnobs {
+    let differs = |of_world: bool| {
+        let is_of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
+        values.iter().any(|(field, value)| is_of_world(field) == of_world && current_value(seen, field) != *value)
+    };
+    ChangedKnobs { environment: differs(false), world: differs(true) }
+}
+
+/// Refuses what the kind never lets be changed. Its fields are nobody's to take over, so a write would wait for them in vain.
+fn check_layout_possible(seen: &WorkloadObject, to: &Layout) -> Result<(), ClusterError> {
+    let world = |layout: &Layout| (layout.replicas, layout.world_size, layout.local_world_size);
+    let (from, kind) = (&seen.layout, seen.kind);
+    let environment = from.mps_thread_percentage != to.mps_thread_percentage;
+    for (turns, how) in [(environment, kind.environment), (world(from) != world(to), kind.scale)] {
+        if let (true, ChangeMethod::Immutable(why)) = (turns, how) {
+            return refuse(format!("{why}: it can only be recommended"));
+        }
+    }
+    Ok(())
+}
+
+/// What was taken over: nothing, where no field of the object had to be.
+fn taken_over_fields(seen: &WorkloadObject) -> TakeOverRecord {
+    seen.take_over.clone().unwrap_or_default()
+}
+
+fn check_knobs_allowed(seen: &WorkloadObject, turned: ChangedKnobs) -> Result<(), ClusterError> {
+    match seen.strategy.forbids(seen.kind, turned.world && seen.kind.world == WorldSource::Variables) {
+        Some(why) => refuse(why),
+        None => Ok(()),
+    }
+}
+
+/// The fields of the knobs that may be turned, with their present values.
+pub fn knob_fields(seen: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedField> {
+    let mut fields = Vec::new();
+    let can = |turn: ChangeMethod| !matches!(turn, ChangeMethod::Immutable(_));
+    let mut variables = |names: &[&str]| {
+        for (container, name) in seen.containers.iter().flat_map(|c| names.iter().map(move |name| (c, *name))) {
+            fields.push(ManagedField::Variable {
+                template: container.place.clone(),
+                container: container.name.clone(),
+                name: name.to_owned(),
+            });
+        }
+    };
+    if knobs.mps_thread_percentage && can(seen.kind.environment) {
+        variables(&[MPS_PERCENTAGE]);
+    }
+    if knobs.replicas && can(seen.kind.scale) {
+        if seen.kind.world == WorldSource::Variables {
+            variables(&[WORLD_SIZE, LOCAL_WORLD_SIZE]);
+        }
+        fields.push(ManagedField::Replicas);
+    }
+    fields
+}
+
+/// The value of a field as it stands in the object.
+pub fn current_value(seen: &WorkloadObject, field: &ManagedField) -> Option<String> {
+    match field {
+        ManagedField::Replicas => seen.scaled_pods.map(|count| count.to_string()),
+        ManagedField::Variable { template, container, name } => {
+            match seen.containers.iter().find(|c| c.place == *template && c.name == *container)?.variables.get(name.as_str())? {
+                VariableValue::Number(number) => Some(number.to_string()),
+                VariableValue::Foreign(_) => None,
+            }
+        }
+    }
+}
+
+/// Values of the taken fields for a layout.
+fn layout_values(seen: &WorkloadObject, taken: &TakeOverRecord, layout: &Layout) -> Result<FieldValues, ClusterError> {
+    let has = |field: &ManagedField| taken.fields.iter().any(|former| former.field == *field);
+    let text = |number: Option<u32>| number.map(|number| number.to_string());
+    let mut values = FieldValues::new();
+    let mut missing = None;
+    for container in &seen.containers {
+        let wanted = [
+            (MPS_PERCENTAGE, layout.mps_thread_percentage, seen.layout.mps_thread_percentage, true),
+            (WORLD_SIZE, layout.world_size, seen.layout.world_size, seen.kind.world == WorldSource::Variables),
+            (LOCAL_WORLD_SIZE, layout.local_world_size, seen.layout.local_world_size, seen.kind.world == WorldSource::Variables),
+        ];
+        for (name, wanted, now, written) in wanted {
+            let field = ManagedField::Variable {
+                template: container.place.clone(),
+                container: container.name.clone(),
+                name: name.to_owned(),
+            };
+            if !has(&field) {
+                // A container that is new since the take-over, or a knob that was enabled since.
+                if written && wanted != now {
+                    missing.get_or_insert(field);
+                }
+                continue;
+            }
+            // What the layout does not know stays: LOCAL_WORLD_SIZE without MPS means something else.
+            let value = if wanted == now { current_value(seen, &field) } else { text(wanted) };
+            values.insert(field, value);
+        }
+    }
+    if has(&ManagedField::Replicas) {
+        values.insert(ManagedField::Replicas, Some(scaled_replicas(seen, layout)?.to_string()));
+    } else if layout.replicas != seen.layout.replicas {
+        missing.get_or_insert(ManagedField::Replicas);
+    }
+    match missing {
+        Some(field) => Err(ClusterError::new(ClusterRemedy::Retry, format!("{field} has not been taken over yet"))),
+        None => Ok(values),
+    }
+}
+
+/// The number to write for the part that is scaled.
+fn scaled_replicas(seen: &WorkloadObject, layout: &Layout) -> Result<u32, ClusterError> {
+    let Some(now) = seen.scaled_pods else { return refuse("its number of processes cannot be changed") };
+    let processes = layout.replicas.or(seen.layout.replicas).unwrap_or(seen.pods);
+    if Some(processes) == seen.layout.replicas {
+        return Ok(now);
+    }
+    let ranks = seen.ranks_per_pod.max(1);
+    if !processes.is_multiple_of(ranks) {
+        return refuse(format!("{processes} processes do not make whole pods of {ranks} processes each"));
+    }
+    let fixed = seen.pods - now.min(seen.pods);
+    match (processes / ranks).checked_sub(fixed).filter(|count| *count > 0) {
+        Some(count) => Ok(count),
+        None => refuse(format!("{processes} processes are fewer than the part that cannot be scaled and one more")),
+    }
+}
+
+/// What was there before a take-over of these fields: the record of it; `None`: there is none to take over.
+pub fn plan_take_over(
+    seen: &WorkloadObject,
+    terms: &PolicyTerms,
+    managed_fields: &Value,
+    now: EventTime,
+) -> Option<TakeOverRecord> {
+    let wanted = knob_fields(seen, terms.knobs);
+    let known = taken_over_fields(seen);
+    if wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
+        return None;
+    }
+    let (policy, policy_uid) = (terms.policy.clone().unwrap_or_default(), terms.policy_uid.clone());
+    let mut taken = TakeOverRecord { time: now, policy, policy_uid, fields: known.fields };
+    for field in wanted {
+        if !taken.fields.iter().any(|former| former.field == field) {
+            let owners = match seen.kind.write_method {
+                WriteMethod::ServerSideApply => crate::objects::owners::field_owners(managed_fields, seen.kind, &field),
+                WriteMethod::ReplaceList => vec![],
+            };
+            taken.fields.push(FormerField { value: current_value(seen, &field), owners, field });
+        }
+    }
+    Some(taken)
+}
+
+/// Plans writing back what was there before the take-over; `lost`: fields that somebody else took back. What makes up the world of
+/// processes goes back together or not at all: with a number of pods that is somebody else's by now, the former world would be
+/// another one than theirs. `None`: everything stands as it was.
+pub fn plan_restore(
+    seen: &WorkloadObject,
+    lost: &[ManagedField],
+    now: EventTime,
+    term: u64,
+) -> Result<Option<ObjectWrite>, ClusterError> {
+    let Some(taken) = &seen.take_over else { return Ok(None) };
+    let of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
+    let world_is_lost = seen.kind.world == WorldSource::Variables && lost.iter().any(of_world);
+    let stays = |field: &ManagedField| world_is_lost && of_world(field);
+    // What stays is written as it is: a field that is left out is deleted, where nobody else owns it.
+    let value =
+        |former: &FormerField| if stays(&former.field) { current_value(seen, &former.field) } else { former.value.clone() };
+    let own = taken.fields.iter().filter(|former| !lost.contains(&former.field));
+    let values: FieldValues = own.map(|former| (former.field.clone(), value(former))).collect();
+    let turned = changed_knobs(seen, &values);
+    let mut mark = seen.mark.clone().unwrap_or_default();
+    check_term(&mark, term)?;
+    if !turned.any() {
+        return Ok(None);
+    }
+    mark.applied = None;
+    seen.number_mark(&mut mark, seen.layout_generation() + 1, true);
+    let layout = Layout::default();
+    Ok(Some(complete_write(seen, values, turned, mark, &layout, now, term)))
+}
+
+/// A write as a server-side apply: exactly the fields that EADT owns.
+pub fn apply_configuration(seen: &WorkloadObject, write: &ObjectWrite) -> Value {
+    let mut templates: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
+    let mut object = json!({
+        "apiVersion": seen.kind.api_version(),
+        "kind": seen.kind.kind,
+        "metadata": {
+            "name": seen.name, "namespace": seen.namespace, "uid": seen.uid, "resourceVersion": seen.resource_version,
+            "annotations": {APPLIED: json_text(&write.mark)},
+        },
+    });
+    for (field, value) in &write.values {
+        let Some(value) = value else { continue };
+        match field {
+            ManagedField::Replicas => set_replicas(seen, &mut object, value),
+            ManagedField::Variable { template, container, name } => {
+                let variables = templates.entry(template).or_default().entry(container).or_default();
+                variables.push(json!({"name": name, "value": value}));
+            }
+        }
+    }
+    for (template, mut containers) in templates {
+        for (name, variables) in &mut containers {
+            let container = seen.containers.iter().find(|c| c.place == template && c.name == *name);
+            let place = |variable: &Value| container.and_then(|c| c.order.iter().position(|known| variable["name"] == **known));
+            variables.sort_by_key(|variable| place(variable).unwrap_or(usize::MAX));
+        }
+        let path: Vec<_> = seen.containers.iter().find(|c| c.place == template).map(|c| c.template.clone()).unwrap_or_default();
+        let list: Vec<_> = containers.into_iter().map(|(name, env)| json!({"name": name, "env": env})).collect();
+        if let Some(place) = value_at_mut(&mut object, &path) {
+            *place = json!({"spec": {"containers": list}});
+        }
+    }
+    object
+}
+
+/// A write as a merge patch of a custom resource: whole lists, read from `object` at the same resource version.
+pub fn merge_write(seen: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Value {
+    let mut whole = object.clone();
+    for container in &seen.containers {
+        set_variables(&mut whole, container, &write.values);
+    }
+    if let Some(Some(value)) = write.values.get(&ManagedField::Replicas) {
+        set_replicas(seen, &mut whole, value);
+    }
+    if let (Some(suspend), Some(place)) = (write.suspend, seen.kind.suspend)
+        && let Some(flag) = value_at_mut(&mut whole, &place_steps(place))
+    {
+        *flag = suspend.into();
+    }
+    json!({
+        "metadata": {
+            "uid": seen.uid, "resourceVersion": seen.resource_version, "annotations": {APPLIED: json_text(&write.mark)},
+        },
+        "spec": whole["spec"],
+    })
+}
+
+fn set_replicas(seen: &WorkloadObject, object: &mut Value, value: &str) {
+    if let (Some(place), Ok(count)) = (seen.kind.scaled, value.parse::<u32>())
+        && let Some(replicas) = value_at_mut(object, &place_steps(place))
+    {
+        *replicas = count.into();
+    }
+}
+
+fn set_variables(object: &mut Value, container: &GpuContainer, values: &FieldValues) {
+    // Of a kind without templates nothing is written there, and what is not there is not made.
+    let Some(template) = value_at_mut(object, &container.template) else { return };
+    let containers = template.pointer_mut("/spec/containers");
+    let Some(found) = containers.and_then(|list| list.get_mut(container.index)) else { return };
+    if !found["env"].is_array() {
+        found["env"] = json!([]);
+    }
+    let Some(env) = found["env"].as_array_mut() else { return };
+    for name in VARIABLES {
+        let field = ManagedField::Variable {
+            template: container.place.clone(),
+            container: container.name.clone(),
+            name: name.to_owned(),
+        };
+        let Some(value) = values.get(&field) else { continue };
+        let place = env.iter().position(|entry| entry["name"] == name);
+        match (value, place) {
+            (Some(value), Some(place)) => env[place]["value"] = json!(value),
+            (Some(value), None) => env.push(json!({"name": name, "value": value})),
+            (None, Some(place)) => drop(env.remove(place)),
+            (None, None) => {}
+        }
+    }
+}
+
+fn json_text(value: &impl serde::Serialize) -> String {
+    eadt_faults::written(serde_json::to_string(value).expect("marks have string keys and no failing serialiser"))
+}
+
+/// The settings of a layout that agents hold.
+pub fn agent_settings(layout: &Layout) -> (Option<f64>, Option<f64>) {
+    (layout.power_limit_watts, layout.sm_clock_mhz)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::objects::object::tests::{seen, training};
+    use crate::objects::record::TAKEN_OVER;
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    fn terms() -> PolicyTerms {
+        let knobs = AllowedKnobs { mps_thread_percentage: true, replicas: true, ..AllowedKnobs::default() };
+        PolicyTerms { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..PolicyTerms::default() }
+    }
+
+    /// An object whose fields were taken over.
+    fn taken(mut object: Value) -> Value {
+        let record = plan_take_over(&seen(&object), &terms(), &json!([]), at(0.0)).unwrap();
+        object["metadata"]["annotations"][TAKEN_OVER] = json!(json_text(&record));
+        object
+    }
+
+    fn layout(replicas: u32, percentage: u32, local: u32) -> Layout {
+        Layout {
+            replicas: Some(replicas),
+            mps_thread_percentage: Some(percentage),
+            world_size: Some(replicas),
+            local_world_size: Some(local),
+            ..Layout::default()
+        }
+    }
+
+    fn change(id: &str, generation: u64, layout: Layout) -> WorkloadChange {
+        WorkloadChange {
+            workload: "eadt/llm-training".into(),
+            decision_id: id.into(),
+            decision_time: at(60.0),
+            generation,
+            layout,
+            restarts: true,
+            reverts: false,
+            ready_within_seconds: 600.0,
+        }
+    }
+
+    fn planned(object: &Value, change: &WorkloadChange) -> Result<ObjectWrite, ClusterError> {
+        match plan_apply(&seen(object), &terms(), false, false, change, at(70.0), 1)? {
+            PlannedWrite::Write(write) => Ok(*write),
+            PlannedWrite::Nothing => panic!("nothing to write"),
+        }
+    }
+
+    /// What an API server makes of a write, its controller's progress included.
+    fn written(object: &Value, before: &WorkloadObject, write: &ObjectWrite) -> Value {
+        let mut after = object.clone();
+        for container in &before.containers {
+            set_variables(&mut after, container, &write.values);
+        }
+        if let Some(Some(replicas)) = write.values.get(&ManagedField::Replicas) {
+            set_replicas(before, &mut after, replicas);
+        }
+        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.mark));
+        let annotated = before.kind.annotations_count && after["metadata"] != object["metadata"];
+        if after["spec"] != object["spec"] || annotated {
+            let generation = before.generation + 1;
+            after["metadata"]["generation"] = json!(generation);
+            after["status"]["observedGeneration"] = json!(generation);
+        }
+        for name in ["replicas", "readyReplicas", "updatedReplicas"] {
+            after["status"][name] = after["spec"]["replicas"].clone();
+        }
+        after
+    }
+
+    #[test]
+    fn a_change_writes_exactly_what_was_taken_over_in_one_fenced_piece() {
+        let object = taken(training(6, "50", "6", "2"));
+        let write = planned(&object, &change("d-1", 4, layout(9, 35, 3))).unwrap();
+        assert!(write.mark.together && write.suspend.is_none());
+        let applied = write.mark.applied.clone().unwrap();
+        assert_eq!((applied.generation, applied.before, applied.ready_time), (5, layout(6, 50, 2), None));
+        let configuration = apply_configuration(&seen(&object), &write);
+        assert_eq!(configuration["metadata"]["resourceVersion"], "100");
+        assert_eq!(
+            configuration["spec"],
+            json!({"replicas": 9, "template": {"spec": {"containers": [{"name": "train", "env": [
+                {"name": MPS_PERCENTAGE, "value": "35"}, {"name": WORLD_SIZE, "value": "9"}, {"name": LOCAL_WORLD_SIZE, "value": "3"},
+            ]}]}}})
+        );
+        let rolled = planned(&object, &change("d-1", 4, layout(6, 40, 2))).unwrap();
+        assert!(!rolled.mark.together, "the same world may roll");
+    }
+
+    #[test]
+    fn a_change_is_written_once_and_only_for_its_generation_by_whoever_leads() {
+        let object = taken(training(6, "50", "6", "2"));
+        let first = change("d-1", 4, layout(6, 40, 2));
+        let after = written(&object, &seen(&object), &planned(&object, &first).unwrap());
+        assert_eq!(plan_apply(&seen(&after), &terms(), false, false, &first, at(80.0), 1), Ok(PlannedWrite::Nothing));
+        let remedy = |object: &Value, change: &WorkloadChange, terms: &PolicyTerms, paused, term| {
+            plan_apply(&seen(object), terms, paused, false, change, at(70.0), term).unwrap_err().remedy
+        };
+        let next = change("d-2", 5, layout(6, 30, 2));
+        assert_eq!(remedy(&after, &change("d-2", 4, layout(6, 30, 2)), &terms(), false, 1), ClusterRemedy::Conflict);
+        assert_eq!(remedy(&after, &next, &terms(), false, 0), ClusterRemedy::Conflict, "a leader of an earlier term");
+        assert_eq!(remedy(&after, &next, &terms(), true, 1), ClusterRemedy::Conflict, "paused meanwhile");
+        let recommend = PolicyTerms { mode: UpdateMode::Recommend, ..terms() };
+        assert_eq!(remedy(&after, &next, &recommend, false, 1), ClusterRemedy::Conflict);
+        assert!(plan_apply(&seen(&after), &recommend, false, true, &next, at(70.0), 1).is_ok(), "approved");
+        let mut narrow = terms();
+        narrow.knobs.mps_thread_percentage = false;
+        assert_eq!(remedy(&after, &next, &narrow, false, 1), ClusterRemedy::Refused);
+        let fresh = training(6, "50", "6", "2");
+        assert_eq!(remedy(&fresh, &first, &terms(), false, 1), ClusterRemedy::Retry, "not taken over yet");
+        let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
+        let mut caps = terms();
+        caps.knobs.power_limit = true;
+        let Ok(PlannedWrite::Write(write)) =
+            plan_apply(&seen(&object), &caps, false, false, &change("d-3", 4, capped), at(70.0), 1)
+        else {
+            panic!("a cap can be asked for")
+        };
+        assert_eq!((write.mark.power_limit_watts, write.suspend, &write.mark.restarts[..]), (Some(300.0), None, &[][..]));
+        let applied = write.mark.applied.clone().unwrap();
+        assert_eq!((applied.generation, applied.ready_time), (5, None), "agents have to hold it first");
+        let after = written(&object, &seen(&object), &write);
+        assert_eq!((after["spec"].clone(), seen(&after).layout_generation()), (object["spec"].clone(), 5));
+    }
+
+    #[test]
+    fn the_world_goes_back_together_or_not_at_all() {
+        let object = taken(training(6, "50", "6", "2"));
+        let known = seen(&object);
+        let write = planned(&object, &change("d-1", known.layout_generation(), layout(9, 35, 3))).unwrap();
+        let after = written(&object, &known, &write);
+        let back = |lost: &[ManagedField]| plan_restore(&seen(&after), lost, at(90.0), 1).unwrap().map(|write| write.values);
+        let names = |values: FieldValues| values.into_keys().map(|field| field.to_string()).collect::<Vec<_>>().join(", ");
+        assert!(names(back(&[]).unwrap()).contains("replicas"));
+        // Somebody else owns the number of pods by now: they are nine, and so is their world.
+        let write = plan_restore(&seen(&after), &[ManagedField::Replicas], at(90.0), 1).unwrap().unwrap();
+        assert!(!names(write.values.clone()).contains("replicas"));
+        // What an apply leaves out is deleted, where nobody else owns it.
+        let applied = apply_configuration(&seen(&after), &write);
+        let env = &applied["spec"]["template"]["spec"]["containers"][0]["env"];
+        let value =
+            |name: &str| env.as_array().unwrap().iter().find(|variable| variable["name"] == name).unwrap()["value"].clone();
+        assert_eq!((value(MPS_PERCENTAGE), value(WORLD_SIZE), value(LOCAL_WORLD_SIZE)), (json!("50"), json!("9"), json!("3")));
+    }
+
+    #[test]
+    fn what_cannot_be_rolled_out_is_refused_with_its_reason() {
+        let refused = |object: &Value, to: Layout| planned(&taken(object.clone()), &change("d", 4, to)).unwrap_err().detail;
+        let mut object = training(6, "50", "6", "2");
+        object["spec"]["updateStrategy"] = json!({"type": "OnDelete"});
+        assert!(refused(&object, layout(6, 40, 2)).contains("OnDelete"));
+        object["kind"] = json!("Deployment");
+        assert!(refused(&object, layout(9, 35, 3)).contains("Recreate"));
+        let mut job = training(6, "50", "6", "2");
+        job["apiVersion"] = json!("batch/v1");
+        job["kind"] = json!("Job");
+        job["spec"]["parallelism"] = json!(6);
+        job["status"] = json!({"ready": 6});
+        assert_eq!(knob_fields(&seen(&job), terms().knobs), [], "nothing of a Job can be turned, so nothing is taken over");
+        assert_eq!(plan_take_over(&seen(&job), &terms(), &json!([]), at(0.0)), None, "and nothing is written down of it");
+        for (to, why) in [(layout(6, 40, 2), "environment of a Job's pods is immutable"), (layout(9, 50, 3), "world of a Job's")]
+        {
+            let refusal = planned(&job, &change("d", 4, to)).unwrap_err();
+            assert_eq!(refusal.remedy, ClusterRemedy::Refused, "{refusal}");
+            assert!(refusal.detail.contains(why) && refusal.detail.contains("can only be recommended"), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_field_of_its_own_is_asked_for_and_taken_back_without_a_record() {
+        let mut job = training(6, "50", "6", "2");
+        (job["apiVersion"], job["kind"], job["spec"]["parallelism"]) = (json!("batch/v1"), json!("Job"), json!(6));
+        job["status"] = json!({"ready": 6});
+        let caps = PolicyTerms { knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() }, ..terms() };
+        let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
+        let asked = plan_apply(&seen(&job), &caps, false, false, &change("d", 4, capped), at(70.0), 1);
+        let Ok(PlannedWrite::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
+        let mut after = job.clone();
+        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.mark));
+        let back =
+            RollBack { workload: "eadt/llm-training".into(), decision_id: "d".into(), generation: 5, reason: "not held".into() };
+        let undone = plan_roll_back(&seen(&after), &back, "not held", at(80.0), 1);
+        let Ok(PlannedWrite::Write(write)) = undone else { panic!("it can be taken back: {undone:?}") };
+        assert_eq!((write.mark.power_limit_watts, write.values), (None, FieldValues::new()));
+        // Where fields are to be written back, they must be known.
+        let set = taken(training(6, "50", "6", "2"));
+        let threads = planned(&set, &change("d", 4, layout(6, 40, 2))).unwrap();
+        let mut lost = written(&set, &seen(&set), &threads);
+        lost["metadata"]["annotations"].as_object_mut().unwrap().remove(TAKEN_OVER);
+        let refusal = plan_roll_back(&seen(&lost), &back, "not ready", at(80.0), 1).unwrap_err();
+        assert!(refusal.remedy == ClusterRemedy::Refused && refusal.detail.contains("is gone"), "{refusal}");
+    }
+
+    #[test]
+    fn a_cap_of_a_train_job_writes_nothing_into_its_trainer() {
+        let job = json!({
+            "apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1, "annotations": {}},
+            "spec": {"trainer": {
+                "numNodes": 3, "env": [{"name": MPS_PERCENTAGE, "value": "50"}], "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
+            }},
+        });
+        let caps = PolicyTerms {
+            knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() },
+            policy_uid: "p-1".into(),
+            ..terms()
+        };
+        let before = seen(&job);
+        let capped = Layout { power_limit_watts: Some(300.0), ..before.layout.clone() };
+        let asked = plan_apply(&before, &caps, false, false, &change("d", 1, capped), at(70.0), 1);
+        let Ok(PlannedWrite::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
+        assert_eq!(merge_write(&before, &job, &write)["spec"], job["spec"]);
+        assert_eq!((write.mark.power_limit_watts, &*write.mark.policy_uid), (Some(300.0), "p-1"));
+    }
+
+    #[test]
+    fn a_job_of_an_operator_is_suspended_changed_and_resumed_as_one_generation() {
+        let pod = json!({"spec": {"containers": [
+            {"name": "pytorch", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}},
+             "env": [{"name": "A", "value": "b"}, {"name": MPS_PERCENTAGE, "value": "60"}]}
+        ]}});
+        let object = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1, "annotations": {}},
+            "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "template": pod}, "Worker": {"replicas": 3, "template": pod}}},
+            "status": {"replicaStatuses": {"Master": {"active": 1}, "Worker": {"active": 3}},
+                "conditions": [{"type": "Running", "status": "True"}]},
+        });
+        let object = taken(object);
+        let to = Layout { replicas: Some(8), mps_thread_percentage: Some(40), ..Layout::default() };
+        let write = planned(&object, &change("d", 1, to)).unwrap();
+        let patch = merge_write(&seen(&object), &object, &write);
+        assert_eq!(patch["spec"]["runPolicy"]["suspend"], true);
+        assert_eq!(patch["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 7);
+        let container = &patch["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["env"], json!([{"name": "A", "value": "b"}, {"name": MPS_PERCENTAGE, "value": "40"}]));
+        assert_eq!(container["image"], "i", "lists are written back whole");
+
+        let mut suspended = object.clone();
+        suspended["spec"] = patch["spec"].clone();
+        suspended["metadata"]["annotations"][APPLIED] = patch["metadata"]["annotations"][APPLIED].clone();
+        suspended["metadata"]["generation"] = json!(2);
+        assert_eq!(seen(&suspended).layout_generation(), 2);
+        let PlannedWrite::Write(resumed) = plan_resume(&seen(&suspended), 1).unwrap() else { panic!("it is suspended") };
+        assert_eq!(resumed.suspend, Some(false));
+        suspended["metadata"]["annotations"][APPLIED] = json!(json_text(&resumed.mark));
+        suspended["metadata"]["generation"] = json!(3);
+        assert_eq!(seen(&suspended).layout_generation(), 2, "resuming is no change of its own");
+    }
+
+    proptest! {
+        /// Whatever is changed, rolled back and changed again, and whoever annotates it meanwhile: generations grow by one with each
+        /// change, and at the end everything is as it was before the take-over.
+        #[test]
+        fn every_history_ends_as_it_began(
+            recreate in any::<bool>(),
+            steps in prop::collection::vec((1_u32..5, 1_u32..=100, any::<bool>(), any::<bool>()), 1..8),
+        ) {
+            let mut original = training(6, "50", "6", "2");
+            if recreate {
+                original["kind"] = json!("Deployment");
+                original["spec"]["strategy"] = json!({"type": "Recreate"});
+            }
+            let mut object = taken(original.clone());
+            let mut before = seen(&object);
+            let write_to = |object: &mut Value, known: &mut WorkloadObject, planned: PlannedWrite| {
+                if let PlannedWrite::Write(write) = planned {
+                    *object = written(object, known, &write);
+                    *known = seen(object).with_history_of(known);
+                }
+            };
+            for (number, (per_gpu, percentage, fails, annotated)) in steps.into_iter().enumerate() {
+                if annotated {
+                    object["metadata"]["annotations"]["somebody"] = json!(number.to_string());
+                    // Its controller has not looked yet.
+                    object["metadata"]["generation"] = json!(before.generation + i64::from(recreate));
+                    let generation = before.layout_generation();
+                    let noted = before.mark.as_ref().is_some_and(|mark| mark.spec.is_some());
+                    before = seen(&object).with_history_of(&before);
+                    prop_assert_eq!(before.layout_generation(), generation);
+                    if noted {
+                        prop_assert_eq!(seen(&object).layout_generation(), generation, "another process knows it, too");
+                    }
+                }
+                let to = layout(3 * per_gpu, percentage, per_gpu);
+                let change = change(&format!("d-{number}"), before.layout_generation(), to.clone());
+                let mut known = before.clone();
+                write_to(&mut object, &mut known, plan_apply(&before, &terms(), false, false, &change, at(70.0), 1).unwrap());
+                prop_assert_eq!(&known.layout, &to);
+                prop_assert_eq!(known.layout_generation(), before.layout_generation() + 1);
+                prop_assert_eq!(seen(&object).layout_generation(), known.layout_generation(), "a new mark counts for itself");
+                prop_assert_eq!(known.mark.clone().unwrap().applied.unwrap().generation, before.layout_generation() + 1);
+                let expected = if fails && to != before.layout {
+                    let back = RollBack {
+                        workload: change.workload,
+                        decision_id: change.decision_id,
+                        generation: before.layout_generation() + 1,
+                        reason: "not ready".into(),
+                    };
+                    let planned = plan_roll_back(&known, &back, "not ready", at(80.0), 1).unwrap();
+                    write_to(&mut object, &mut known, planned);
+                    prop_assert_eq!(&known.layout, &before.layout);
+                    prop_assert_eq!(plan_roll_back(&known, &back, "again", at(81.0), 1).unwrap(), PlannedWrite::Nothing);
+                    before.layout_generation() + 2
+                } else {
+                    let planned = plan_ready(&known, at(80.0), 1).unwrap();
+                    write_to(&mut object, &mut known, planned);
+                    before.layout_generation() + 1
+                };
+                prop_assert_eq!(known.layout_generation(), expected);
+                prop_assert_eq!(seen(&object).layout_generation(), expected);
+                before = known;
+            }
+            if let Some(write) = plan_restore(&before, &[], at(90.0), 1).unwrap() {
+                object = written(&object, &before, &write);
+                prop_assert_eq!(seen(&object).layout_generation(), before.layout_generation() + 1);
+            }
+            prop_assert_eq!(&object["spec"], &original["spec"]);
+            prop_assert_eq!(plan_restore(&seen(&object), &[], at(91.0), 1).unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Workload objects: how each kind is read, what a change writes, how far a rollout is. Pure.
+
+pub mod change;
+pub mod key;
+pub mod kinds;
+#[allow(clippy::module_inception, reason = "the object itself is the room's main file")]
+pub mod object;
+pub mod owners;
+pub mod preflight;
+pub mod record;
+pub mod rollout;
+pub mod terms;

@@ -1,0 +1,93 @@
+//! What a policy's object says about workloads. Pure.
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::UpdateMode;
+use kube::core::ApiResource;
+use kube::{Resource, ResourceExt};
+use serde_json::Value;
+
+use crate::objects::key::ObjectKey;
+use crate::objects::kinds::WorkloadKind;
+use crate::objects::object::WorkloadObject;
+use crate::objects::terms::PolicyTerms;
+use crate::policy::{EnergyPolicy, EnergyPolicyStatus, PolicyProblem, ProblemReason, ResolvedPolicy, TargetRef, resolve_policy};
+
+/// A policy, as far as workloads are concerned.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub generation: i64,
+    pub target: TargetRef,
+    /// What it means; the problems say why it means nothing.
+    pub resolved: Result<ResolvedPolicy, Vec<PolicyProblem>>,
+}
+
+/// The resource of policies.
+pub fn policy_resource() -> ApiResource {
+    ApiResource::erase::<EnergyPolicy>(&())
+}
+
+/// Reads a policy and its status.
+pub fn read_policy(object: &Value) -> Result<(Policy, EnergyPolicyStatus), String> {
+    let policy: EnergyPolicy = match serde_json::from_value(object.clone()) {
+        Ok(policy) => policy,
+        Err(error) => return unreadable_policy(object, &error.to_string()),
+    };
+    let rule = Policy {
+        namespace: policy.namespace().unwrap_or_default(),
+        name: policy.name_any(),
+        uid: policy.uid().unwrap_or_default(),
+        generation: policy.meta().generation.unwrap_or(0),
+        target: policy.spec.target_ref.clone(),
+        resolved: resolve_policy(&policy),
+    };
+    Ok((rule, policy.status.unwrap_or_default()))
+}
+
+/// A policy that this version cannot read: it permits nothing, and that is said.
+fn unreadable_policy(object: &Value, error: &str) -> Result<(Policy, EnergyPolicyStatus), String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let meta = &object["metadata"];
+    let target = &object["spec"]["targetRef"];
+    let (Some(namespace), Some(name)) = (text(&meta["namespace"]), text(&meta["name"])) else { return Err(error.to_owned()) };
+    let problem = PolicyProblem::new(ProblemReason::Unreadable, format!("this version of EADT cannot read the policy: {error}"));
+    let rule = Policy {
+        namespace,
+        name,
+        uid: text(&meta["uid"]).unwrap_or_default(),
+        generation: meta["generation"].as_i64().unwrap_or(0),
+        target: TargetRef {
+            api_version: text(&target["apiVersion"]).unwrap_or_default(),
+            kind: text(&target["kind"]).unwrap_or_default(),
+            name: text(&target["name"]).unwrap_or_default(),
+        },
+        resolved: Err(vec![problem]),
+    };
+    // What came of it before stays.
+    Ok((rule, serde_json::from_value(object["status"].clone()).unwrap_or_default()))
+}
+
+impl Policy {
+    /// The object that it is for; `None`: it is of no kind that is known.
+    pub fn target_key(&self) -> Option<ObjectKey> {
+        let kind = WorkloadKind::find(&self.target.api_version, &self.target.kind)?;
+        Some(ObjectKey { kind: kind.kind, namespace: self.namespace.clone(), name: self.target.name.clone() })
+    }
+
+    /// The terms for its workload at `now`.
+    pub fn terms(&self, seen: &WorkloadObject, now: EventTime) -> PolicyTerms {
+        match &self.resolved {
+            Ok(resolved) => {
+                let last = seen.mark.as_ref().and_then(|mark| mark.restarts.last().copied());
+                resolved.terms(now, last)
+            }
+            Err(_) => PolicyTerms { policy: Some(self.name.clone()), mode: UpdateMode::Observe, ..PolicyTerms::default() },
+        }
+    }
+
+    pub fn approved_decision(&self) -> Option<&str> {
+        self.resolved.as_ref().ok()?.approved.as_deref()
+    }
+}

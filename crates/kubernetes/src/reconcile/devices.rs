@@ -1,0 +1,246 @@
+//! Has the agents of the nodes hold what changes ask for, and follows what they say; the acting side of [`crate::devices::target`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy};
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use crate::api::lease;
+use crate::context::KubernetesContext;
+use crate::devices::gpu_pods::WorkloadPods;
+use crate::devices::mps_default::MpsDefaultRequest;
+use crate::devices::planner::{FIRST_PLACEMENT_WAIT, TargetAssignment};
+use crate::devices::target::{self, DeviceTarget, GpuPlacement, OwnGpus, TargetStatus};
+use crate::index::workloads::WorkloadIndex;
+use crate::objects::change::agent_settings;
+use crate::objects::key::{ObjectKey, PolicyKey};
+use crate::objects::object::WorkloadObject;
+
+/// Nodes or workloads that are asked about at once.
+const CONCURRENT_QUERIES: usize = 8;
+/// How often it is asked for one look whose pods are: others come meanwhile.
+const MAX_QUERY_ROUNDS: u32 = 3;
+/// Without a picture of the nodes for so long what is held is no longer asked for: it goes back where agents hear nothing more.
+const MAX_PLACEMENT_UNKNOWN: Duration = Duration::from_mins(3);
+/// Everything that is held is judged anew this often: what collectors say grows old.
+const REEVALUATION_PERIOD: Duration = Duration::from_secs(15);
+/// Between two looks, however much news there is.
+const MIN_ROUND_PAUSE: Duration = Duration::from_millis(200);
+
+/// Runs for ever.
+pub async fn run(shared: Arc<KubernetesContext>) {
+    let mut leading = shared.leadership.subscribe();
+    let mut round = tokio::time::Instant::now();
+    loop {
+        if shared.leadership.term().is_none() {
+            // What is wanted is the leader's to say.
+            shared.device_planner().step_down();
+            lease::term_changed(&mut leading).await;
+            continue;
+        }
+        let all = tokio::time::Instant::now() >= round;
+        if all {
+            round = tokio::time::Instant::now() + REEVALUATION_PERIOD;
+        }
+        let (met, first) = {
+            let agents = shared.device_planner();
+            (agents.took_over, agents.wanted_intents.is_none())
+        };
+        if met && shared.all_synced() {
+            reconcile_devices(&shared, all || first).await;
+        }
+        tokio::time::sleep(MIN_ROUND_PAUSE).await;
+        tokio::select! {
+            () = shared.device_targets_changed.notified() => {}
+            _ = leading.changed() => {}
+            () = tokio::time::sleep_until(round) => {}
+        }
+    }
+}
+
+/// What is wished for now, for workloads and of the nodes where they run.
+fn collect_targets(state: &mut WorkloadIndex) -> (BTreeMap<ObjectKey, DeviceTarget>, BTreeMap<ObjectKey, MpsDefaultRequest>) {
+    let wishes = state.entries().filter_map(|(key, entry)| Some((key.clone(), DeviceTarget::from_entry(entry)?))).collect();
+    (wishes, state.entries().filter_map(|(key, entry)| Some((key.clone(), MpsDefaultRequest::from_entry(entry)?))).collect())
+}
+
+/// Addresses what is wished for and withdraws the rest. `all`: judges anew what stands where nothing happened, too.
+async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
+    let followed: BTreeMap<ObjectKey, WorkloadPods> = shared.read_index(|state| {
+        let wished = state
+            .entries()
+            .filter(|(_, entry)| DeviceTarget::from_entry(entry).is_some() || MpsDefaultRequest::from_entry(entry).is_some());
+        wished.map(|(key, entry)| (key.clone(), WorkloadPods::unresolved(&entry.object))).collect()
+    });
+    let complete = {
+        let mut agents = shared.device_planner();
+        agents.set_pod_watch(!followed.is_empty());
+        agents.gpu_pods.track_workloads(followed);
+        agents.gpu_pods.is_complete()
+    };
+    if complete {
+        for _ in 0..MAX_QUERY_ROUNDS {
+            if !resolve_unknown_pods(shared).await {
+                break;
+            }
+        }
+    }
+    let now = shared.now();
+    let mut agents = shared.device_planner();
+    // Read while nobody can ask for anything: what was withdrawn meanwhile must not come back, and what was asked must not go.
+    let (wishes, asked) = shared.read_index(collect_targets);
+    if let Some(lasts) = agents.placement_unknown_for(&wishes.keys().chain(asked.keys()).collect(), now) {
+        if lasts >= MAX_PLACEMENT_UNKNOWN && agents.wanted_intents.take().is_some() {
+            agents.withdraw_all();
+            tracing::warn!(
+                seconds = lasts.as_secs(),
+                "where pods run is not known, and so not whose their GPUs are: power caps, clocks and MPS defaults are not asked for any more"
+            );
+        }
+        if agents.wanted_intents.is_none() {
+            if lasts >= FIRST_PLACEMENT_WAIT {
+                let said = agents.placement_unknown_messages(&asked);
+                drop(agents);
+                publish_mps_default_messages(shared, said);
+            }
+            return;
+        }
+    }
+    let changed = agents.gpu_pods.take_changed_nodes();
+    let mut before = std::mem::take(&mut agents.assignments);
+    let judge = |(key, wish): (ObjectKey, DeviceTarget)| {
+        let known = before.remove(&key);
+        let undisturbed = |place: &GpuPlacement| !place.is_empty() && place.keys().all(|node| !changed.contains(node));
+        let known = match known {
+            Some(known) if !all && known.target == wish && undisturbed(&known.placement) => return Some((key, known)),
+            known => known.map(|known| known.placement),
+        };
+        let place = match agents.gpu_pods.placement(&key, &agents.holders, now) {
+            Some(Ok(place)) => place,
+            Some(Err(reason)) => {
+                if all || known.is_some() {
+                    tracing::warn!(%key, decision = wish.decision_id, reason, "power caps and clocks are withdrawn");
+                }
+                return None;
+            }
+            // What stands, stands until it is known better.
+            None => known?,
+        };
+        Some((key, TargetAssignment { target: wish, placement: place }))
+    };
+    let addressed = wishes.into_iter().filter_map(judge).collect();
+    agents.assignments = addressed;
+    let said = agents.agree_mps_defaults(&asked, now);
+    agents.plan_intents();
+    drop(agents);
+    publish_mps_default_messages(shared, said);
+}
+
+fn publish_mps_default_messages(shared: &KubernetesContext, said: BTreeMap<PolicyKey, Option<String>>) {
+    let mut statuses = shared.statuses();
+    for (policy, why) in said {
+        statuses.set_mps_default(policy, why);
+    }
+}
+
+/// Asks which pods are whose, where that is not known; false where it is.
+async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
+    let unknown = shared.device_planner().gpu_pods.take_unresolved();
+    let any = !unknown.is_empty();
+    let asked = stream::iter(unknown).map(|key| async move {
+        let seen = shared.read_index(|state| state.entry(&key).map(|entry| entry.object.clone()));
+        let pods = match seen {
+            Some(seen) => match shared.server.pods(&seen).await {
+                Ok(pods) => Some(pods.into_iter().map(|pod| pod.uid).collect()),
+                Err(error) => {
+                    tracing::warn!(%key, %error, "it is not known where its pods run");
+                    None
+                }
+            },
+            None => None,
+        };
+        shared.device_planner().gpu_pods.resolve(&key, pods);
+    });
+    asked.buffer_unordered(CONCURRENT_QUERIES).collect::<()>().await;
+    any
+}
+
+/// What a workload has for itself, or who else is there, by what the API server says now.
+async fn query_placement(
+    shared: &KubernetesContext,
+    seen: &WorkloadObject,
+) -> Result<Result<GpuPlacement, String>, ClusterError> {
+    let own = shared.server.pods(seen).await?;
+    let nodes = target::nodes_of_pods(&own);
+    let tenants: BTreeMap<_, _> = stream::iter(nodes)
+        .map(|node| async move { Ok::<_, ClusterError>((node.clone(), shared.server.gpu_pods(&node).await?)) })
+        .buffer_unordered(CONCURRENT_QUERIES)
+        .try_collect()
+        .await?;
+    let own = own.into_iter().map(|pod| pod.uid).collect();
+    Ok(target::find_placement(&own, &tenants, &shared.device_planner().holders, shared.now()))
+}
+
+/// Whether a wish can be held, before anything of it is written; what to ask.
+pub async fn check_target(
+    shared: &KubernetesContext,
+    seen: &WorkloadObject,
+    wish: &DeviceTarget,
+) -> Result<GpuPlacement, ClusterError> {
+    let refuse = |reason: String| ClusterError::new(ClusterRemedy::Refused, reason);
+    let place = query_placement(shared, seen).await?.map_err(refuse)?;
+    // Waiting would hold up the decisions for other workloads.
+    if let Some(why) = place.values().find_map(|gpus| if let OwnGpus::NotYet(why) = gpus { Some(why) } else { None }) {
+        return Err(refuse(why.clone()));
+    }
+    if place.is_empty() {
+        return Err(refuse("none of its pods runs on a node, so that no agent can be asked".into()));
+    }
+    let now = shared.now();
+    let agents = shared.device_planner();
+    for (node, whose) in &place {
+        target::check_supported(wish, node, whose, agents.device_states.get(node), now).map_err(refuse)?;
+    }
+    Ok(place)
+}
+
+/// Has agents hold what was written for a workload just now.
+pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlacement) {
+    let mut agents = shared.device_planner();
+    match shared.read_index(|state| state.entry(key).and_then(DeviceTarget::from_entry)) {
+        Some(wish) => drop(agents.assignments.insert(key.clone(), TargetAssignment { target: wish, placement: place })),
+        None => drop(agents.assignments.remove(key)),
+    }
+    // Before the first look others are not known, and would be withdrawn.
+    if agents.wanted_intents.is_some() {
+        agents.plan_intents();
+    }
+}
+
+/// Whether agents hold what a change that is rolling out asks of them.
+pub async fn target_status(
+    shared: &KubernetesContext,
+    key: &ObjectKey,
+    seen: &WorkloadObject,
+    applied: &AppliedDecision,
+) -> Result<TargetStatus, ClusterError> {
+    if agent_settings(&applied.layout) == agent_settings(&applied.before) {
+        return Ok(TargetStatus::Held);
+    }
+    let Some(wish) = shared.read_index(|state| state.entry(key).and_then(DeviceTarget::from_entry)) else {
+        let asked = DeviceTarget::new("", "", &applied.layout).is_some();
+        let paused = "power caps and clocks are withdrawn: the policy does not allow them now";
+        return Ok(if asked { TargetStatus::Pending(paused.into()) } else { TargetStatus::Held });
+    };
+    let place = match query_placement(shared, seen).await? {
+        Ok(place) => place,
+        Err(reason) => return Ok(TargetStatus::Refused(reason)),
+    };
+    let moved = shared.device_planner().assignments.get(key).is_none_or(|addressed| addressed.placement != place);
+    if moved {
+        assign_target(shared, key, place.clone());
+    }
+    Ok(target::target_status(&wish, &place, &shared.device_planner().device_states))
+}

@@ -1,0 +1,881 @@
+//! The content of a policy's status. Pure.
+
+use std::time::Instant;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Action, Actuation, Decision, Layout, Origin, Precision, UpdateMode, Validation};
+
+use crate::index::workloads::WorkloadEntry;
+use crate::objects::key::is_older_version;
+use crate::objects::owners;
+use crate::policy::resource::Policy;
+use crate::policy::{
+    ConditionStatus, ConditionType, CurrentState, EnergyPolicyStatus, LastDecision, Outcome, PastChange, PolicyProblem,
+    ProblemReason, Recommendation, SavingEffect, Settings as Knobs, set_condition,
+};
+use crate::settings::Settings;
+
+/// Ids of one recommendation that are remembered: what was looked at may have been decided anew since.
+const MAX_IDS: usize = 100;
+/// News of one policy that are not written yet; more than that are beyond every history.
+const MAX_NEWS: usize = 100;
+/// Reason of `Degraded`: others own fields that were taken over.
+const TAKEN_BACK: &str = "FieldTakenBack";
+/// Reason of `Degraded`: nodes do not have the MPS default that the policy names.
+const MPS_DEFAULT: &str = "MpsDefaultNotSet";
+/// A status is not written more often than this, whatever changed, in seconds.
+pub const LEAST_SECONDS: f64 = 2.0;
+
+/// Whether the nodes of a policy's workload have the MPS default that it names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum MpsDefaultState {
+    /// This process has not looked yet: what was so is so.
+    #[default]
+    Unknown,
+    /// They have, or it names none.
+    AsNamed,
+    /// Why not.
+    NotSet(String),
+}
+
+/// The previous status of a policy, which may be stale, and the updates that it lacks.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyHistory {
+    /// Of the object: one that is made again begins anew.
+    uid: String,
+    /// Resource version of the object that had this status.
+    pub version: String,
+    /// As it was written or read last, by whomever.
+    pub status: EnergyPolicyStatus,
+    /// When this process wrote it.
+    pub written: Option<Instant>,
+    /// What keeps its workload from being looked after.
+    pub trouble: Option<String>,
+    /// Whether the nodes have the MPS default that it names.
+    pub mps_default: MpsDefaultState,
+    recommendation: Option<Decision>,
+    /// Ids under which the same was recommended.
+    ids: Vec<String>,
+    last: Option<Decision>,
+    last_outcome: Option<Actuation>,
+    /// What `status` does not have yet, oldest first.
+    pending_updates: Vec<StatusUpdate>,
+}
+
+/// An update of effect and history; applying it twice makes no difference.
+#[derive(Debug, Clone)]
+enum StatusUpdate {
+    /// This became of a change.
+    Became(PastChange),
+    Kept(VerifiedChange),
+    /// The same of before: it may be of an earlier policy, or known.
+    Verified(VerifiedChange),
+}
+
+/// A change was verified, and stays.
+#[derive(Debug, Clone)]
+struct VerifiedChange {
+    /// The decision that made it.
+    concerns: Option<String>,
+    reason: String,
+    time: EventTime,
+    origin: Origin,
+    gain_ratio: Option<f64>,
+    before_joules_per_sample: Option<f64>,
+}
+
+impl PolicyHistory {
+    /// The policy's object was seen with this status.
+    pub fn on_policy_object(&mut self, uid: &str, version: &str, status: EnergyPolicyStatus) {
+        if self.uid != uid {
+            *self = Self { uid: uid.to_owned(), ..Self::default() };
+        }
+        self.set_status(version, status);
+    }
+
+    /// The status as the object has it since this version. That of an older one is no news, and this version's own is known.
+    fn set_status(&mut self, version: &str, status: EnergyPolicyStatus) {
+        if version != self.version && !is_older_version(version, &self.version) {
+            version.clone_into(&mut self.version);
+            self.status = status;
+        }
+    }
+
+    /// What this process knew beside the status is of another term: whoever led since has said it, or something newer. Trouble
+    /// stands until the workload, and its nodes, were looked after again.
+    pub fn begin_term(&mut self) {
+        let Self { uid, version, status, trouble, mps_default, .. } = std::mem::take(self);
+        *self = Self { uid, version, status, trouble, mps_default, ..Self::default() };
+    }
+
+    /// How much news there is.
+    pub const fn pending_count(&self) -> usize {
+        self.pending_updates.len()
+    }
+
+    /// A status with the first `told` of the news was written, and the object got this version.
+    pub fn on_status_written(&mut self, version: &str, status: EnergyPolicyStatus, told: usize) {
+        self.pending_updates.drain(..told.min(self.pending_updates.len()));
+        self.written = Some(Instant::now());
+        // Under this version the watch may have brought it already.
+        if version == self.version {
+            self.status = status;
+        } else {
+            self.set_status(version, status);
+        }
+    }
+
+    fn push_update(&mut self, news: StatusUpdate) {
+        if self.pending_updates.len() >= MAX_NEWS {
+            self.pending_updates.remove(0);
+        }
+        self.pending_updates.push(news);
+    }
+
+    /// A recommendation; the same once more has another id.
+    pub fn on_recommendation(&mut self, decision: &Decision) {
+        let same = self.recommendation.as_ref().is_some_and(|known| known.from == decision.from && known.to == decision.to);
+        if !same {
+            self.ids.clear();
+        }
+        if self.ids.len() >= MAX_IDS {
+            self.ids.remove(0);
+        }
+        self.ids.push(decision.id.clone());
+        self.recommendation = Some(decision.clone());
+    }
+
+    /// The present recommendation, where it is the one that was approved under this id.
+    pub fn approved_recommendation(&self, id: &str) -> Option<&Decision> {
+        self.recommendation.as_ref().filter(|_| self.ids.iter().any(|known| known == id))
+    }
+
+    pub fn on_decision(&mut self, decision: &Decision) {
+        let other = |known: &Decision| known.from != decision.from || decision.action == Action::Maintain;
+        if self.recommendation.as_ref().is_some_and(other) {
+            self.recommendation = None;
+            self.ids.clear();
+        }
+        if decision.validation == Validation::Kept {
+            self.push_update(StatusUpdate::Kept(VerifiedChange::from_decision(decision)));
+        }
+        self.last = Some(decision.clone());
+        self.last_outcome = None;
+    }
+
+    /// A decision of before this process led.
+    pub fn on_verified_decision(&mut self, decision: &Decision) {
+        if decision.validation == Validation::Kept {
+            self.push_update(StatusUpdate::Verified(VerifiedChange::from_decision(decision)));
+        }
+    }
+
+    pub fn on_actuation(&mut self, actuation: &Actuation) {
+        let outcome = policy_outcome(actuation.outcome);
+        let touched = !matches!(actuation.outcome, eadt_schemas::v1::Outcome::Refused | eadt_schemas::v1::Outcome::Recommended);
+        if touched {
+            self.recommendation = None;
+            self.ids.clear();
+            let message = Some(actuation.reason.clone()).filter(|reason| !reason.is_empty());
+            let summary = layout_text(&actuation.layout);
+            let past = PastChange { decision_id: actuation.decision_id.clone(), time: actuation.time, summary, outcome, message };
+            self.push_update(StatusUpdate::Became(past));
+        }
+        self.last_outcome = Some(actuation.clone());
+    }
+}
+
+impl StatusUpdate {
+    fn apply_to(&self, status: &mut EnergyPolicyStatus) {
+        match self {
+            Self::Became(past) => {
+                let known = status.history.iter().find(|known| known.decision_id == past.decision_id);
+                let summary = known.map_or_else(|| past.summary.clone(), |known| known.summary.clone());
+                status.remember(PastChange { summary, ..past.clone() });
+            }
+            Self::Verified(kept) => {
+                let stands =
+                    |past: &PastChange| Some(&past.decision_id) == kept.concerns.as_ref() && past.outcome == Outcome::Applied;
+                if status.history.iter().any(stands) {
+                    Self::Kept(kept.clone()).apply_to(status);
+                }
+            }
+            Self::Kept(kept) => {
+                if let Some(gain) = kept.gain_ratio {
+                    status.effect = Some(kept.add_effect(gain, status.effect.take().unwrap_or_default()));
+                }
+                if let Some(past) = status.history.iter_mut().find(|past| Some(&past.decision_id) == kept.concerns.as_ref()) {
+                    past.outcome = Outcome::Kept;
+                    past.message = Some(kept.reason.clone());
+                }
+            }
+        }
+    }
+}
+
+impl VerifiedChange {
+    fn from_decision(decision: &Decision) -> Self {
+        let number = |name: &str| decision.evidence.get(name).copied();
+        Self {
+            concerns: decision.concerns.clone(),
+            reason: decision.reason.clone(),
+            time: decision.time,
+            origin: decision.origin,
+            gain_ratio: number("gain_ratio"),
+            before_joules_per_sample: number("before_joules_per_sample"),
+        }
+    }
+
+    /// A kept change adds to what those before it saved.
+    fn add_effect(&self, gain: f64, known: SavingEffect) -> SavingEffect {
+        // Decisions are read again where their positions were not committed.
+        if known.verified_time.is_some_and(|time| self.time <= time) {
+            return known;
+        }
+        let left = known.saving_percent.map_or(1.0, |percent| 1.0 - percent / 100.0) * (1.0 - gain);
+        let saving = round_figure((1.0 - left) * 100.0);
+        let whose = origin_name(self.origin).map_or_else(String::new, |origin| format!(" ({origin})"));
+        SavingEffect {
+            summary: Some(format!("{saving:.1} %{whose}")),
+            saving_percent: Some(saving),
+            joules_per_sample_before: known.joules_per_sample_before.or(self.before_joules_per_sample.map(round_figure)),
+            verified_time: Some(self.time),
+        }
+    }
+}
+
+fn policy_outcome(outcome: eadt_schemas::v1::Outcome) -> Outcome {
+    use eadt_schemas::v1::Outcome as Wire;
+    match outcome {
+        Wire::Applied => Outcome::Progressing,
+        Wire::Ready => Outcome::Applied,
+        Wire::Refused | Wire::Failed => Outcome::Refused,
+        Wire::Recommended => Outcome::Recommended,
+        Wire::RolledBack => Outcome::RolledBack,
+    }
+}
+
+const fn origin_name(origin: Origin) -> Option<&'static str> {
+    match origin {
+        Origin::Measured => None,
+        Origin::Imported => Some("imported"),
+        Origin::Simulated => Some("simulated"),
+    }
+}
+
+/// Three digits after the point are enough for people, and for less than that nothing is written.
+fn round_figure(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// A layout in words.
+pub fn layout_text(layout: &Layout) -> String {
+    let number = |value: Option<u32>, unit: &str| value.map(|value| format!("{value}{unit}"));
+    let parts = [
+        number(layout.replicas, " replicas"),
+        number(layout.mps_thread_percentage, " % of the threads"),
+        layout.power_limit_watts.map(|watts| format!("{watts} W")),
+        layout.sm_clock_mhz.map(|clock| format!("{clock} MHz")),
+        layout.precision.map(|precision| precision.to_string()),
+        number(layout.frozen_prefix_layers, " frozen layers"),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { "nothing known".into() } else { parts.join(", ") }
+}
+
+/// What differs between two layouts: `threads 50 % → 40 %`.
+fn layout_change_text(from: &Layout, to: &Layout) -> String {
+    let number = |name: &str, from: Option<f64>, to: Option<f64>, unit: &str| {
+        let shown = |value: Option<f64>| value.map_or_else(|| "?".to_owned(), |value| format!("{value}{unit}"));
+        (from != to && to.is_some()).then(|| format!("{name} {} → {}", shown(from), shown(to)))
+    };
+    let count = |value: Option<u32>| value.map(f64::from);
+    let precision = |from: Option<Precision>, to: Option<Precision>| {
+        let to = to.filter(|to| from != Some(*to))?;
+        Some(format!("precision {} → {to}", from.map_or("?", Precision::as_str)))
+    };
+    let parts = [
+        number("replicas", count(from.replicas), count(to.replicas), ""),
+        number("threads", count(from.mps_thread_percentage), count(to.mps_thread_percentage), " %"),
+        number("cap", from.power_limit_watts, to.power_limit_watts, " W"),
+        number("clock", from.sm_clock_mhz, to.sm_clock_mhz, " MHz"),
+        number("frozen layers", count(from.frozen_prefix_layers), count(to.frozen_prefix_layers), ""),
+        precision(from.precision, to.precision),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn action_text(action: Action) -> String {
+    serde_json::to_value(action).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// The status of a policy at `now`. `entry`: its workload, where it is there.
+pub fn build_status(
+    rule: &Policy,
+    entry: Option<&WorkloadEntry>,
+    known: &PolicyHistory,
+    problems: &[PolicyProblem],
+    settings: &Settings,
+    now: EventTime,
+) -> EnergyPolicyStatus {
+    // What was known before a restart stays until there is something newer.
+    let mut status = EnergyPolicyStatus { observed_generation: Some(rule.generation), ..known.status.clone() };
+    set_conditions(&mut status, rule, entry, known, problems, settings, now);
+    status.recommendation = known.recommendation.as_ref().map(build_recommendation);
+    if let Some(decision) = &known.last {
+        let told = known.last_outcome.as_ref().filter(|told| told.decision_id == decision.id);
+        status.last_decision = Some(LastDecision {
+            decision_id: decision.id.clone(),
+            time: decision.time,
+            action: action_text(decision.action),
+            reason: decision.reason.clone(),
+            outcome: told.map(|told| policy_outcome(told.outcome)),
+            message: told.map(|told| told.reason.clone()).filter(|reason| !reason.is_empty()),
+        });
+    }
+    status.current = entry.map(|entry| {
+        let number = |name: &str| known.last.as_ref().and_then(|decision| decision.evidence.get(name).copied()).map(round_figure);
+        CurrentState {
+            time: known.last.as_ref().map(|decision| decision.time),
+            settings: Knobs::from(&entry.object.layout),
+            origin: known.last.as_ref().and_then(|decision| origin_name(decision.origin)).map(str::to_owned),
+            joules_per_sample: number("joules_per_sample"),
+            samples_per_second: number("samples_per_second"),
+            power_watts: number("power_watts"),
+        }
+    });
+    let (before, news): (Vec<_>, Vec<_>) =
+        known.pending_updates.iter().partition(|news| matches!(news, StatusUpdate::Verified(_)));
+    for news in news {
+        news.apply_to(&mut status);
+    }
+    if let Some(past) = entry.and_then(|entry| last_change(rule, entry)) {
+        add_missing_change(&mut status, past);
+    }
+    // They say something of changes that are known by now, and only of these.
+    for news in before {
+        news.apply_to(&mut status);
+    }
+    status.fit();
+    status
+}
+
+/// The last change of a workload that this policy allowed, and what became of it, as the mark on the object says.
+fn last_change(rule: &Policy, entry: &WorkloadEntry) -> Option<PastChange> {
+    let mark = entry.object.mark.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
+    let applied = mark.applied.as_ref()?;
+    let (time, outcome, message) = match (&applied.rolled_back, applied.ready_time) {
+        (Some(back), _) => (back.time, Outcome::RolledBack, Some(back.reason.clone())),
+        (None, Some(ready)) => (ready, Outcome::Applied, None),
+        (None, None) if entry.managed.state.generation > applied.generation => {
+            let message = "somebody else changed the workload before it was ready".to_owned();
+            (entry.managed.state.time, Outcome::Refused, Some(message))
+        }
+        (None, None) => (applied.time, Outcome::Progressing, None),
+    };
+    let message = message.filter(|message| !message.is_empty());
+    Some(PastChange { decision_id: applied.decision_id.clone(), time, summary: layout_text(&applied.layout), outcome, message })
+}
+
+/// Adds what the status lacks of the last change: who led before may have told it, and gone before it wrote the status.
+fn add_missing_change(status: &mut EnergyPolicyStatus, past: PastChange) {
+    let unfinished = |outcome| outcome == Outcome::Progressing && past.outcome != Outcome::Progressing;
+    if let Some(last) = status.last_decision.as_mut().filter(|last| last.decision_id == past.decision_id)
+        && last.outcome.is_none_or(unfinished)
+    {
+        (last.outcome, last.message) = (Some(past.outcome), past.message.clone());
+    }
+    match status.history.iter_mut().find(|known| known.decision_id == past.decision_id) {
+        // What became of it is told once; whether it was kept is not on the object.
+        Some(known) if unfinished(known.outcome) => {
+            *known = PastChange { summary: std::mem::take(&mut known.summary), ..past };
+        }
+        Some(_) => {}
+        None => status.remember(past),
+    }
+}
+
+fn build_recommendation(decision: &Decision) -> Recommendation {
+    Recommendation {
+        decision_id: decision.id.clone(),
+        time: decision.time,
+        expires: decision.expires,
+        summary: layout_change_text(&decision.from, &decision.to),
+        reason: decision.reason.clone(),
+        from: Knobs::from(&decision.from),
+        to: Knobs::from(&decision.to),
+        restarts: decision.restarts,
+    }
+}
+
+fn set_conditions(
+    status: &mut EnergyPolicyStatus,
+    rule: &Policy,
+    entry: Option<&WorkloadEntry>,
+    known: &PolicyHistory,
+    problems: &[PolicyProblem],
+    settings: &Settings,
+    now: EventTime,
+) {
+    use ConditionStatus::{False, True, Unknown};
+    let target =
+        problems.iter().find(|problem| matches!(problem.reason, ProblemReason::TargetNotFound | ProblemReason::UnsupportedKind));
+    let was = |reason| status.condition(ConditionType::Degraded).is_some_and(|condition| condition.reason == reason);
+    let was_taken_back = was(TAKEN_BACK);
+    let names_default = entry.is_none_or(|entry| entry.terms.mps_default_thread_percentage.is_some());
+    let was_not_set = was(MPS_DEFAULT) && names_default && target.is_none() && known.mps_default == MpsDefaultState::Unknown;
+    let mut set = |kind, holds, reason: &str, message: &str| {
+        set_condition(&mut status.conditions, kind, holds, reason, message, Some(rule.generation), now);
+    };
+    match (target, entry) {
+        (Some(problem), _) => set(ConditionType::TargetFound, False, problem.reason.as_str(), &problem.message),
+        (None, Some(entry)) => set(ConditionType::TargetFound, True, "Found", &format!("{} is there", entry.object.workload())),
+        (None, None) => set(ConditionType::TargetFound, Unknown, "NotReadYet", "it has not been read yet"),
+    }
+    let foreign = entry.and_then(|entry| entry.object.problems.first());
+    let paused = entry.is_some_and(|entry| entry.paused);
+    match (problems.first(), foreign) {
+        (Some(problem), _) => set(ConditionType::Ready, False, problem.reason.as_str(), &problem.message),
+        (None, Some(problem)) => set(ConditionType::Ready, False, "WorkloadNotUnderstood", problem),
+        (None, None) if paused => set(ConditionType::Ready, False, "Paused", "the workload or its namespace is paused"),
+        (None, None) if entry.is_none() => set(ConditionType::Ready, Unknown, "NotReadYet", "its workload has not been read yet"),
+        (None, None) => {
+            let (reason, message) = match entry.map(|entry| entry.terms.mode) {
+                Some(UpdateMode::Enforce) => ("Enforcing", "changes are applied within the bounds"),
+                Some(UpdateMode::Recommend) => ("Recommending", "changes are recommended, and nothing is touched"),
+                _ => ("Observing", "figures are reported, and nothing is touched"),
+            };
+            set(ConditionType::Ready, True, reason, message);
+        }
+    }
+    match known.last.as_ref().map(|decision| decision.time) {
+        Some(time) if now.seconds_since(time) <= settings.fresh_seconds => {
+            set(ConditionType::TelemetryFresh, True, "Fresh", "its windows close");
+        }
+        Some(time) => {
+            let message = format!("the last window that was decided on ended at {time}: is its telemetry collected?");
+            set(ConditionType::TelemetryFresh, False, "Stale", &message);
+        }
+        None => set(ConditionType::TelemetryFresh, Unknown, "NoWindowYet", "no window of it has been decided on yet"),
+    }
+    match &known.recommendation {
+        Some(decision) => {
+            set(ConditionType::RecommendationAvailable, True, "Recommended", &layout_change_text(&decision.from, &decision.to));
+        }
+        None => set(ConditionType::RecommendationAvailable, False, "Nothing", "nothing is recommended"),
+    }
+    let told = known.last_outcome.as_ref();
+    if let Some(entry) = entry.filter(|entry| entry.is_rolling() || entry.must_restore()) {
+        let progress = &entry.object.progress;
+        let asked =
+            entry.managed.rolling_out().filter(|_| entry.waits_for_job()).and_then(eadt_cluster::AppliedDecision::job_request);
+        let message = match asked {
+            Some(asked) => format!("the job is asked for {asked}, and has not reported it yet"),
+            None => format!("{} of {} pods are ready", progress.ready, progress.wanted),
+        };
+        set(ConditionType::Progressing, True, "RollingOut", &message);
+    } else {
+        set(ConditionType::Progressing, False, "Idle", "nothing is being rolled out");
+    }
+    let bad =
+        told.filter(|told| matches!(told.outcome, eadt_schemas::v1::Outcome::RolledBack | eadt_schemas::v1::Outcome::Failed));
+    // Of an object that is gone there is none.
+    let trouble = known.trouble.as_ref().filter(|_| entry.is_some() || target.is_none());
+    let passing = match (trouble, bad) {
+        (Some(trouble), _) => Some(("CannotChange", trouble)),
+        (None, Some(told)) if told.outcome == eadt_schemas::v1::Outcome::Failed => Some(("Failed", &told.reason)),
+        (None, Some(told)) => Some(("RolledBack", &told.reason)),
+        (None, None) => match &known.mps_default {
+            MpsDefaultState::NotSet(why) if entry.is_some() => Some((MPS_DEFAULT, why)),
+            _ => None,
+        },
+    };
+    match (entry.and_then(describe_taken_back), passing) {
+        // Its object has not been read yet: what was so is so.
+        _ if was_taken_back && entry.is_none() && target.is_none() => {}
+        (Some(owners), None) => set(ConditionType::Degraded, True, TAKEN_BACK, &owners),
+        (Some(owners), Some((_, why))) => set(ConditionType::Degraded, True, TAKEN_BACK, &format!("{owners}; {why}")),
+        (None, Some((reason, why))) => set(ConditionType::Degraded, True, reason, why),
+        // Where its pods run has not been looked at yet.
+        (None, None) if was_not_set => {}
+        (None, None) => set(ConditionType::Degraded, False, "AsExpected", "everything works as it should"),
+    }
+}
+
+/// The fields that others took back, and who they are; `None`: nobody did. It stands on the object, so it outlasts decisions and
+/// processes.
+fn describe_taken_back(entry: &WorkloadEntry) -> Option<String> {
+    owners::describe_taken_back(&entry.object.taken_back)
+        .map(|fields| format!("taken back: {fields}; no decision is applied until the policy is deleted and made again"))
+}
+
+/// Whether a status is worth a request. `since`: seconds since the last one.
+pub fn must_write_status(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, since: f64, settings: &Settings) -> bool {
+    if before == after || since < LEAST_SECONDS {
+        return false;
+    }
+    if without_figures(before) != without_figures(after) {
+        return true;
+    }
+    if since < settings.status_seconds {
+        return false;
+    }
+    // What is shown as approvable must be so.
+    let expires = |status: &EnergyPolicyStatus| status.recommendation.as_ref().map(|r| r.expires);
+    expires(before) != expires(after) || figures_moved(before, after, settings.status_change_ratio)
+}
+
+/// Returns the status without figures and times.
+fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
+    let mut said = status.clone();
+    for condition in &mut said.conditions {
+        // Messages hold times and counts; the reason says what is so, but not who took what back, or does not agree.
+        if condition.kind != ConditionType::Progressing.as_str()
+            && ![TAKEN_BACK, MPS_DEFAULT].contains(&condition.reason.as_str())
+        {
+            condition.message.clear();
+        }
+        condition.last_transition_time = EventTime::default();
+    }
+    if let Some(current) = &mut said.current {
+        *current = CurrentState { settings: current.settings.clone(), origin: current.origin.clone(), ..CurrentState::default() };
+    }
+    if let Some(recommendation) = &mut said.recommendation {
+        recommendation.decision_id.clear();
+        recommendation.reason.clear();
+        (recommendation.time, recommendation.expires) = (EventTime::default(), EventTime::default());
+    }
+    // A decision to leave everything as it is is no news.
+    said.last_decision = said.last_decision.filter(|last| last.action != "maintain" && last.outcome.is_some());
+    if let Some(last) = said.last_decision.as_mut().filter(|last| last.outcome != Some(Outcome::Progressing)) {
+        last.decision_id.clear();
+        last.reason.clear();
+        last.message = None;
+        last.time = EventTime::default();
+    }
+    said
+}
+
+/// Returns whether a figure changed by more than this ratio.
+fn figures_moved(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, ratio: f64) -> bool {
+    let figures = |status: &EnergyPolicyStatus| {
+        let current = status.current.clone().unwrap_or_default();
+        [current.joules_per_sample, current.samples_per_second, current.power_watts]
+    };
+    figures(before).into_iter().zip(figures(after)).any(|(before, after)| match (before, after) {
+        (Some(before), Some(after)) => (after - before).abs() > ratio * before.abs(),
+        (before, after) => before.is_some() != after.is_some(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_cluster::{AppliedDecision, RolledBack};
+    use serde_json::json;
+
+    use super::*;
+    use crate::index::workloads::WorkloadIndex;
+    use crate::objects::object::MPS_PERCENTAGE;
+    use crate::objects::object::tests::{seen, training};
+    use crate::objects::record::{APPLIED, ChangeMark, FormerField, ManagedField, TAKEN_OVER, TakeOverRecord};
+
+    fn at(seconds: f64) -> EventTime {
+        EventTime::from_seconds(1_767_225_600.0 + seconds)
+    }
+
+    fn decision(id: &str, percentage: u32) -> Decision {
+        let layout = |percentage| Layout { mps_thread_percentage: Some(percentage), ..Layout::default() };
+        Decision {
+            id: id.into(),
+            workload: "n/w".into(),
+            time: at(60.0),
+            action: Action::Decrease,
+            from: layout(50),
+            to: layout(percentage),
+            expires: at(360.0),
+            ..Decision::default()
+        }
+    }
+
+    #[test]
+    fn an_approval_holds_for_what_was_looked_at_under_whatever_id_it_is_decided_now() {
+        let mut known = PolicyHistory::default();
+        known.on_recommendation(&decision("d-1", 40));
+        known.on_decision(&decision("d-2", 40));
+        known.on_recommendation(&decision("d-2", 40));
+        assert_eq!(known.approved_recommendation("d-1").map(|decision| decision.id.as_str()), Some("d-2"));
+        known.on_recommendation(&decision("d-3", 35));
+        assert_eq!(known.approved_recommendation("d-1"), None, "something else is recommended by now");
+        known.on_decision(&Decision { action: Action::Maintain, ..decision("d-4", 50) });
+        assert_eq!(known.approved_recommendation("d-3"), None);
+    }
+
+    fn rule() -> Policy {
+        let policy = json!({
+            "apiVersion": "eadt.dev/v1alpha1", "kind": "EnergyPolicy",
+            "metadata": {"name": "llm", "namespace": "eadt", "uid": "p", "generation": 1},
+            "spec": {
+                "targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "llm-training"}, "updateMode": "Enforce",
+                "bounds": {"mpsThreadPercentage": {"min": 25}},
+            },
+        });
+        crate::policy::resource::read_policy(&policy).unwrap().0
+    }
+
+    fn said_of(known: &PolicyHistory) -> EnergyPolicyStatus {
+        build_status(&rule(), None, known, &[], &Settings::default(), at(600.0))
+    }
+
+    fn kept(concerns: &str, seconds: f64, gain: f64, before: f64) -> Decision {
+        let evidence = [("gain_ratio".to_owned(), gain), ("before_joules_per_sample".to_owned(), before)];
+        Decision {
+            validation: Validation::Kept,
+            time: at(seconds),
+            reason: "it helped".into(),
+            concerns: Some(concerns.into()),
+            origin: Origin::Simulated,
+            evidence: evidence.into(),
+            ..decision("d", 40)
+        }
+    }
+
+    #[test]
+    fn kept_changes_add_up() {
+        let mut known = PolicyHistory::default();
+        known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
+        known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
+        let effect = said_of(&known).effect.unwrap();
+        assert_eq!((effect.saving_percent, effect.joules_per_sample_before), (Some(28.0), Some(4.0)));
+        assert_eq!(effect.summary.as_deref(), Some("28.0 % (simulated)"));
+    }
+
+    #[test]
+    fn effect_and_history_go_on_from_what_the_status_says() {
+        let applied = Actuation {
+            decision_id: "d-3".into(),
+            time: at(130.0),
+            outcome: eadt_schemas::v1::Outcome::Ready,
+            layout: decision("d-3", 40).to,
+            ..Actuation::default()
+        };
+        let mut before = PolicyHistory::default();
+        before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
+        before.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
+        before.on_actuation(&applied);
+        let persisted = said_of(&before);
+        assert_eq!(persisted.history[0].outcome, Outcome::Applied);
+        // Another process.
+        let mut known = PolicyHistory { status: persisted, ..PolicyHistory::default() };
+        for _ in 0..2 {
+            known.on_decision(&kept("d-3", 180.0, 0.05, 2.88));
+            let status = said_of(&known);
+            let effect = status.effect.clone().unwrap();
+            assert_eq!(
+                (effect.saving_percent, effect.joules_per_sample_before),
+                (Some(31.6), Some(4.0)),
+                "also when it is read again"
+            );
+            assert_eq!((status.history.len(), status.history[0].outcome), (1, Outcome::Kept));
+            assert_eq!(status.history[0].message.as_deref(), Some("it helped"));
+            known = PolicyHistory { status, ..PolicyHistory::default() };
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_no_news_any_more() {
+        let mut known = PolicyHistory::default();
+        known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
+        let (status, told) = (said_of(&known), known.pending_count());
+        known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
+        known.on_status_written("7", status, told);
+        assert_eq!((known.pending_count(), said_of(&known).effect.unwrap().saving_percent), (1, Some(28.0)));
+        known.on_policy_object("", "6", EnergyPolicyStatus::default());
+        assert_eq!(said_of(&known).effect.unwrap().saving_percent, Some(28.0), "an older version is no news");
+        known.on_policy_object("made again", "9", EnergyPolicyStatus::default());
+        assert_eq!(said_of(&known).effect, None);
+    }
+
+    /// A workload of which these fields were taken over, with these owners by now.
+    fn entry(managed_fields: &serde_json::Value) -> WorkloadEntry {
+        let mut object = training(6, "60", "6", "2");
+        let field = |field: ManagedField| FormerField { field, value: Some("6".into()), owners: vec![] };
+        let threads =
+            ManagedField::Variable { template: "spec.template".into(), container: "train".into(), name: MPS_PERCENTAGE.into() };
+        let taken = TakeOverRecord { fields: vec![field(threads), field(ManagedField::Replicas)], ..TakeOverRecord::default() };
+        object["metadata"]["annotations"][TAKEN_OVER] = json!(serde_json::to_string(&taken).unwrap());
+        object["metadata"]["managedFields"] = managed_fields.clone();
+        entry_of(&object)
+    }
+
+    fn entry_of(object: &serde_json::Value) -> WorkloadEntry {
+        let mut state = WorkloadIndex::new(Origin::Measured);
+        state.upsert_policy(rule(), at(0.0));
+        let seen = seen(object);
+        state.upsert(seen.clone(), at(0.0));
+        state.entry(&crate::objects::key::ObjectKey::of(&seen)).unwrap().clone()
+    }
+
+    fn owned(manager: &str, fields: &serde_json::Value) -> serde_json::Value {
+        json!({"manager": manager, "operation": "Apply", "apiVersion": "apps/v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    }
+
+    #[test]
+    fn who_took_a_field_back_is_named_for_as_long_as_it_is_so() {
+        let threads = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {"k:{\"name\":\"train\"}": {"f:env": {
+            "k:{\"name\":\"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\"}": {"f:value": {}},
+        }}}}}}});
+        let replicas = json!({"f:spec": {"f:replicas": {}}});
+        let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
+            build_status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0))
+        };
+        let degraded = |status: &EnergyPolicyStatus| {
+            let condition = status.condition(ConditionType::Degraded).unwrap();
+            (condition.status, condition.reason.clone(), condition.message.clone())
+        };
+        let mut known = PolicyHistory::default();
+        let ours = say(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
+        assert_eq!(degraded(&ours).0, ConditionStatus::False);
+        let one = entry(&json!([owned("flux", &threads)]));
+        known.on_decision(&Decision { action: Action::Maintain, ..decision("d-1", 50) });
+        for known in [&known, &PolicyHistory::default()] {
+            let (holds, reason, message) = degraded(&say(known, &one));
+            assert_eq!((holds, reason.as_str()), (ConditionStatus::True, "FieldTakenBack"));
+            assert!(message.contains("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of container train (by flux)"), "{message}");
+        }
+        let restarted = PolicyHistory { status: say(&known, &one), ..PolicyHistory::default() };
+        assert_eq!(degraded(&said_of(&restarted)).1, "FieldTakenBack", "also before its object is read again");
+        known.trouble = Some("the API server is away".into());
+        let two = say(&known, &entry(&json!([owned("flux", &threads), owned("autoscaler", &replicas)])));
+        let message = degraded(&two).2;
+        for words in ["flux", "replicas (by autoscaler)", "the API server is away"] {
+            assert!(message.contains(words), "{words}: {message}");
+        }
+        known.trouble = None;
+        assert!(must_write_status(&say(&known, &one), &two, 3.0, &Settings::default()), "another owner is news");
+    }
+
+    #[test]
+    fn an_mps_default_that_was_not_set_is_so_until_a_new_leader_has_looked() {
+        let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
+        entry.terms.mps_default_thread_percentage = Some(40);
+        rule.generation = 1;
+        let say = |known: &PolicyHistory| build_status(&rule, Some(&entry), known, &[], &Settings::default(), at(60.0));
+        let why = "somebody else is there".to_owned();
+        let ours = PolicyHistory { mps_default: MpsDefaultState::NotSet(why), ..PolicyHistory::default() };
+        let reason = |status: &EnergyPolicyStatus| status.condition(ConditionType::Degraded).unwrap().reason.clone();
+        let next = PolicyHistory { status: say(&ours), ..PolicyHistory::default() };
+        assert_eq!(say(&next).condition(ConditionType::Degraded), say(&ours).condition(ConditionType::Degraded));
+        assert_eq!(reason(&say(&next)), "MpsDefaultNotSet");
+        assert_eq!(reason(&say(&PolicyHistory { mps_default: MpsDefaultState::AsNamed, ..next.clone() })), "AsExpected");
+        entry.terms.mps_default_thread_percentage = None;
+        let status = build_status(&rule, Some(&entry), &next, &[], &Settings::default(), at(60.0));
+        assert_eq!(reason(&status), "AsExpected", "it names none any more");
+    }
+
+    #[test]
+    fn who_leads_next_makes_up_what_was_found_of_a_change() {
+        let applied = |id: &str, seconds: f64| Actuation {
+            decision_id: id.into(),
+            time: at(seconds),
+            outcome: eadt_schemas::v1::Outcome::Ready,
+            layout: decision(id, 40).to,
+            ..Actuation::default()
+        };
+        let mut before = PolicyHistory::default();
+        before.on_actuation(&applied("d-1", 50.0));
+        before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
+        before.on_actuation(&applied("d-2", 110.0));
+        let mut known = PolicyHistory { status: said_of(&before), ..PolicyHistory::default() };
+        // Of an earlier policy, known, and not known.
+        for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
+            known.on_verified_decision(&verdict);
+        }
+        known.on_verified_decision(&Decision { validation: Validation::Failed, ..kept("d-1", 130.0, -0.1, 4.0) });
+        let status = said_of(&known);
+        assert_eq!(status.effect.unwrap().saving_percent, Some(28.0));
+        assert!(status.history.iter().all(|past| past.outcome == Outcome::Kept), "{:?}", status.history);
+    }
+
+    #[test]
+    fn who_leads_next_makes_up_the_last_change_from_its_mark() {
+        let mut applied = AppliedDecision {
+            decision_id: "d-3".into(),
+            decision_time: at(115.0),
+            generation: 4,
+            time: at(120.0),
+            layout: decision("d-3", 40).to,
+            before: decision("d-3", 40).from,
+            ready_by: at(720.0),
+            ready_time: None,
+            rolled_back: None,
+        };
+        let of_policy = |applied: &AppliedDecision, policy_uid: &str| {
+            let mark = ChangeMark { applied: Some(applied.clone()), policy_uid: policy_uid.into(), ..ChangeMark::default() };
+            let mut object = training(6, "40", "6", "2");
+            object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
+            entry_of(&object)
+        };
+        let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
+            build_status(&rule(), Some(entry), known, &[], &Settings::default(), at(600.0))
+        };
+        let history = |status: &EnergyPolicyStatus| {
+            let past = |past: &PastChange| (past.decision_id.clone(), past.outcome, past.time, past.message.clone());
+            status.history.iter().map(past).collect::<Vec<_>>()
+        };
+        let mut written = EnergyPolicyStatus::default();
+        let (id, message) = ("d-2".into(), None);
+        written.remember(PastChange { decision_id: id, time: at(60.0), summary: "45 %".into(), outcome: Outcome::Kept, message });
+        written.last_decision = Some(LastDecision {
+            decision_id: "d-3".into(),
+            time: at(115.0),
+            action: "decrease".into(),
+            reason: "it saves".into(),
+            outcome: None,
+            message: None,
+        });
+        let known = PolicyHistory { status: written, ..PolicyHistory::default() };
+        let begun = say(&known, &of_policy(&applied, "p"));
+        assert_eq!(begun.history.len(), 2, "what was there stays");
+        assert_eq!(history(&begun)[0], ("d-3".to_owned(), Outcome::Progressing, at(120.0), None));
+        assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(Outcome::Progressing));
+        assert_eq!(begun.history[0].summary, "40 % of the threads");
+        assert!(must_write_status(&known.status, &begun, 3.0, &Settings::default()));
+        let known = PolicyHistory { status: begun, ..PolicyHistory::default() };
+        let mut back = applied.clone();
+        back.rolled_back = Some(RolledBack { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
+        let undone = ("d-3".to_owned(), Outcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
+        assert_eq!(history(&say(&known, &of_policy(&back, "p")))[0], undone);
+        applied.ready_time = Some(at(200.0));
+        let ready = say(&known, &of_policy(&applied, "p"));
+        assert_eq!(history(&ready)[0], ("d-3".to_owned(), Outcome::Applied, at(200.0), None));
+        assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(Outcome::Applied));
+        // What was verified since stays so, and a policy that was made again begins anew.
+        let mut kept = ready;
+        kept.history[0].outcome = Outcome::Kept;
+        let known = PolicyHistory { status: kept, ..PolicyHistory::default() };
+        assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, Outcome::Kept);
+        assert_eq!(history(&say(&PolicyHistory::default(), &of_policy(&applied, "another"))), []);
+    }
+
+    #[test]
+    fn a_status_is_written_when_something_is_so_and_rarely_for_figures() {
+        let settings = Settings::default();
+        let figures = |joules| EnergyPolicyStatus {
+            current: Some(CurrentState { joules_per_sample: Some(joules), time: Some(at(joules)), ..CurrentState::default() }),
+            ..EnergyPolicyStatus::default()
+        };
+        assert!(!must_write_status(&figures(1.0), &figures(1.04), 1e9, &settings));
+        assert!(must_write_status(&figures(1.0), &figures(1.06), 301.0, &settings));
+        assert!(!must_write_status(&figures(1.0), &figures(1.06), 299.0, &settings));
+        let mut ready = figures(1.0);
+        let set = ConditionStatus::True;
+        set_condition(&mut ready.conditions, ConditionType::Ready, set, "Enforcing", "", None, at(0.0));
+        assert!(must_write_status(&figures(1.0), &ready, 3.0, &settings));
+        assert!(!must_write_status(&figures(1.0), &ready, 1.0, &settings), "not in the same moment once more");
+    }
+
+    #[test]
+    fn differences_name_what_is_turned() {
+        assert_eq!(layout_change_text(&decision("d", 40).from, &decision("d", 40).to), "threads 50 % → 40 %");
+    }
+}

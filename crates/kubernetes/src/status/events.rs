@@ -1,0 +1,131 @@
+//! Writes Kubernetes Events on workloads and their policies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use eadt_schemas::v1::Outcome;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::{Api, PostParams};
+
+use crate::api::client::error_text;
+use crate::context::KubernetesContext;
+use crate::objects::key::ObjectKey;
+use crate::policy::resource;
+use crate::status::statuses::WorkloadEvent;
+
+const CONTROLLER: &str = "eadt.dev/actuator";
+/// Pause after a failed write.
+const RETRY: Duration = Duration::from_secs(2);
+const ATTEMPTS: u32 = 3;
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The reason of an Event, as `kubectl` shows it.
+fn event_reason(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Applied => "Applied",
+        Outcome::Ready => "Ready",
+        Outcome::Refused => "Refused",
+        Outcome::Recommended => "Recommended",
+        Outcome::RolledBack => "RolledBack",
+        Outcome::Failed => "Failed",
+    }
+}
+
+/// Writes Events for ever.
+pub async fn write_events(shared: Arc<KubernetesContext>) {
+    let mut every = tokio::time::interval(Duration::from_millis(200));
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        let (said, dropped) = {
+            let mut statuses = shared.statuses();
+            (statuses.queued_events.pop_front(), std::mem::take(&mut statuses.dropped))
+        };
+        if dropped > 0 {
+            tracing::warn!(dropped, "Events were not written: the API server is too slow");
+        }
+        let Some(said) = said else { continue };
+        every.reset_immediately();
+        for reference in event_references(&shared, &said.workload) {
+            publish_event(&shared, &said, reference).await;
+        }
+    }
+}
+
+/// The workload, and its policy.
+fn event_references(shared: &KubernetesContext, workload: &str) -> Vec<ObjectReference> {
+    shared.read_index(|state| {
+        let Some(entry) = state.find(workload) else { return vec![] };
+        let seen = &entry.object;
+        let mut references = vec![ObjectReference {
+            api_version: Some(seen.kind.api_version()),
+            kind: Some(seen.kind.kind.into()),
+            namespace: Some(seen.namespace.clone()),
+            name: Some(seen.name.clone()),
+            uid: Some(seen.uid.clone()),
+            ..ObjectReference::default()
+        }];
+        let policy = resource::policy_resource();
+        references.extend(state.policies_for(&ObjectKey::of(seen)).into_iter().map(|rule| ObjectReference {
+            api_version: Some(policy.api_version.clone()),
+            kind: Some(policy.kind.clone()),
+            namespace: Some(rule.namespace.clone()),
+            name: Some(rule.name.clone()),
+            uid: Some(rule.uid.clone()),
+            ..ObjectReference::default()
+        }));
+        references
+    })
+}
+
+async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regarding: ObjectReference) {
+    let namespace = regarding.namespace.clone().unwrap_or_default();
+    let event = build_event(said, regarding, &shared.settings.identity());
+    let api: Api<Event> = Api::namespaced(shared.server.client.clone(), &namespace);
+    for attempt in 1..=ATTEMPTS {
+        let error = match tokio::time::timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await {
+            Ok(Ok(_)) => return,
+            // Said before a restart, or by an attempt whose answer got lost.
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => return,
+            Ok(Err(error)) => error_text(&error),
+            Err(_) => format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
+        };
+        if attempt == ATTEMPTS {
+            tracing::warn!(workload = said.workload, error, "an Event could not be written");
+        } else {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str) -> Event {
+    // The same thing has the same name, so that it is said once also across restarts.
+    let kind = regarding.kind.as_deref().unwrap_or_default();
+    let id = fnv1a_hash(&format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)));
+    let name = regarding.name.clone().unwrap_or_default();
+    let now = k8s_openapi::jiff::Timestamp::now();
+    let bad = matches!(said.outcome, Outcome::RolledBack | Outcome::Failed);
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{id:016x}", &name[..name.len().min(200)])),
+            namespace: regarding.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(MicroTime(now)),
+        type_: Some(if bad { "Warning" } else { "Normal" }.into()),
+        action: Some(if said.outcome == Outcome::RolledBack { "RollBack" } else { "Change" }.into()),
+        reason: Some(event_reason(said.outcome).into()),
+        note: Some(said.note.clone()),
+        reporting_controller: Some(CONTROLLER.into()),
+        reporting_instance: Some(identity.chars().take(128).collect()),
+        regarding: Some(regarding),
+        ..Event::default()
+    }
+}
+
+/// FNV-1a: the same in every version of the program.
+fn fnv1a_hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

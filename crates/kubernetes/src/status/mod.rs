@@ -1,0 +1,7 @@
+//! Statuses of policies and Kubernetes Events.
+
+pub mod content;
+pub mod events;
+pub mod notify;
+pub mod statuses;
+pub mod write;

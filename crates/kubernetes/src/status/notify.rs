@@ -1,0 +1,61 @@
+//! Hands what the actuator decided and published to the statuses of the policies concerned.
+
+use eadt_schemas::v1::{Actuation, Decision};
+
+use crate::context::KubernetesContext;
+use crate::objects::key::{ObjectKey, PolicyKey};
+
+/// A decision was read.
+pub fn on_decision(shared: &KubernetesContext, decision: &Decision) {
+    let Some(name) = policy_of(shared, &decision.workload) else { return };
+    let mut statuses = shared.statuses();
+    statuses.policies.entry(name.clone()).or_default().on_decision(decision);
+    statuses.changed.insert(name);
+}
+
+/// A decision of before was read again that found that a change helped.
+pub fn on_verified_decision(shared: &KubernetesContext, decision: &Decision) {
+    let Some(name) = policy_of(shared, &decision.workload) else { return };
+    let mut statuses = shared.statuses();
+    statuses.policies.entry(name.clone()).or_default().on_verified_decision(decision);
+    statuses.changed.insert(name);
+}
+
+/// Something became of a decision.
+pub fn on_actuation(shared: &KubernetesContext, actuation: &Actuation) {
+    let name = policy_of(shared, &actuation.workload);
+    let mut statuses = shared.statuses();
+    if let Some(name) = name {
+        statuses.policies.entry(name.clone()).or_default().on_actuation(actuation);
+        statuses.changed.insert(name);
+    }
+    statuses.queue_event(actuation);
+}
+
+/// Recommendations that people approved.
+pub fn approved_decisions(shared: &KubernetesContext) -> Vec<Decision> {
+    let approvals: Vec<(PolicyKey, String)> = shared.read_index(|state| {
+        let rules = state.approved_policies().filter_map(|rule| Some((rule, rule.approved_decision()?)));
+        rules.map(|(rule, id)| ((rule.namespace.clone(), rule.name.clone()), id.to_owned())).collect()
+    });
+    let statuses = shared.statuses();
+    let known =
+        approvals.into_iter().filter_map(|(name, id)| statuses.policies.get(&name)?.approved_recommendation(&id).cloned());
+    known.collect()
+}
+
+/// Whether this decision is the recommendation that somebody approved.
+pub fn is_approved(shared: &KubernetesContext, decision: &str, workload: &str) -> bool {
+    let Some(name) = policy_of(shared, workload) else { return false };
+    let id = shared.read_index(|state| state.policy(&name)?.approved_decision().map(str::to_owned));
+    let statuses = shared.statuses();
+    let recommended = id.and_then(|id| statuses.policies.get(&name)?.approved_recommendation(&id));
+    recommended.is_some_and(|recommended| recommended.id == decision)
+}
+
+fn policy_of(shared: &KubernetesContext, workload: &str) -> Option<PolicyKey> {
+    shared.read_index(|state| {
+        let key = state.find(workload).map(|entry| ObjectKey::of(&entry.object))?;
+        state.policies_for(&key).first().map(|rule| (rule.namespace.clone(), rule.name.clone()))
+    })
+}

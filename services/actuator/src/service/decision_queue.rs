@@ -1,0 +1,144 @@
+//! Decisions that are not finished with, by partition, and the positions to commit.
+//!
+//! The decisions of a partition are finished in order; one that cannot be finished yet holds back only its partition.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use eadt_bus::{BusError, Member, Record, TopicPartition};
+use eadt_schemas::envelope::header;
+use eadt_schemas::v1::{DeadLetterReason, Decision};
+use eadt_schemas::{EventType, Refusal as Unreadable, decode};
+
+/// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
+const MAX_QUEUED: usize = 1000;
+
+/// A record of `decisions.v1` that is not finished with.
+#[derive(Debug)]
+pub struct QueuedDecision {
+    pub record: Record,
+    /// `Err`: unreadable.
+    pub decision: Result<Decision, Unreadable>,
+    /// Failed attempts so far.
+    pub attempts: u32,
+    /// Why the last of them failed.
+    pub trouble: Option<String>,
+    pub not_before: Option<Instant>,
+}
+
+impl QueuedDecision {
+    fn read(record: Record) -> Self {
+        let decision = match (record.header(header::TYPE), &record.value) {
+            (Some(kind), _) if kind != EventType::Decision.name() => Err(Unreadable {
+                reason: DeadLetterReason::UnexpectedType,
+                field: None,
+                detail: format!("{kind} is not {}", EventType::Decision.name()),
+            }),
+            (_, None) => {
+                let detail = "a decision without a value".into();
+                Err(Unreadable { reason: DeadLetterReason::Malformed, field: None, detail })
+            }
+            (_, Some(value)) => decode(value),
+        };
+        Self { record, decision, attempts: 0, trouble: None, not_before: None }
+    }
+}
+
+#[derive(Debug, Default)]
+struct AssignedPartition {
+    queued: VecDeque<QueuedDecision>,
+    /// First offset that is not finished with and not committed yet.
+    position: i64,
+    committed: i64,
+    paused: bool,
+}
+
+pub struct DecisionQueue {
+    topic: Arc<str>,
+    partitions: BTreeMap<i32, AssignedPartition>,
+}
+
+impl DecisionQueue {
+    pub fn new(topic: Arc<str>) -> Self {
+        Self { topic, partitions: BTreeMap::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.partitions.is_empty()
+    }
+
+    /// Number of assigned partitions.
+    pub fn len(&self) -> usize {
+        self.partitions.len()
+    }
+
+    pub fn has_partition(&self, partition: i32) -> bool {
+        self.partitions.contains_key(&partition)
+    }
+
+    pub fn partitions(&self) -> Vec<i32> {
+        self.partitions.keys().copied().collect()
+    }
+
+    pub fn add_partition(&mut self, partition: i32, start: i64) {
+        self.partitions.insert(partition, AssignedPartition { position: start, committed: start, ..Default::default() });
+    }
+
+    pub fn remove_partition(&mut self, partition: i32) {
+        self.partitions.remove(&partition);
+    }
+
+    /// Adds a record, if its partition is assigned.
+    pub fn push(&mut self, record: Record) {
+        if let Some(assigned) = self.partitions.get_mut(&record.at.partition) {
+            assigned.queued.push_back(QueuedDecision::read(record));
+        }
+    }
+
+    /// Takes the first decision of a partition; it is to be [finished](Self::finish) or [put back](Self::put_back).
+    pub fn pop(&mut self, partition: i32) -> Option<QueuedDecision> {
+        self.partitions.get_mut(&partition)?.queued.pop_front()
+    }
+
+    pub fn put_back(&mut self, partition: i32, head: QueuedDecision) {
+        if let Some(assigned) = self.partitions.get_mut(&partition) {
+            assigned.queued.push_front(head);
+        }
+    }
+
+    pub fn finish(&mut self, partition: i32, head: &QueuedDecision) {
+        if let Some(assigned) = self.partitions.get_mut(&partition) {
+            assigned.position = head.record.offset + 1;
+        }
+    }
+
+    /// Returns the positions that advanced since the last commit.
+    pub fn positions_to_commit(&self) -> Vec<(TopicPartition, i64)> {
+        let advanced = self.partitions.iter().filter(|(_, assigned)| assigned.position != assigned.committed);
+        advanced.map(|(partition, a)| (TopicPartition::new(self.topic.clone(), *partition), a.position)).collect()
+    }
+
+    pub fn on_committed(&mut self) {
+        for assigned in self.partitions.values_mut() {
+            assigned.committed = assigned.position;
+        }
+    }
+
+    /// Pauses partitions whose queue is full, and resumes them when it is not.
+    pub fn apply_backpressure(&mut self, member: &mut dyn Member) -> Result<(), BusError> {
+        for (partition, assigned) in &mut self.partitions {
+            let full = assigned.queued.len() >= MAX_QUEUED;
+            if full != assigned.paused {
+                let at = [TopicPartition::new(self.topic.clone(), *partition)];
+                if full {
+                    member.pause(&at)?;
+                } else {
+                    member.resume(&at)?;
+                }
+                assigned.paused = full;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,160 @@
+//! Directives to jobs: what each is asked for, whether it follows, and the checkpoints that restarts wait for.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use eadt_bus::BusError;
+use eadt_cluster::{ClusterError, ClusterRemedy, ManagedWorkload};
+use eadt_schemas::EventTime;
+use eadt_schemas::decode;
+use eadt_schemas::v1::{Decision, Origin};
+
+use super::ActuatorService;
+use super::cluster_view::ClusterView;
+use super::topics::{ActuatorTopics, partition_count, read_keys};
+use crate::checkpoint::{CheckpointGate, CheckpointWait};
+use crate::directives::{self, DirectiveUpdate, JobFollower, PublishedDirectives};
+use crate::job::ProgressTopic;
+
+/// How often it is checked whether a job does what it was asked for.
+pub const JOB_POLL: Duration = Duration::from_millis(200);
+
+pub struct JobDirectives<'a> {
+    service: &'a ActuatorService,
+    topics: ActuatorTopics,
+    published: PublishedDirectives,
+    /// Jobs whose changes wait for them.
+    follower: JobFollower,
+    poll_not_before: Option<Instant>,
+    /// When reading is tried again after an error.
+    retry_not_before: Option<Instant>,
+    /// Decisions that wait for a checkpoint, by their id.
+    checkpoints: BTreeMap<String, CheckpointWait>,
+}
+
+impl<'a> JobDirectives<'a> {
+    pub fn new(service: &'a ActuatorService, topics: ActuatorTopics) -> Self {
+        Self {
+            service,
+            topics,
+            published: PublishedDirectives::default(),
+            follower: JobFollower::default(),
+            poll_not_before: None,
+            retry_not_before: None,
+            checkpoints: BTreeMap::new(),
+        }
+    }
+
+    /// Reads what the jobs of a partition are asked for.
+    pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
+        let published = &mut self.published;
+        read_keys(self.service, &self.topics.directives, partition, |workload, value| {
+            // An unreadable one asks for nothing; what is wanted is published over it.
+            published.set_from_log(workload, value.and_then(|value| decode(value).ok()));
+        })
+    }
+
+    /// Forgets what is waited for, and the workloads that are another actuator's.
+    pub fn on_revoked(&mut self, is_own: impl Fn(&str) -> bool) {
+        self.checkpoints.clear();
+        self.follower = JobFollower::default();
+        self.published.retain_workloads(is_own);
+    }
+
+    /// Returns the workloads whose jobs are asked for anything.
+    pub fn workloads(&self) -> impl Iterator<Item = &String> {
+        self.published.workloads()
+    }
+
+    /// Returns the directive to publish for a workload, if it differs from the published one; it counts as published.
+    pub fn take_update(&mut self, workload: &str, managed: Option<&ManagedWorkload>) -> Option<DirectiveUpdate> {
+        let waiting =
+            self.checkpoints.iter().find(|(_, wait)| wait.workload() == workload).map(|(decision, _)| decision.as_str());
+        let wanted = managed.and_then(|managed| directives::build_directive(managed, waiting));
+        self.published.take_update(workload, wanted, self.service.cluster.now())
+    }
+
+    /// Returns whether a job is restarted without a checkpoint: a simulated one keeps what it did by itself.
+    pub fn is_checkpoint_waived(&self, origin: Origin) -> bool {
+        self.service.settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated
+    }
+
+    /// Returns whether the job of a change that restarts it has a checkpoint to go on from. A job that reports checkpoints is asked
+    /// for one: its directive may be another one afterwards.
+    pub fn checkpoint_gate(&mut self, decision: &Decision, now: EventTime) -> Result<CheckpointGate, ClusterError> {
+        let settings = &self.service.settings;
+        let unread = |error: BusError| {
+            ClusterError::new(ClusterRemedy::Retry, format!("reading the progress of {}: {error}", decision.workload))
+        };
+        let (mut wait, asked) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
+            wait.poll_reports().map_err(unread)?;
+            (wait, true)
+        } else {
+            let stopped = || self.service.shutdown.is_cancelled();
+            let topic = &self.topics.progress;
+            let partitions = partition_count(self.service, topic).map_err(unread)?;
+            let progress = ProgressTopic { bus: &*self.service.bus, topic, partitions };
+            let begun = CheckpointWait::begin(progress, &decision.workload, now, stopped).map_err(unread)?;
+            (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
+        };
+        let gate = wait.gate(now, settings);
+        if gate == CheckpointGate::Wait {
+            self.checkpoints.insert(decision.id.clone(), wait);
+            if !asked {
+                tracing::info!(workload = decision.workload, decision = decision.id, "waiting for a checkpoint");
+            }
+        }
+        Ok(gate)
+    }
+
+    /// Stops waiting for a checkpoint for the sake of a decision; returns whether it was waited for.
+    pub fn stop_waiting(&mut self, decision: &Decision) -> bool {
+        self.checkpoints.remove(&decision.id).is_some()
+    }
+
+    /// Drops the waits that nobody asks about any more; returns their workloads.
+    pub fn drop_abandoned(&mut self) -> Vec<String> {
+        let abandoned = self.checkpoints.extract_if(.., |_, wait| wait.is_abandoned());
+        abandoned.map(|(_, wait)| wait.workload().to_owned()).collect()
+    }
+
+    /// Tells the cluster which jobs do by now what a change asked of them. `pause`: until an error is retried.
+    pub fn poll_jobs(&mut self, view: &ClusterView, pause: Duration) {
+        let paused = self.retry_not_before.is_some_and(|not_before| Instant::now() < not_before);
+        if paused || !view.has_rollouts() && self.follower.is_idle() {
+            return;
+        }
+        if let Err(error) = self.follow_jobs(view) {
+            // What they reported meanwhile they report again.
+            tracing::warn!(%error, "what jobs report cannot be read; it is tried again");
+            self.follower = JobFollower::default();
+            self.retry_not_before = Some(Instant::now() + pause);
+        }
+    }
+
+    fn follow_jobs(&mut self, view: &ClusterView) -> Result<(), BusError> {
+        let early = self.poll_not_before.is_some_and(|not_before| Instant::now() < not_before);
+        let rolling = view.rolling().filter_map(|(name, managed)| Some((name, managed.rolling_out()?)));
+        let waiting: Vec<_> = rolling.filter(|(_, applied)| applied.job_request().is_some()).collect();
+        // Begun before the job is asked, so that none of its answers is missed.
+        if early && self.follower.follows_exactly(&waiting) {
+            return Ok(());
+        }
+        let topic = &self.topics.progress;
+        let partitions = if waiting.is_empty() { 0 } else { partition_count(self.service, topic)? };
+        self.follower.set_waiting(ProgressTopic { bus: &*self.service.bus, topic, partitions }, &waiting)?;
+        if early {
+            return Ok(());
+        }
+        self.poll_not_before = Some(Instant::now() + JOB_POLL);
+        for (workload, decision) in self.follower.poll_followers()? {
+            self.service.cluster.on_job_follows(&workload, &decision);
+        }
+        Ok(())
+    }
+
+    /// Returns what of a decision's change the job does not do; `withdrawn`: it is not asked any more.
+    pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
+        self.follower.describe_missing(decision, withdrawn)
+    }
+}

@@ -1,0 +1,174 @@
+//! Publishes what became of decisions: collects the outputs of the next commit, and knows what was published of each workload before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_bus::{BusError, Outgoing, Record};
+use eadt_cluster::ManagedWorkload;
+use eadt_schemas::v1::{Decision, Outcome, Workload};
+use eadt_schemas::{Envelope, EventTime, EventType, Refusal as Unreadable, decode};
+
+use super::ActuatorService;
+use super::topics::{ActuatorTopics, read_keys};
+use crate::check::DecisionRefusal;
+use crate::devices::IntentUpdate;
+use crate::directives::DirectiveUpdate;
+use crate::metrics::ActuatorMetrics;
+use crate::report::{self, ActuatorReport};
+
+const SOURCE: &str = "/actuator";
+
+pub struct Publisher<'a> {
+    service: &'a ActuatorService,
+    metrics: &'a ActuatorMetrics,
+    topics: ActuatorTopics,
+    outputs: Vec<Outgoing>,
+    /// The last published event of each workload.
+    published: BTreeMap<String, Workload>,
+    /// Workloads with an event or a finished decision that is not committed. The object remembers its last change only: a further one
+    /// would hide what a successor needs to know in order to publish it.
+    unsettled: BTreeSet<String>,
+}
+
+impl<'a> Publisher<'a> {
+    pub fn new(service: &'a ActuatorService, metrics: &'a ActuatorMetrics, topics: ActuatorTopics) -> Self {
+        Self { service, metrics, topics, outputs: Vec::new(), published: BTreeMap::new(), unsettled: BTreeSet::new() }
+    }
+
+    /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the end that is
+    /// noted now is the end.
+    pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
+        let published = &mut self.published;
+        read_keys(self.service, &self.topics.workloads, partition, |workload, value| {
+            match value.map(decode::<Workload>) {
+                Some(Ok(event)) => {
+                    published.insert(event.workload.clone(), event);
+                }
+                None => {
+                    published.remove(workload);
+                }
+                // A heartbeat, or not ours; the cluster's state is published over it.
+                Some(Err(_)) => {}
+            }
+        })
+    }
+
+    /// Publishes the difference between a workload's last published event and its present state.
+    pub fn publish_changes(&mut self, managed: &ManagedWorkload) {
+        for report in report::unreported_changes(self.published.get(&managed.state.workload), managed) {
+            self.publish(report);
+        }
+    }
+
+    pub fn publish(&mut self, report: ActuatorReport) {
+        match report {
+            ActuatorReport::Actuation(actuation) => {
+                if actuation.outcome == Outcome::RolledBack || actuation.outcome == Outcome::Failed {
+                    tracing::warn!(
+                        workload = actuation.workload,
+                        decision = actuation.decision_id,
+                        reason = actuation.reason,
+                        "undone"
+                    );
+                }
+                self.metrics.count_outcome(actuation.outcome);
+                self.unsettled.insert(actuation.workload.clone());
+                self.service.cluster.on_actuation(&actuation);
+                let envelope = envelope(actuation.id.clone(), EventType::Actuation, actuation.time, actuation.workload.clone());
+                self.outputs.push(Outgoing::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
+            }
+            ActuatorReport::Workload(workload) => {
+                let id = format!("{}/{}/{}", workload.workload, workload.generation, workload.time.micros());
+                let envelope = envelope(id, EventType::Workload, workload.time, workload.workload.clone());
+                self.outputs.push(Outgoing::event(&self.topics.workloads, &workload.workload, &envelope, &*workload));
+                self.published.insert(workload.workload.clone(), *workload);
+            }
+        }
+    }
+
+    /// Publishes that a decision is refused; `managed`: its workload, if it opted in.
+    pub fn publish_refusal(
+        &mut self,
+        decision: &Decision,
+        refusal: &DecisionRefusal,
+        managed: Option<&ManagedWorkload>,
+        now: EventTime,
+    ) {
+        tracing::info!(workload = decision.workload, decision = decision.id, reason = refusal.reason, "refused");
+        self.metrics.count_refusal(refusal.kind);
+        self.publish(report::refused_report(decision, refusal, managed, now));
+    }
+
+    pub fn publish_dead_letter(&mut self, record: &Record, unreadable: &Unreadable) {
+        self.metrics.dead_letters.inc();
+        self.outputs.push(Outgoing::dead_letter(&self.topics.dead_letters, record, unreadable, "actuator"));
+    }
+
+    pub fn publish_directive(&mut self, workload: &str, update: DirectiveUpdate) {
+        let topic = &self.topics.directives;
+        self.outputs.push(match update {
+            DirectiveUpdate::Publish(directive) => {
+                tracing::info!(
+                    workload,
+                    decision = directive.decision_id,
+                    precision = directive.precision,
+                    frozen_prefix_layers = directive.frozen_prefix_layers,
+                    checkpoint_now = directive.checkpoint_now,
+                    "the job is asked"
+                );
+                let id = format!("{workload}/{}", directive.time.micros());
+                let envelope = envelope(id, EventType::Directive, directive.time, workload.to_owned());
+                Outgoing::event(topic, workload, &envelope, &directive)
+            }
+            DirectiveUpdate::Withdraw => {
+                tracing::info!(workload, "the job is asked for nothing any more");
+                Outgoing::tombstone(topic, workload)
+            }
+        });
+    }
+
+    pub fn publish_intent(&mut self, update: IntentUpdate) {
+        let topic = &self.topics.device_intents;
+        self.outputs.push(match update {
+            IntentUpdate::Publish(intent) => {
+                tracing::debug!(node = intent.node, decision = intent.decision_id, "an agent is asked");
+                let id = format!("{}/{}", intent.node, intent.time.micros());
+                let envelope = envelope(id, EventType::DeviceIntent, intent.time, intent.node.clone());
+                Outgoing::event(topic, &intent.node, &envelope, &intent)
+            }
+            IntentUpdate::Withdraw(node) => {
+                tracing::info!(node, "an agent's intent is withdrawn");
+                Outgoing::tombstone(topic, &node)
+            }
+        });
+    }
+
+    pub fn is_unsettled(&self, workload: &str) -> bool {
+        self.unsettled.contains(workload)
+    }
+
+    pub fn mark_unsettled(&mut self, workload: &str) {
+        self.unsettled.insert(workload.to_owned());
+    }
+
+    pub fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    pub fn take_outputs(&mut self) -> Vec<Outgoing> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    pub fn on_committed(&mut self) {
+        self.unsettled.clear();
+    }
+
+    /// Drops what is not committed: another one publishes it.
+    pub fn clear(&mut self) {
+        self.outputs.clear();
+        self.unsettled.clear();
+    }
+}
+
+fn envelope(id: String, kind: EventType, time: EventTime, subject: String) -> Envelope {
+    Envelope { id, source: SOURCE.into(), kind, time, subject }
+}

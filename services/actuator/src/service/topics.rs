@@ -1,0 +1,68 @@
+//! Full names of the topics that the actuator reads and writes, and reading a compacted one.
+
+use std::sync::Arc;
+
+use eadt_bus::{BusError, Remedy, Start, TopicPartition, read_to_end};
+use eadt_schemas::Topic;
+
+use super::ActuatorService;
+
+#[derive(Debug, Clone)]
+pub struct ActuatorTopics {
+    pub decisions: Arc<str>,
+    pub workloads: Arc<str>,
+    pub actuations: Arc<str>,
+    pub dead_letters: Arc<str>,
+    pub device_intents: Arc<str>,
+    pub device_states: Arc<str>,
+    pub device_holders: Arc<str>,
+    pub directives: Arc<str>,
+    pub progress: Arc<str>,
+}
+
+impl ActuatorTopics {
+    pub fn new(prefix: &str) -> Self {
+        let full = |topic: Topic| -> Arc<str> { format!("{prefix}{topic}").into() };
+        Self {
+            decisions: full(Topic::Decisions),
+            workloads: full(Topic::Workloads),
+            actuations: full(Topic::Actuations),
+            dead_letters: full(Topic::DeadLetters),
+            device_intents: full(Topic::DeviceIntents),
+            device_states: full(Topic::DeviceStates),
+            device_holders: full(Topic::DeviceHolders),
+            directives: full(Topic::Directives),
+            progress: full(Topic::TrainingProgress),
+        }
+    }
+}
+
+/// Returns the number of partitions of a topic; without the topic the actuator stops.
+pub fn partition_count(service: &ActuatorService, topic: &Arc<str>) -> Result<i32, BusError> {
+    let specs = service.bus.topics(&service.settings.prefix)?;
+    specs.into_iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
+        let detail = "there is no such topic; create the topics with eadt topics apply";
+        BusError::new(Remedy::Stop, format!("reading topic {topic}"), detail)
+    })
+}
+
+/// Reads a partition to its present end: keys and values, `None` for a tombstone.
+pub fn read_keys(
+    service: &ActuatorService,
+    topic: &Arc<str>,
+    partition: i32,
+    mut each: impl FnMut(&str, Option<&[u8]>),
+) -> Result<(), BusError> {
+    let at = TopicPartition::new(topic.clone(), partition);
+    read_to_end(
+        &*service.bus,
+        &[(at, Start::Earliest)],
+        || service.shutdown.is_cancelled(),
+        |record| {
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+            each(&key, record.value.as_deref());
+            Ok::<_, BusError>(())
+        },
+    )?;
+    Ok(())
+}
