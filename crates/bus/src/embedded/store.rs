@@ -406,8 +406,16 @@ fn missing(dir: &Path) -> Option<PathBuf> {
     if Witness::testimony(dir) == 0 {
         return None;
     }
-    // In the order in which they were made.
-    let [blocks, meta] = ["1", "2"].map(|id| dir.join("keyspaces").join(id));
+    // In the order in which they were made. A start that was killed while it made one leaves its number out.
+    let keyspaces = dir.join("keyspaces");
+    let entries = std::fs::read_dir(&keyspaces).into_iter().flatten().flatten();
+    let mut ids: Vec<u64> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|id| *id > 0).collect();
+    ids.sort_unstable();
+    let lost = (1..=2).filter(|id| ids.len() < 2 && !ids.contains(id)).map(|id| keyspaces.join(id.to_string())).next();
+    if let Some(lost) = lost {
+        return Some(lost.join("current"));
+    }
+    let [blocks, meta] = [ids[0], ids[1]].map(|id| keyspaces.join(id.to_string()));
     let written = std::fs::read_dir(blocks.join("tables")).is_ok_and(|mut tables| tables.next().is_some());
     let values = written.then(|| blocks.join("blobs"));
     [blocks, meta].map(|keyspace| keyspace.join("current")).into_iter().chain(values).find(|path| !path.exists())
@@ -694,6 +702,26 @@ mod tests {
         std::fs::remove_file(&current).unwrap();
         std::fs::create_dir(&current).unwrap();
         assert!(told("folder").starts_with("the store is damaged"), "{}", told("folder"));
+    }
+
+    #[test]
+    fn a_store_whose_first_start_was_killed_misses_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let keyspace = |id: u32| dir.path().join("keyspaces").join(id.to_string());
+        // The second of the two was made again, under the next number.
+        for id in [0, 1, 3] {
+            std::fs::create_dir_all(keyspace(id)).unwrap();
+            std::fs::write(keyspace(id).join("current"), "").unwrap();
+        }
+        assert_eq!(missing(dir.path()), None, "nothing was committed yet");
+        Witness::open(dir.path(), 0).unwrap().durable(7);
+        assert_eq!(missing(dir.path()), None);
+        std::fs::remove_file(keyspace(3).join("current")).unwrap();
+        assert_eq!(missing(dir.path()), Some(keyspace(3).join("current")));
+        std::fs::remove_dir_all(keyspace(3)).unwrap();
+        assert_eq!(missing(dir.path()), Some(keyspace(2).join("current")));
+        std::fs::remove_dir_all(dir.path().join("keyspaces")).unwrap();
+        assert_eq!(missing(dir.path()), Some(keyspace(1).join("current")));
     }
 
     #[test]
