@@ -339,12 +339,8 @@ fn folder_of(id: &str) -> Option<&str> {
     id.split_once(root)?.1.split('#').next().map(|folder| folder.trim_start_matches('/'))
 }
 
-/// Crates that the page knows by their coming name.
-const RENAMED: [(&str, &str); 1] = [("partition", "gpu-sharing")];
-
 fn drawn(name: &str) -> &str {
-    let short = name.strip_prefix("eadt-").unwrap_or(name);
-    RENAMED.iter().find(|(old, _)| *old == short).map_or(short, |(_, new)| new)
+    name.strip_prefix("eadt-").unwrap_or(name)
 }
 
 #[test]

@@ -170,9 +170,8 @@ mod tests {
             [(folded(1, 1, 0), 2, 2), (folded(1, 0, 1), 2, 3), (folded(1, 1, 1), 2, 2), (folded(1, 1, 1), 9, 3)]
         {
             let mut waiting = PendingCommit::default();
-            let due = |waiting: &PendingCommit, seconds| {
-                waiting.due_scope(begin + seconds * SECOND, output_linger * SECOND, &settings())
-            };
+            let due =
+                |waiting: &PendingCommit, seconds| waiting.due_scope(begin + seconds * SECOND, linger * SECOND, &settings());
             waiting.add_fold(5, said, begin);
             // What comes later has company already.
             waiting.add_fold(6, said, begin + SECOND);

@@ -895,7 +895,7 @@ mod tests {
         let all = state.changes(None);
         assert!(all.all && names(&all) == ["eadt/a", "eadt/b", "eadt/c"], "{all:?}");
         let since = Some(all.revision);
-        assert_eq!(state.changes(since), ClusterChanges { revision: all.revision, ..Changes::default() });
+        assert_eq!(state.changes(since), ClusterChanges { revision: all.revision, ..ClusterChanges::default() });
         let mut changed = set("b", 2);
         changed.generation += 1;
         changed.layout.replicas = Some(9);

@@ -113,9 +113,9 @@ impl JointStageKind for GpuSharingMetrics {
 #[cfg(test)]
 mod tests {
     use eadt_core::gpu_sharing::GpuSharingSettings;
-    use eadt_core::power_budget;
+    use eadt_core::power_budget::PowerBudgetTally;
     use eadt_core::power_budget::allocation::BudgetSettings;
-    use eadt_gpu_sharing::fold;
+    use eadt_gpu_sharing::fold::GpuSharingTally;
 
     use super::*;
     use crate::scripted::Scripted;
@@ -147,7 +147,7 @@ mod tests {
                 .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
         };
         JointStageKind::set_running(&kind, Some(&settings(Some(1_500.0), false)));
-        let tally = |looks, late, short| cluster::PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
+        let tally = |looks, late, short| PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
         JointStageKind::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
         assert_eq!(told(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
         JointStageKind::set_running(&kind, None);
@@ -163,15 +163,8 @@ mod tests {
                 .map(|name| bus.metric(&format!("eadt_sm_partition_{name}")).unwrap())
         };
         JointStageKind::set_running(&kind, Some(&settings(None, true)));
-        let before = gpus::GpuSharingTally { looks: 2, late: 1, models: 1, ..gpus::GpuSharingTally::default() };
-        let now = gpus::GpuSharingTally {
-            looks: 5,
-            late: 3,
-            models: 2,
-            shared_gpus: 4,
-            measured: 6,
-            ..gpus::GpuSharingTally::default()
-        };
+        let before = GpuSharingTally { looks: 2, late: 1, models: 1, ..GpuSharingTally::default() };
+        let now = GpuSharingTally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..GpuSharingTally::default() };
         JointStageKind::add_tally(&kind, before, now);
         assert_eq!(told(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
         JointStageKind::set_running(&kind, None);
