@@ -95,12 +95,16 @@ impl Cells {
                     self.text.push('"');
                 }
             }
-            let Some((cell, after)) = rest.split_once(separator) else {
-                self.text.push_str(rest);
+            let (cell, after) = rest.split_once(separator).map_or((rest, None), |(cell, after)| (cell, Some(after)));
+            // A quoted cell with line breaks ends at a separator: a quote within a cell further down closes no torn one.
+            if self.text[start..].contains('\n') && !cell.trim().is_empty() {
+                return false;
+            }
+            self.text.push_str(cell);
+            let Some(after) = after else {
                 self.close(start);
                 return true;
             };
-            self.text.push_str(cell);
             self.close(start);
             rest = after;
         }
