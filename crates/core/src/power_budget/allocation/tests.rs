@@ -459,5 +459,5 @@ fn a_version_shares_as_it_did() {
         }
         text += &told.text();
     }
-    assert_kept("budget/decisions.txt", &text);
+    assert_kept("power_budget/allocation/decisions.txt", &text);
 }
