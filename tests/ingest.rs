@@ -20,9 +20,17 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
 
     assert_eq!(post(Some(&team_a), V1, progress("team-a/x")).await, (202, json!({"accepted": 1})));
     let batch = format!("[{},{}]", progress("team-a/x"), progress("team-b/x"));
-    let (status, refused) = post(Some(&team_a), V1, batch).await;
-    assert_eq!((status, &refused["field"], &refused["index"]), (403, &json!("workload"), &json!(1)), "{refused}");
-    assert!(refused["error"].as_str().unwrap().contains(&id), "{refused}");
+    // Each event is judged for itself: the other namespace's is refused, and costs the first nothing.
+    let (status, answer) = post(Some(&team_a), V1, batch).await;
+    let refused = &answer["refused"][0];
+    assert_eq!((status, &answer["accepted"], answer["refused"].as_array().unwrap().len()), (202, &json!(1), 1), "{answer}");
+    assert_eq!(
+        (&refused["status"], &refused["field"], &refused["index"]),
+        (&json!(403), &json!("workload"), &json!(1)),
+        "{answer}"
+    );
+    assert!(refused["error"].as_str().unwrap().contains(&id), "{answer}");
+    assert_eq!(post(Some(&team_a), V1, progress("team-b/x")).await.0, 403);
     assert_eq!(post(Some(&everyone), V1, progress("team-b/x")).await.0, 202);
     let trainer = |namespace: &str| format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/j/status");
     let update = || r#"{"trainerStatus":{"progressPercentage":0}}"#.to_owned();
