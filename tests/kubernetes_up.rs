@@ -22,12 +22,12 @@ fn layout(replicas: u64, percentage: u32, local: u32) -> Layout {
     (replicas, percentage.to_string(), replicas.to_string(), local.to_string())
 }
 
-struct Place {
-    kubernetes: &'static Kubernetes,
+struct Place<'a> {
+    kubernetes: &'a Kubernetes,
     namespace: String,
 }
 
-impl Place {
+impl Place<'_> {
     fn kubectl(&self, arguments: &[&str]) -> String {
         self.kubernetes.kubectl(&[&["-n", &*self.namespace], arguments].concat()).unwrap()
     }
@@ -106,9 +106,10 @@ fn told(data: &Path, topic: &str, workload: &str) -> Vec<Value> {
 
 #[test]
 fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_before() {
-    let kubernetes = Kubernetes::shared();
+    // One of its own: its jobs need up to 15 GPUs, and jobs of other tests stay where they are.
+    let kubernetes = Kubernetes::start().unwrap();
     kubernetes.define(include_str!("../deploy/crds/energypolicies.yaml")).unwrap();
-    let place = Place { kubernetes, namespace: kubernetes.namespace("up").unwrap() };
+    let place = Place { kubernetes: &kubernetes, namespace: kubernetes.namespace("up").unwrap() };
     let names = ["llm-training", "pretraining"];
     place.job(names[0], "50", 35);
     place.job(names[1], "90", 25);

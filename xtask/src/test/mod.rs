@@ -141,7 +141,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Tests of the real parts wait most of the time.
-const REAL_PARTS_AT_ONCE: usize = 3;
+const REAL_PARTS_AT_ONCE: usize = 2;
 /// Binaries that compute, each with one thread: the longest begin first, so that both cores are busy to the end.
 const COMPUTING_AT_ONCE: usize = 2;
 /// Seconds of each simulation in a whole and in a fast run.
