@@ -107,7 +107,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if !options.fast && !real.is_empty() {
         // No test has to wait for what takes minutes. Not by `cargo run`, which would choose features for this package alone.
         second.push(Job::Prepare(Command::new(program.with_file_name("prepare"))));
-        second.extend(real.iter().map(|binary| Job::Test(environment.test(binary, &selection, REAL_PARTS_AT_ONCE))));
+        for binary in &real {
+            match environment.by_module(binary, &selection) {
+                Ok(jobs) => second.extend(jobs),
+                Err(error) => step("real parts", Err(error)),
+            }
+        }
         second.extend(rows.iter().map(|binary| Job::Test(environment.test(binary, &selection, 1))));
     }
     let mut totals = Totals::default();
@@ -172,6 +177,21 @@ impl Environment<'_> {
             }
         }
         (binary.name.clone(), command)
+    }
+}
+
+impl Environment<'_> {
+    /// A process for each module, or one for the names that were asked for.
+    fn by_module(&self, binary: &Binary, selection: &Selection) -> anyhow::Result<Vec<Job>> {
+        if !selection.names.is_empty() {
+            return Ok(vec![Job::Test(self.test(binary, selection, REAL_PARTS_AT_ONCE))]);
+        }
+        let job = |module: String| {
+            let (name, mut command) = self.test(binary, selection, REAL_PARTS_AT_ONCE);
+            command.arg(format!("{module}::"));
+            Job::Test((format!("{name} {module}"), command))
+        };
+        Ok(plan::modules(binary)?.into_iter().map(job).collect())
     }
 }
 

@@ -73,6 +73,20 @@ impl Binary {
     }
 }
 
+/// Returns the modules of a test binary. Those on real parts are run in a process each: a process shares one control plane, and the jobs
+/// of one module would hold the GPUs of another's.
+pub fn modules(binary: &Binary) -> anyhow::Result<Vec<String>> {
+    let program = binary.executable.to_string_lossy().into_owned();
+    let list = process::output(&program, &["--list", "--format=terse"]).with_context(|| format!("{program} lists no tests"))?;
+    let mut modules: Vec<String> = modules_of(&list).map(str::to_owned).collect();
+    modules.dedup();
+    Ok(modules)
+}
+
+fn modules_of(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter_map(|line| line.strip_suffix(": test")?.split_once("::").map(|(module, _)| module))
+}
+
 /// Puts those that take longest first.
 pub fn longest_first(mut binaries: Vec<Binary>) -> Vec<Binary> {
     binaries.sort_by_key(|binary| LONGEST.iter().position(|name| binary.name == *name).unwrap_or(LONGEST.len()));
@@ -200,6 +214,12 @@ mod tests {
         assert_eq!(name("path+file:///r/xtask#0.1.0", "lib", false), None);
         assert_eq!(name("path+file:///r/xtask#0.1.0", "bench", true), None);
         assert_eq!(binary(&message("path+file:///r/a#b@1", "lib", true)).unwrap().folder, PathBuf::from("/r/crates/core"));
+    }
+
+    #[test]
+    fn modules_are_read_from_the_list_of_tests() {
+        let list = "kafka_bus::a::b: test\nkubernetes_up::c: test\nalone: test\nkafka_bus::d: benchmark\n\n";
+        assert_eq!(modules_of(list).collect::<Vec<_>>(), ["kafka_bus", "kubernetes_up"]);
     }
 
     fn named(name: &str) -> Binary {
