@@ -1,6 +1,9 @@
 #!/bin/sh
 # The compiler as cargo calls it for this workspace's crates (RUSTC_WORKSPACE_WRAPPER), with coverage of edges and comparisons as
-# libFuzzer reads it. What they depend on is built as for every test, and once.
+# libFuzzer reads it. What they depend on is built as for every test, and once. Build scripts are programs without libFuzzer.
+case " $* " in
+*" --crate-name build_script_build "*) exec "$@" ;;
+esac
 exec "$@" \
     -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
