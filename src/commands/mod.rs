@@ -5,6 +5,7 @@ pub mod archive;
 pub mod backtest;
 pub mod dataset;
 pub mod doctor;
+pub mod exporter;
 pub mod get;
 pub mod import;
 pub mod man;

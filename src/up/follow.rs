@@ -7,11 +7,13 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use eadt_bus::{Bus, Isolation, Start};
+use eadt_schemas::Topic;
 use eadt_service::Shutdown;
 use eadt_service::tasks::FOLLOWER;
 
 use crate::cli::Up;
 use crate::commands::partitions;
+use crate::live::exporter::Exporter;
 use crate::live::follow::{Follow, RunLength};
 use crate::live::keys::ViewState;
 use crate::live::source::TOPICS;
@@ -38,10 +40,14 @@ impl Follower {
         bus: &Arc<dyn Bus>,
         simulated: bool,
         length: RunLength,
+        exporter: Option<Exporter>,
         shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
-        let from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        let mut from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        if exporter.is_some() {
+            from.extend(partitions(&**bus, &settings.topics, &[Topic::GpuTelemetry], Start::Latest)?);
+        }
         let old: HashMap<_, _> =
             from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
@@ -62,6 +68,7 @@ impl Follower {
             drains: true,
             once: false,
             partitions: from.len(),
+            exporter,
         };
         let ended = stop.clone();
         let thread = FOLLOWER.thread(move || {
@@ -164,7 +171,7 @@ mod tests {
         let Command::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
         for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
             let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
-            let follower = Follower::start(&args, &settings, &bus, true, RunLength::Endless, shutdown.clone()).unwrap();
+            let follower = Follower::start(&args, &settings, &bus, true, RunLength::Endless, None, shutdown.clone()).unwrap();
             while panics && !shutdown.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(5));
             }
