@@ -92,7 +92,8 @@ fn no_panel_is_empty_and_a_reverted_decision_raises_an_alert() {
     let mut up = eadt(dir.path(), &["up", "--speed", "240", "--seed", "0", "--no-view"]);
     up.env("EADT_METRICS__BY_WORKLOAD", "true").env("EADT_HTTP__ADDRESS", "127.0.0.1:0");
     let mut up = Running(up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    let line = Told::by(&mut up.0).until("metrics and health");
+    let mut told = Told::by(&mut up.0);
+    let line = told.until("metrics and health");
     let address = line.split("127.0.0.1:").nth(1).unwrap_or_else(|| panic!("{line}"));
     let address: String = address.chars().take_while(char::is_ascii_digit).collect();
 

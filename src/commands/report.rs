@@ -109,7 +109,9 @@ fn csv(report: &eadt_report::Report, by: Option<By>) -> anyhow::Result<String> {
             Some(By::Window) => {
                 workload.by_window.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?;
             }
-            Some(By::Span) => workload.by_span.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?,
+            Some(By::Span) => {
+                workload.by_span.iter().flatten().try_for_each(|row| anyhow::Ok(add(serde_json::to_value(row)?)))?
+            }
         }
     }
     let mut columns: Vec<String> = rows.iter().flat_map(|row| row.keys().cloned()).collect();

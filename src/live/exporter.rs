@@ -221,7 +221,8 @@ impl State {
 
     fn refresh_one(&mut self) {
         let Some(name) = self.stale.pop_first() else { return };
-        let Some(report) = self.reporter.as_ref().and_then(|reporter| reporter.report_of(&name, &ReportSettings::default())) else {
+        let Some(report) = self.reporter.as_ref().and_then(|reporter| reporter.report_of(&name, &ReportSettings::default()))
+        else {
             return;
         };
         let Some(series) = self.workloads.get_mut(&name) else { return };
@@ -256,11 +257,9 @@ const GAUGES: [(&str, &str, Figure); 5] = [
         |it| it.saving_joules,
     ),
     ("compared_joules", "Energy that the saving is of; the rest cannot be compared", |it| it.compared_joules),
-    (
-        "expected_joules",
-        "Energy that the starting layout would have taken for the samples of the compared windows",
-        |it| it.expected_joules,
-    ),
+    ("expected_joules", "Energy that the starting layout would have taken for the samples of the compared windows", |it| {
+        it.expected_joules
+    }),
     ("last_window_timestamp_seconds", "End of the newest window, in event time", |it| {
         it.last_window.map(|time| time.micros() as f64 / 1e6)
     }),
@@ -408,7 +407,8 @@ mod tests {
                 take(Topic::EfficiencyWindows, &window(name, minute));
             }
         }
-        let revert = Decision { id: "d".into(), workload: "a/x".into(), time: at(2), action: Action::Revert, ..Decision::default() };
+        let revert =
+            Decision { id: "d".into(), workload: "a/x".into(), time: at(2), action: Action::Revert, ..Decision::default() };
         take(Topic::Decisions, &revert);
         for (device, workload, share) in [("GPU-1", "a/x", 0.25), ("GPU-1", "a/y", 0.75), ("GPU-2", "a/y", 1.0)] {
             let sample = GpuTelemetry {

@@ -158,7 +158,18 @@ mod tests {
 
     fn all() -> BTreeMap<&'static str, &'static str> {
         let java = "openjdk version \"17.0.15\" 2025-04-15";
-        [("cc", ""), ("c++", ""), ("make", ""), ("pkg-config", ""), ("java", java), ("mvn", ""), ("python3", ""), ("prometheus", ""), ("promtool", "")].into()
+        [
+            ("cc", ""),
+            ("c++", ""),
+            ("make", ""),
+            ("pkg-config", ""),
+            ("java", java),
+            ("mvn", ""),
+            ("python3", ""),
+            ("prometheus", ""),
+            ("promtool", ""),
+        ]
+        .into()
     }
 
     #[test]

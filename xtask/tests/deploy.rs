@@ -208,7 +208,8 @@ fn the_dashboards_and_rules_use_metrics_that_exist() {
 fn promtool_is_content_with_the_rules_and_settings() {
     let promtool = |arguments: &[&str]| {
         let output = Command::new("promtool").current_dir(root()).args(arguments).output();
-        let output = output.unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test --install` brings Debian's prometheus"));
+        let output =
+            output.unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test --install` brings Debian's prometheus"));
         let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(output.status.success(), "promtool {arguments:?}: {told}");
     };

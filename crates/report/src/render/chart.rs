@@ -136,7 +136,12 @@ fn write_restarts(out: &mut String, points: &[Point], axes: &Axes) -> fmt::Resul
         let Some(last) = run.last().filter(|_| restarted) else { continue };
         let (from, to) = (axes.x(run[0].start), axes.x(last.end));
         let high = ENERGY.1 - ENERGY.0;
-        writeln!(out, "<rect fill=\"url(#hatch)\" x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"{high}\"/>", ENERGY.0, to - from)?;
+        writeln!(
+            out,
+            "<rect fill=\"url(#hatch)\" x=\"{from:.1}\" y=\"{}\" width=\"{:.1}\" height=\"{high}\"/>",
+            ENERGY.0,
+            to - from
+        )?;
     }
     Ok(())
 }
@@ -202,10 +207,8 @@ fn write_lines(out: &mut String, points: &[Point], axes: &Axes, origins: &BTreeS
     for stretch in points.split(|point| point.joules_per_sample.is_none() || point.restarted) {
         for part in stretch.chunk_by(|a, b| a.origin == b.origin) {
             let class = class(part[0].origin, origins);
-            let places: Vec<(f64, f64)> = part
-                .iter()
-                .filter_map(|point| Some((axes.x(middle(point)), axes.y(point.joules_per_sample?))))
-                .collect();
+            let places: Vec<(f64, f64)> =
+                part.iter().filter_map(|point| Some((axes.x(middle(point)), axes.y(point.joules_per_sample?)))).collect();
             match places.as_slice() {
                 [(x, y)] => writeln!(out, "<circle{class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\"/>")?,
                 places => {
@@ -226,7 +229,12 @@ fn write_marks(out: &mut String, workload: &WorkloadReport, axes: &Axes) -> fmt:
         if x - labelled >= APART {
             labelled = x;
             let sign = if decided.taken_back { "✗" } else { "" };
-            writeln!(out, "<text class=\"small\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}{sign}</text>", MARKS - 8.0, index + 1)?;
+            writeln!(
+                out,
+                "<text class=\"small\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}{sign}</text>",
+                MARKS - 8.0,
+                index + 1
+            )?;
         }
     }
     Ok(())

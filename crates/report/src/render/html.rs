@@ -24,7 +24,8 @@ a { color: var(--ink); }
 nav ul { columns: 18rem; padding-left: 1.2rem; }
 .scroll { overflow-x: auto; max-width: 100%; } .scroll:focus-visible { outline: 2px solid var(--ink); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .85rem; }
-th, td { padding: .25rem .45rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: bottom; overflow-wrap: anywhere; }
+th, td { padding: .25rem .45rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: bottom; }
+td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
 th { font-weight: 600; } tfoot td { font-weight: 600; }
 .n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
 svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; } svg .small { font-size: 11px; }
