@@ -153,7 +153,7 @@ fn rows(archive: &Path, windows: &[EfficiencyWindow], from: i64) {
         let envelope = Envelope {
             id: offset.to_string(),
             source: "/tests".to_owned(),
-            kind: EventType::of_topic(topic),
+            kind: topic.event_type(),
             time: minute(offset as usize),
             subject: JOB.to_owned(),
         };
