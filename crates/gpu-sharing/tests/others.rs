@@ -22,7 +22,8 @@ struct Pair {
 }
 
 fn gavel() -> Option<(BTreeMap<String, f64>, Vec<Pair>)> {
-    let text = std::fs::read_to_string(eadt_testing::shared_data("gavel-colocated")?.join("simulation_throughputs__v100.json")).unwrap();
+    let text =
+        std::fs::read_to_string(eadt_testing::shared_data("gavel-colocated")?.join("simulation_throughputs__v100.json")).unwrap();
     let all: Value = serde_json::from_str(&text).unwrap();
     let all = all["v100"].as_object().unwrap();
     let single = |key: &&String| key.ends_with(", 1)");

@@ -9,10 +9,10 @@ use eadt_models::choose::{
 };
 use eadt_models::energy::{Intensity, Interval, JOULES_PER_KWH, OpenEi, Rule, Sample, Series, Tariff};
 use eadt_models::fit::{Activity, CapCurve, CapPoint, Observation, PowerModel, Verdict};
-use eadt_testing::shared_data;
 use eadt_recordings::{Format, Input, Options, import};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
+use eadt_testing::shared_data;
 
 type Row = BTreeMap<String, String>;
 

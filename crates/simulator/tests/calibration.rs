@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "the example uses the rest")]
 mod sweeps;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use eadt_simulator::calibration::parameter_tables;
 use eadt_simulator::gpu::BoardModel;

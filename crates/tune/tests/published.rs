@@ -1,6 +1,5 @@
 //! Published sweeps: no figure claims more than their own rows say. Skipped, with a message, where they are absent.
 
-
 use eadt_models::choose::{Choice, Knob, Method, Objective, Robust};
 use eadt_testing::shared_data;
 use eadt_tune::points::PointGroup;

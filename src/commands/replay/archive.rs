@@ -5,9 +5,9 @@ use std::cell::RefCell;
 use anyhow::Context;
 use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
 use eadt_processor::offline::{RawRecord, ReplayRecord};
+use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::Topic;
 use eadt_service::tasks::REPLAY_READER;
 
 use super::batches::{Batches, Lane};

@@ -8,7 +8,7 @@ mod stored;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use eadt_schemas::envelope::{Envelope, EventType};
+use eadt_schemas::envelope::Envelope;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 

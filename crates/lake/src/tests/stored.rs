@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use eadt_schemas::Topic;
 use eadt_schemas::decode::{Check, decode};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
-use eadt_schemas::{EventType, Topic};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -12,7 +12,7 @@ use eadt_processor::codec::DecodedRecord;
 use eadt_processor::{ProcessorError, ProcessorService, ProcessorSettings};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
-use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_schemas::{EventTime, Topic};
 
 use super::bus::{Chance, Coming, Flaw, PARTITIONS, SimBus};
 use super::story::{BASE, Said, compare, found, play};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_faults::OF_THE_NEXT_VERSION;
+use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::Topic;
 use serde_json::json;
 
 use crate::chance::Chance;
