@@ -5,6 +5,7 @@ pub mod archive;
 pub mod backtest;
 pub mod dataset;
 pub mod doctor;
+pub mod get;
 pub mod import;
 pub mod man;
 pub mod metrics;
@@ -18,6 +19,7 @@ pub mod replay;
 pub mod report;
 pub mod tail;
 pub mod token;
+pub mod top;
 pub mod topics;
 pub mod tune;
 
