@@ -91,6 +91,7 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
     if let Command::Up(args) = &cli.command {
         lines.extend(up::kafka::confine(&mut settings, args, cli.kafka.as_deref())?);
     }
+    lines.append(&mut settings.warnings);
     start_logs(&cli.command, &settings, secrets)?;
     for line in lines {
         tracing::warn!("{line}");
