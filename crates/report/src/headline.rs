@@ -130,7 +130,7 @@ impl Summary {
 
     /// The verdict as a sentence, without the name of what it is about.
     pub fn sentence(&self) -> String {
-        let Some(energy) = self.energy_joules else { return "no energy is known".to_owned() };
+        let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
         let used = format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy));
         let compared = match self.verdict() {
             Verdict::Unchanged => return format!("nothing was changed, so nothing was saved; {used}"),
@@ -265,7 +265,7 @@ mod tests {
         assert!(sentence(&unknown).contains("is not known: the starting layout was not measured"), "{}", sentence(&unknown));
         let unchanged = WorkloadReport { changes: 0, ..unknown };
         assert!(sentence(&unchanged).starts_with("nothing was changed"), "{}", sentence(&unchanged));
-        assert_eq!(sentence(&WorkloadReport::default()), "no energy is known");
+        assert_eq!(sentence(&WorkloadReport::default()), "the energy is not known");
     }
 
     #[test]

@@ -531,7 +531,7 @@ fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
     }
     let html = report(&windows, &decisions, &actuations, &Settings::default()).render(Form::Html);
     assert_eq!(html.matches("<li><a href=\"#w").count(), 41);
-    assert!(html.contains("<li><a href=\"#w0\">lab/job-39</a> 1.00 MJ</li>"), "those that used most come first");
+    assert!(html.contains("<li><a href=\"#w0\">lab/job-39</a> 1 MJ</li>"), "those that used most come first");
     assert_eq!(html.matches("id=\"hatch\"").count(), 1);
 }
 
