@@ -60,6 +60,8 @@ pub struct Settings {
     pub optimizer: eadt_optimizer::Settings,
     /// The simulated cluster.
     pub simulator: eadt_simulator_service::Settings,
+    /// The web page.
+    pub dashboard: eadt_dashboard::Settings,
 }
 
 /// Where the log is.
@@ -302,6 +304,7 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     settings.archiver.check().map_err(SettingsError::Refused)?;
     settings.optimizer.check().map_err(SettingsError::Refused)?;
     settings.kubernetes.check().map_err(SettingsError::Refused)?;
+    settings.dashboard.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 

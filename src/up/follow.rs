@@ -46,6 +46,7 @@ impl Follower {
         settings: &Settings,
         bus: &Arc<dyn Bus>,
         simulated: bool,
+        page: &str,
         shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
@@ -55,9 +56,9 @@ impl Follower {
         let mut reader = bus.reader(&from, Isolation::ReadCommitted)?;
         let (prefix, ended, viewing) = (settings.topics.prefix.clone(), stop.clone(), wants_view(args));
         let headline = if simulated {
-            format!("simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
+            format!("{page} · simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
         } else {
-            format!("this machine's GPUs · {}", place(settings))
+            format!("{page} · this machine's GPUs · {}", place(settings))
         };
         let open: usize = from.len();
         let follow = move || {
@@ -120,7 +121,8 @@ impl Follower {
     }
 }
 
-fn place(settings: &Settings) -> String {
+/// Where the log is, in words.
+pub fn place(settings: &Settings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())
     } else {
@@ -276,7 +278,7 @@ mod tests {
         let Command::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
         for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
             let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
-            let follower = Follower::start(&args, &settings, &bus, true, shutdown.clone()).unwrap();
+            let follower = Follower::start(&args, &settings, &bus, true, "http://127.0.0.1:9580/", shutdown.clone()).unwrap();
             while panics && !shutdown.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -8,7 +8,7 @@ pub mod kafka;
 pub mod tally;
 pub mod view;
 
-pub use follow::{give_terminal_back, wants_view};
+pub use follow::{give_terminal_back, place, wants_view};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -134,6 +134,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     keepers.spawn(&tasks::HTTP, server);
 
+    let page = serve_page(&mut keepers, &settings, &bus, &keeping, wants_view(args)).await?;
+
     if let Some(context) = &args.kubernetes {
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
@@ -172,7 +174,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, shutdown.clone())?;
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
@@ -181,6 +183,24 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let report = tally.report();
     crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
     Ok(())
+}
+
+/// Serves the web page, prints where it is, and returns that.
+async fn serve_page(
+    keepers: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    keeping: &Shutdown,
+    views: bool,
+) -> anyhow::Result<String> {
+    let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
+    let url = server.url();
+    tracing::info!(url, "the web page");
+    if views {
+        crate::output::print_note(&format!("the web page is at {url}"));
+    }
+    keepers.spawn(&tasks::DASHBOARD, server.run());
+    Ok(url)
 }
 
 /// The collector of `--gpus nvml`.
