@@ -10,6 +10,7 @@ use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
+use eadt_dashboard::{Model, Server, SharedModel, SourceFacts, SourceKind};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
@@ -213,6 +214,28 @@ pub fn spawn_processor(
     }
     let service = service("processor", clock);
     supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&service));
+}
+
+/// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
+pub async fn spawn_dashboard(
+    supervisor: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    further: u16,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Server> {
+    let source = SourceFacts {
+        kind: SourceKind::Live,
+        place: up::place(settings),
+        window_seconds: Some(settings.processor.window_seconds),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let limits = eadt_dashboard::Limits { windows: settings.dashboard.windows, ..Default::default() };
+    let model = SharedModel::new(Model::new(source, limits));
+    let server = Server::bind(&settings.dashboard, further, model.clone(), shutdown.clone()).await?;
+    let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
+    supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
+    Ok(server)
 }
 
 pub fn spawn_archiver(

@@ -61,6 +61,8 @@ pub struct Settings {
     pub optimizer: eadt_optimizer::Settings,
     /// The simulated cluster.
     pub simulator: eadt_simulator_service::Settings,
+    /// The web page.
+    pub dashboard: eadt_dashboard::Settings,
     /// Warnings about how these were given, such as keys under an old name.
     #[serde(skip)]
     #[schemars(skip)]
@@ -312,6 +314,7 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     settings.archiver.check().map_err(SettingsError::Refused)?;
     settings.optimizer.check().map_err(SettingsError::Refused)?;
     settings.kubernetes.check().map_err(SettingsError::Refused)?;
+    settings.dashboard.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 

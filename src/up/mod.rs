@@ -6,7 +6,7 @@
 mod follow;
 pub mod kafka;
 
-pub use follow::wants_view;
+pub use follow::{place, wants_view};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -133,6 +133,8 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     }
     keepers.spawn(&tasks::HTTP, server);
 
+    let page = serve_page(&mut keepers, &settings, &bus, &keeping, wants_view(args)).await?;
+
     if let Some(context) = &args.kubernetes {
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
@@ -179,7 +181,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, length, shutdown.clone())?;
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
@@ -188,6 +190,24 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let report = tally.report();
     crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
     Ok(())
+}
+
+/// Serves the web page, prints where it is, and returns that.
+async fn serve_page(
+    keepers: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    keeping: &Shutdown,
+    views: bool,
+) -> anyhow::Result<String> {
+    let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
+    let url = server.url();
+    tracing::info!(url, "the web page");
+    if views {
+        crate::output::print_note(&format!("the web page is at {url}"));
+    }
+    keepers.spawn(&tasks::DASHBOARD, server.run());
+    Ok(url)
 }
 
 /// The collector of `--gpus nvml`.
