@@ -114,6 +114,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let deciding = Shutdown::new();
     let keeping = Shutdown::new();
     let mut sampling = Supervisor::new(shutdown.clone());
+    let losses = services::Losses::default();
     let mut deciders = Supervisor::new(deciding.clone());
     let mut keepers = Supervisor::new(keeping.clone());
 
@@ -150,7 +151,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
         let raw = collector_settings(&settings);
-        services::spawn_collector(&mut sampling, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+        services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
     }
     if let Some(duration) = real_duration {
         let stop = shutdown.clone();
@@ -189,7 +190,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
     let tally = tally?;
     let report = tally.report();
     crate::output::print(&if args.json { report.render(Form::Json) } else { report.text(crate::output::width()) })?;
-    Ok(())
+    Ok(losses.check()?)
 }
 
 /// Serves the web page, prints where it is, and returns that.
