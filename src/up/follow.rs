@@ -56,6 +56,8 @@ impl Follower {
         let (prefix, ended, viewing) = (settings.topics.prefix.clone(), stop.clone(), wants_view(args));
         let headline = if simulated {
             format!("simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
+        } else if args.gpus == crate::cli::Gpus::None {
+            format!("jobs that report, no GPU is read · {}", place(settings))
         } else {
             format!("this machine's GPUs · {}", place(settings))
         };
