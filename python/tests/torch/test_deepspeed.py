@@ -20,12 +20,12 @@ os.environ.update(
     EADT_RANK="0",
 )
 
-import deepspeed  # noqa: E402
-import torch  # noqa: E402
+import deepspeed
+import torch
 
-import eadt.deepspeed  # noqa: E402
-from tests.models import SmallGpt, batches, loss_of  # noqa: E402
-from tests.servers import Recorder  # noqa: E402
+import eadt.deepspeed
+from tests.models import SmallGpt, batches, loss_of
+from tests.servers import Recorder
 
 torch.set_num_threads(1)
 
