@@ -50,7 +50,7 @@ fn types_and_style_are_clean() {
 fn ask(data: &Path, workload: &str, frozen: u32) {
     std::fs::write(data.join("origin"), "measured\n").unwrap();
     let log = EmbeddedLog::open(&data.join("log"), EmbeddedOptions::default()).unwrap();
-    let topics = plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 6, 1), Repartition::Refuse);
+    let topics = plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), Repartition::Refuse);
     apply(&log, &topics).unwrap();
     let time: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
     let directive = Directive {

@@ -19,7 +19,7 @@ from tests.models import SmallGpt, batches, loss_of, moved, weights
 from tests.servers import RealCollector
 
 PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TEST_DATA", "")
-STEPS = 120
+STEPS = 60
 
 
 def rank_main(rank: int, folder: str, url: str) -> None:
