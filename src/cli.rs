@@ -194,6 +194,8 @@ pub enum Gpus {
     Simulated,
     /// This machine's GPUs, observed through NVML.
     Nvml,
+    /// None: what jobs report is measured, and their energy is unknown.
+    None,
 }
 
 #[derive(Debug, Args)]

@@ -198,7 +198,9 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         }
         Command::Get(args) => {
             let stop = shutdown.clone();
-            on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await? }))
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await?
+            }))
         }
         Command::Describe(args) => {
             let stop = shutdown.clone();

@@ -152,7 +152,8 @@ mod tests {
         let row = |name: &str, power: Option<f64>, reason: &str| {
             vec![Cell::text(name), Cell::figure(power, eadt_report::units::watts), Cell::count(Some(4)), Cell::text(reason)]
         };
-        let sheet = Sheet { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
+        let sheet =
+            Sheet { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
         let render = |form, width| sheet.render(form, width).unwrap();
         assert_eq!(
             render(SheetForm::Table, None),

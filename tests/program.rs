@@ -10,6 +10,7 @@ mod profile;
 mod recordings;
 mod replay;
 mod shared_gpu;
+mod training;
 mod tune;
 mod up;
 mod up_faults;

@@ -34,7 +34,8 @@ pub fn readable(topic: Topic, record: &Record) -> Option<String> {
     let value = record.value.as_deref()?;
     match topic {
         Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
-            let change = if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
+            let change =
+                if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
             let text = format!("{:9}  {change}{}", action_word(it.action, it.validation), it.reason);
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),

@@ -66,9 +66,7 @@ impl Clock {
         let part = match length {
             RunLength::Endless => return None,
             RunLength::Real(seconds) => elapsed / seconds,
-            RunLength::Simulated(seconds) => {
-                now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds)
-            }
+            RunLength::Simulated(seconds) => now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds),
         };
         let part = part.clamp(0.0, 1.0);
         let left_seconds = (part > 0.0).then(|| elapsed * (1.0 - part) / part);
@@ -98,7 +96,8 @@ impl Follow {
                         ends.remove(&record.at);
                         let (Some(topic), Some(value)) = (topic_of(&record, &self.prefix), &record.value) else { continue };
                         tally.take(topic, value);
-                        let is_new = self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
+                        let is_new =
+                            self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
                         if is_new && clock.from.is_none() && topic == Topic::EfficiencyWindows {
                             clock.from = first_start(value);
                         }

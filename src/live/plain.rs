@@ -93,7 +93,10 @@ mod tests {
             ..Picture::default()
         };
         let text = line(&picture);
-        assert!(text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"), "{text}");
+        assert!(
+            text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"),
+            "{text}"
+        );
         assert!(text.ends_with("0 changes, 0 reverts · 0 windows · 0 dead letters"), "{text}");
         picture.partial = true;
         assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));

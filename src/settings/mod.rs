@@ -25,6 +25,9 @@ pub use unknown::{first as first_unknown, resolve};
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
 /// Sets `bus.brokers`, too.
 const BROKERS: &str = "KAFKA_BROKERS";
+/// Read by the Python package in training jobs, and no settings of this program.
+const PACKAGE: [&str; 7] =
+    ["EADT_URL", "EADT_WORKLOAD", "EADT_TOKEN_FILE", "EADT_CA_FILE", "EADT_DIRECTIVES_FILE", "EADT_DISABLED", "EADT_RANK"];
 const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
 const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
 const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
@@ -290,6 +293,7 @@ fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
         && !name.starts_with("EADT_TEST_")
         && name != CONFIG_FILE
+        && !PACKAGE.contains(&name)
         && !VERBATIM.contains(&name)
         && property_of_variable(name).is_none()
 }

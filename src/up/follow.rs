@@ -48,6 +48,8 @@ impl Follower {
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
         let headline = if simulated {
             format!("{page} · simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
+        } else if args.gpus == crate::cli::Gpus::None {
+            format!("{page} · jobs that report, no GPU is read · {}", place(settings))
         } else {
             format!("{page} · this machine's GPUs · {}", place(settings))
         };

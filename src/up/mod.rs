@@ -79,10 +79,10 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let given =
             [("--speed", flags.speed.is_some()), ("--seed", flags.seed.is_some()), ("--scenario", flags.scenario.is_some())];
         if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
-            bail!("{flag} is of the simulation, and --gpus nvml observes this machine's GPUs: leave it out");
+            bail!("{flag} is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out");
         }
         // Before anything is opened or written.
-        collector_settings(&settings).validate(&eadt_collector::host_name())?;
+        collector_settings(&settings, args.gpus).validate(&eadt_collector::host_name())?;
     }
     let real_duration = match &args.simulation.duration {
         Some(text) if !simulated => Some(crate::duration::parse(text).context("--duration")?),
@@ -150,7 +150,7 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         let cluster = spawn_simulator(&mut sampling, &settings, clock, &bus, &shutdown, &metrics, &health)?;
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
-        let raw = collector_settings(&settings);
+        let raw = collector_settings(&settings, args.gpus);
         services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
     }
     if let Some(duration) = real_duration {
@@ -211,10 +211,10 @@ async fn serve_page(
     Ok(url)
 }
 
-/// The collector of `--gpus nvml`.
-fn collector_settings(settings: &Settings) -> eadt_collector::RawSettings {
+/// The collector of `--gpus nvml` and `--gpus none`.
+fn collector_settings(settings: &Settings, gpus: Gpus) -> eadt_collector::RawSettings {
     let mut raw = settings.collector.clone();
-    raw.nvml.enabled = true;
+    raw.nvml.enabled = gpus == Gpus::Nvml;
     raw
 }
 

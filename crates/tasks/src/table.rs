@@ -23,6 +23,7 @@ tasks! {
     JOB "job" in "collector": Fatal, "as the collector; a job that is away is no failure of its task";
     ASSIGNMENTS "assignments" in "collector": Fatal, "as the collector";
     KUBELET "kubelet" in "collector": Fatal, "as the collector; a kubelet that is away is no failure of its task";
+    DIRECTIVES "directives" in "collector": Fatal, "as the collector; a log that cannot be read is no failure of its task";
     PUBLISHER "publisher" in "collector": Fatal, "as the collector";
     GPU_SAMPLER "gpu-sampler" in "collector, a thread a GPU": Restart, "its GPU is marked down and opened again after `collector.nvml.retry_seconds`; the others go on";
     POD_FACTS "pod-facts" in "collector, a question about a pod": Restart, "the pod's workload is asked for again after ten seconds";

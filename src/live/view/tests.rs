@@ -154,7 +154,10 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
         for count in [1, 12, 40, 1000] {
             let lines = screen(&many(count), &mut ViewState::default(), width, height);
             let all = lines.join("\n");
-            assert!(lines[0].contains(" simulated ") && lines[0].contains("41 %") && lines[0].contains("3 min 12 s left"), "{all}");
+            assert!(
+                lines[0].contains(" simulated ") && lines[0].contains("41 %") && lines[0].contains("3 min 12 s left"),
+                "{all}"
+            );
             assert!(lines[1].contains("saved -4.0 %") && lines[1].contains("of 59 %, rest not known"), "{all}");
             let rows = lines.iter().filter(|line| line.contains("/train-")).count();
             assert!(rows == count || rows >= usize::from(height) / 3, "{rows}: {all}");
