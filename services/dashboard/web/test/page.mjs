@@ -149,7 +149,7 @@ const tests = {
     await output("record", "--data-dir", data, "--out", log);
     const hostile = "<img src=x onerror=alert(1)>\u202e'&amp;";
     const name = JSON.stringify(`eadt/${hostile}`).slice(1, -1);
-    const longest = `eadt/${"n".repeat(248)}`;
+    const longest = `eadt/${"n".repeat(200)}`;
     const text = readFileSync(log, "utf8").replaceAll("eadt/llm-training", name).replaceAll("eadt/vision-pretraining", longest);
     writeFileSync(join(folder, "hostile.jsonl"), text);
     await output("replay", join(folder, "hostile.jsonl"), "--out", join(folder, "hostile"));
