@@ -5,10 +5,12 @@ mod cli;
 mod commands;
 mod duration;
 mod help;
+mod live;
 mod number;
 mod output;
 mod rights;
 mod services;
+mod sheet;
 mod target;
 mod up;
 
@@ -89,6 +91,7 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
     if let Command::Up(args) = &cli.command {
         lines.extend(up::kafka::confine(&mut settings, args, cli.kafka.as_deref())?);
     }
+    lines.append(&mut settings.warnings);
     start_logs(&cli.command, &settings, secrets)?;
     for line in lines {
         tracing::warn!("{line}");
@@ -107,11 +110,19 @@ fn start_logs(command: &Command, settings: &Settings, secrets: &Secrets) -> anyh
             std::fs::create_dir_all(&settings.bus.data_dir)?;
             Some(std::fs::OpenOptions::new().create(true).append(true).open(settings.bus.data_dir.join("eadt.log"))?)
         }
+        Command::Top(args) if commands::top::wants_view(args) => Some(view_log()?),
         _ => None,
     };
     let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
     logs::start(format, &settings.log.filter, file, secrets.clone())?;
     Ok(())
+}
+
+/// Where log lines go while the view of somebody else's pipeline has the terminal.
+fn view_log() -> anyhow::Result<std::fs::File> {
+    let path = std::env::temp_dir().join(format!("eadt-top-{}.log", std::process::id()));
+    output::print_note(&format!("log lines are in {}", path.display()));
+    Ok(std::fs::OpenOptions::new().create_new(true).append(true).open(path)?)
 }
 
 fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::Result<()> {
@@ -167,6 +178,28 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
             let stop = shutdown.clone();
             on_runtime(Box::pin(async move {
                 tokio::task::spawn_blocking(move || commands::record::run(&args, &*bus, &settings, &stop)).await?
+            }))
+        }
+        Command::Top(args) => {
+            let bus = bus::open(&settings)?;
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                if commands::top::wants_view(&args) {
+                    live::screen::watch_continues();
+                }
+                tokio::task::spawn_blocking(move || commands::top::run(&args, &*bus, &settings, &stop)).await?
+            }))
+        }
+        Command::Get(args) => {
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await?
+            }))
+        }
+        Command::Describe(args) => {
+            let stop = shutdown.clone();
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::describe(&args, &settings, &stop)).await?
             }))
         }
         Command::Tail(args) => {

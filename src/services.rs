@@ -260,5 +260,5 @@ pub fn spawn_archiver(
 
 /// Drains at the first signal, ends at the second.
 pub fn watch_signals(shutdown: Shutdown) {
-    beside(&tasks::SIGNALS, on_signals(shutdown, up::give_terminal_back));
+    beside(&tasks::SIGNALS, on_signals(shutdown, crate::live::screen::give_terminal_back));
 }

@@ -6,6 +6,7 @@ pub mod backtest;
 pub mod dashboard;
 pub mod dataset;
 pub mod doctor;
+pub mod get;
 pub mod import;
 pub mod man;
 pub mod metrics;
@@ -19,6 +20,7 @@ pub mod replay;
 pub mod report;
 pub mod tail;
 pub mod token;
+pub mod top;
 pub mod topics;
 pub mod tune;
 
@@ -28,7 +30,7 @@ use eadt_bus::{Bus, Record, Start, TopicPartition};
 use eadt_processor::codec::Structured;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
+use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use serde_json::value::RawValue;
 
 use crate::settings::TopicSettings;
@@ -96,7 +98,7 @@ pub fn logged(record: &Record, topic: Topic) -> Option<LoggedEvent> {
         record.header(name).map(str::to_owned).or(own)
     };
     let kind = attribute(header::TYPE, |event| event.kind.to_string());
-    let kind = kind.unwrap_or_else(|| EventType::of_topic(topic).name().to_owned());
+    let kind = kind.unwrap_or_else(|| topic.event_type().name().to_owned());
     let value = match &event {
         Some(event) => event.data(),
         None => record.value.as_deref().map(std::str::from_utf8).transpose().ok()?,

@@ -2,6 +2,7 @@
 
 mod origins;
 mod reference;
+mod renamed;
 mod unknown;
 
 use std::collections::BTreeMap;
@@ -62,6 +63,10 @@ pub struct Settings {
     pub simulator: eadt_simulator_service::Settings,
     /// The web page.
     pub dashboard: eadt_dashboard::Settings,
+    /// Warnings about how these were given, such as keys under an old name.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub warnings: Vec<String>,
 }
 
 /// Where the log is.
@@ -182,16 +187,20 @@ pub fn read(
     overrides: &[(&str, toml::Value)],
 ) -> Result<Settings, SettingsError> {
     let mut builder = Config::builder();
+    let mut variables = variables.clone();
+    let mut warnings = renamed::rename_variables(&mut variables)?;
+    let variables = &variables;
     let mut table = None;
     if let Some((path, text)) = file {
         let unreadable = |detail: String| SettingsError::Unreadable { path: path.to_owned(), detail };
-        let read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(parse_error(text, &error)))?;
+        let mut read: toml::Table = text.parse().map_err(|error: toml::de::Error| unreadable(parse_error(text, &error)))?;
         if let Some(key) = serde_json::to_value(&read).ok().and_then(|tree| secret_in_file(&tree)) {
             return Err(SettingsError::Refused(format!(
                 "{key} is a secret, and settings files are copied and shown: name a file with bus.security.password_file or key_password_file, or set the variable {}",
                 variable_of(&key)
             )));
         }
+        warnings.extend(renamed::rename_in_file(&mut read, &path.display().to_string())?);
         let flattened = toml::to_string(&read).map_err(|error| unreadable(error.to_string()))?;
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
         table = Some(read);
@@ -229,6 +238,7 @@ pub fn read(
         return Err(SettingsError::Unknown { key, from, advice });
     }
     let mut settings: Settings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
+    settings.warnings = warnings;
     let verbatim = |name: &str| variables.get(name).cloned();
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
     settings.bus.properties.extend(properties);

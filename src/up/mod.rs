@@ -5,10 +5,8 @@
 
 mod follow;
 pub mod kafka;
-pub mod tally;
-pub mod view;
 
-pub use follow::{give_terminal_back, place, wants_view};
+pub use follow::{place, wants_view};
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +22,7 @@ use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, addres
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
+use crate::live::follow::RunLength;
 use crate::services;
 use crate::settings::Settings;
 
@@ -174,7 +173,15 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, shutdown.clone())?;
+    let length = match (settings.simulator.duration_seconds, real_duration) {
+        (_, Some(real)) => RunLength::Real(real.as_secs_f64()),
+        (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
+        _ => RunLength::Endless,
+    };
+    if wants_view(args) {
+        crate::live::screen::watch_continues();
+    }
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.

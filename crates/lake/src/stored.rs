@@ -163,7 +163,7 @@ impl StoredRow {
     /// Everything stands in the columns of this type's event, and nothing beside them.
     fn is_plain(&self, kind: EventType) -> bool {
         let (opened, at) = (&*self.opened, self.at);
-        EventType::of_topic(opened.topic) == kind
+        opened.topic.event_type() == kind
             && opened.common(Common::CeType).text(at) == Some(kind.name())
             && opened.common(Common::Tombstone).bool(at) != Some(true)
             && opened.common(Common::Value).bytes(at).is_none()

@@ -6,19 +6,20 @@
 //! stand in every row of such figures, and in a heading only where they hold for all below it.
 
 mod figures;
+mod headline;
 mod render;
 mod reporter;
 mod saving;
 mod settings;
 mod supply;
-mod totals;
+pub mod units;
 
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
+pub use headline::{Summary, Verdict};
 pub use render::Form;
 pub use reporter::Reporter;
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
 pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
-pub use totals::Totals;
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 

@@ -214,6 +214,11 @@ impl Reporter {
         collected.fates.insert(event.decision_id.clone(), fate);
     }
 
+    /// The report on one workload so far; `None` if nothing is known of it.
+    pub fn report_of(&self, workload: &str, settings: &Settings) -> Option<WorkloadReport> {
+        self.workloads.get(workload).map(|collected| collected.in_run().report(workload, settings))
+    }
+
     /// The report on everything so far.
     pub fn report(&self, settings: &Settings) -> Report {
         let of = |(name, collected): (&String, &Collected)| collected.in_run().report(name, settings);

@@ -37,6 +37,9 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
         writeln!(out, "<p>{NOTHING}</p>")?;
     } else {
+        for (index, line) in report.headline().iter().enumerate() {
+            writeln!(out, "<p{}>{}</p>", if index == 0 { " class=\"verdict\"" } else { "" }, escape(line))?;
+        }
         for section in sections(report) {
             writeln!(out, "<h2>{}</h2>", escape(&section.heading))?;
             write_table(out, &section.table)?;

@@ -417,7 +417,7 @@ mod tests {
             let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(b"{"));
             assert_eq!(refused(&head).unwrap().0, DeadLetterReason::Malformed);
         }
-        let other = EventType::of_topic(Topic::Workloads).name();
+        let other = Topic::Workloads.event_type().name();
         let head = DecodedInput::of(Topic::EfficiencyWindows, Some(other), Some(&window));
         let (reason, detail) = refused(&head).unwrap();
         assert_eq!(reason, DeadLetterReason::UnexpectedType);
