@@ -169,7 +169,8 @@ mod tests {
         for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
             let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
             let follower =
-                Follower::start(&args, &settings, &bus, true, "http://127.0.0.1:9580/", RunLength::Endless, shutdown.clone()).unwrap();
+                Follower::start(&args, &settings, &bus, true, "http://127.0.0.1:9580/", RunLength::Endless, shutdown.clone())
+                    .unwrap();
             while panics && !shutdown.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use crate::process;
+use crate::{prerequisites, process};
 
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct Options {
@@ -38,6 +38,34 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     process::run(Command::new("npm").args(["run", "--silent", "check"]).current_dir(&folder))?;
     let build = ["build.mjs", "--check"];
     process::run(Command::new("node").args(&build[..1 + usize::from(options.check)]).current_dir(&folder))
+}
+
+/// The page as the real program serves it, in a real browser.
+#[derive(Debug)]
+pub struct BrowserTest {
+    program: PathBuf,
+    browser: PathBuf,
+}
+
+impl BrowserTest {
+    /// Returns the test; `None` if this machine has no browser for it and none may be installed.
+    pub fn find(program: &Path, install: bool) -> anyhow::Result<Option<Self>> {
+        let browser = prerequisites::browser(install)?;
+        Ok(browser.and_then(|name| in_path(&name)).map(|browser| Self { program: program.to_owned(), browser }))
+    }
+
+    /// Compares the committed files with their sources, then runs the page through its paces.
+    pub fn run(&self) -> anyhow::Result<()> {
+        run(Options { check: true })?;
+        let mut command = Command::new("node");
+        command.arg("test/page.mjs").current_dir(folder());
+        process::run(command.env("EADT_TEST_PROGRAM", &self.program).env("EADT_TEST_BROWSER", &self.browser))
+    }
+}
+
+/// Where a program is.
+fn in_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Installs the packages of a lock file; nothing of them runs while they are installed.

@@ -12,7 +12,6 @@ mod reporter;
 mod saving;
 mod settings;
 mod supply;
-mod totals;
 pub mod units;
 
 pub use figures::{Report, SpanRow, WindowRow, WorkloadReport};
@@ -21,7 +20,6 @@ pub use render::Form;
 pub use reporter::Reporter;
 pub use settings::{By, InvalidBaseline, InvalidBy, InvalidCurrency, Settings, parse_baseline, parse_currency};
 pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
-pub use totals::Totals;
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 

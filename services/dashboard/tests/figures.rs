@@ -1,7 +1,7 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
 use eadt_dashboard::{FleetQuery, Limits, Model, SortKey};
-use eadt_report::{Reporter, Settings, Totals};
+use eadt_report::{Reporter, Settings, Summary};
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
 
 use crate::support::{Event, at, facts, model, story, take, window};
@@ -41,7 +41,11 @@ fn every_figure_of_a_row_is_the_reports() {
         assert_eq!(detail.notes, wanted.notes);
         assert_eq!(detail.joules_per_sample, wanted.joules_per_sample);
     }
-    assert_eq!(model.overview().totals, Totals::of(&report.workloads));
+    let (totals, summary) = (model.overview().totals, Summary::of(&report.workloads));
+    assert_eq!((totals.energy_joules, totals.saving_joules), (summary.energy_joules, summary.saving_joules()));
+    assert_eq!((totals.saving_ratio, totals.compared_energy_ratio), (summary.saving_ratio(), summary.compared_ratio()));
+    let width = totals.saving_ratio_high.zip(totals.saving_ratio_low).map(|(high, low)| 0.5 * (high - low));
+    assert!(width.zip(summary.ratio_error()).is_some_and(|(a, b)| (a - b).abs() < 1e-12), "{totals:?}");
 }
 
 #[test]

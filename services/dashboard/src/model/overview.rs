@@ -1,6 +1,6 @@
 //! The fleet as a whole: a sentence, a few figures, power over time.
 
-use eadt_report::Totals;
+use eadt_report::{Summary, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
@@ -42,6 +42,36 @@ pub struct Overview {
     pub saving_known: usize,
     pub counts: Counts,
     pub dead_letters: Vec<(String, u64)>,
+}
+
+/// The report's summary of all workloads, in figures.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Totals {
+    pub energy_joules: Option<f64>,
+    /// Over the workloads whose saving is known.
+    pub saving_joules: Option<f64>,
+    pub saving_ratio: Option<f64>,
+    /// Ends of the 90 % interval of `saving_ratio`.
+    pub saving_ratio_low: Option<f64>,
+    pub saving_ratio_high: Option<f64>,
+    pub compared_energy_ratio: Option<f64>,
+}
+
+impl Totals {
+    /// Sums up workloads.
+    pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
+        let summary = Summary::of(workloads);
+        let ratio = summary.saving_ratio();
+        let ends = ratio.zip(summary.ratio_error());
+        Self {
+            energy_joules: summary.energy_joules,
+            saving_joules: summary.saving_joules(),
+            saving_ratio: ratio,
+            saving_ratio_low: ends.map(|(ratio, error)| ratio - error),
+            saving_ratio_high: ends.map(|(ratio, error)| ratio + error),
+            compared_energy_ratio: summary.compared_ratio(),
+        }
+    }
 }
 
 /// Power over time, the largest consumers apart.
