@@ -9,7 +9,7 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_
 
 /// The commands by what they are for, in the order of `eadt --help`.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Run", &["up", "collector", "processor", "actuator", "archiver"]),
+    ("Run", &["up", "collector", "processor", "actuator", "archiver", "exporter"]),
     ("Observe", &["dashboard", "top", "get", "describe", "tail", "report", "record", "import", "replay"]),
     ("Decide", &["profile", "tune", "partition", "policy", "backtest"]),
     ("Learn", &["dataset", "optimizer"]),
@@ -23,6 +23,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("processor", "eadt processor --kafka kafka:9092"),
     ("actuator", "eadt actuator --kafka kafka:9092 --kubernetes"),
     ("archiver", "eadt archiver --kafka kafka:9092 --data-dir /var/lib/eadt"),
+    ("exporter", "eadt exporter --kafka kafka:9092"),
     ("optimizer", "eadt optimizer --dry-run --data-dir eadt-data"),
     ("archive compact", "eadt archive compact eadt-data/archive --before 2026-01-31"),
     ("dataset build", "eadt dataset build eadt-data --out ds"),
@@ -78,6 +79,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "processor",
             "actuator",
             "archiver",
+            "exporter",
             "optimizer",
             "topics",
             "dashboard",
@@ -99,6 +101,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "processor",
             "actuator",
             "archiver",
+            "exporter",
             "optimizer",
             "topics",
             "dashboard",
@@ -124,6 +127,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "processor",
             "actuator",
             "archiver",
+            "exporter",
             "optimizer",
             "topics",
             "dashboard",

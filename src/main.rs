@@ -157,6 +157,7 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
         Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),

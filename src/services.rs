@@ -22,6 +22,8 @@ use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, 
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
+use crate::commands;
+use crate::live::exporter::Exporter;
 use crate::settings::Settings;
 use crate::up;
 
@@ -33,6 +35,8 @@ pub enum Single {
     Actuator(cli::Actuator),
     Archiver,
     Optimizer,
+    /// Metrics by workload and GPU.
+    Exporter,
 }
 
 /// Events that did not reach the log: the end of a process that lost some is no success.
@@ -70,6 +74,11 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         Single::Collector => {
             let raw = settings.collector.clone();
             spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+        }
+        Single::Exporter => {
+            let exporter = Exporter::new(&metrics, settings.metrics.clone());
+            let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
+            supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
         Single::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);

@@ -7,6 +7,7 @@ mod ingest;
 mod partition;
 mod power_budget;
 mod profile;
+mod prometheus;
 mod recordings;
 mod replay;
 mod shared_gpu;

@@ -50,6 +50,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The operational endpoints `/metrics`, `/healthz`, `/readyz`.
     pub http: HttpSettings,
+    /// Metrics by workload and GPU.
+    pub metrics: MetricsSettings,
     /// GPU telemetry and training progress.
     pub collector: eadt_collector::RawSettings,
     /// Windows and decisions.
@@ -133,6 +135,24 @@ pub struct LogSettings {
 impl Default for LogSettings {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info,fjall=warn,lsm_tree=warn".to_owned() }
+    }
+}
+
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 5.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
+    pub by_workload: bool,
+    /// Workloads with series; those that come later are counted only. Default: 200.
+    pub workloads_max: usize,
+    /// GPUs with series; those that come later are counted only. Default: 1000.
+    pub gpus_max: usize,
+}
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self { by_workload: false, workloads_max: 200, gpus_max: 1000 }
     }
 }
 

@@ -22,6 +22,7 @@ use eadt_service::{Clock, Failure, Health, Metrics, Shutdown, Supervisor, addres
 use eadt_simulator_service::{Driver, SimClock, SimulatedCluster, Speed};
 
 use crate::cli::{Gpus, Simulation, Up};
+use crate::live::exporter::Exporter;
 use crate::live::follow::RunLength;
 use crate::services;
 use crate::settings::Settings;
@@ -179,10 +180,11 @@ pub async fn run(args: &Up, mut settings: Settings, shutdown: Shutdown) -> anyho
         (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
         _ => RunLength::Endless,
     };
+    let exporter = settings.metrics.by_workload.then(|| Exporter::new(&metrics, settings.metrics.clone()));
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
-    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, shutdown.clone())?;
+    let follower = follow::Follower::start(args, &settings, &bus, simulated, &page, length, exporter, shutdown.clone())?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     // A failure is said alone; the figures of an earlier run below it would look like this one's.
