@@ -115,6 +115,10 @@ pub enum Command {
     Describe(Describe),
     /// Show events as they arrive.
     Tail(Tail),
+    /// Serve the web page: of an archive, or of a pipeline that runs on Kafka.
+    ///
+    /// It reads only: outside of any consumer group, so no other process is disturbed. `eadt up` serves the same page by itself.
+    Dashboard(Dashboard),
     /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
     Doctor(Doctor),
     /// Show settings and their reference.
@@ -194,6 +198,17 @@ pub enum Gpus {
     Simulated,
     /// This machine's GPUs, observed through NVML.
     Nvml,
+    /// None: what jobs report is measured, and their energy is unknown.
+    None,
+}
+
+#[derive(Debug, Args)]
+pub struct Dashboard {
+    /// Data folder, archive or output of `replay`; without it, the pipeline on the Kafka of `--kafka`.
+    pub path: Option<PathBuf>,
+    /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

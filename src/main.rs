@@ -26,6 +26,9 @@ use cli::{Cli, Command, ConfigCommand};
 use services::Single;
 use settings::{Settings, Variables};
 
+/// The exit status of a process that ended in good order and whose collector lost events.
+const LOST: u8 = 3;
+
 fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // What is no UTF-8 is no setting.
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::print_note(&secrets.hide(&format!("error: {error:#}")));
-            ExitCode::FAILURE
+            if error.downcast_ref::<services::LostEvents>().is_some() { ExitCode::from(LOST) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -80,7 +83,10 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
         let prefix = up::kafka::topic_prefix(args, cli.kafka.as_deref(), &eadt_collector::host_name());
         overrides.extend(prefix.map(|prefix| ("topics.prefix", prefix.into())));
     }
-    let settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    let mut settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    if let (Ok(settings), false) = (&mut settings, matches!(cli.command, Command::Up(_))) {
+        settings::carry_prefix(settings);
+    }
     if let Command::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
             start_logs(&cli.command, settings, secrets)?;
@@ -157,6 +163,7 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Backtest(args) => commands::backtest::run(&args, &settings),
+        Command::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)

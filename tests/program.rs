@@ -11,6 +11,7 @@ mod prometheus;
 mod recordings;
 mod replay;
 mod shared_gpu;
+mod training;
 mod tune;
 mod up;
 mod up_faults;

@@ -3,6 +3,7 @@
 pub mod acls;
 pub mod archive;
 pub mod backtest;
+pub mod dashboard;
 pub mod dataset;
 pub mod doctor;
 pub mod exporter;

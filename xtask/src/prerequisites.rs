@@ -136,6 +136,32 @@ pub fn ensure(install: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Programs of Chromium, by distribution.
+const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
+
+/// Returns the browser for the tests of the web page; `None`, after a line that says so, if it or Node is missing and may not be
+/// installed.
+pub fn browser(install: bool) -> anyhow::Result<Option<String>> {
+    let found = || BROWSERS.iter().find(|name| process::output(name, &["--version"]).is_some()).map(ToString::to_string);
+    if let Some(browser) = found().filter(|_| crate::web::has_node()) {
+        return Ok(Some(browser));
+    }
+    let lacking =
+        [Missing { what: "Node and Chromium (for the web page)".to_owned(), packages: vec!["chromium", "nodejs", "npm"] }];
+    let root = process::output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
+    let commands = install_commands(&lacking, root);
+    if !install || process::output("apt-get", &["--version"]).is_none() {
+        let shown = commands.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join(" && ");
+        println!("skipped: the tests of the web page; this machine lacks Chromium or Node. On Debian: {shown}");
+        return Ok(None);
+    }
+    for words in commands {
+        let mut command = std::process::Command::new(&words[0]);
+        process::run(command.args(&words[1..]).env("DEBIAN_FRONTEND", "noninteractive"))?;
+    }
+    found().map_or_else(|| bail!("Chromium was installed, and does not start"), |browser| Ok(Some(browser)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;

@@ -224,6 +224,17 @@ impl Reporter {
         let of = |(name, collected): (&String, &Collected)| collected.in_run().report(name, settings);
         Report { workloads: self.workloads.iter().map(of).collect() }
     }
+
+    /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
+    pub fn workload(&self, name: &str, settings: &Settings) -> Option<WorkloadReport> {
+        let report = self.workloads.get(name)?.in_run().report(name, settings);
+        Some(WorkloadReport { curve: Vec::new(), changed: Vec::new(), ..report })
+    }
+
+    /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
+    pub fn forget(&mut self, name: &str) {
+        self.workloads.remove(name);
+    }
 }
 
 fn span_row(event: &EfficiencyWindow) -> SpanRow {
