@@ -26,6 +26,9 @@ use cli::{Cli, Command, ConfigCommand};
 use services::Single;
 use settings::{Settings, Variables};
 
+/// The exit status of a process that ended in good order and whose collector lost events.
+const LOST: u8 = 3;
+
 fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // What is no UTF-8 is no setting.
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             output::print_note(&secrets.hide(&format!("error: {error:#}")));
-            ExitCode::FAILURE
+            if error.downcast_ref::<services::LostEvents>().is_some() { ExitCode::from(LOST) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -80,7 +83,10 @@ fn run(cli: Cli, mut variables: Variables, secrets: &Secrets) -> anyhow::Result<
         let prefix = up::kafka::topic_prefix(args, cli.kafka.as_deref(), &eadt_collector::host_name());
         overrides.extend(prefix.map(|prefix| ("topics.prefix", prefix.into())));
     }
-    let settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    let mut settings = settings::load(cli.config.as_deref(), &variables, &overrides);
+    if let (Ok(settings), false) = (&mut settings, matches!(cli.command, Command::Up(_))) {
+        settings::carry_prefix(settings);
+    }
     if let Command::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
             start_logs(&cli.command, settings, secrets)?;
@@ -151,6 +157,7 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
         Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),

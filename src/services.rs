@@ -4,6 +4,7 @@ mod pods;
 mod tokens;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 use eadt_actuator::ActuatorService as Actuator;
@@ -21,6 +22,8 @@ use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, 
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
+use crate::commands;
+use crate::live::exporter::Exporter;
 use crate::settings::Settings;
 use crate::up;
 
@@ -32,6 +35,27 @@ pub enum Single {
     Actuator(cli::Actuator),
     Archiver,
     Optimizer,
+    /// Metrics by workload and GPU.
+    Exporter,
+}
+
+/// Events that did not reach the log: the end of a process that lost some is no success.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} sampled events did not reach the log; the metric eadt_collector_events_dropped says why")]
+pub struct LostEvents(pub u64);
+
+/// What the collector of a process lost.
+#[derive(Debug, Clone, Default)]
+pub struct Losses(Arc<AtomicU64>);
+
+impl Losses {
+    /// An error where something was lost.
+    pub fn check(&self) -> Result<(), LostEvents> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => Ok(()),
+            lost => Err(LostEvents(lost)),
+        }
+    }
 }
 
 /// Runs one service against Kafka until interrupted.
@@ -45,10 +69,16 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::debug!(partitions, "topics are as they should be");
     watch_log(&health, &settings, &bus, &shutdown)?;
     let mut supervisor = Supervisor::new(shutdown.clone());
+    let losses = Losses::default();
     match single {
         Single::Collector => {
             let raw = settings.collector.clone();
-            spawn_collector(&mut supervisor, raw, &settings, &bus, &shutdown, &metrics, &health)?;
+            spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+        }
+        Single::Exporter => {
+            let exporter = Exporter::new(&metrics, settings.metrics.clone());
+            let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
+            supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
         Single::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
@@ -85,7 +115,7 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
     tracing::info!(address = %bound, "metrics and health");
     supervisor.spawn(&tasks::HTTP, server);
     supervisor.join().await?;
-    Ok(())
+    Ok(losses.check()?)
 }
 
 /// Makes the process ready only while the log answers. Each question is about another topic, so that one without a leader is found.
@@ -103,10 +133,10 @@ pub fn spawn_collector(
     raw: RawSettings,
     settings: &Settings,
     bus: &Arc<dyn Bus>,
-    shutdown: &Shutdown,
-    metrics: &Metrics,
-    health: &Health,
+    (shutdown, metrics, health): (&Shutdown, &Metrics, &Health),
+    losses: &Losses,
 ) -> anyhow::Result<()> {
+    let losses = losses.clone();
     let collector = raw.validate(&eadt_collector::host_name())?;
     let mut environment =
         Environment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
@@ -122,7 +152,8 @@ pub fn spawn_collector(
             environment.owners = collector.asks_api_server().then(|| Arc::new(pods::ByApiServer::new(pods)) as _);
             environment.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ByTokenReview::new(reviews)) as _);
         }
-        eadt_collector::run(collector, environment).await?;
+        let summary = eadt_collector::run(collector, environment).await?;
+        losses.0.store(summary.dropped.total(), Ordering::SeqCst);
         anyhow::Ok(())
     });
     Ok(())

@@ -6,6 +6,7 @@ pub mod backtest;
 pub mod dashboard;
 pub mod dataset;
 pub mod doctor;
+pub mod exporter;
 pub mod get;
 pub mod import;
 pub mod man;

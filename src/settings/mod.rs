@@ -25,6 +25,9 @@ pub use unknown::{first as first_unknown, resolve};
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
 /// Sets `bus.brokers`, too.
 const BROKERS: &str = "KAFKA_BROKERS";
+/// Read by the Python package in training jobs, and no settings of this program.
+const PACKAGE: [&str; 7] =
+    ["EADT_URL", "EADT_WORKLOAD", "EADT_TOKEN_FILE", "EADT_CA_FILE", "EADT_DIRECTIVES_FILE", "EADT_DISABLED", "EADT_RANK"];
 const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
 const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
 const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
@@ -47,6 +50,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The operational endpoints `/metrics`, `/healthz`, `/readyz`.
     pub http: HttpSettings,
+    /// Metrics by workload and GPU.
+    pub metrics: MetricsSettings,
     /// GPU telemetry and training progress.
     pub collector: eadt_collector::RawSettings,
     /// Windows and decisions.
@@ -130,6 +135,24 @@ pub struct LogSettings {
 impl Default for LogSettings {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info,fjall=warn,lsm_tree=warn".to_owned() }
+    }
+}
+
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 5.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
+    pub by_workload: bool,
+    /// Workloads with series; those that come later are counted only. Default: 200.
+    pub workloads_max: usize,
+    /// GPUs with series; those that come later are counted only. Default: 1000.
+    pub gpus_max: usize,
+}
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self { by_workload: false, workloads_max: 200, gpus_max: 1000 }
     }
 }
 
@@ -260,11 +283,37 @@ pub fn read(
     validate(settings, &origins)
 }
 
+/// Names that an installation has in Kafka carry the prefix of its topics, as these do: two installations on one cluster would take
+/// each other's partitions, and end each other's processes. The names of the default prefix are as they are; `up` has its own rule.
+pub fn carry_prefix(settings: &mut Settings) {
+    let prefix = &settings.topics.prefix;
+    if *prefix == TopicSettings::default().prefix {
+        return;
+    }
+    let Settings { processor, archiver, actuator, simulator, .. } = settings;
+    for name in [
+        &mut processor.group,
+        &mut processor.instance,
+        &mut archiver.group,
+        &mut archiver.instance,
+        &mut actuator.group,
+        &mut actuator.instance,
+        &mut simulator.group,
+        &mut simulator.instance,
+    ] {
+        // What is empty is refused, and what was shown can be given again.
+        if !name.is_empty() && !name.starts_with(prefix.as_str()) {
+            name.insert_str(0, prefix);
+        }
+    }
+}
+
 /// Whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
 fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
         && !name.starts_with("EADT_TEST_")
         && name != CONFIG_FILE
+        && !PACKAGE.contains(&name)
         && !VERBATIM.contains(&name)
         && property_of_variable(name).is_none()
 }
@@ -518,5 +567,18 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    #[test]
+    fn names_in_kafka_carry_the_prefix_of_the_topics_and_once_only() {
+        let names = |text: &str| {
+            let mut settings = with_file(text).unwrap();
+            carry_prefix(&mut settings);
+            [settings.processor.group, settings.processor.instance, settings.archiver.group, settings.actuator.instance]
+        };
+        assert_eq!(names(""), ["processor", "processor-0", "archiver", "actuator-0"]);
+        assert_eq!(names("[topics]\nprefix = \"lab.\""), ["lab.processor", "lab.processor-0", "lab.archiver", "lab.actuator-0"]);
+        let given = "[topics]\nprefix = \"lab.\"\n[processor]\ngroup = \"lab.mine\"\ninstance = \"one\"";
+        assert_eq!(names(given)[..2], ["lab.mine", "lab.one"]);
     }
 }

@@ -7,6 +7,7 @@ mod bench;
 mod chaos;
 mod fuzz;
 mod generate;
+mod monitoring;
 mod prerequisites;
 mod process;
 mod sbom;

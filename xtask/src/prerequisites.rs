@@ -61,6 +61,8 @@ pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let package = java_package(&machine.os_release());
     need(java.is_some_and(|major| major >= JAVA), format!("Java {JAVA} or newer ({found}; for Apache Kafka)"), &[package]);
     need(has("mvn", &["--version"]), "Maven (mvn; fetches Apache Kafka)".to_owned(), &["maven"]);
+    let prometheus = has("prometheus", &["--version"]) && has("promtool", &["--version"]);
+    need(prometheus, "Prometheus with promtool (for the dashboards and alerts)".to_owned(), &["prometheus"]);
     let python = has("python3", &["-c", "import venv, ensurepip"]) && has("python3", &["-m", "pip", "--version"]);
     // The Kubernetes control plane is built with Go, which Python's index has where the machine's is missing or too old.
     need(
@@ -182,7 +184,18 @@ mod tests {
 
     fn all() -> BTreeMap<&'static str, &'static str> {
         let java = "openjdk version \"17.0.15\" 2025-04-15";
-        [("cc", ""), ("c++", ""), ("make", ""), ("pkg-config", ""), ("java", java), ("mvn", ""), ("python3", "")].into()
+        [
+            ("cc", ""),
+            ("c++", ""),
+            ("make", ""),
+            ("pkg-config", ""),
+            ("java", java),
+            ("mvn", ""),
+            ("python3", ""),
+            ("prometheus", ""),
+            ("promtool", ""),
+        ]
+        .into()
     }
 
     #[test]
@@ -200,6 +213,8 @@ mod tests {
             ("java", "openjdk-17-jre-headless"),
             ("mvn", "maven"),
             ("python3", "python3-venv"),
+            ("prometheus", "prometheus"),
+            ("promtool", "prometheus"),
         ] {
             let mut machine = all();
             machine.remove(program);
@@ -236,7 +251,7 @@ mod tests {
             shown(true),
             [
                 "apt-get update",
-                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make libssl-dev pkg-config openjdk-17-jre-headless maven python3 \
+                "apt-get install -y --no-install-recommends gcc g++ libc6-dev make libssl-dev pkg-config openjdk-17-jre-headless maven prometheus python3 \
                  python3-venv python3-pip"
             ]
         );

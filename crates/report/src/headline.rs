@@ -162,7 +162,8 @@ impl Summary {
         let mut amounts = format!("{}, {}", units::joules(saving.abs()), units::kilowatt_hours(saving.abs()));
         if let (Some(cost), Some(currency)) = (self.cost.filter(|_| energy > 0.0), &self.currency) {
             // At the mean price of the run.
-            amounts += &format!(", {:.2} {currency}", cost * saving.abs() / energy);
+            let share = cost * saving.abs() / energy;
+            amounts = format!("{amounts}, {share:.2} {currency}");
         }
         let words = match verdict {
             Verdict::Saved => format!("saved {percent} of the energy ({amounts})"),
