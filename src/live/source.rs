@@ -7,7 +7,7 @@ use std::time::Duration;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, Isolation, Polled, Start, TopicPartition, read_to_end};
 use eadt_lake::{Archive, Listing};
-use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use super::tally::Tally;
@@ -93,7 +93,7 @@ fn read_archive(archive: &Archive, topics: &[Topic], span: Span, take: &mut dyn 
             {
                 continue;
             }
-            if let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(EventType::of_topic(*topic))) {
+            if let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(topic.event_type())) {
                 take(*topic, value);
             }
         }

@@ -37,7 +37,7 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     install(&folder)?;
     process::run(Command::new("npm").args(["run", "--silent", "check"]).current_dir(&folder))?;
     let build = ["build.mjs", "--check"];
-    process::run(Command::new("node").args(&build[..1 + usize::from(options.check)]).current_dir(&folder))
+    process::run(Command::new("node").args(&build[..=usize::from(options.check)]).current_dir(&folder))
 }
 
 /// The page as the real program serves it, in a real browser.
