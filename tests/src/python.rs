@@ -59,6 +59,13 @@ pub fn package_tests(interpreter: &Path, modules: &[&str], variables: &[(&str, &
     let mut command = Command::new(interpreter);
     command.args(["-W", "ignore", "-m", "unittest"]).args(modules).current_dir(&folder).env("PYTHONPATH", "src:.");
     command.env("PYTHONDONTWRITEBYTECODE", "1").envs(variables.iter().copied());
+    // DeepSpeed compiles a part of itself, once, with the environment's ninja.
+    command.env("TORCH_EXTENSIONS_DIR", cache::folder()?.join("torch-extensions"));
+    if let Some(programs) = interpreter.parent().filter(|folder| folder.is_absolute()) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(programs.to_owned()).chain(std::env::split_paths(&path));
+        command.env("PATH", std::env::join_paths(folders)?);
+    }
     run(&mut command).map(drop)
 }
 
