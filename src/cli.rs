@@ -65,6 +65,10 @@ pub enum Command {
     ///
     /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` archives what it does, and `eadt record` writes an event log.
     Archiver,
+    /// Serve metrics by workload and GPU for Prometheus: power, energy, samples, savings, what became of decisions.
+    ///
+    /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` serves them if `metrics.by_workload` is set.
+    Exporter,
     /// Learn models from the archive and publish those that predict unseen data better.
     ///
     /// As a service it needs a Kafka. `--dry-run` needs an archive only, and `--once` takes the embedded log of `eadt up`, too.
@@ -111,6 +115,10 @@ pub enum Command {
     Describe(Describe),
     /// Show events as they arrive.
     Tail(Tail),
+    /// Serve the web page: of an archive, or of a pipeline that runs on Kafka.
+    ///
+    /// It reads only: outside of any consumer group, so no other process is disturbed. `eadt up` serves the same page by itself.
+    Dashboard(Dashboard),
     /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
     Doctor(Doctor),
     /// Show settings and their reference.
@@ -190,6 +198,17 @@ pub enum Gpus {
     Simulated,
     /// This machine's GPUs, observed through NVML.
     Nvml,
+    /// None: what jobs report is measured, and their energy is unknown.
+    None,
+}
+
+#[derive(Debug, Args)]
+pub struct Dashboard {
+    /// Data folder, archive or output of `replay`; without it, the pipeline on the Kafka of `--kafka`.
+    pub path: Option<PathBuf>,
+    /// Address of the page [default: 127.0.0.1:9580, or the setting `dashboard.address`].
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -608,9 +627,15 @@ pub struct Report {
     /// Column of the carbon intensities [default: the one whose name fits best, life-cycle figures first].
     #[arg(long, value_name = "COLUMN", requires = "carbon")]
     pub carbon_column: Option<String>,
+    /// Another run to hold this one against: data folder, archive or output of `replay`.
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["json", "format", "by"])]
+    pub compare: Option<PathBuf>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,
+    /// Print raw figures as CSV: a row a workload, with --by a row a window or span.
+    #[arg(long, conflicts_with_all = ["json", "format"])]
+    pub csv: bool,
     /// Print the figures as JSON.
     #[arg(long)]
     pub json: bool,

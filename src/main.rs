@@ -157,11 +157,13 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         Command::Processor => on_runtime(Box::pin(services::run(Single::Processor, settings, shutdown.clone()))),
         Command::Actuator(flags) => on_runtime(Box::pin(services::run(Single::Actuator(flags), settings, shutdown.clone()))),
         Command::Archiver => on_runtime(Box::pin(services::run(Single::Archiver, settings, shutdown.clone()))),
+        Command::Exporter => on_runtime(Box::pin(services::run(Single::Exporter, settings, shutdown.clone()))),
         Command::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
         Command::Optimizer(args) if args.json => anyhow::bail!("--json needs --once or --dry-run: a service prints no result"),
         Command::Optimizer(_) => on_runtime(Box::pin(services::run(Single::Optimizer, settings, shutdown.clone()))),
         Command::Archive(command) => commands::archive::run(&command, &settings),
         Command::Backtest(args) => commands::backtest::run(&args, &settings),
+        Command::Dashboard(args) => on_runtime(Box::pin(commands::dashboard::run(args, settings, shutdown.clone()))),
         Command::Dataset(command) => commands::dataset::run(&command),
         Command::Topics(cli::Topics::Desired { json, strimzi }) => {
             commands::topics::desired(json, strimzi.as_deref(), &settings.topics)
@@ -197,7 +199,9 @@ fn dispatch(command: Command, settings: Settings, secrets: &Secrets) -> anyhow::
         }
         Command::Get(args) => {
             let stop = shutdown.clone();
-            on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await? }))
+            on_runtime(Box::pin(async move {
+                tokio::task::spawn_blocking(move || commands::get::run(&args, &settings, &stop)).await?
+            }))
         }
         Command::Describe(args) => {
             let stop = shutdown.clone();

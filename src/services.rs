@@ -11,6 +11,7 @@ use eadt_actuator::ActuatorService as Actuator;
 use eadt_archiver::Service as Archiver;
 use eadt_bus::{Bus, topics};
 use eadt_collector::{Environment, RawSettings};
+use eadt_dashboard::{Model, Server, SharedModel, SourceFacts, SourceKind};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_optimizer::Service as Optimizer;
 use eadt_processor::{HeartbeatClock, ProcessorService as Processor};
@@ -21,6 +22,8 @@ use eadt_service::{Clock, Health, Metrics, Shutdown, Supervisor, address, http, 
 use eadt_simulator_service::{SimClock, SimulatedCluster};
 
 use crate::cli;
+use crate::commands;
+use crate::live::exporter::Exporter;
 use crate::settings::Settings;
 use crate::up;
 
@@ -32,6 +35,8 @@ pub enum Single {
     Actuator(cli::Actuator),
     Archiver,
     Optimizer,
+    /// Metrics by workload and GPU.
+    Exporter,
 }
 
 /// Events that did not reach the log: the end of a process that lost some is no success.
@@ -69,6 +74,11 @@ pub async fn run(single: Single, mut settings: Settings, shutdown: Shutdown) -> 
         Single::Collector => {
             let raw = settings.collector.clone();
             spawn_collector(&mut supervisor, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses)?;
+        }
+        Single::Exporter => {
+            let exporter = Exporter::new(&metrics, settings.metrics.clone());
+            let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
+            supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
         }
         Single::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
@@ -235,6 +245,28 @@ pub fn spawn_processor(
     }
     let service = service("processor", clock);
     supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&service));
+}
+
+/// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
+pub async fn spawn_dashboard(
+    supervisor: &mut Supervisor,
+    settings: &Settings,
+    bus: &Arc<dyn Bus>,
+    further: u16,
+    shutdown: &Shutdown,
+) -> anyhow::Result<Server> {
+    let source = SourceFacts {
+        kind: SourceKind::Live,
+        place: up::place(settings),
+        window_seconds: Some(settings.processor.window_seconds),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let limits = eadt_dashboard::Limits { windows: settings.dashboard.windows, ..Default::default() };
+    let model = SharedModel::new(Model::new(source, limits));
+    let server = Server::bind(&settings.dashboard, further, model.clone(), shutdown.clone()).await?;
+    let (bus, prefix, stop) = (bus.clone(), settings.topics.prefix.clone(), shutdown.clone());
+    supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || eadt_dashboard::follow(&*bus, &prefix, &model, &stop));
+    Ok(server)
 }
 
 pub fn spawn_archiver(

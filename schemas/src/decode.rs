@@ -148,6 +148,18 @@ const MAX_COUNTER: f64 = 1e18;
 const MAX_WATTS: f64 = 1e7;
 const MAX_MHZ: f64 = 1e5;
 
+/// Longest list that a job may report.
+const MAX_LIST: usize = 4096;
+
+fn list<T>(field: &'static str, entries: Option<&[T]>) -> Result<(), Refusal> {
+    match entries {
+        Some(entries) if entries.len() > MAX_LIST => {
+            Err(Refusal::invalid(field, format_args!("{} entries, at most {MAX_LIST} are allowed", entries.len())))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn percentage(field: &'static str, value: Option<u32>) -> Result<(), Refusal> {
     match value {
         Some(value) if !(1..=100).contains(&value) => {
@@ -226,6 +238,13 @@ impl Check for TrainingProgress {
         within("epoch", self.epoch, 0.0, 1e9)?;
         within("gradient_norm", self.gradient_norm, 0.0, f64::MAX)?;
         within("loss", self.loss, f64::MIN, f64::MAX)?;
+        within("validation_loss", self.validation_loss, f64::MIN, f64::MAX)?;
+        within("learning_rate", self.learning_rate, 0.0, f64::MAX)?;
+        within("loss_scale", self.loss_scale, 0.0, f64::MAX)?;
+        list("plasticity", self.plasticity.as_deref())?;
+        list("live_knobs", self.live_knobs.as_deref())?;
+        text("decision_id", self.decision_id.as_deref())?;
+        text("directive_refused", self.directive_refused.as_deref())?;
         percentage("mps_thread_percentage", self.mps_thread_percentage)
     }
 }

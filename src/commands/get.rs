@@ -276,8 +276,14 @@ fn description(details: &Details, row: &crate::live::tally::WorkloadTally) -> St
     let figure = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| units::UNKNOWN.to_owned(), text);
     add("Power", format!("{} in the newest window", figure(row.power_watts, units::watts)));
     let now = figure(row.joules_per_sample, units::joules_per_sample);
-    add("J/sample", format!("{now} in the newest window, {} of the run", figure(report.joules_per_sample, units::joules_per_sample)));
-    add("Samples", format!("{} ({} a second)", figure(report.samples, units::count), figure(row.samples_per_second, units::count)));
+    add(
+        "J/sample",
+        format!("{now} in the newest window, {} of the run", figure(report.joules_per_sample, units::joules_per_sample)),
+    );
+    add(
+        "Samples",
+        format!("{} ({} a second)", figure(report.samples, units::count), figure(row.samples_per_second, units::count)),
+    );
     add("Duration", figure(report.duration_seconds, units::duration));
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
     add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));

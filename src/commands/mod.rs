@@ -3,8 +3,10 @@
 pub mod acls;
 pub mod archive;
 pub mod backtest;
+pub mod dashboard;
 pub mod dataset;
 pub mod doctor;
+pub mod exporter;
 pub mod get;
 pub mod import;
 pub mod man;

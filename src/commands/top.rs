@@ -40,6 +40,7 @@ pub fn run(args: &Top, bus: &dyn Bus, settings: &Settings, shutdown: &Shutdown) 
         drains: false,
         once: args.once || embedded && !viewing,
         partitions: from.len(),
+        exporter: None,
     };
     let reader = bus.reader(&from, Isolation::ReadCommitted)?;
     follow.run(reader, shutdown, shutdown)?;

@@ -197,8 +197,9 @@ mod tests {
     fn time_is_linear_a_restart_is_hatched_and_does_not_set_the_scale() {
         // A silence between minutes 20 and 60, a restart of 50 J/sample.
         let minutes = (0..20).chain(60..80);
-        let rows: Vec<WindowRow> =
-            minutes.map(|minute| row(minute, if minute == 10 { 50.0 } else { 5.0 + minute as f64 / 80.0 }, minute == 10)).collect();
+        let rows: Vec<WindowRow> = minutes
+            .map(|minute| row(minute, if minute == 10 { 50.0 } else { 5.0 + minute as f64 / 80.0 }, minute == 10))
+            .collect();
         let marks = [(at(9), Mark::Changed), (at(79), Mark::Reverted)];
         let text: Vec<String> = chart(&rows, &marks, 89, 10).iter().map(ToString::to_string).collect();
         assert_eq!(text.len(), 10);

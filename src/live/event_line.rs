@@ -2,7 +2,7 @@
 
 use eadt_bus::Record;
 use eadt_report::units;
-use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Workload};
+use eadt_schemas::v1::{Action, Actuation, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Validation, Workload};
 use eadt_schemas::{EventTime, Topic, decode};
 
 use super::{action_word, layout_text, origin_word, wire_name};
@@ -34,7 +34,8 @@ pub fn readable(topic: Topic, record: &Record) -> Option<String> {
     let value = record.value.as_deref()?;
     match topic {
         Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
-            let change = if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
+            let change =
+                if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
             let text = format!("{:9}  {change}{}", action_word(it.action, it.validation), it.reason);
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
@@ -74,5 +75,15 @@ pub fn readable(topic: Topic, record: &Record) -> Option<String> {
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         _ => None,
+    }
+}
+
+/// What a decision does to a workload, in one word.
+pub const fn outcome_of(decision: &Decision) -> &'static str {
+    match (decision.action, decision.validation) {
+        (Action::Revert, _) => "reverted",
+        (Action::Maintain, Validation::Kept) => "kept",
+        (Action::Maintain, _) => "maintain",
+        _ => "changed",
     }
 }

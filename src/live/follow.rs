@@ -8,6 +8,7 @@ use eadt_schemas::v1::{Action, Decision};
 use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::Shutdown;
 
+use super::exporter::Exporter;
 use super::keys::ViewState;
 use super::picture::{Picture, Progress};
 use super::plain::{self, Minutes};
@@ -50,6 +51,8 @@ pub struct Follow {
     pub once: bool,
     /// Partitions that are read.
     pub partitions: usize,
+    /// Has the events, too.
+    pub exporter: Option<Exporter>,
 }
 
 /// The start of a run that has a length.
@@ -66,9 +69,7 @@ impl Clock {
         let part = match length {
             RunLength::Endless => return None,
             RunLength::Real(seconds) => elapsed / seconds,
-            RunLength::Simulated(seconds) => {
-                now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds)
-            }
+            RunLength::Simulated(seconds) => now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds),
         };
         let part = part.clamp(0.0, 1.0);
         let left_seconds = (part > 0.0).then(|| elapsed * (1.0 - part) / part);
@@ -98,7 +99,11 @@ impl Follow {
                         ends.remove(&record.at);
                         let (Some(topic), Some(value)) = (topic_of(&record, &self.prefix), &record.value) else { continue };
                         tally.take(topic, value);
-                        let is_new = self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
+                        if let Some(exporter) = &self.exporter {
+                            exporter.take(topic, value);
+                        }
+                        let is_new =
+                            self.news.as_ref().is_some_and(|old| record.offset >= old.get(&record.at).copied().unwrap_or(0));
                         if is_new && clock.from.is_none() && topic == Topic::EfficiencyWindows {
                             clock.from = first_start(value);
                         }
@@ -112,6 +117,9 @@ impl Follow {
                     }
                     _ => {}
                 }
+            }
+            if let Some(exporter) = &self.exporter {
+                exporter.refresh_one();
             }
             let first = !caught_up && ends.len() == self.partitions;
             caught_up |= first;

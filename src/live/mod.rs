@@ -2,6 +2,7 @@
 
 pub mod chart;
 pub mod event_line;
+pub mod exporter;
 pub mod follow;
 pub mod gpus;
 pub mod keys;

@@ -78,13 +78,8 @@ mod tests {
 
     #[test]
     fn a_thousand_workloads_are_one_line_with_the_origin_and_what_is_not_known() {
-        let report = WorkloadReport {
-            energy_joules: Some(1e6),
-            compared_energy_ratio: Some(0.59),
-            saving_joules: Some(-22_700.0),
-            saving_ratio: Some(-0.04),
-            ..WorkloadReport::default()
-        };
+        let report = serde_json::json!({"energy_joules": 1e6, "compared_energy_ratio": 0.59, "saving_joules": -22700.0, "saving_ratio": -0.04});
+        let report: WorkloadReport = serde_json::from_value(report).unwrap();
         let mut picture = Picture {
             rows: vec![WorkloadRow { power_watts: Some(400.0), ..WorkloadRow::default() }; 1000],
             power_watts: 400_000.0,
@@ -93,7 +88,10 @@ mod tests {
             ..Picture::default()
         };
         let text = line(&picture);
-        assert!(text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"), "{text}");
+        assert!(
+            text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"),
+            "{text}"
+        );
         assert!(text.ends_with("0 changes, 0 reverts · 0 windows · 0 dead letters"), "{text}");
         picture.partial = true;
         assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));

@@ -56,7 +56,8 @@ pub fn read(
         );
     }
     let log = path.join("log");
-    let archived = Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(&archive, topics, span, take));
+    let archived =
+        Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(&archive, topics, span, take));
     if !log.is_dir() {
         archived?;
         return Ok(());

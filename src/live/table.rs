@@ -1,9 +1,9 @@
 //! A table that fits: the most important columns first, no figure ever cut, names shortened in their middle.
 
 use eadt_report::units;
+use eadt_service::shown;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use eadt_service::shown;
 
 use super::picture::WorkloadRow;
 use super::{origin_word, saving_text};
@@ -29,15 +29,13 @@ const PER_SAMPLE: Column =
 const SAVED: Column =
     Column { title: "saved of run", left: false, text: |row| row.saving.map_or_else(|| UNKNOWN.to_owned(), saving_text) };
 const STATE: Column = Column { title: "state", left: true, text: |row| row.state.to_owned() };
-const ORIGIN: Column =
-    Column { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
+const ORIGIN: Column = Column { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
 const ENERGY: Column = Column { title: "energy", left: false, text: |row| figure(row.energy_joules, units::joules) };
 const SAMPLES: Column = Column { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::count) };
 const LAYOUT: Column = Column { title: "layout", left: true, text: |row| row.layout.clone() };
 const GPUS: Column =
     Column { title: "GPUs", left: false, text: |row| row.gpus.map_or_else(|| UNKNOWN.to_owned(), |gpus| gpus.to_string()) };
-const CHANGES: Column =
-    Column { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
+const CHANGES: Column = Column { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
 const MODE: Column = Column { title: "mode", left: true, text: |row| row.mode.clone() };
 
 /// A text of at most `width` columns: what is too long loses its middle.

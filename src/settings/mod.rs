@@ -25,6 +25,9 @@ pub use unknown::{first as first_unknown, resolve};
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
 /// Sets `bus.brokers`, too.
 const BROKERS: &str = "KAFKA_BROKERS";
+/// Read by the Python package in training jobs, and no settings of this program.
+const PACKAGE: [&str; 7] =
+    ["EADT_URL", "EADT_WORKLOAD", "EADT_TOKEN_FILE", "EADT_CA_FILE", "EADT_DIRECTIVES_FILE", "EADT_DISABLED", "EADT_RANK"];
 const USERNAME: &str = "EADT_BUS__SECURITY__USERNAME";
 const PASSWORD: &str = "EADT_BUS__SECURITY__PASSWORD";
 const KEY_PASSWORD: &str = "EADT_BUS__SECURITY__KEY_PASSWORD";
@@ -47,6 +50,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The operational endpoints `/metrics`, `/healthz`, `/readyz`.
     pub http: HttpSettings,
+    /// Metrics by workload and GPU.
+    pub metrics: MetricsSettings,
     /// GPU telemetry and training progress.
     pub collector: eadt_collector::RawSettings,
     /// Windows and decisions.
@@ -61,6 +66,8 @@ pub struct Settings {
     pub optimizer: eadt_optimizer::Settings,
     /// The simulated cluster.
     pub simulator: eadt_simulator_service::Settings,
+    /// The web page.
+    pub dashboard: eadt_dashboard::Settings,
     /// Warnings about how these were given, such as keys under an old name.
     #[serde(skip)]
     #[schemars(skip)]
@@ -128,6 +135,24 @@ pub struct LogSettings {
 impl Default for LogSettings {
     fn default() -> Self {
         Self { format: LogFormat::Text, filter: "info,fjall=warn,lsm_tree=warn".to_owned() }
+    }
+}
+
+/// Metrics by workload and GPU, of `eadt exporter` and `eadt up`. Each workload has about 20 series, each GPU about 5.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct MetricsSettings {
+    /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
+    pub by_workload: bool,
+    /// Workloads with series; those that come later are counted only. Default: 200.
+    pub workloads_max: usize,
+    /// GPUs with series; those that come later are counted only. Default: 1000.
+    pub gpus_max: usize,
+}
+
+impl Default for MetricsSettings {
+    fn default() -> Self {
+        Self { by_workload: false, workloads_max: 200, gpus_max: 1000 }
     }
 }
 
@@ -288,6 +313,7 @@ fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
         && !name.starts_with("EADT_TEST_")
         && name != CONFIG_FILE
+        && !PACKAGE.contains(&name)
         && !VERBATIM.contains(&name)
         && property_of_variable(name).is_none()
 }
@@ -337,6 +363,7 @@ fn validate(settings: Settings, origins: &Origins<'_>) -> Result<Settings, Setti
     settings.archiver.check().map_err(SettingsError::Refused)?;
     settings.optimizer.check().map_err(SettingsError::Refused)?;
     settings.kubernetes.check().map_err(SettingsError::Refused)?;
+    settings.dashboard.check().map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 

@@ -7,11 +7,13 @@ use std::thread::JoinHandle;
 
 use anyhow::Context;
 use eadt_bus::{Bus, Isolation, Start};
+use eadt_schemas::Topic;
 use eadt_service::Shutdown;
 use eadt_service::tasks::FOLLOWER;
 
 use crate::cli::Up;
 use crate::commands::partitions;
+use crate::live::exporter::Exporter;
 use crate::live::follow::{Follow, RunLength};
 use crate::live::keys::ViewState;
 use crate::live::source::TOPICS;
@@ -37,18 +39,25 @@ impl Follower {
         settings: &Settings,
         bus: &Arc<dyn Bus>,
         simulated: bool,
+        page: &str,
         length: RunLength,
+        exporter: Option<Exporter>,
         shutdown: Shutdown,
     ) -> anyhow::Result<Self> {
         let stop = Shutdown::new();
-        let from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        let mut from = partitions(&**bus, &settings.topics, &TOPICS, Start::Earliest)?;
+        if exporter.is_some() {
+            from.extend(partitions(&**bus, &settings.topics, &[Topic::GpuTelemetry], Start::Latest)?);
+        }
         let old: HashMap<_, _> =
             from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
         let reader = bus.reader(&from, Isolation::ReadCommitted)?;
         let headline = if simulated {
-            format!("simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
+            format!("{page} · simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
+        } else if args.gpus == crate::cli::Gpus::None {
+            format!("{page} · jobs that report, no GPU is read · {}", place(settings))
         } else {
-            format!("this machine's GPUs · {}", place(settings))
+            format!("{page} · this machine's GPUs · {}", place(settings))
         };
         let follow = Follow {
             prefix: settings.topics.prefix.clone(),
@@ -62,6 +71,7 @@ impl Follower {
             drains: true,
             once: false,
             partitions: from.len(),
+            exporter,
         };
         let ended = stop.clone();
         let thread = FOLLOWER.thread(move || {
@@ -85,7 +95,8 @@ impl Follower {
     }
 }
 
-fn place(settings: &Settings) -> String {
+/// Where the log is, in words.
+pub fn place(settings: &Settings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())
     } else {
@@ -164,7 +175,9 @@ mod tests {
         let Command::Up(args) = Cli::try_parse_from(["eadt", "up", "--no-view"]).unwrap().command else { panic!("up") };
         for (bus, panics) in [(log.clone(), false), (Arc::new(Panics(log)) as Arc<dyn Bus>, true)] {
             let (shutdown, before) = (Shutdown::new(), FOLLOWER.failures());
-            let follower = Follower::start(&args, &settings, &bus, true, RunLength::Endless, shutdown.clone()).unwrap();
+            let page = "http://127.0.0.1:9580/";
+            let follower =
+                Follower::start(&args, &settings, &bus, true, page, RunLength::Endless, None, shutdown.clone()).unwrap();
             while panics && !shutdown.is_cancelled() {
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -141,7 +141,8 @@ impl Summary {
         };
         let part = self.compared_ratio().unwrap_or(0.0);
         if self.is_whole() {
-            let of = if part < 0.995 { format!(" ({:.0} % of the energy could be compared)", 100.0 * part) } else { String::new() };
+            let of =
+                if part < 0.995 { format!(" ({:.0} % of the energy could be compared)", 100.0 * part) } else { String::new() };
             return format!("{compared}{of}; {used}");
         }
         let rest = energy - self.compared_joules;
@@ -161,7 +162,8 @@ impl Summary {
         let mut amounts = format!("{}, {}", units::joules(saving.abs()), units::kilowatt_hours(saving.abs()));
         if let (Some(cost), Some(currency)) = (self.cost.filter(|_| energy > 0.0), &self.currency) {
             // At the mean price of the run.
-            amounts += &format!(", {:.2} {currency}", cost * saving.abs() / energy);
+            let share = cost * saving.abs() / energy;
+            amounts = format!("{amounts}, {share:.2} {currency}");
         }
         let words = match verdict {
             Verdict::Saved => format!("saved {percent} of the energy ({amounts})"),
@@ -287,7 +289,8 @@ mod tests {
     #[test]
     fn the_verdict_names_the_origin() {
         let one = WorkloadReport { origin: Origin::Simulated, ..workload(1e6, 1.0, 0.2, 0.01) };
-        let report = Report { workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }] };
+        let report =
+            Report { workloads: vec![one.clone(), WorkloadReport { workload: "a/b".into(), ..workload(2e6, 1.0, 0.2, 0.01) }] };
         let lines = report.headline();
         assert!(lines[0].starts_with("origins differ: 2 workloads: saved 20.0 %"), "{lines:?}");
         assert!(lines[1].starts_with("a/b: saved") && lines[2].starts_with("team/job: simulated: saved"), "{lines:?}");

@@ -23,6 +23,7 @@ tasks! {
     JOB "job" in "collector": Fatal, "as the collector; a job that is away is no failure of its task";
     ASSIGNMENTS "assignments" in "collector": Fatal, "as the collector";
     KUBELET "kubelet" in "collector": Fatal, "as the collector; a kubelet that is away is no failure of its task";
+    DIRECTIVES "directives" in "collector": Fatal, "as the collector; a log that cannot be read is no failure of its task";
     PUBLISHER "publisher" in "collector": Fatal, "as the collector";
     GPU_SAMPLER "gpu-sampler" in "collector, a thread a GPU": Restart, "its GPU is marked down and opened again after `collector.nvml.retry_seconds`; the others go on";
     POD_FACTS "pod-facts" in "collector, a question about a pod": Restart, "the pod's workload is asked for again after ten seconds";
@@ -34,9 +35,12 @@ tasks! {
     KUBERNETES "kubernetes" in "actuator, its watches, statuses and intents": Fatal, "as the actuator; an API server that is away is no failure of its tasks";
     ARCHIVER "archiver" in "`eadt archiver`, `eadt up`": Fatal, "the next start goes on behind the last whole file";
     OPTIMIZER "optimizer" in "`eadt optimizer`": Fatal, "the next start learns anew";
+    DASHBOARD "dashboard" in "`eadt up`, `eadt dashboard`": Report, "the page is gone; the work goes on";
+    DASHBOARD_FEED "dashboard-feed" in "`eadt up`, `eadt dashboard`": Report, "the page shows nothing newer; the work goes on";
     SIMULATOR "simulator" in "`eadt actuator`, `eadt up`, simulated": Fatal, "the next start goes on from its last step";
     STAGE "stage" in "`eadt up`": Fatal, "as what it looks after";
     FOLLOWER "follower" in "`eadt up`, `eadt top`: the live view, and the closing report": Fatal, "the terminal is given back; there is no report, the error is said instead";
+    EXPORTER "exporter" in "`eadt exporter`": Fatal, "the next start reads the record again; counters begin anew, as after any restart";
     DURATION "duration" in "`eadt up --gpus nvml --duration`": Fatal, "the run ends early rather than never";
     MAINTENANCE "maintenance" in "`eadt up`, tidying the log": Restart, "it is tried again in a minute";
     LOG_PROBE "log-probe" in "all services on Kafka": Restart, "asked again after a second; readiness stays as it was meanwhile";

@@ -9,7 +9,8 @@ pub(super) fn render(report: &Report, out: &mut String) -> fmt::Result {
         writeln!(out, "\n{NOTHING}")?;
         return Ok(());
     }
-    let (first, others) = report.headline().split_first().map(|(first, others)| (first.clone(), others.to_vec())).unwrap_or_default();
+    let (first, others) =
+        report.headline().split_first().map(|(first, others)| (first.clone(), others.to_vec())).unwrap_or_default();
     writeln!(out, "\n**{}**\n", escape(&first))?;
     for line in others {
         writeln!(out, "- {}", escape(&line))?;
