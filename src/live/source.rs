@@ -93,7 +93,7 @@ fn read_archive(archive: &Archive, topics: &[Topic], span: Span, take: &mut dyn 
             {
                 continue;
             }
-            if let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(EventType::of_topic(*topic))) {
+            if let Some(value) = row.value.as_deref().filter(|_| row.kind().and_then(EventType::topic) == Some(*topic)) {
                 take(*topic, value);
             }
         }
