@@ -228,7 +228,7 @@ impl Reporter {
     /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
     pub fn workload(&self, name: &str, settings: &Settings) -> Option<WorkloadReport> {
         let report = self.workloads.get(name)?.in_run().report(name, settings);
-        Some(WorkloadReport { curve: Vec::new(), changed: Vec::new(), ..report })
+        Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
     /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.

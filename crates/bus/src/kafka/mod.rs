@@ -335,6 +335,8 @@ fn common(options: &KafkaOptions) -> ClientConfig {
         ("log.connection.close", "false"),
         ("socket.nagle.disable", "true"),
         ("reconnect.backoff.max.ms", "2000"),
+        // A connection on which no answer comes leads nowhere: another one is made. Below the transaction timeout.
+        ("socket.timeout.ms", "9000"),
         ("session.timeout.ms", &session),
         // Memory for what was fetched ahead, of all partitions together, and a partition's part of one answer, which is compressed:
         // telemetry unpacks to ten times that. Asked for again soon after there is room.

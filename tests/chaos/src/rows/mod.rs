@@ -12,7 +12,6 @@ mod ids;
 mod import;
 mod killed;
 mod kubernetes;
-mod paused;
 mod poison;
 mod power;
 mod quiet;
@@ -44,8 +43,6 @@ pub const ROWS: &[Row] = &[
     retention::ROW,
     collector::ROW,
     collector::LONG,
-    paused::BROKER,
-    paused::HALF_OPEN,
     archive::killed::ROW,
     archive::broker::ROW,
     disk::ROW,
